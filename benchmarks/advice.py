@@ -114,13 +114,13 @@ def _row(measure: Measure, setup: _Setup, path: Path, rounds: int, *, quick: boo
 def _try(setup: _Setup, path: Path, *, quick: bool) -> tuple[float, str]:
     """Return the larger figure over the smaller, and the figures."""
     from shardprep import reader
-    from shardprep.reader.diagnosis import runs
+    from shardprep.reader.diagnosis import measurement
 
     step = setup.step()
     load = partial(reader.load, path, setup.split, batch_size=_BATCH)
     before = after = load(**setup.options)
     # As on a machine with so much memory.
-    with mock.patch.object(runs, "free_bytes", return_value=setup.free_bytes):
+    with mock.patch.object(measurement, "free_bytes", return_value=setup.free_bytes):
         found = reader.diagnose(before, step, seconds=1.0 if quick else 10.0)
     chosen = next((one for one in found.changes if one.advice == found.advice), None)
     take, disk = _step(step), None

@@ -27,23 +27,23 @@ from shardprep.catalog.items import Item, Items
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import load_schema
 from shardprep.recipe.recipe import Recipe, make_recipe
-from shardprep.source.extent import PlainExtent
-from shardprep.writer.chunk import EncodedChunk, Outcome
+from shardprep.source.byte_range import PlainExtent
+from shardprep.writer.encode.chunk import EncodedChunk, Outcome
 from shardprep.writer.engine.job import ShardJob
-from shardprep.writer.engine.local import write_shards
-from shardprep.writer.engine.process import WorkerLimits
-from shardprep.writer.outline import Outline, make_outline
-from shardprep.writer.plan import BuildPlan, PlanWatcher
+from shardprep.writer.engine.pool import write_shards
+from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+from shardprep.writer.plan.plan_summary import Outline, make_outline
+from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.run import Run
-from shardprep.writer.shard_plan import plan_shards
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from shardprep.writer.chunk import ChunkTask
+    from shardprep.writer.encode.chunk import ChunkTask
     from shardprep.writer.engine.job import Progress
-    from shardprep.writer.shard_plan import ShardPlan
+    from shardprep.writer.plan.shard_plan import ShardPlan
     from shardprep.writer.workspace.states import Folders
 
 RATE = Measure("64 simulated workers: images a second", ">= 60000 /s", "/s")

@@ -218,9 +218,9 @@ def resume(root: Path, like: Path, records: int, rounds: int) -> Row:
 
 def write_small(folder: Path, like: Path, records: int) -> Path:
     """Write a dataset of so many records of 4x4 pixels, its documents like those of another."""
+    from shardprep.dataset.documents import shard_name
     from shardprep.dataset.example import encode
     from shardprep.dataset.folder import SCHEMA_FILE, index_name, read_schema
-    from shardprep.dataset.grammar import shard_name
     from shardprep.dataset.manifest import MANIFEST_FILE, Shard, load_manifest
     from shardprep.dataset.tfrecord import frame
 

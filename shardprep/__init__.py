@@ -43,23 +43,23 @@ from shardprep.errors import (
 
 if TYPE_CHECKING:
     from shardprep import reader
-    from shardprep.commands.bench import bench
-    from shardprep.commands.build import build
-    from shardprep.commands.diff import diff
-    from shardprep.commands.download import download
-    from shardprep.commands.export import export
-    from shardprep.commands.fetch import fetch
-    from shardprep.commands.finalize import finalize
-    from shardprep.commands.init import init
-    from shardprep.commands.inspect import inspect
-    from shardprep.commands.progress import Progress
-    from shardprep.commands.repack import repack
-    from shardprep.commands.report import report
-    from shardprep.commands.sample import sample
-    from shardprep.commands.upload import upload
-    from shardprep.commands.verify import repair, verify
-    from shardprep.commands.view import view
-    from shardprep.writer.limits import TooManyRejectedError
+    from shardprep.api.bench import bench
+    from shardprep.api.build import build
+    from shardprep.api.diff import diff
+    from shardprep.api.download import download
+    from shardprep.api.export import export
+    from shardprep.api.fetch import fetch
+    from shardprep.api.finalize import finalize
+    from shardprep.api.init import init
+    from shardprep.api.inspect import inspect
+    from shardprep.api.progress import Progress
+    from shardprep.api.repack import repack
+    from shardprep.api.report import report
+    from shardprep.api.sample import sample
+    from shardprep.api.upload import upload
+    from shardprep.api.verify import repair, verify
+    from shardprep.api.view import view
+    from shardprep.writer.rejection_limits import TooManyRejectedError
 
     __version__: str
 
@@ -96,8 +96,8 @@ __all__ = [
     "view",
 ]
 _VALUES = {
-    "Progress": "shardprep.commands.progress",
-    "TooManyRejectedError": "shardprep.writer.limits",
+    "Progress": "shardprep.api.progress",
+    "TooManyRejectedError": "shardprep.writer.rejection_limits",
 }
 """Name of what is no function → its module."""
 
@@ -118,8 +118,8 @@ def __getattr__(name: str) -> Any:
         if name in _VALUES:
             found = getattr(import_module(_VALUES[name]), name)
         else:
-            module = import_module(f"shardprep.commands.{'verify' if name == 'repair' else name}")
-            found = import_module("shardprep.commands.call").in_python(getattr(module, name))
+            module = import_module(f"shardprep.api.{'verify' if name == 'repair' else name}")
+            found = import_module("shardprep.api.python_api").in_python(getattr(module, name))
     globals()[name] = found
     return found
 

@@ -17,10 +17,10 @@ from unittest import mock
 
 import pytest
 
-from shardprep.commands import sample_archive
-from shardprep.commands.sample_archive import write_sample
+from shardprep.api import sample_archive
+from shardprep.api.sample_archive import write_sample
 from shardprep.storage import store
-from shardprep.writer.engine import process
+from shardprep.writer.engine import worker_process
 from tests.support import builders
 from tests.support.browser import MISSING
 from tests.support.builders import build, sample
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if "programs" in (given := getattr(config, "workerinput", {})):
         use_servers(given["programs"])
     # A worker that gets what a module of tests has would import both anew, a tenth of a second.
-    process._PRELOADED += ["pytest", "tests.support.builders"]
+    worker_process._PRELOADED += ["pytest", "tests.support.builders"]
 
 
 @pytest.hookimpl(optionalhook=True)

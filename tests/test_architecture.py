@@ -36,9 +36,9 @@ MAY_IMPORT = {
     "exporter": "dataset storage errors",
     "benchmark": "reader dataset machine errors",
     "reporter": "reader dataset image storage machine errors",
-    "commands": "reporter benchmark exporter verifier writer catalog reader recipe source dataset"
+    "api": "reporter benchmark exporter verifier writer catalog reader recipe source dataset"
     " storage machine profiling errors",
-    "cli": "commands writer recipe dataset storage errors",
+    "cli": "api writer recipe dataset storage errors",
     "__main__": "cli",
 }
 """Room → the rooms it imports, for types as well; a reader needs neither writer nor recipe."""
@@ -124,11 +124,11 @@ def test_the_command_line_starts_without_heavy_modules() -> None:
 
 
 def test_the_viewer_starts_without_what_draws() -> None:
-    assert not loaded("import shardprep.commands.view") & {"PIL", "simplejpeg", "rich"}
+    assert not loaded("import shardprep.api.view") & {"PIL", "simplejpeg", "rich"}
 
 
 def test_workers_never_import_tensorflow_or_protobuf() -> None:
-    code = "import shardprep.writer.build, shardprep.dataset.describe"
+    code = "import shardprep.writer.build, shardprep.dataset.stats.describe"
     assert not loaded(code) & {"tensorflow", "google.protobuf", "keras", "kaggle"}
 
 

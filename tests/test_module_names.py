@@ -18,10 +18,10 @@ import pytest
 import shardprep
 from shardprep import reader
 from shardprep.benchmark import measure, trace
-from shardprep.catalog import searcher
+from shardprep.catalog import regex_process
 from shardprep.exporter.export import LAYOUTS
 from shardprep.source.kaggle import client
-from shardprep.writer.engine import process
+from shardprep.writer.engine import worker_process
 from shardprep.writer.engine.ray import engine
 
 ROOT = Path(__file__).parents[1]
@@ -30,8 +30,8 @@ DOTTED = re.compile(r"shardprep(\.[a-z_]\w*)+")
 PARTLY = {
     "cli/app.py": ("shardprep.cli.", "command"),
     "exporter/export.py": ("shardprep.exporter.", "layout"),
-    "reporter/viewer/site.py": ("shardprep.reporter.", "room with the file of a page"),
-    "__init__.py": ("shardprep.commands.", "command"),
+    "reporter/viewer/routes.py": ("shardprep.reporter.", "room with the file of a page"),
+    "__init__.py": ("shardprep.api.", "command"),
 }
 """File → the f-string that names a module there, and what fills it."""
 LOGGERS = {"shardprep.view"}
@@ -92,8 +92,8 @@ def test_what_is_launched_or_loaded_ahead_is_there() -> None:
     """Programs of their own (`-m`, a file), modules of the fork server and of Ray's workers."""
     for launched in (client, measure, trace):
         assert importlib.util.find_spec(launched.__name__)
-    assert Path(searcher.__file__).is_file()
-    for name in (*process._PRELOADED, *engine._MODULES):
+    assert Path(regex_process.__file__).is_file()
+    for name in (*worker_process._PRELOADED, *engine._MODULES):
         assert importlib.util.find_spec(name), name
 
 

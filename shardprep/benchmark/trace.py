@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from shardprep.benchmark.pipelines import PIPELINES, Source
 from shardprep.benchmark.result import Timeline, union
-from shardprep.reader.arrays.features import Values
-from shardprep.reader.records import Records
+from shardprep.reader.decode.features import Values
+from shardprep.reader.records.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,47 +10,36 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from shardprep.catalog.annotations.annotated_images import (
-    Annotated,
-    AnnotationFacts,
-    annotate,
-    settled,
-)
-from shardprep.catalog.annotations.file_masks import Images
-from shardprep.catalog.annotations.naming import Naming, naming_of, words_in
-from shardprep.catalog.annotations.rules import check_columns
-from shardprep.catalog.columns import Column, make_columns
-from shardprep.catalog.documents import Documents
 from shardprep.catalog.filters import MOST_SHOWN
-from shardprep.catalog.findings import NO_LABEL, catalog_findings, no_image
 from shardprep.catalog.groups import group_keys
-from shardprep.catalog.headers import with_headers
+from shardprep.catalog.init.notices import NO_LABEL, catalog_findings, no_image
 from shardprep.catalog.items import Items
-from shardprep.catalog.lookup import match_table
+from shardprep.catalog.labels.targets import Target, Targets, TargetSpec, check_names, make_targets
+from shardprep.catalog.objects.class_names import Naming, naming_of, words_in
+from shardprep.catalog.objects.combine import Annotated, AnnotationFacts, annotate, settled
+from shardprep.catalog.objects.masks.mask_reading import Images
+from shardprep.catalog.objects.rules import check_columns
 from shardprep.catalog.rules import parse_label_rule
 from shardprep.catalog.source_images import SourceImages, source_images
 from shardprep.catalog.splits import given_splits, parse_split_rule
-from shardprep.catalog.targets import (
-    Target,
-    Targets,
-    TargetSpec,
-    check_names,
-    make_targets,
-)
+from shardprep.catalog.tables.columns import Column, make_columns
+from shardprep.catalog.tables.dicom_columns import with_headers
+from shardprep.catalog.tables.metadata_files import Documents
+from shardprep.catalog.tables.row_matching import match_table
 from shardprep.errors import SourceError, concise, shown
 from shardprep.recipe.recipe import outputs
-from shardprep.source.coded import Coded
+from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped, list_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shardprep.catalog.columns import Value
-    from shardprep.catalog.lookup import KeyIndex, TableMatch
     from shardprep.catalog.rules import Labelling
+    from shardprep.catalog.tables.columns import Value
+    from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch
     from shardprep.dataset.schema import TargetKind
-    from shardprep.image.annotation import Annotation
+    from shardprep.image.annotation_types import Annotation
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Listing
     from shardprep.source.members import Member, Members

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.catalog.splits import given_split
+from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError, printable, shown
-from shardprep.source.extent import MemberError, ZipExtent
+from shardprep.source.byte_range import MemberError, ZipExtent
 from shardprep.source.listing import Skipped
 from shardprep.source.names import composed
 

@@ -11,8 +11,8 @@ from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.rules import check_regex, folder_depth
 from shardprep.catalog.splits import is_cut
 from shardprep.errors import RecipeError, SourceError
-from shardprep.source.coded import Coded
-from shardprep.source.texts import Texts
+from shardprep.source.dictionary_column import Coded
+from shardprep.source.string_column import Texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardprep.catalog.items import Items
-    from shardprep.catalog.lookup import TableMatch
+    from shardprep.catalog.tables.row_matching import TableMatch
 
 
 def group_keys(keys: Sequence[str], rule: str, match: TableMatch | None) -> Coded[str]:

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.catalog import searcher
+from shardprep.catalog import regex_process
 from shardprep.errors import RecipeError, shown
 from shardprep.source.names import without_archive_suffix
 
@@ -58,7 +58,7 @@ class Pattern:
             limit_s = FREE_S + S_PER_NAME * len(batch)
             order = marshal.dumps((self.text, self.group, self.is_whole, limit_s, batch))
             answer = subprocess.run(  # noqa: S603 - a module of ours
-                [sys.executable, "-I", "-S", searcher.__file__],
+                [sys.executable, "-I", "-S", regex_process.__file__],
                 input=order, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
             ).stdout  # fmt: skip
             groups = marshal.loads(answer) if answer else None  # noqa: S302 - of our own process

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 from shardprep.errors import RecipeError, shown
 
 if TYPE_CHECKING:
-    from shardprep.catalog.lookup import TableMatch
-    from shardprep.catalog.targets import Cell
-    from shardprep.source.coded import Coded
+    from shardprep.catalog.labels.targets import Cell
+    from shardprep.catalog.tables.row_matching import TableMatch
+    from shardprep.source.dictionary_column import Coded
 
 RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "none"]
 

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.catalog.annotations.mask_files import masks_beside
-from shardprep.catalog.annotations.panoptic import with_panoptic
-from shardprep.catalog.annotations.recognition import recognised
-from shardprep.catalog.documents import Documents
 from shardprep.catalog.filters import matched, select
-from shardprep.catalog.labels import label_keys
-from shardprep.catalog.lookup import KeyIndex
+from shardprep.catalog.labels.labels import label_keys
+from shardprep.catalog.objects.detect import recognised
+from shardprep.catalog.objects.formats.panoptic import with_panoptic
+from shardprep.catalog.objects.masks.mask_files import masks_beside
 from shardprep.catalog.rules import parse_label_rule
+from shardprep.catalog.tables.metadata_files import Documents
+from shardprep.catalog.tables.row_matching import KeyIndex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.catalog.annotations.mask_files import MasksBeside
+    from shardprep.catalog.objects.masks.mask_files import MasksBeside
     from shardprep.catalog.rules import Labelling
-    from shardprep.catalog.table import Table
+    from shardprep.catalog.tables.table import Table
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Listing, Skipped
     from shardprep.source.members import Members

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
-from shardprep.dataset.grammar import NAME
+from shardprep.dataset.documents import NAME
 from shardprep.errors import RecipeError, SourceError, shown, some_of
-from shardprep.source.coded import Coded
+from shardprep.source.dictionary_column import Coded
 from shardprep.source.names import composed, without_archive_suffix
-from shardprep.source.texts import Texts
+from shardprep.source.string_column import Texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from shardprep.catalog.documents import Documents
-    from shardprep.catalog.lookup import KeyIndex, TableMatch
+    from shardprep.catalog.tables.metadata_files import Documents
+    from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch
 
 _OF = r"([-_ ]?(set|data|images?|imgs?))?[-_]?v?\d*"
 _SPLITS = {

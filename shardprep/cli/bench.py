@@ -12,8 +12,8 @@ from shardprep.recipe.options import MAX_BATCH, MAX_ROUNDS, MAX_SECONDS
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
-    from shardprep.cli.display.console import Terminal
-    from shardprep.commands.results import Benchmark
+    from shardprep.api.json_types import Benchmark
+    from shardprep.cli.show.console import Terminal
 
 EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats --plot bench.png"
 
@@ -45,7 +45,7 @@ def bench(
     as_json: o.Json = False,
 ) -> None:
     """Measure how fast the shards are read: plain tf.data, tfds and this package's readers."""
-    from shardprep.commands.bench import bench as measure
+    from shardprep.api.bench import bench as measure
 
     with bar() as progress:
         found = measure(
@@ -67,7 +67,7 @@ def bench(
 
 def print_benchmark(terminal: Terminal, found: Benchmark) -> None:
     """Print a row for each pipeline, and why one did not run."""
-    from shardprep.cli.display.console import plain_table
+    from shardprep.cli.show.console import plain_table
     from shardprep.storage.space import megabytes
 
     what = f"{found.split}: {found.num_records:,} images, {megabytes(found.num_bytes)}"

@@ -10,8 +10,8 @@ from shardprep.cli import options as o
 from shardprep.cli.streams import bar, console, picked, print_json
 
 if TYPE_CHECKING:
-    from shardprep.commands.build import Plan
-    from shardprep.commands.results import PartResult
+    from shardprep.api.build import Plan
+    from shardprep.api.json_types import PartResult
 
 EPILOG = (
     "Examples:\n\n"
@@ -45,7 +45,7 @@ def build(
 
     A build that was interrupted goes on where it stopped when the same command runs again.
     """
-    from shardprep.writer.engine.process import start_server
+    from shardprep.writer.engine.worker_process import start_server
 
     if engine == "local" and not dry_run:
         start_server()  # while the rest is imported
@@ -53,8 +53,8 @@ def build(
     import pyarrow as pa
 
     from shardprep import TooManyRejectedError
-    from shardprep.cli.display.summary import show_refused, show_result
-    from shardprep.commands.build import build as returned
+    from shardprep.api.build import build as returned
+    from shardprep.cli.show.summary import show_refused, show_result
 
     pa.set_memory_pool(pa.system_memory_pool())  # gives back what a shard's rows took
     build_dataset: Any = returned  # its overloads know texts of a shell by no name
@@ -85,10 +85,10 @@ def build(
 
 
 def _show_part(result: PartResult, *, as_json: bool) -> None:
-    from shardprep.cli.display.summary import print_part
+    from shardprep.cli.show.summary import print_part
 
     if as_json:
-        from shardprep.commands.results import PartJson
+        from shardprep.api.json_types import PartJson
 
         print_json(picked(PartJson, result, path=result.location, part=str(result.part)))
         return
@@ -96,8 +96,8 @@ def _show_part(result: PartResult, *, as_json: bool) -> None:
 
 
 def _show_plan(found: Plan, *, as_json: bool) -> None:
-    from shardprep.cli.display.summary import print_plan
-    from shardprep.commands.results import PlanJson
+    from shardprep.api.json_types import PlanJson
+    from shardprep.cli.show.summary import print_plan
 
     if as_json:
         only_of_parts = {"part", "num_all_shards"}

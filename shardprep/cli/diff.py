@@ -11,8 +11,8 @@ from shardprep.cli.streams import EXIT_PROBLEMS, console, print_json
 from shardprep.errors import counted
 
 if TYPE_CHECKING:
-    from shardprep.cli.display.console import Terminal
-    from shardprep.dataset.difference import Change, Difference
+    from shardprep.cli.show.console import Terminal
+    from shardprep.dataset.diff.difference import Change, Difference
 
 EPILOG = (
     "Examples:\n\nshardprep diff tfrecords/pets/1.0.0 tfrecords/pets/1.1.0\n\n"
@@ -31,7 +31,7 @@ def diff(
     Reads their manifests and item tables, and of shards that differ the records whose equality
     these cannot show. Exits with 3 where their records differ.
     """
-    from shardprep.commands.diff import diff as compare
+    from shardprep.api.diff import diff as compare
 
     found = compare(before, after)
     if as_json:
@@ -43,8 +43,8 @@ def diff(
 
 
 def _print(terminal: Terminal, found: Difference) -> None:
-    from shardprep.cli.display.changes import print_changes
-    from shardprep.dataset.difference import MEANINGS
+    from shardprep.cli.show.changes import print_changes
+    from shardprep.dataset.diff.difference import MEANINGS
 
     terminal.heading(found.before, f" → {found.after}")
     print_changes(terminal, found, MEANINGS, _line)
@@ -64,7 +64,7 @@ def _print(terminal: Terminal, found: Difference) -> None:
 
 def _line(change: Change) -> str:
     """Return a change in words: key, before and after."""
-    from shardprep.cli.display.changes import HASH_DIGITS
+    from shardprep.cli.show.changes import HASH_DIGITS
 
     before, after = change.before, change.after
     if change.kind == "source":

@@ -34,12 +34,12 @@ def download(
     What Kaggle has mounted below /kaggle/input is not downloaded, unless --to or --refresh asks
     for it.
     """
-    from shardprep.commands.download import download as download_archive
+    from shardprep.api.download import download as download_archive
 
     with bar() as progress:
         found = download_archive(slug, to=to, refresh=refresh, progress=progress)
     if as_json:
-        from shardprep.commands.results import DownloadJson
+        from shardprep.api.json_types import DownloadJson
 
         print_json(picked(DownloadJson, found))
     else:

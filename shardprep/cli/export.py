@@ -11,7 +11,7 @@ from shardprep.errors import counted
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
-    from shardprep.commands.results import Exported
+    from shardprep.api.json_types import Exported
 
 EPILOG = (
     "Examples:\n\nshardprep export --to webdataset\n\n"
@@ -54,7 +54,7 @@ def export(
     images/, labels/ and data.yaml for Ultralytics. Raw pixels become PNG. An interrupted export
     goes on where it stopped.
     """
-    from shardprep.commands.export import export as export_dataset
+    from shardprep.api.export import export as export_dataset
 
     layout: Any = to  # any text of a shell
     with bar() as progress:
@@ -68,7 +68,7 @@ def export(
 
 
 def _show(done: Exported) -> None:
-    from shardprep.cli.display.console import counts_line
+    from shardprep.cli.show.console import counts_line
     from shardprep.storage.space import megabytes
 
     console().notice(str(done.path))

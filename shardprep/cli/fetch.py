@@ -41,14 +41,14 @@ def fetch(
 
     Files that a copy has lost are fetched again. Exits with 3 where files are left out.
     """
-    from shardprep.commands.fetch import fetch as fetch_dataset
+    from shardprep.api.fetch import fetch as fetch_dataset
 
     with bar() as progress:
         found = fetch_dataset(
             url, to=to, check=check, damaged=damaged, threads=threads, progress=progress
         )
     if as_json:
-        from shardprep.commands.results import FetchJson, LeftOutJson
+        from shardprep.api.json_types import FetchJson, LeftOutJson
 
         left_out = [picked(LeftOutJson, one) for one in found.left_out]
         more = {"from": found.address, "left_out": left_out}

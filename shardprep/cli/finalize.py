@@ -28,8 +28,8 @@ def finalize(
     It needs neither source nor options, and names the parts to run again if shards are missing.
     """
     from shardprep import TooManyRejectedError
-    from shardprep.cli.display.summary import show_refused, show_result
-    from shardprep.commands.finalize import finalize as finalize_dataset
+    from shardprep.api.finalize import finalize as finalize_dataset
+    from shardprep.cli.show.summary import show_refused, show_result
 
     try:
         with bar() as progress:

@@ -13,8 +13,8 @@ from shardprep.errors import counted
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shardprep.cli.display.console import Terminal
-    from shardprep.commands.results import Survey
+    from shardprep.api.json_types import Survey
+    from shardprep.cli.show.console import Terminal
 
 _MOST_RULES = 8
 _MOST_LETTERS = 16
@@ -33,7 +33,7 @@ def init(
     as_json: o.Json = False,
 ) -> None:
     """Look into a source, say what it holds, and write a shardprep.toml for it."""
-    from shardprep.commands.init import init as write_recipe
+    from shardprep.api.init import init as write_recipe
     from shardprep.recipe.document import RECIPE_FILE
 
     with bar() as progress:
@@ -53,7 +53,7 @@ def init(
 
 def _print(terminal: Terminal, survey: Survey) -> None:
     """Print what a source holds, and what each way to find labels would give."""
-    from shardprep.cli.display.console import counts_line
+    from shardprep.cli.show.console import counts_line
     from shardprep.storage.space import megabytes
 
     terminal.heading(survey.source)
@@ -93,7 +93,7 @@ def _print_found(terminal: Terminal, survey: Survey) -> None:
 
 
 def _rule_table(survey: Survey) -> Table:
-    from shardprep.cli.display.console import plain_table
+    from shardprep.cli.show.console import plain_table
 
     rules = plain_table("labels by", "labelled", "classes", "such as", left=("such as",))
     rules.columns[0].overflow = "fold"

@@ -32,7 +32,7 @@ def inspect(
 
     Reads its manifest and item table; of shards only the boxes, where there are some.
     """
-    from shardprep.commands.inspect import inspect as read_facts
+    from shardprep.api.inspect import inspect as read_facts
 
     facts = read_facts(dataset, boxes=boxes)
     if boxes is not None:
@@ -40,7 +40,7 @@ def inspect(
     if as_json:
         print_json(facts)
         return
-    from shardprep.cli.display.summary import print_facts
+    from shardprep.cli.show.summary import print_facts
 
     terminal = console()
     print_facts(terminal, facts)

@@ -56,9 +56,9 @@ def repack(
     """
     # What Arrow's own allocator keeps for later would be a fifth of the memory.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    from shardprep.cli.display.summary import show_result
-    from shardprep.commands.repack import repack as returned
-    from shardprep.writer.copier import share_heap
+    from shardprep.api.repack import repack as returned
+    from shardprep.cli.show.summary import show_result
+    from shardprep.writer.reuse.record_copier import share_heap
 
     share_heap()
     repack_datasets: Any = returned  # a shell gives numbers as texts

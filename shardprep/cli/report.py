@@ -15,7 +15,7 @@ from shardprep.errors import RecipeError, printable
 from shardprep.recipe.options import MAX_SAMPLE, MAX_SEED, MAX_THUMBS
 
 if TYPE_CHECKING:
-    from shardprep.commands.results import Copies, Report
+    from shardprep.api.json_types import Copies, Report
 
 EPILOG = (
     "Examples:\n\nshardprep report --open\n\n"
@@ -75,8 +75,8 @@ def report(
         raise RecipeError("--list", "prints keys alone", "leave out --output, --json and --open")
     if output == _STDOUT and (as_json or open_):
         raise RecipeError("--output -", "is for a page alone", "leave out --json and --open")
-    from shardprep.commands.report import check_listed, page_path
-    from shardprep.commands.report import report as make_report
+    from shardprep.api.report import check_listed, page_path
+    from shardprep.api.report import report as make_report
 
     page = None if output in (None, _STDOUT) else page_path(output or "")
     thumbs = 0 if list_ else thumbs
@@ -136,7 +136,7 @@ def _print(found: Report, page: Path, num_bytes: int) -> None:
 
 
 def _json(found: Report, page: Path) -> Any:
-    from shardprep.commands.results import ChannelsJson, QualityJson, ReportJson
+    from shardprep.api.json_types import ChannelsJson, QualityJson, ReportJson
 
     channels = None
     if found.channels is not None:
@@ -168,7 +168,7 @@ def _json(found: Report, page: Path) -> Any:
 
 
 def _copies_json(found: Report, one: Copies) -> Any:
-    from shardprep.commands.results import CopiesJson, RecordJson
+    from shardprep.api.json_types import CopiesJson, RecordJson
 
     places = [found.contents.place(number) for number in one.numbers]
     return CopiesJson(

@@ -26,11 +26,11 @@ def sample(
     as_json: o.Json = False,
 ) -> None:
     """Write a small Kaggle-shaped archive to try everything on, without a network."""
-    from shardprep.commands.sample import sample as write_sample
+    from shardprep.api.sample import sample as write_sample
 
     found = write_sample(directory)
     if as_json:
-        from shardprep.commands.results import SampleJson
+        from shardprep.api.json_types import SampleJson
 
         print_json(picked(SampleJson, found))
         return

@@ -14,8 +14,8 @@ import typer
 from shardprep.errors import RecipeError, printable, printable_json
 
 if TYPE_CHECKING:
-    from shardprep.cli.display.console import Terminal
-    from shardprep.commands.bars import Bar
+    from shardprep.api.terminal_progress import Bar
+    from shardprep.cli.show.console import Terminal
 
 _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("shardprep")
@@ -46,14 +46,14 @@ def start_logging(level: str = "info") -> None:
 
 def console(*, stderr: bool = False) -> Terminal:
     """Return stdout for results, or stderr for progress and notices."""
-    from shardprep.cli.display.console import Terminal
+    from shardprep.cli.show.console import Terminal
 
     return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(logging.INFO))
 
 
 def bar() -> Bar:
     """Return what shows the progress of a command on stderr."""
-    from shardprep.commands.bars import Bar
+    from shardprep.api.terminal_progress import Bar
 
     return Bar(console(stderr=True))
 

@@ -9,7 +9,7 @@ from shardprep.cli.streams import bar, console, print_json
 from shardprep.errors import counted
 
 if TYPE_CHECKING:
-    from shardprep.commands.upload import Upload
+    from shardprep.api.upload import Upload
 
 EPILOG = (
     "Examples:\n\nshardprep upload tfrecords/pets kaggle:owner/pets-shards\n\n"
@@ -50,7 +50,7 @@ def upload(
     The dataset is verified first, and compared with what Kaggle gives back. An interrupted upload
     goes on where it stopped; what Kaggle has already is not sent twice.
     """
-    from shardprep.commands.upload import upload as upload_dataset
+    from shardprep.api.upload import upload as upload_dataset
 
     with bar() as progress:
         done = upload_dataset(

@@ -12,9 +12,9 @@ from shardprep.cli.streams import EXIT_PROBLEMS, bar, console, picked, print_jso
 from shardprep.errors import counted, some_of
 
 if TYPE_CHECKING:
-    from shardprep.cli.display.console import Terminal
-    from shardprep.commands.results import Problem, Verification
-    from shardprep.dataset.source_difference import SourceChange, SourceDifference
+    from shardprep.api.json_types import Problem, Verification
+    from shardprep.cli.show.console import Terminal
+    from shardprep.dataset.diff.source_difference import SourceChange, SourceDifference
 
 EPILOG = (
     "Examples:\n\nshardprep verify\n\n"
@@ -58,14 +58,14 @@ def verify(
     Exits with 3 where problems are found, or remain after --repair, and where the source of
     --against differs.
     """
-    from shardprep.commands import resolve
-    from shardprep.commands.progress import watched
-    from shardprep.commands.verify import checks, compared, other_source
+    from shardprep.api import arguments
+    from shardprep.api.progress import watched
+    from shardprep.api.verify import checks, compared, other_source
 
-    place, origin = resolve.dataset_at(dataset, damaged=True), None
+    place, origin = arguments.dataset_at(dataset, damaged=True), None
     if repair:
-        origin = resolve.repair_source(str(place), source)
-    num_workers = resolve.num_workers(workers)
+        origin = arguments.repair_source(str(place), source)
+    num_workers = arguments.num_workers(workers)
     with bar() as progress, watched(progress) as watch:
         other = None if against is None else other_source(against, watch)
         for found in checks(place, origin, watch, decode=decode, num_workers=num_workers):
@@ -78,7 +78,7 @@ def verify(
             _print_difference(console(), found.against)
         _print_next(console(), found, decode=decode, repair=repair)
     else:
-        from shardprep.commands.results import VerifyJson
+        from shardprep.api.json_types import VerifyJson
 
         summary = picked(VerifyJson, found, path=found.location)
         for name in ("repaired", "against"):
@@ -117,7 +117,7 @@ def _print(terminal: Terminal, found: Verification) -> None:
 def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair: bool) -> None:
     """Print what to do now; `decode` and `repair` are asked for already."""
     if found.problems and not repair:
-        from shardprep.commands.verify import repairing
+        from shardprep.api.verify import repairing
 
         terminal.entry("next", f"{repairing(found)} builds what is damaged again from the source")
     elif found.against is not None and not found.against.is_equal:
@@ -129,8 +129,8 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
 
 
 def _print_difference(terminal: Terminal, found: SourceDifference) -> None:
-    from shardprep.cli.display.changes import print_changes
-    from shardprep.dataset.source_difference import SOURCE_MEANINGS
+    from shardprep.cli.show.changes import print_changes
+    from shardprep.dataset.diff.source_difference import SOURCE_MEANINGS
 
     terminal.entry("against", found.source)
     print_changes(terminal, found, SOURCE_MEANINGS, _difference_line)
@@ -142,7 +142,7 @@ def _print_difference(terminal: Terminal, found: SourceDifference) -> None:
 
 def _difference_line(change: SourceChange) -> str:
     """Return a difference from a source in words."""
-    from shardprep.cli.display.changes import HASH_DIGITS
+    from shardprep.cli.show.changes import HASH_DIGITS
 
     if change.kind == "changed":
         return f"{change.key}: {change.before[:HASH_DIGITS]} → {change.after[:HASH_DIGITS]}"
@@ -153,7 +153,7 @@ def _difference_line(change: SourceChange) -> str:
 
 def _print_problems(terminal: Terminal, verification: Verification) -> None:
     """Print how many there are of each kind, and the first ones."""
-    from shardprep.cli.display.console import plain_table
+    from shardprep.cli.show.console import plain_table
 
     by_kind = verification.by_kind
     table = plain_table("problem", "found", "what it means", left=("what it means",))

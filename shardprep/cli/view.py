@@ -54,7 +54,7 @@ def view(
     """
     # What Arrow's own allocator keeps for later would be half of the memory.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    from shardprep.commands.view import view as serve
+    from shardprep.api.view import view as serve
 
     with bar() if source else nullcontext(False) as progress:  # a dataset alone is there at once
         viewer = serve(dataset, source=source, port=port, progress=progress)
@@ -65,7 +65,7 @@ def view(
             for one in (signal.SIGINT, signal.SIGTERM)
         }
         if as_json:
-            from shardprep.commands.results import ViewJson
+            from shardprep.api.json_types import ViewJson
 
             print_json(picked(ViewJson, viewer))
         else:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
+from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.schema import parse_schema
 from shardprep.dataset.tfds_metadata import DOCUMENTS, tfds_files

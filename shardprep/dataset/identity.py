@@ -15,7 +15,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
+from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.errors import DatasetError, RecordError
 from shardprep.storage.regular_file import open_regular, read_open

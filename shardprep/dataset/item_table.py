@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from shardprep.dataset.annotation_counts import AnnotationTally
 from shardprep.dataset.folder import COPY_AGAIN
 from shardprep.dataset.manifest import Shard, Split, Totals
+from shardprep.dataset.stats.annotation_counts import AnnotationTally
 from shardprep.errors import DatasetError
 from shardprep.image.spec import fitted_size
 from shardprep.storage.regular_file import open_regular
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from io import FileIO
     from pathlib import Path
 
-    from shardprep.dataset.annotation_counts import AnnotationCounts
     from shardprep.dataset.schema import Schema
+    from shardprep.dataset.stats.annotation_counts import AnnotationCounts
     from shardprep.image.spec import ImageSpec
     from shardprep.storage.folder import Folder
 

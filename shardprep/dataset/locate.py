@@ -11,11 +11,11 @@ from collections import defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from shardprep.dataset.draft import in_force, under
+from shardprep.dataset.documents import VERSION, version_key
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, ITEMS_FILE, SCHEMA_FILE, has_manifest
-from shardprep.dataset.grammar import VERSION, version_key
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.remote import RemoteDataset
+from shardprep.dataset.staged_version import in_force, under
 from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import DatasetError, some_of
 from shardprep.storage import objects

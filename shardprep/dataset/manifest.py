@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from shardprep.dataset import annotation_counts, grammar
-from shardprep.dataset.annotation_counts import AnnotationCounts, Unmatched
-from shardprep.dataset.grammar import Count, Document, Name, Sha256, SparseDocument, Version
+from shardprep.dataset import documents
+from shardprep.dataset.documents import Count, Document, Name, Sha256, SparseDocument, Version
+from shardprep.dataset.stats import annotation_counts
+from shardprep.dataset.stats.annotation_counts import AnnotationCounts, Unmatched
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import read_regular
@@ -200,7 +201,7 @@ def load_manifest(folder: Path) -> Manifest:
     """Return the manifest of a dataset folder; DatasetError for none, or as `parse_manifest`."""
     path = folder / MANIFEST_FILE
     try:
-        data = read_regular(path, grammar.MAX_DOCUMENT_BYTES)
+        data = read_regular(path, documents.MAX_DOCUMENT_BYTES)
     except FileNotFoundError as error:
         raise DatasetError(
             str(folder),
@@ -226,13 +227,13 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     DatasetError where it breaks a rule of the format, or is of a version unknown here.
     """
     try:
-        manifest = grammar.parse_document(Manifest, data)
-    except grammar.DocumentError as error:
+        manifest = documents.parse_document(Manifest, data)
+    except documents.DocumentError as error:
         raise _unreadable(where, str(error)) from error
     for name, split in manifest.splits.items():
         count = len(split.shards)
         for i, shard in enumerate(split.shards):
-            wanted = grammar.shard_name(manifest.name, name, i, count)
+            wanted = documents.shard_name(manifest.name, name, i, count)
             if shard.name != wanted:
                 what = f"splits.{name}.shards.{i} is called {shard.name!r}, not {wanted}"
                 raise _unreadable(where, what)

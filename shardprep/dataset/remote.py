@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.folder import (
     INCOMPLETE_SUFFIX,
     INDEX_DIR,
@@ -23,7 +24,6 @@ from shardprep.dataset.folder import (
     SCHEMA_FILE,
     read_schema,
 )
-from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
 from shardprep.dataset.identity import Identity
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.errors import DatasetError, RecipeError

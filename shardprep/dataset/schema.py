@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shardprep.dataset import example, grammar
-from shardprep.dataset.grammar import Document, SparseDocument
+from shardprep.dataset import documents, example
+from shardprep.dataset.documents import Document, SparseDocument
 from shardprep.errors import SchemaError
 from shardprep.storage.regular_file import read_named
 
@@ -253,7 +253,9 @@ def load_schema(name_or_path: str) -> Schema:
     """
     shipped = shipped_schemas()
     try:
-        data = read_named(shipped.get(name_or_path, Path(name_or_path)), grammar.MAX_DOCUMENT_BYTES)
+        data = read_named(
+            shipped.get(name_or_path, Path(name_or_path)), documents.MAX_DOCUMENT_BYTES
+        )
     except OSError as error:
         raise SchemaError(
             name_or_path,
@@ -273,6 +275,6 @@ def load_schema(name_or_path: str) -> Schema:
 def parse_schema(data: bytes | str, where: str) -> Schema:
     """Return the schema in a document that errors call `where`; SchemaError where it is none."""
     try:
-        return grammar.parse_document(Schema, data)
-    except grammar.DocumentError as error:
+        return documents.parse_document(Schema, data)
+    except documents.DocumentError as error:
         raise SchemaError(where, str(error)) from error

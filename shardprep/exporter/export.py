@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from shardprep.dataset import excerpt
+from shardprep.dataset import sub_manifest
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, ITEMS_FILE
 from shardprep.dataset.identity import check_same
@@ -163,8 +163,8 @@ class _Source(NamedTuple):
 def _excerpt(source: _Source, schema: Schema, chosen: Chosen) -> tuple[_Source, Manifest]:
     """Return the source of the chosen records alone, and their manifest."""
     of_objects = ANNOTATION_COLUMNS.names if schema.annotations else ()
-    written = _written(source, (*excerpt.COLUMNS, *of_objects))
-    manifest = excerpt.excerpt(source.manifest, schema, written.take(pa.array(chosen.numbers)))
+    written = _written(source, (*sub_manifest.COLUMNS, *of_objects))
+    manifest = sub_manifest.excerpt(source.manifest, schema, written.take(pa.array(chosen.numbers)))
     return source._replace(numbers=chosen.numbers, written=written), manifest
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from shardprep.dataset import example, grammar, tfrecord
+from shardprep.dataset import documents, example, tfrecord
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK
 from shardprep.exporter.layout import Layout
 from shardprep.storage.atomic_file import DurableFile, write_durably
@@ -42,7 +42,7 @@ _DTYPES = {
 
 def shard_name(export: Export, place: Place) -> str:
     """Return the name of a shard, as in the dataset."""
-    return grammar.shard_name(export.manifest.name, place.split, place.index, place.count)
+    return documents.shard_name(export.manifest.name, place.split, place.index, place.count)
 
 
 def write_records(export: Export, place: Place, samples: Iterable[Sample]) -> Callable[[], None]:

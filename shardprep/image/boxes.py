@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shardprep.image.annotation import Annotation, AnnotationSpec, Floats, Frame
+    from shardprep.image.annotation_types import Annotation, AnnotationSpec, Floats, Frame
     from shardprep.image.placement import Placement
 
     Flags = NDArray[np.bool_]

@@ -16,7 +16,7 @@ from shardprep.image.spec import fitted_size
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shardprep.image.annotation import Floats, Frame
+    from shardprep.image.annotation_types import Floats, Frame
     from shardprep.image.resample import Box
     from shardprep.image.spec import ImageSpec
 

@@ -17,27 +17,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shardprep.errors import DatasetError
-from shardprep.reader.argument_kinds import Folder, like, number
 from shardprep.reader.arguments import Taking, checking
 from shardprep.reader.config import Advice, BadRecord, ReadConfig, Request
-from shardprep.reader.crop import CenterCrop, RandomResizedCrop
-from shardprep.reader.extras import needing_tensorflow
-from shardprep.reader.splits import EvenSplit, even_splits
+from shardprep.reader.decode.crop import CenterCrop, RandomResizedCrop
+from shardprep.reader.optional_imports import needing_tensorflow
+from shardprep.reader.select.splits import EvenSplit, even_splits
+from shardprep.reader.validators import Folder, like, number
 
 if TYPE_CHECKING:
     from shardprep.reader import augment
     from shardprep.reader.arrays.collate import collate
     from shardprep.reader.arrays.dataset import Dataset
-    from shardprep.reader.aspects import buckets
-    from shardprep.reader.channels import mean_std
-    from shardprep.reader.conditions import select
-    from shardprep.reader.cross_validation import folds
     from shardprep.reader.diagnosis.diagnosis import Diagnosis
     from shardprep.reader.diagnosis.stall_meter import StallMeter
-    from shardprep.reader.selection import Selection
-    from shardprep.reader.tf.iterator import Batches
-    from shardprep.reader.tf.resume_in_epoch import ResumeInEpoch
-    from shardprep.reader.weights import Weights, class_weights
+    from shardprep.reader.select.buckets import buckets
+    from shardprep.reader.select.folds import folds
+    from shardprep.reader.select.query import select
+    from shardprep.reader.select.selection import Selection
+    from shardprep.reader.select.statistics import mean_std
+    from shardprep.reader.select.weights import Weights, class_weights
+    from shardprep.reader.tf.resume.iterator import Batches
+    from shardprep.reader.tf.resume.resume_in_epoch import ResumeInEpoch
 
 __all__ = [
     "Advice",
@@ -74,16 +74,16 @@ Strategy = Annotated[
 _ELSEWHERE = {"read_config=reader.ReadConfig({}=…)": ReadConfig}
 _LAZY = {
     "Dataset": "shardprep.reader.arrays.dataset",
-    "ResumeInEpoch": "shardprep.reader.tf.resume_in_epoch",
-    "Selection": "shardprep.reader.selection",
+    "ResumeInEpoch": "shardprep.reader.tf.resume.resume_in_epoch",
+    "Selection": "shardprep.reader.select.selection",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
-    "Weights": "shardprep.reader.weights",
-    "buckets": "shardprep.reader.aspects",
-    "class_weights": "shardprep.reader.weights",
+    "Weights": "shardprep.reader.select.weights",
+    "buckets": "shardprep.reader.select.buckets",
+    "class_weights": "shardprep.reader.select.weights",
     "collate": "shardprep.reader.arrays.collate",
-    "mean_std": "shardprep.reader.channels",
-    "folds": "shardprep.reader.cross_validation",
-    "select": "shardprep.reader.conditions",
+    "mean_std": "shardprep.reader.select.statistics",
+    "folds": "shardprep.reader.select.folds",
+    "select": "shardprep.reader.select.query",
 }
 
 
@@ -197,7 +197,7 @@ def iterate(request: Request) -> Batches:
             "leave out service" if service else "leave out repeat",
         )
     with needing_tensorflow("reader.iterate"):
-        from shardprep.reader.tf import iterator
+        from shardprep.reader.tf.resume import iterator
     return iterator.Batches(request)
 
 
@@ -231,7 +231,7 @@ def clear_cache(folder: Folder) -> int:
         BusyError: another process is filling one.
 
     """
-    from shardprep.reader.cache_folder import clear
+    from shardprep.reader.tf.cache.cache_folder import clear
 
     return clear(Path(folder))
 
@@ -258,5 +258,5 @@ def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
 
     """
     with needing_tensorflow("reader.diagnose"):
-        from shardprep.reader.diagnosis import runs
-    return runs.diagnose(dataset, step, seconds)
+        from shardprep.reader.diagnosis import measurement
+    return measurement.diagnose(dataset, step, seconds)

@@ -16,7 +16,7 @@ import typing
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from shardprep.errors import DatasetError
-from shardprep.reader.argument_kinds import SYNONYMS, kind_of
+from shardprep.reader.validators import SYNONYMS, kind_of
 
 if typing.TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

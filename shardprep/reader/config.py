@@ -12,7 +12,10 @@ from typing import Annotated, Any, Literal
 
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
-from shardprep.reader.argument_kinds import (
+from shardprep.reader.arguments import check_position, checked_fields
+from shardprep.reader.decode.crop import AnyCenterCrop, AnyRandomResizedCrop, Crop, crop_of
+from shardprep.reader.select.splits import AnySplit, is_training
+from shardprep.reader.validators import (
     Address,
     AnyWeights,
     Augmentation,
@@ -27,9 +30,6 @@ from shardprep.reader.argument_kinds import (
     Size,
     like,
 )
-from shardprep.reader.arguments import check_position, checked_fields
-from shardprep.reader.crop import AnyCenterCrop, AnyRandomResizedCrop, Crop, crop_of
-from shardprep.reader.splits import AnySplit, is_training
 
 InputContext = Annotated[
     Any,

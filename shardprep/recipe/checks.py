@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from shardprep.dataset.grammar import MAX_NAME, NAME, VERSION
+from shardprep.dataset.documents import MAX_NAME, NAME, VERSION
 from shardprep.dataset.schema import MAX_SIDE
 from shardprep.errors import RecipeError, printable, shown
 from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS

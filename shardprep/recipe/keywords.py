@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 from shardprep.dataset.schema import TargetKind
-from shardprep.image.annotation import Frame, RunOrder
+from shardprep.image.annotation_types import Frame, RunOrder
 from shardprep.image.spec import DepthRange, Fit, Format, Truncated, Window
 
 Texts = str | list[str] | tuple[str, ...]

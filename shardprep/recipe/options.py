@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.dataset.schema import TargetKind
-    from shardprep.image.annotation import Frame, RunOrder
+    from shardprep.image.annotation_types import Frame, RunOrder
     from shardprep.image.spec import DepthRange, Fit, Format, Truncated, Window
 
 _T = TypeVar("_T")

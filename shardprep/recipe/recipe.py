@@ -21,10 +21,10 @@ from typing import (
     get_type_hints,
 )
 
+from shardprep.dataset.documents import MAX_NAME
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX
-from shardprep.dataset.grammar import MAX_NAME
 from shardprep.dataset.schema import TargetKind
-from shardprep.image.annotation import Frame, RunOrder
+from shardprep.image.annotation_types import Frame, RunOrder
 from shardprep.image.spec import DepthRange, Fit, Format, ImageSpec, Truncated, Window
 from shardprep.recipe.checks import check, consistent, flag_of, unknown_key, unusable
 from shardprep.recipe.options import BUILD_OPTIONS, BuildOptions

@@ -12,11 +12,10 @@ import numpy as np
 from shardprep.dataset.card import MOST_PICTURES, Card, Link
 from shardprep.errors import ShardprepError
 from shardprep.image.thumbnail import SIDE
-from shardprep.reporter import balance, boxes, copies, quality
-from shardprep.reporter.contents import Contents, read_contents
-from shardprep.reporter.finding import Finding, images, of_the_set, ranked
+from shardprep.reporter.findings import copies, imbalance, object_findings, quality
+from shardprep.reporter.findings.finding import Finding, images, of_the_set, ranked
 from shardprep.reporter.page.page import render
-from shardprep.reporter.pixel_pass import (
+from shardprep.reporter.pixels.pixel_scan import (
     Channels,
     Measured,
     PassPlan,
@@ -25,14 +24,15 @@ from shardprep.reporter.pixel_pass import (
     measure,
     plan_pass,
 )
-from shardprep.reporter.stored_images import StoredImages, open_images
+from shardprep.reporter.pixels.stored_images import StoredImages, open_images
+from shardprep.reporter.record_columns import Contents, read_contents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from shardprep.dataset.remote import RemoteDataset
-    from shardprep.reader.splits import AnySplit
+    from shardprep.reader.select.splits import AnySplit
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -205,10 +205,10 @@ def _report(
     findings = [
         *copies.copy_findings(contents, found, num_measured),
         *_damaged_records(contents, measured),
-        *balance.input_findings(contents),
-        *balance.class_findings(contents),
-        *balance.property_findings(contents, balance.properties(contents, measured)),
-        *boxes.annotation_findings(contents, measured),
+        *imbalance.input_findings(contents),
+        *imbalance.class_findings(contents),
+        *imbalance.property_findings(contents, imbalance.properties(contents, measured)),
+        *object_findings.annotation_findings(contents, measured),
         *quality.quality_findings(contents, qualities, num_measured),
     ]
     return Report(

@@ -17,8 +17,8 @@ import numpy as np
 
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, archive_type
+from shardprep.source.byte_range import PlainExtent, ZipExtent
 from shardprep.source.entry import Entry
-from shardprep.source.extent import PlainExtent, ZipExtent
 from shardprep.source.members import Members
 from shardprep.source.names import unsafe_name
 from shardprep.source.ordinary_images import OrdinaryImages, are_ordinary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from shardprep.source.extent import StoredExtent
+    from shardprep.source.byte_range import StoredExtent
 
 
 class Entry(NamedTuple):

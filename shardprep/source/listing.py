@@ -23,23 +23,23 @@ import pyarrow.compute as pc
 
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
+from shardprep.source.byte_range import MOST_BYTES, UNPACK_ERRORS, MemberError, PlainExtent
 from shardprep.source.containers import entries
-from shardprep.source.directory import find_files
-from shardprep.source.extent import MOST_BYTES, UNPACK_ERRORS, MemberError, PlainExtent
+from shardprep.source.file_listing import find_files
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.members import Member, Members, MembersBuilder
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
 from shardprep.source.ordinary_images import OrdinaryImages, ordinary_files
 from shardprep.source.streams import buffered, decompressed, member_stream
-from shardprep.source.texts import booleans, integers, release
+from shardprep.source.string_column import booleans, integers, release
 from shardprep.source.unpack import Unpacker
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from shardprep.source.directory import FoundFile
-    from shardprep.source.extent import StoredExtent
+    from shardprep.source.byte_range import StoredExtent
+    from shardprep.source.file_listing import FoundFile
 
 _COMPRESSED = ("gz", "bz2", "xz")
 _DAMAGE = (

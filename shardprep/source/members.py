@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from shardprep.source.extent import MOST_BYTES, Extent, PlainExtent, RefusedExtent, ZipExtent
-from shardprep.source.texts import Texts
+from shardprep.source.byte_range import MOST_BYTES, Extent, PlainExtent, RefusedExtent, ZipExtent
+from shardprep.source.string_column import Texts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

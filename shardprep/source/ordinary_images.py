@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 
 from shardprep.source.members import BELOW, PLACE
 from shardprep.source.names import MAX_KEY_LENGTH, ORDINARY_IMAGE
-from shardprep.source.texts import Texts, booleans, integers
+from shardprep.source.string_column import Texts, booleans, integers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from shardprep.source.directory import FoundFile
+    from shardprep.source.file_listing import FoundFile
     from shardprep.source.members import Places
 
 

@@ -9,8 +9,8 @@ import py7zr
 from py7zr.io import Py7zIO, WriterFactory
 
 from shardprep.errors import SourceError, shown
+from shardprep.source.byte_range import PlainExtent
 from shardprep.source.entry import Entry
-from shardprep.source.extent import PlainExtent
 from shardprep.source.names import unsafe_name
 from shardprep.source.streams import buffered
 

@@ -10,7 +10,7 @@ import lzma
 import os
 from typing import TYPE_CHECKING, cast
 
-from shardprep.source.extent import UNPACK_ERRORS, PlainExtent, damaged, new_unpacker
+from shardprep.source.byte_range import UNPACK_ERRORS, PlainExtent, damaged, new_unpacker
 from shardprep.storage.regular_file import open_regular
 from shardprep.storage.url import is_url
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from shardprep.source.extent import StoredExtent
+    from shardprep.source.byte_range import StoredExtent
 
 _BLOCK_BYTES = 1 << 20
 _HEADER_BYTES = 64

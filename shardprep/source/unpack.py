@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from shardprep.errors import SourceError
-from shardprep.source.extent import PlainExtent
+from shardprep.source.byte_range import PlainExtent
 from shardprep.source.streams import buffered, member_stream
 from shardprep.storage.space import megabytes, shortage
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from shardprep.source.extent import StoredExtent
+    from shardprep.source.byte_range import StoredExtent
     from shardprep.source.limits import Budget
 
 _COPY_BYTES = 1 << 20

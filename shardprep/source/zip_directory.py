@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shardprep.source.extent import PlainExtent
+    from shardprep.source.byte_range import PlainExtent
 
 _LOCAL = struct.Struct("<4s5H3L2H")
 """Signature, version, flags, method, time, date, CRC-32, sizes, length of name and extra field

@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from shardprep.source.members import PLACE, ZIP
-from shardprep.source.texts import Texts
+from shardprep.source.string_column import Texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from shardprep.source.extent import PlainExtent
+    from shardprep.source.byte_range import PlainExtent
     from shardprep.source.members import Places
 
     Bytes = NDArray[np.uint8]

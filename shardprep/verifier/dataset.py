@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.draft import DRAFT_PREFIX
+from shardprep.dataset.documents import SHARD, shard_name
 from shardprep.dataset.folder import (
     DOCUMENT_FILES,
     FETCHING_SUFFIX,
@@ -18,10 +18,10 @@ from shardprep.dataset.folder import (
     OLD_SUFFIX,
     index_name,
 )
-from shardprep.dataset.grammar import SHARD, shard_name
 from shardprep.dataset.identity import Identity
 from shardprep.dataset.locate import unfinished_error
 from shardprep.dataset.remote import RemoteDataset
+from shardprep.dataset.staged_version import DRAFT_PREFIX
 from shardprep.errors import DatasetError
 from shardprep.verifier.documents import Documents, index_problem, read_document
 from shardprep.verifier.examples import ExampleCheck, index_rows, written_rows
@@ -33,8 +33,8 @@ from shardprep.verifier.shard import (
     check_in_worker,
     check_shard,
 )
-from shardprep.writer.engine.process import SpawnedContext, interrupts_blocked
-from shardprep.writer.workspace.damaged import IntactShard
+from shardprep.writer.engine.worker_process import SpawnedContext, interrupts_blocked
+from shardprep.writer.workspace.repair_input import IntactShard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -11,17 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
+from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
-from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, WRITTEN, columns_of, with_status
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard, contradictions, decode_manifest
 from shardprep.dataset.tfds_metadata import DOCUMENTS as TFDS_FILES
 from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.storage.regular_file import read_regular, sha256_of
-from shardprep.verifier.comparison import differences, json_faults, line_faults, quoted
+from shardprep.verifier.json_diff import differences, json_faults, line_faults, quoted
 from shardprep.verifier.problem import Problem, hash_problem
-from shardprep.writer.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.recorded_recipe import recorded_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

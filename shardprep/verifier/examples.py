@@ -25,7 +25,7 @@ from shardprep.dataset.schema import (
 )  # fmt: skip
 from shardprep.dataset.stored_size import check_stored_size, open_stored
 from shardprep.errors import RecordError
-from shardprep.verifier.object_faults import AnnotationCheck, AnnotationRow
+from shardprep.verifier.object_checks import AnnotationCheck, AnnotationRow
 from shardprep.verifier.problem import Fault
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from shardprep.dataset.source_difference import SourceDifference
+    from shardprep.dataset.diff.source_difference import SourceDifference
     from shardprep.storage.url import ObjectUrl
-    from shardprep.writer.workspace.damaged import IntactShard
+    from shardprep.writer.workspace.repair_input import IntactShard
 
 _FileKind = Literal["unreadable", "missing", "extra", "misplaced", "size", "hash", "count"]
 _RecordKind = Literal["cut", "damaged", "example", "label", "image", "objects", "mask"]

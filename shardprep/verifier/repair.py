@@ -17,11 +17,11 @@ from shardprep.dataset.manifest import (
 )
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.writer.build import build_dataset
-from shardprep.writer.fingerprint import make_fingerprint
-from shardprep.writer.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.fingerprint import make_fingerprint
+from shardprep.writer.plan.recorded_recipe import recorded_recipe
 from shardprep.writer.workspace import states
-from shardprep.writer.workspace.damaged import DamagedDataset, foreign_files
 from shardprep.writer.workspace.remote import ObjectWorkspace
+from shardprep.writer.workspace.repair_input import DamagedDataset, foreign_files
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest

@@ -14,15 +14,15 @@ from shardprep import profiling
 from shardprep.dataset.card import Card
 from shardprep.dataset.manifest import Manifest
 from shardprep.errors import BuildError, SourceError
-from shardprep.writer.chunk_encoder import ChunkEncoder
+from shardprep.writer.encode.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import Progress, ShardJob
-from shardprep.writer.engine.local import write_shards
-from shardprep.writer.engine.process import WorkerLimits
+from shardprep.writer.engine.pool import write_shards
+from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done
-from shardprep.writer.fingerprint import make_fingerprint
-from shardprep.writer.outline import make_outline
+from shardprep.writer.plan.fingerprint import make_fingerprint
+from shardprep.writer.plan.plan_summary import make_outline
+from shardprep.writer.plan.source_plan import make_plan
 from shardprep.writer.run import Run
-from shardprep.writer.source_plan import make_plan
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.find import workspace_of
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Fingerprint
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.engine.job import Engine
-    from shardprep.writer.outline import Outline
-    from shardprep.writer.plan import BuildPlan, PlanWatcher
+    from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+    from shardprep.writer.plan.plan_summary import Outline
+    from shardprep.writer.plan.shard_plan import Part, ShardPlan
     from shardprep.writer.run import Watcher
-    from shardprep.writer.shard_plan import Part, ShardPlan
-    from shardprep.writer.workspace.damaged import DamagedDataset
+    from shardprep.writer.workspace.repair_input import DamagedDataset
     from shardprep.writer.workspace.states import Folders, Workspace
 
 

@@ -17,10 +17,10 @@ from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.profiling import stage
-from shardprep.writer.limits import check_dropped, check_rejections
-from shardprep.writer.outline import read_outline
+from shardprep.writer.plan.plan_summary import read_outline
+from shardprep.writer.plan.shard_plan import numbers_of
+from shardprep.writer.rejection_limits import check_dropped, check_rejections
 from shardprep.writer.shard import read_receipt, read_skipped, written_receipt
-from shardprep.writer.shard_plan import numbers_of
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.states import (
     SKIPPED_FILE,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from shardprep.writer.engine.job import Progress
-    from shardprep.writer.outline import Outline
+    from shardprep.writer.plan.plan_summary import Outline
     from shardprep.writer.shard import Receipt
     from shardprep.writer.workspace.states import Folders, Workspace
 

@@ -17,18 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
-from shardprep.dataset.annotation_counts import united_unmatched
 from shardprep.dataset.manifest import REPACKED, Fingerprint
+from shardprep.dataset.stats.annotation_counts import united_unmatched
 from shardprep.errors import BuildError, DatasetError, RecordError
-from shardprep.source.coded import Coded
+from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped
 from shardprep.source.members import PLACE, Members
-from shardprep.source.texts import Texts, integers, release
+from shardprep.source.string_column import Texts, integers, release
 from shardprep.storage.store_error import changed
-from shardprep.writer.copier import RecordCopier
-from shardprep.writer.old_images import mark_of
-from shardprep.writer.outline import make_outline
-from shardprep.writer.parents import (
+from shardprep.writer.plan.plan import BuildPlan
+from shardprep.writer.plan.plan_summary import make_outline
+from shardprep.writer.plan.shard_plan import plan_shards
+from shardprep.writer.reuse.record_copier import RecordCopier
+from shardprep.writer.reuse.repack_inputs import (
     check_alike,
     relabelled,
     same_values,
@@ -36,9 +37,8 @@ from shardprep.writer.parents import (
     unique_keys,
     united,
 )
-from shardprep.writer.plan import BuildPlan
+from shardprep.writer.reuse.reused_images import mark_of
 from shardprep.writer.run import Run
-from shardprep.writer.shard_plan import plan_shards
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.engine.job import Progress
     from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.outline import Outline
-    from shardprep.writer.parents import Parent
-    from shardprep.writer.plan import PlanWatcher
+    from shardprep.writer.plan.plan import PlanWatcher
+    from shardprep.writer.plan.plan_summary import Outline
+    from shardprep.writer.plan.shard_plan import ShardPlan
+    from shardprep.writer.reuse.repack_inputs import Parent
     from shardprep.writer.run import Watcher
-    from shardprep.writer.shard_plan import ShardPlan
     from shardprep.writer.workspace.states import Folders
 
 

@@ -18,13 +18,13 @@ from shardprep.errors import BuildError, ShardprepError
 from shardprep.storage.store_error import ChangedError
 from shardprep.writer.engine.job import Progress
 from shardprep.writer.finalize import complete, finished_before, publish
-from shardprep.writer.outline import check_outline, write_outline
-from shardprep.writer.plan import PlanWatcher
-from shardprep.writer.second_look import readable_again
+from shardprep.writer.plan.plan import PlanWatcher
+from shardprep.writer.plan.plan_summary import check_outline, write_outline
+from shardprep.writer.plan.shard_plan import WHOLE
+from shardprep.writer.retry_unreadable import readable_again
 from shardprep.writer.shard import done_receipt, write_skipped
-from shardprep.writer.shard_plan import WHOLE
 from shardprep.writer.workspace import states
-from shardprep.writer.workspace.damaged import find_damage
+from shardprep.writer.workspace.repair_input import find_damage
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.manifest import Fingerprint
     from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.outline import Outline
-    from shardprep.writer.plan import BuildPlan
-    from shardprep.writer.shard_plan import Part, ShardPlan
-    from shardprep.writer.workspace.damaged import DamagedDataset
+    from shardprep.writer.plan.plan import BuildPlan
+    from shardprep.writer.plan.plan_summary import Outline
+    from shardprep.writer.plan.shard_plan import Part, ShardPlan
+    from shardprep.writer.workspace.repair_input import DamagedDataset
     from shardprep.writer.workspace.states import Folders, Workspace
 
 _NUM_THREADS = 8

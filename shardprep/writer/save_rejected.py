@@ -16,7 +16,7 @@ from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.errors import SourceError
 from shardprep.image.process import RejectionKind
 from shardprep.recipe.recipe import outputs
-from shardprep.source.extent import MemberError
+from shardprep.source.byte_range import MemberError
 from shardprep.source.listing import list_source
 from shardprep.storage.atomic_file import write_durably
 from shardprep.storage.regular_file import read_regular

@@ -21,25 +21,25 @@ from pydantic import BaseModel, ValidationError
 
 from shardprep.catalog.items import Items
 from shardprep.dataset import item_table
-from shardprep.dataset.grammar import Count
+from shardprep.dataset.documents import Count
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS, REJECTED, WRITTEN
 from shardprep.dataset.manifest import Shard
 from shardprep.profiling import stage
-from shardprep.source.texts import integers
+from shardprep.source.string_column import integers
 from shardprep.storage.folder import Written
-from shardprep.writer.chunk import ObjectCounts
-from shardprep.writer.shard_plan import MAX_CHUNK_ITEMS
+from shardprep.writer.encode.chunk import ObjectCounts
+from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
 from shardprep.writer.workspace.states import SKIPPED_FILE, receipt_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from shardprep.catalog.items import Item
-    from shardprep.catalog.targets import Target
-    from shardprep.image.annotation import Annotation
+    from shardprep.catalog.labels.targets import Target
+    from shardprep.image.annotation_types import Annotation
     from shardprep.source.listing import Skipped
     from shardprep.storage.folder import Folder
-    from shardprep.writer.chunk import EncodedChunk, Outcome
+    from shardprep.writer.encode.chunk import EncodedChunk, Outcome
     from shardprep.writer.workspace.states import Folders
 
 _FACTS = b"shardprep"

@@ -25,7 +25,7 @@ from shardprep.benchmark.plot import check_plot, write_plot
 from shardprep.benchmark.result import Benchmark, Round, Settings, Way, union
 from shardprep.benchmark.run import run_benchmark
 from shardprep.cli.bench import print_benchmark
-from shardprep.cli.display.console import Terminal
+from shardprep.cli.show.console import Terminal
 from shardprep.errors import DatasetError, RecipeError
 from tests.support.benchmark import TRACED, example
 from tests.support.builders import build, png, write, zip_bytes

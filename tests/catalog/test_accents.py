@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.catalog.annotations.mask_files import pair_masks
-from shardprep.catalog.lookup import AmbiguousIdError, KeyIndex
-from shardprep.source.texts import Texts
+from shardprep.catalog.objects.masks.mask_files import pair_masks
+from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
+from shardprep.source.string_column import Texts
 from tests.catalog.annotations.test_mask_files import catalog, grey
 from tests.catalog.annotations.test_voc import thing, xml
 from tests.support.builders import png

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from shardprep.catalog.columns import make_columns
-from shardprep.catalog.lookup import KeyIndex, match_table
-from shardprep.catalog.targets import TargetSpec, make_targets
+from shardprep.catalog.labels.targets import TargetSpec, make_targets
+from shardprep.catalog.tables.columns import make_columns
+from shardprep.catalog.tables.row_matching import KeyIndex, match_table
 from shardprep.dataset.example import encode, is_beyond_float32
 from shardprep.errors import RecipeError, SourceError
 from shardprep.reader import Dataset

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog.catalog import Catalog, make_catalog
-from shardprep.catalog.labels import label_keys
-from shardprep.catalog.lookup import KeyIndex
+from shardprep.catalog.labels.labels import label_keys
 from shardprep.catalog.rules import Labelling, parse_label_rule
 from shardprep.catalog.splits import given_split, natural_order
-from shardprep.catalog.table import Table, parse_table
+from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.catalog.tables.table import Table, parse_table
 from shardprep.dataset.schema import UNLABELLED
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe

@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from shardprep import reader
+from shardprep.api import build
 from shardprep.cli.app import program
-from shardprep.commands import build
 from shardprep.dataset.example import decode
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import Manifest, load_manifest

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.catalog.lookup import AmbiguousIdError, KeyIndex
-from shardprep.source.texts import Texts
+from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
+from shardprep.source.string_column import Texts
 from tests.support.examples import examples
 
 _PARTS = st.sampled_from(["a", "b", "a.jpg", "b.png", "test", ".a", "a.b.jpg"])

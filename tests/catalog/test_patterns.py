@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from shardprep.catalog import patterns
 from shardprep.catalog.groups import group_keys
-from shardprep.catalog.labels import label_keys
-from shardprep.catalog.lookup import KeyIndex, row_ids
+from shardprep.catalog.labels.labels import label_keys
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.rules import parse_label_rule
 from shardprep.catalog.splits import natural_order
-from shardprep.catalog.table import Table
+from shardprep.catalog.tables.row_matching import KeyIndex, row_ids
+from shardprep.catalog.tables.table import Table
 from shardprep.errors import RecipeError
 from tests.support.builders import build, jpeg, write, zip_bytes
 from tests.support.command import run

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardprep.catalog import lookup
-from shardprep.catalog.annotations.signs import annotation_findings, find_masks
-from shardprep.catalog.candidates import (
+from shardprep.catalog.init.candidates import (
     Candidate,
     label_findings,
     part_candidates,
     table_candidates,
 )
-from shardprep.catalog.labels import auto_labels
-from shardprep.catalog.lookup import AmbiguousIdError, KeyIndex, match_table
-from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.catalog.init.survey import recipe_text, survey_source
+from shardprep.catalog.labels.labels import auto_labels
+from shardprep.catalog.objects.detect_by_name import annotation_findings, find_masks
+from shardprep.catalog.tables import row_matching
+from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex, match_table
 from shardprep.errors import SourceError
 from tests.catalog.test_labels import Found, catalog, found, images, reasons, table, table_of
 from tests.support.builders import write, zip_bytes
@@ -330,4 +330,4 @@ def test_a_file_called_as_a_split_is_in_no_split() -> None:
     """The base name of a key is none of its folders."""
     index = KeyIndex(["a/test", "b/test"])
     assert list(index.find("test")) == [0, 1]
-    assert [lookup.KeyIndex(["test/1", "a/1"]).find("1")] == [[1]]
+    assert [row_matching.KeyIndex(["test/1", "a/1"]).find("1")] == [[1]]

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from shardprep import __version__
+from shardprep.api import sample_archive
 from shardprep.cli import app
-from shardprep.commands import sample_archive
 from shardprep.reader import Dataset, load
 from tests.support.builders import animals, encoded, jpeg, write, zip_bytes
 from tests.support.command import error_of, run, run_process
@@ -363,7 +363,7 @@ def test_odd_file_names_are_printed_and_kept(here: Path) -> None:
 
 
 def test_profile_shows_every_stage_and_adds_up(here: Path) -> None:
-    from shardprep.cli.display.profile import ANNOTATE, PARENT_STAGES, WORKER_STAGES
+    from shardprep.cli.show.profile import ANNOTATE, PARENT_STAGES, WORKER_STAGES
 
     shown = run("build", "pets.zip", "--profile", "--workers", "1", cwd=here).stdout
     stages = {*WORKER_STAGES, *PARENT_STAGES} - {ANNOTATE}
@@ -382,7 +382,7 @@ def test_profile_shows_every_stage_and_adds_up(here: Path) -> None:
 
 @pytest.mark.parametrize("flags", [[], ["--instances"]])
 def test_profile_accounts_for_masks(tmp_path: Path, flags: list[str]) -> None:
-    from shardprep.cli.display.profile import ANNOTATE, WORKER_STAGES
+    from shardprep.cli.show.profile import ANNOTATE, WORKER_STAGES
 
     members = {f"images/{i}.jpg": jpeg(64, 64, seed=i) for i in range(4)}
     mask = encoded(Image.new("L", (64, 64), 255), "PNG")

@@ -10,11 +10,9 @@ from unittest import mock
 
 import pytest
 
-from shardprep.catalog.survey import Survey
-from shardprep.cli import app
-from shardprep.commands import inspect as inspecting
-from shardprep.commands import sample_archive as drawn
-from shardprep.commands.results import (
+from shardprep.api import inspect as inspecting
+from shardprep.api import sample_archive as drawn
+from shardprep.api.json_types import (
     BuildJson,
     ErrorJson,
     PartJson,
@@ -23,7 +21,9 @@ from shardprep.commands.results import (
     SampleJson,
     VerifyJson,
 )
-from shardprep.dataset.describe import Facts
+from shardprep.catalog.init.survey import Survey
+from shardprep.cli import app
+from shardprep.dataset.stats.describe import Facts
 from shardprep.exporter.export import Exported
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import NARROW, Done
@@ -168,7 +168,7 @@ def test_ctrl_c_is_one_object_too(here: Path) -> None:
     program = (
         "import os, signal\n"
         "from shardprep.cli import app\n"
-        "from shardprep.commands import inspect as inspecting\n"
+        "from shardprep.api import inspect as inspecting\n"
         "inspecting.dataset_at = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n"
         "app.main()\n"
     )

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
-from shardprep.commands import sample_archive
-from shardprep.commands.sample_archive import CORNERS, JUNK, ODD_IMAGES, write_sample
+from shardprep.api import sample_archive
+from shardprep.api.sample_archive import CORNERS, JUNK, ODD_IMAGES, write_sample
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
 from tests.support.builders import sample

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardprep.api import inspect as inspecting
+from shardprep.api.progress import Progress, Watch
+from shardprep.api.terminal_progress import Bar
 from shardprep.cli import streams
-from shardprep.cli.display.console import Terminal
-from shardprep.commands import inspect as inspecting
-from shardprep.commands.bars import Bar
-from shardprep.commands.progress import Progress, Watch
+from shardprep.cli.show.console import Terminal
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.command import NARROW, error_of, run
 

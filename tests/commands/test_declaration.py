@@ -12,16 +12,16 @@ import pytest
 import typer
 
 import shardprep
+from shardprep.api.build import Plan
+from shardprep.api.download import Download
+from shardprep.api.sample import Sample
+from shardprep.api.upload import Upload
 from shardprep.benchmark.result import Benchmark
-from shardprep.catalog.survey import Survey
+from shardprep.catalog.init.survey import Survey
 from shardprep.cli.app import program
-from shardprep.commands.build import Plan
-from shardprep.commands.download import Download
-from shardprep.commands.sample import Sample
-from shardprep.commands.upload import Upload
-from shardprep.dataset.describe import Facts
-from shardprep.dataset.difference import Difference
+from shardprep.dataset.diff.difference import Difference
 from shardprep.dataset.fetch import Fetched
+from shardprep.dataset.stats.describe import Facts
 from shardprep.exporter.export import Exported
 from shardprep.recipe.keywords import RecipeKeywords
 from shardprep.recipe.options import BUILD_OPTIONS

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import shardprep
-from shardprep.commands.progress import Progress
+from shardprep.api.progress import Progress
 from tests.support.builders import animals, tree, write, zip_bytes
 from tests.support.imports import loaded
 from tests.support.program import run_program
@@ -288,7 +288,7 @@ def test_functions_never_import_tensorflow_or_the_command_line() -> None:
 @pytest.mark.usefixtures("here")
 def test_a_build_does_without_masked_arrays() -> None:
     """They take 10 ms; the first `numpy.unique` of numbers alone would import them."""
-    without = "from shardprep.writer.engine.process import without_pandas; without_pandas()"
+    without = "from shardprep.writer.engine.worker_process import without_pandas; without_pandas()"
     code = f'{without}; import shardprep; shardprep.build("pets.zip", size=32, workers=1)'
     assert "numpy.ma" not in loaded(code)
 

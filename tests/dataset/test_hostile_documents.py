@@ -16,12 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from shardprep.dataset.describe import read_facts
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.item_table import COLUMNS
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest, parse_manifest
+from shardprep.dataset.stats.describe import read_facts
 from shardprep.errors import DatasetError, SchemaError, ShardprepError
 from shardprep.reader import Dataset
 from shardprep.storage.url import ObjectUrl
@@ -373,7 +373,7 @@ def judged(folder: Path) -> None:
 def opened(folder: Path) -> object:
     """Open as `reader.load` does, up to where TensorFlow begins."""
     from shardprep.reader.config import Request
-    from shardprep.reader.subset import open_request
+    from shardprep.reader.records.open import open_request
 
     return open_request(Request(folder, batch_size=2))
 

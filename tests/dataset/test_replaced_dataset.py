@@ -19,7 +19,7 @@ import pytest
 import shardprep
 from shardprep import reader
 from shardprep.errors import ShardprepError
-from shardprep.reporter.contents import read_contents
+from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.viewer.pictures import RecordPictures
 from tests.support.annotated_sources import outlined
 from tests.support.builders import build, png, tree, write, zip_bytes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from PIL import Image
 
-from shardprep.reporter.finding import MEANINGS
+from shardprep.reporter.findings.finding import MEANINGS
 from tests.support.browser import need_browser
 from tests.support.paths import README, ROOT
 from tests.support.report_picture import MOST_BYTES, PICTURE, SIZE, draw

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardprep.commands.sample_archive import write_sample
+from shardprep.api.sample_archive import write_sample
 from shardprep.source.limits import DEFAULT_LIMITS
-from shardprep.writer.shard_plan import MAX_CHUNK_ITEMS
+from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
 from tests.support import cluster
 from tests.support.builders import sample, tree, write_folder
 from tests.support.shared import shared_folder

@@ -8,7 +8,7 @@ import pytest
 
 from shardprep.catalog import patterns
 from shardprep.recipe.document import read_recipe
-from shardprep.source.directory import LEADS_OUTSIDE
+from shardprep.source.file_listing import LEADS_OUTSIDE
 from tests.catalog import test_patterns
 from tests.dataset import test_hostile_documents
 from tests.recipe import test_recipe

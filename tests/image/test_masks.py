@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
-from shardprep.image.annotation import AnnotationSpec
-from shardprep.image.masks import (
+from shardprep.image.annotation_types import AnnotationSpec
+from shardprep.image.mask_decode import (
     MaskError,
     decode_mask,
     encode_mask,

@@ -21,10 +21,17 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.image import boxes as boxes_module
-from shardprep.image.annotation import Annotation, AnnotationSpec, Counts, Polygons, Runs, Segment
+from shardprep.image.annotation_types import (
+    Annotation,
+    AnnotationSpec,
+    Counts,
+    Polygons,
+    Runs,
+    Segment,
+)
+from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.boxes import Reason
-from shardprep.image.masks import encode_mask
-from shardprep.image.objects import PlacedObjects, place_objects
+from shardprep.image.mask_decode import encode_mask
 from shardprep.image.placement import Placement
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import Fit, ImageSpec

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from shardprep.image.annotation import Annotation, AnnotationSpec, Polygons
-from shardprep.image.objects import PlacedObjects, place_objects
+from shardprep.image.annotation_types import Annotation, AnnotationSpec, Polygons
+from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.placement import Placement
 from shardprep.image.process import ProcessedImage, process_image
 from shardprep.image.spec import Fit, ImageSpec
@@ -20,7 +20,7 @@ from tests.support.builders import encoded, jpeg
 from tests.support.odd_images import Array, as_stored, oriented
 
 if TYPE_CHECKING:
-    from shardprep.image.annotation import Floats, Frame
+    from shardprep.image.annotation_types import Floats, Frame
 
 ORIENTATIONS = range(1, 9)
 FITS: tuple[Fit, ...] = ("crop", "pad", "stretch", "within", "none")

@@ -16,8 +16,8 @@ from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.config import BoxFormat
-from shardprep.reader.tf import annotations as in_graph
 from shardprep.reader.tf import batch_decode
+from shardprep.reader.tf import graph_annotations as in_graph
 from tests.support import annotated as support
 from tests.support.annotated import CLASSES, HEIGHT, MASK_CLASSES, WIDTH, Marked, annotated
 

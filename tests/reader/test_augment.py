@@ -24,7 +24,7 @@ tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
 from shardprep.reader import augment  # noqa: E402 - it imports TensorFlow
-from shardprep.reader.augment import color, geometry, mix  # noqa: E402
+from shardprep.reader.augment import color, geometry, mixup  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 NUM = 8
@@ -326,7 +326,7 @@ def test_factors_are_drawn_evenly_about_one(op: Any, low: float, high: float) ->
 
 @pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5, 1.0, 2.0, 30.0])
 def test_shares_follow_the_beta_distribution(alpha: float) -> None:
-    drawn = np.sort(mix.beta(tf.random.stateless_uniform([20000], SEED), alpha).numpy())
+    drawn = np.sort(mixup.beta(tf.random.stateless_uniform([20000], SEED), alpha).numpy())
     expected = np.sort(np.random.default_rng(0).beta(alpha, alpha, 400_000))
     points = np.linspace(0.01, 0.99, 99)
     below = [np.searchsorted(one, points) / len(one) for one in (drawn, expected)]

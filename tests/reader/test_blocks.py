@@ -11,12 +11,12 @@ import pytest
 
 from shardprep.dataset.manifest import Shard
 from shardprep.errors import StorageError
-from shardprep.reader.blocks import Blocks
-from shardprep.reader.order import Order, make_order
-from shardprep.reader.places import Frames
+from shardprep.reader.order.order import Order, make_order
+from shardprep.reader.records.positions import Frames
+from shardprep.reader.records.prefetch import Blocks
 
 if TYPE_CHECKING:
-    from shardprep.reader.remote_shards import Part
+    from shardprep.reader.records.remote import Part
 
 NUM_SHARDS, RECORDS_A_SHARD, RECORD_BYTES = 3, 50, 7
 NUM_RECORDS = NUM_SHARDS * RECORDS_A_SHARD

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardprep.api import bench
 from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.benchmark.result import Benchmark, Round, Settings, Way
-from shardprep.commands import bench
 from tests.support.benchmark import IMAGE_BYTES, example
 from tests.support.command import run
 from tests.support.program import Program

@@ -22,7 +22,7 @@ import tensorflow as tf
 from shardprep import reader
 from shardprep.errors import BusyError, DatasetError
 from shardprep.reader import BadRecord, ReadConfig
-from shardprep.reader.tf import caching
+from shardprep.reader.tf.cache import memory
 from shardprep.storage.atomic_file import DurableFile
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.program import Program
@@ -248,7 +248,7 @@ def test_the_filling_of_a_cache_tells_its_progress(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """To the log where it is kept, else on stderr; nowhere, where not even a warning is."""
-    monkeypatch.setattr(caching, "_SECONDS_A_LINE", 0.0)
+    monkeypatch.setattr(memory, "_SECONDS_A_LINE", 0.0)
     logger, root = logging.getLogger("shardprep.reader"), logging.getLogger()
     monkeypatch.setattr(logger, "level", level)
     # As without the libraries of other tests, which log to stderr.

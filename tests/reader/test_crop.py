@@ -18,8 +18,8 @@ from shardprep.dataset import example
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, IMAGE, MASK, OBJECT_MASK
 from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import DatasetError
-from shardprep.reader.arrays import cropping
-from shardprep.reader.crop import CenterCrop, RandomResizedCrop
+from shardprep.reader.decode import cropping
+from shardprep.reader.decode.crop import CenterCrop, RandomResizedCrop
 from tests.support.annotated import CLASSES, HEIGHT, WIDTH, Marked, annotated
 from tests.support.builders import build, jpeg, png, tree, write, zip_bytes
 

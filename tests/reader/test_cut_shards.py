@@ -9,7 +9,7 @@ import pytest
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader import records
+from shardprep.reader.records import records
 from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.program import Program
 

@@ -16,16 +16,16 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader.diagnosis import runs, stall_meter, times, trials
-from shardprep.reader.diagnosis.changes import Candidate
-from shardprep.reader.records import LocalShards
+from shardprep.reader.diagnosis import experiments, measurement, stall_meter, timing
+from shardprep.reader.diagnosis.analysis import Candidate
+from shardprep.reader.records.records import LocalShards
 from shardprep.reader.tf.decode import Decoder
 from tests.support.builders import build, jpeg, write, zip_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.reader.remote_shards import Part
+    from shardprep.reader.records.remote import Part
 
 SECONDS = 1.0
 """More where stages are compared: what was read ahead, or a pause, then counts for little."""
@@ -85,7 +85,7 @@ def _iterators(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture(name="_few_pairs")
 def _less_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_PAIRS", PAIRS)
+    monkeypatch.setattr(measurement, "_PAIRS", PAIRS)
 
 
 # Without an end there is no restart, which of so few batches would cost most.
@@ -164,7 +164,7 @@ def test_slow_reading_is_found(
         return plain(self, part)
 
     monkeypatch.setattr(LocalShards, "read", read)
-    monkeypatch.setattr(runs, "_READ_BLOCK", 4)
+    monkeypatch.setattr(measurement, "_READ_BLOCK", 4)
     train = reader.load(raw.path, batch_size=4, repeat=True)
     found = reader.diagnose(train, lambda _: None, seconds=4 * SECONDS)
     assert found.bound == "read"
@@ -190,11 +190,11 @@ class Clock:
 def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Return the clock of the meter and of `diagnose`; each batch that is drawn advances it."""
     clock = Clock()
-    for module in (stall_meter, runs):
-        monkeypatch.setattr(module, "Stopwatch", functools.partial(times.Stopwatch, clock))
+    for module in (stall_meter, measurement):
+        monkeypatch.setattr(module, "Stopwatch", functools.partial(timing.Stopwatch, clock))
     real = time.process_time
     both = SimpleNamespace(perf_counter=clock, process_time=real, sleep=clock.sleep)
-    monkeypatch.setattr(runs, "time", both)
+    monkeypatch.setattr(measurement, "time", both)
     plain = OwnedIterator.__next__
     begun: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -326,7 +326,7 @@ def test_a_cache_on_disk_is_tried_with_the_images_it_would_hold(
 ) -> None:
     request = request_of(folder)
     candidate = Candidate("folder", "", "", {"cache": str(tmp_path)})
-    with trials.trial(candidate, request, print, 0) as tried:
+    with experiments.trial(candidate, request, print, 0) as tried:
         assert tried.num_images == 8
         tried.evict()
         found = images_of(tried.dataset, 8)
@@ -343,9 +343,9 @@ def test_a_cache_in_memory_is_tried_with_some_records_of_this_reader(folder: Pat
     assert len(own) == 8
     for batch_size, expected in ((1, [*own[:4], *own[:4], own[0]]), (2, own)):
         request = request_of(folder, read_config=config, cache="memory", batch_size=batch_size)
-        with trials.trial(Candidate("repeat", "", "", {}), request, print, 0) as tried:
+        with experiments.trial(Candidate("repeat", "", "", {}), request, print, 0) as tried:
             np.testing.assert_array_equal(images_of(tried.dataset, 9), expected)
-    assert trials.sample(request_of(folder), 1e9) == request_of(folder)
+    assert experiments.sample(request_of(folder), 1e9) == request_of(folder)
 
 
 def test_what_is_moved_into_the_step_is_what_load_would_do(folder: Path) -> None:
@@ -356,7 +356,7 @@ def test_what_is_moved_into_the_step_is_what_load_would_do(folder: Path) -> None
     request = request_of(folder, **options)
     taken: list[Any] = []
     moved = {"augment": None, "dtype": "uint8"}
-    with trials.trial(Candidate("in step", "", "", moved), request, taken.append, 0) as tried:
+    with experiments.trial(Candidate("in step", "", "", moved), request, taken.append, 0) as tried:
         batch = next(iter(tried.dataset))
         assert batch[0].dtype == tf.uint8
         tried.take(batch)

@@ -20,15 +20,15 @@ from shardprep.dataset.example import encode
 from shardprep.dataset.manifest import Shard, load_manifest
 from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError
-from shardprep.reader import order
-from shardprep.reader.subset import record_bytes
+from shardprep.reader.order import order
+from shardprep.reader.records.open import record_bytes
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.reader.order import Ints
+    from shardprep.reader.order.order import Ints
     from tests.support.object_store import Bucket
 
 NUM_TRAIN = 83

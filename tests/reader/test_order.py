@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.reader.order import Order, drawn, make_order, mixed, permuted, table, walked
+from shardprep.reader.order.order import Order, drawn, make_order, mixed, permuted, table, walked
 from tests.support.examples import examples
 
 KEYS = st.integers(0, (1 << 31) - 2)

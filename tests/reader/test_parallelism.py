@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from shardprep import reader
 from shardprep.reader.config import Request
-from shardprep.reader.subset import open_request
+from shardprep.reader.records.open import open_request
 from shardprep.reader.tf import parallelism
 from tests.support.builders import animals, build, write, zip_bytes
 

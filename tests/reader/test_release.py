@@ -15,7 +15,7 @@ import tensorflow as tf
 from shardprep import reader
 from shardprep.machine import usable_cores
 from shardprep.reader.tf import python_calls
-from shardprep.reader.tf.caching import DecodedRows
+from shardprep.reader.tf.cache.memory import DecodedRows
 from tests.support.builders import animals, build, write, zip_bytes
 
 if TYPE_CHECKING:

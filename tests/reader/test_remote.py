@@ -21,15 +21,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from shardprep.api.json_types import FetchJson
 from shardprep.cli import app
-from shardprep.commands.results import FetchJson
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import BuildError, DatasetError, RecipeError, ShardprepError, StorageError
 from shardprep.reader import Dataset, ReadConfig, iterate, load
-from shardprep.reader.order import BLOCK_LENGTH
+from shardprep.reader.order.order import BLOCK_LENGTH
 from shardprep.storage.cache import cache_root
 from shardprep.storage.shard_cache import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl

@@ -10,9 +10,9 @@ import pytest
 from shardprep.dataset import schema
 from shardprep.dataset.schema import TargetKind
 from shardprep.errors import RecipeError
-from shardprep.image import annotation
+from shardprep.image import annotation_types
 from shardprep.image import spec as image_spec
-from shardprep.image.annotation import Frame, RunOrder
+from shardprep.image.annotation_types import Frame, RunOrder
 from shardprep.image.spec import Fit, Format, ImageSpec, Truncated
 from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
 from shardprep.recipe.recipe import make_recipe, stored_recipe
@@ -213,7 +213,7 @@ def literals(kind: Any) -> list[str]:
     return [text for part in get_args(kind) for text in literals(part)]
 
 
-KINDS = get_type_hints(BuildOptions, {**vars(annotation), **vars(image_spec), **vars(schema)})
+KINDS = get_type_hints(BuildOptions, {**vars(annotation_types), **vars(image_spec), **vars(schema)})
 
 
 @pytest.mark.parametrize("name", BUILD_OPTIONS)

@@ -13,13 +13,13 @@ from PIL import Image
 
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.object_facts import measure_objects
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.dataset.stats.object_facts import measure_objects
 from shardprep.image.palette import class_colour
-from shardprep.reporter.boxes import is_tiny, twice
-from shardprep.reporter.finding import OF_ANNOTATIONS
+from shardprep.reporter.findings.finding import OF_ANNOTATIONS
+from shardprep.reporter.findings.object_findings import is_tiny, twice
 from shardprep.reporter.page.page import render
-from shardprep.reporter.pictures import MOST_BOXES
+from shardprep.reporter.pixels.pictures import MOST_BOXES
 from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent
 from tests.reporter.test_page import checked
@@ -125,7 +125,7 @@ def test_boxes_are_those_of_the_records_and_are_kept_with_the_pass(
         facts.num_near_duplicates,
     )
 
-    monkeypatch.setattr("shardprep.reporter.pixel_pass._pass", None)
+    monkeypatch.setattr("shardprep.reporter.pixels.pixel_scan._pass", None)
     again = reported(odd).measured
     assert again is not None
     assert (again.boxes == boxes).all()

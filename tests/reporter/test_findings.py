@@ -10,7 +10,7 @@ import pytest
 import shardprep
 from shardprep import reader
 from shardprep.dataset.remote import described
-from shardprep.reporter.finding import MEANINGS, OF_PIXELS, SEVERITIES
+from shardprep.reporter.findings.finding import MEANINGS, OF_PIXELS, SEVERITIES
 from shardprep.reporter.page.page import render
 from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.reporter.contents import read_contents
 from shardprep.reporter.page import html
 from shardprep.reporter.page.page import render
+from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent
 from tests.support.builders import build, write, zip_bytes
@@ -279,7 +279,7 @@ def test_a_thousand_classes_fit(tmp_path: Path) -> None:
 
 def test_pictures_keep_to_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures beyond it are left out evenly: every class keeps some."""
-    from shardprep.reporter import pictures
+    from shardprep.reporter.pixels import pictures
 
     rng = np.random.default_rng(0)
     members = {

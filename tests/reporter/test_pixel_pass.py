@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from shardprep.dataset.remote import described
-from shardprep.reporter import pixel_pass
-from shardprep.reporter.pixel_pass import Measured, measure, plan_pass
-from shardprep.reporter.stored_images import open_images
+from shardprep.reporter.pixels import pixel_scan
+from shardprep.reporter.pixels.pixel_scan import Measured, measure, plan_pass
+from shardprep.reporter.pixels.stored_images import open_images
 from tests.support.builders import build, tree, write, zip_bytes
 from tests.support.planted import file, photo
 
@@ -110,7 +110,7 @@ def test_the_number_of_threads_changes_nothing(
     path = made(tmp_path, size="64x64")
     found = []
     for number in (1, 5):
-        monkeypatch.setattr(pixel_pass, "usable_cores", lambda number=number: number)
+        monkeypatch.setattr(pixel_scan, "usable_cores", lambda number=number: number)
         found.append(passed(path))
         for one in cache.iterdir():
             one.unlink()

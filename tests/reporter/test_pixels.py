@@ -11,7 +11,7 @@ from PIL import Image, ImageFilter
 
 from shardprep.image.near import NEAR_BITS
 from shardprep.image.phash import TILE, tile
-from shardprep.reporter import pixels as measure
+from shardprep.reporter.pixels import pixel_measures as measure
 from tests.support.planted import photo
 
 TILES = np.stack([photo(seed, TILE, TILE) for seed in range(5)])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from shardprep.reporter.finding import Finding, of_the_set
+from shardprep.reporter.findings.finding import Finding, of_the_set
 from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent
 from tests.support.builders import SHARED_DATA, build, write, zip_bytes

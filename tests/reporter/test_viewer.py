@@ -24,10 +24,10 @@ from shardprep.dataset.item_file import ItemFile
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.locate import locate
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
-from shardprep.reporter.contents import read_contents
+from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.rows import Rows
+from shardprep.reporter.viewer.routes import Site
 from shardprep.reporter.viewer.server import Request
-from shardprep.reporter.viewer.site import Site
 from shardprep.writer.save_rejected import read_copy
 from tests.reporter.test_page import HOSTILE, ODD, Page
 from tests.support.annotated import MARKED, annotated

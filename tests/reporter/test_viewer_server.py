@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import shardprep
-from shardprep.commands.results import ViewJson
+from shardprep.api.json_types import ViewJson
 from tests.support.command import NARROW
 from tests.support.json_page import check
 from tests.support.viewing import Client, Got, answer, served
@@ -374,7 +374,7 @@ def test_ctrl_c_waits_for_no_store_and_no_findings(
         goes_on.wait(60)
         raise OSError
 
-    monkeypatch.setattr("shardprep.reporter.stored_images.StoredImages.payloads", silent)
+    monkeypatch.setattr("shardprep.reporter.pixels.stored_images.StoredImages.payloads", silent)
     monkeypatch.setattr("shardprep.reporter.report.known_report", silent)
     try:
         with served(planted / "tfrecords" / "planted" / "1.0.0") as one:

@@ -25,12 +25,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from shardprep.api.arguments import only_archive
 from shardprep.catalog.splits import given_split
-from shardprep.commands.resolve import only_archive
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
-from shardprep.source import extent
-from shardprep.source.extent import MemberError, PlainExtent, ZipExtent
+from shardprep.source import byte_range
+from shardprep.source.byte_range import MemberError, PlainExtent, ZipExtent
 from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.source.listing import Listing, list_source
 from shardprep.source.members import Member, Members
@@ -52,7 +52,7 @@ from tests.support.hostile import patched, tar_entry, tar_of, with_damage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from shardprep.source.extent import Extent
+    from shardprep.source.byte_range import Extent
 
     Pack = Callable[[Mapping[str, bytes]], bytes]
 
@@ -1266,7 +1266,7 @@ def test_a_member_is_read_however_little_a_call_gives(
     """Linux reads 2.1 GB in one call, and no more."""
     path = write(tmp_path / "a", bytes(range(100)))
     real = os.pread
-    monkeypatch.setattr(extent, "read_at", lambda file, size, at: real(file, min(size, 7), at))
+    monkeypatch.setattr(byte_range, "read_at", lambda file, size, at: real(file, min(size, 7), at))
     assert PlainExtent(str(path), 10, 80).read() == bytes(range(10, 90))
 
 
@@ -1276,7 +1276,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_cut(
     path = write(tmp_path / "a", bytes(100))
     real = os.pread
     monkeypatch.setattr(
-        extent, "read_at", lambda file, size, at: real(file, min(size, 60 - at), at)
+        byte_range, "read_at", lambda file, size, at: real(file, min(size, 60 - at), at)
     )
     with pytest.raises(MemberError, match="is cut: 60 of 100 bytes are there"):
         PlainExtent(str(path), 0, 100).read()

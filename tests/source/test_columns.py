@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.source import texts as texts_module
-from shardprep.source.coded import Coded
-from shardprep.source.extent import PlainExtent, RefusedExtent, ZipExtent
+from shardprep.source import string_column as texts_module
+from shardprep.source.byte_range import PlainExtent, RefusedExtent, ZipExtent
+from shardprep.source.dictionary_column import Coded
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import list_source
 from shardprep.source.members import Member, Members
-from shardprep.source.texts import Texts, positions
+from shardprep.source.string_column import Texts, positions
 from shardprep.source.zip_directory import read_end
 from shardprep.source.zip_entries import read_entries
 from tests.support.builders import write, zip_bytes
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shardprep.source.extent import Extent
+    from shardprep.source.byte_range import Extent
 
 SIXTY = examples(60, database=None)
 NAMES = st.text(st.sampled_from("ab./\\:_PK\1\2é\u2028"), min_size=1, max_size=12)

@@ -22,7 +22,7 @@ from PIL import Image
 from shardprep.errors import ShardprepError, SourceError
 from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import ImageSpec
-from shardprep.source.extent import MemberError
+from shardprep.source.byte_range import MemberError
 from shardprep.source.listing import list_source
 from tests.support.builders import build, encoded, jpeg, pixels, png, tar_bytes, write, zip_bytes
 from tests.support.damage import DAMAGES, Damage, damaged

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from rich.console import Console
 
-from shardprep.commands import bars
-from shardprep.commands.progress import Watch
+from shardprep.api import terminal_progress
+from shardprep.api.progress import Watch
 from shardprep.errors import RecipeError, SourceError
 from shardprep.source.kaggle import client_process
 from shardprep.source.kaggle.archive_cache import cache_folder, cached_archive
+from shardprep.source.kaggle.archive_check import damage
 from shardprep.source.kaggle.client_error import ClientError
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.download import download
-from shardprep.source.kaggle.integrity import damage
 from shardprep.source.kaggle.ref import KaggleRef, is_ref, parse_ref
 from shardprep.source.kaggle.retry import RetryLimits
 from tests.support.builders import tar_bytes, write, zip_bytes
@@ -856,9 +856,9 @@ def test_members_that_cannot_be_read_are_said_to_be_unchecked(tmp_path: Path) ->
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, size: int | None, *, terminal: bool = False) -> str:
-    monkeypatch.setattr(bars, "_LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(terminal_progress, "_LINE_EVERY_S", 0.0)
     out = io.StringIO()
-    with bars.Bar(Console(file=out, force_terminal=terminal, width=90)) as bar:
+    with terminal_progress.Bar(Console(file=out, force_terminal=terminal, width=90)) as bar:
         progress = Watch(bar)
         progress.notice("downloading [kaggle:pets]")
         progress.begin("downloading", size)
@@ -886,7 +886,7 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lines_come_now_and_then() -> None:
     out = io.StringIO()
-    with bars.Bar(Console(file=out)) as bar:
+    with terminal_progress.Bar(Console(file=out)) as bar:
         progress = Watch(bar)
         progress.begin("downloading", 10)
         progress.progress(5)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardprep.commands.results import DownloadJson
-from shardprep.commands.upload import Upload
+from shardprep.api.json_types import DownloadJson
+from shardprep.api.upload import Upload
 from tests.support import command
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.json_page import printed

@@ -13,10 +13,10 @@ import pytest
 from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.errors import RecipeError, ShardprepError, SourceError, printable, shown
 from shardprep.recipe.recipe import Recipe, make_recipe
-from shardprep.source.extent import MemberError
+from shardprep.source.byte_range import MemberError
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import Listing, list_source
-from shardprep.writer.fingerprint import make_fingerprint
+from shardprep.writer.plan.fingerprint import make_fingerprint
 from tests.support.builders import build, jpeg, tar_bytes, write, write_folder, zip_bytes
 from tests.support.hostile import GOOD, patched, sevenzip
 

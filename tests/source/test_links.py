@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.catalog.init.survey import recipe_text, survey_source
 from shardprep.dataset.item_table import read_items
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
-from shardprep.source.directory import LEADS_OUTSIDE
-from shardprep.source.extent import MemberError, PlainExtent
+from shardprep.source.byte_range import MemberError, PlainExtent
+from shardprep.source.file_listing import LEADS_OUTSIDE
 from shardprep.source.listing import list_source
-from shardprep.writer.fingerprint import make_fingerprint
+from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.save_rejected import save_rejected
 from tests.support.builders import Quiet, animals, build, jpeg, write, write_folder, zip_bytes
 from tests.support.command import run

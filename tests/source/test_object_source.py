@@ -10,9 +10,9 @@ import pytest
 
 from shardprep.errors import BuildError, RecipeError, ShardprepError, SourceError, StorageError
 from shardprep.source import range_reads
-from shardprep.source.extent import PlainExtent
+from shardprep.source.byte_range import PlainExtent
 from shardprep.source.listing import list_source
-from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.pool import run_chunks
 from tests.support.builders import (
     animals,
     build,

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from shardprep.source.extent import MemberError, PlainExtent
+from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
 
 if TYPE_CHECKING:

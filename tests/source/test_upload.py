@@ -15,10 +15,10 @@ import shardprep
 from shardprep import reader
 from shardprep.errors import BusyError, DatasetError, RecipeError, SourceError
 from shardprep.source.kaggle.kaggle_state import UploadLimits
-from shardprep.source.kaggle.publication import Publication, check_publication
 from shardprep.source.kaggle.ref import parse_ref
 from shardprep.source.kaggle.upload import KaggleVersion, upload
 from shardprep.source.kaggle.upload_folder import UploadFolder
+from shardprep.source.kaggle.upload_metadata import Publication, check_publication
 from shardprep.storage.regular_file import sha256_of
 from tests.support.builders import animals, build, tree, write, write_folder, zip_bytes
 from tests.support.kaggle_clients import ForkedClient, fork_clients

@@ -30,7 +30,7 @@ from shardprep.dataset.item_table import (
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard, load_manifest
 from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.recorded_recipe import recorded_recipe
 from tests.support.builders import build, encoded, write, write_folder
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from shardprep.catalog.annotations.formats import read_boxes, recognise
-from shardprep.catalog.documents import Documents
-from shardprep.catalog.lookup import KeyIndex
+from shardprep.catalog.objects.known_formats import read_boxes, recognise
+from shardprep.catalog.tables.metadata_files import Documents
+from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.listing import list_source
 from tests.support.builders import png, write, zip_bytes
@@ -22,9 +22,9 @@ from tests.support.builders import png, write, zip_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shardprep.catalog.annotations.result import Found
-    from shardprep.image.annotation import Annotation
-    from shardprep.source.extent import Extent
+    from shardprep.catalog.objects.parsed import Found
+    from shardprep.image.annotation_types import Annotation
+    from shardprep.source.byte_range import Extent
 
 PIXELS = png(30, 40)
 Rows = list[tuple[str, tuple[float, ...]]]

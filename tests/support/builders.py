@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from shardprep.commands.resolve import part_of
-from shardprep.commands.sample_archive import write_sample
+from shardprep.api.arguments import part_of
+from shardprep.api.sample_archive import write_sample
 from shardprep.dataset.locate import locate
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
 from shardprep.writer.build import build_dataset
 from shardprep.writer.finalize import finalize_dataset
-from shardprep.writer.reuse import open_old_dataset
+from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.workspace.find import find_workspace
 from tests.support.engines import by_chunks
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from shardprep.writer.build import PartResult
-    from shardprep.writer.chunk import ChunkTask, EncodedChunk
+    from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
     from shardprep.writer.engine.job import Engine
-    from shardprep.writer.engine.process import WorkerLimits
+    from shardprep.writer.engine.worker_process import WorkerLimits
     from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.plan import BuildPlan
-    from shardprep.writer.shard_plan import ShardPlan
+    from shardprep.writer.plan.plan import BuildPlan
+    from shardprep.writer.plan.shard_plan import ShardPlan
 
     Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
 

@@ -12,8 +12,8 @@ from tests.support.builders import Quiet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.writer.chunk import ChunkTask, EncodedChunk
-    from shardprep.writer.chunk_encoder import ChunkEncoder
+    from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
+    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
 
 
 class StoppedError(Exception):

@@ -11,10 +11,10 @@ from shardprep.writer.engine.job import of_shards, write_chunks
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
-    from shardprep.writer.chunk import ChunkTask, EncodedChunk
+    from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
     from shardprep.writer.engine.job import Encoder, Engine, Progress, ShardJob
-    from shardprep.writer.engine.process import WorkerLimits
-    from shardprep.writer.shard_plan import ShardPlan
+    from shardprep.writer.engine.worker_process import WorkerLimits
+    from shardprep.writer.plan.shard_plan import ShardPlan
 
     ChunkRunner = Callable[
         [Encoder, Iterable[ChunkTask], int, WorkerLimits], Generator[EncodedChunk]

@@ -25,10 +25,10 @@ from shardprep.writer import build
 from shardprep.writer.build import SourceImages, build_part
 from shardprep.writer.engine.job import Progress
 from shardprep.writer.finalize import BuildResult, finalize_dataset
-from shardprep.writer.fingerprint import make_fingerprint
+from shardprep.writer.plan.fingerprint import make_fingerprint
+from shardprep.writer.plan.shard_plan import Part
 from shardprep.writer.run import Run
 from shardprep.writer.shard import ShardHead
-from shardprep.writer.shard_plan import Part
 from shardprep.writer.workspace.find import workspace_of
 from tests.support.builders import Quiet, animals, write, zip_bytes
 from tests.support.disk import skip_fsync
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.manifest import Fingerprint
     from shardprep.writer.engine.job import ShardJob
-    from shardprep.writer.plan import BuildPlan, PlanWatcher
-    from shardprep.writer.shard_plan import ShardPlan
+    from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+    from shardprep.writer.plan.shard_plan import ShardPlan
     from shardprep.writer.workspace.states import Folders
     from tests.support.two_runs import Objects, World
 

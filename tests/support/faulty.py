@@ -29,10 +29,10 @@ from PIL import Image
 
 from shardprep.errors import BuildError
 from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.copier import RecordCopier
-from shardprep.writer.fingerprint import versions
-from shardprep.writer.parents import open_parent
+from shardprep.writer.plan.fingerprint import versions
 from shardprep.writer.repack import repack_dataset
+from shardprep.writer.reuse.record_copier import RecordCopier
+from shardprep.writer.reuse.repack_inputs import open_parent
 from tests.support.builders import Quiet, build, build_part, finalize, in_process, tree
 from tests.support.disk import skip_fsync
 

@@ -17,9 +17,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from shardprep.benchmark.result import Benchmark
-from shardprep.catalog.survey import Survey
-from shardprep.commands.results import (
+from shardprep.api.json_types import (
     BuildJson,
     DownloadJson,
     ErrorJson,
@@ -31,9 +29,11 @@ from shardprep.commands.results import (
     VerifyJson,
     ViewJson,
 )
-from shardprep.commands.upload import Upload
-from shardprep.dataset.describe import Facts
-from shardprep.dataset.difference import Difference
+from shardprep.api.upload import Upload
+from shardprep.benchmark.result import Benchmark
+from shardprep.catalog.init.survey import Survey
+from shardprep.dataset.diff.difference import Difference
+from shardprep.dataset.stats.describe import Facts
 from shardprep.exporter.export import Exported
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"

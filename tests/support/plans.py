@@ -22,13 +22,13 @@ import numpy as np
 from typer.testing import CliRunner
 
 from benchmarks.made_zip import write_made_zip
+from shardprep.api import build
 from shardprep.cli.app import program
-from shardprep.commands import build
 from shardprep.errors import ShardprepError
-from shardprep.source.extent import PlainExtent, RefusedExtent, ZipExtent
-from shardprep.writer import hash_pass
-from shardprep.writer.shard_plan import Part
-from shardprep.writer.source_plan import make_plan
+from shardprep.source.byte_range import PlainExtent, RefusedExtent, ZipExtent
+from shardprep.writer.plan import prehash
+from shardprep.writer.plan.shard_plan import Part
+from shardprep.writer.plan.source_plan import make_plan
 from tests.support.annotated_sources import outlined
 from tests.support.builders import (
     animals,
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shardprep.catalog.items import Item
-    from shardprep.writer.plan import BuildPlan
-    from shardprep.writer.shard_plan import ShardPlan
+    from shardprep.writer.plan.plan import BuildPlan
+    from shardprep.writer.plan.shard_plan import ShardPlan
 
 HASHES = Path(__file__).parents[1] / "writer" / "plans.json"
 MANY = 100_000
@@ -248,7 +248,7 @@ def planned(case: Case, folder: Path) -> BuildPlan | str:
     with (
         contextlib.chdir(folder),
         mock.patch.object(build, "make_plan", kept),
-        mock.patch.object(hash_pass, "run_chunks", in_process),
+        mock.patch.object(prehash, "run_chunks", in_process),
         mock.patch.dict("os.environ", {"SHARDPREP_CACHE": str(folder / "cache")}),
     ):
         done = CliRunner().invoke(program(), arguments)

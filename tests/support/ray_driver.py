@@ -15,9 +15,9 @@ from unittest import mock
 from shardprep.errors import BuildError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset
-from shardprep.writer.engine.ray import preflight
+from shardprep.writer.engine.ray import node_checks
 from shardprep.writer.engine.ray.cluster import connected
-from shardprep.writer.fingerprint import versions
+from shardprep.writer.plan.fingerprint import versions
 from tests.support.builders import Quiet
 from tests.support.ending import Deadly
 
@@ -93,7 +93,7 @@ def main(address: str, folder: Path) -> None:
             "a deadly image": built(folder, "ray-deadly", WithADeadlyImage(by_shards)),
         }
         other = {**versions(), "libjpeg_turbo": "9.9.9"}
-        with mock.patch.object(preflight, "versions", return_value=other):
+        with mock.patch.object(node_checks, "versions", return_value=other):
             found["another libjpeg"] = built(folder, "other", by_shards)
         with mock.patch.object(engine, "version", return_value="9.9.9"):
             found["another shardprep"] = built(folder, "other", by_shards)

@@ -40,7 +40,7 @@ _POOLS = (
     "shardprep.writer.finalize",
     "shardprep.writer.shard",
     "shardprep.writer.workspace.remote",
-    "shardprep.writer.workspace.damaged",
+    "shardprep.writer.workspace.repair_input",
     "shardprep.dataset.remote",
 )
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.dataset.remote import RemoteDataset
-    from shardprep.reporter.viewer.site import Originals
+    from shardprep.reporter.viewer.routes import Originals
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,7 @@ def test_what_other_versions_have_built_is_not_mixed(
 ) -> None:
     remove(there, FIRST)
     before = there.tree()
-    monkeypatch.setattr("shardprep.writer.fingerprint.versions", lambda: {"pillow": "1.0"})
+    monkeypatch.setattr("shardprep.writer.plan.fingerprint.versions", lambda: {"pillow": "1.0"})
     with pytest.raises(BuildError, match=rf"lacks {FIRST}, and .*pillow .*--overwrite"):
         build(source, there.url, **KEYS)  # type: ignore[arg-type]
     assert there.tree() == before

@@ -24,7 +24,7 @@ from shardprep.dataset import example, tfrecord
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.item_table import read_items
 from shardprep.errors import BuildError
-from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.pool import run_chunks
 from tests.support.annotated_sources import outlined
 from tests.support.builders import (
     SHARED_DATA,

@@ -19,9 +19,9 @@ from shardprep.reader import Dataset
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.lock import locked
 from shardprep.writer.build import build_dataset
-from shardprep.writer.engine.local import run_chunks, write_shards
-from shardprep.writer.fingerprint import make_fingerprint
-from shardprep.writer.limits import TooManyRejectedError
+from shardprep.writer.engine.pool import run_chunks, write_shards
+from shardprep.writer.plan.fingerprint import make_fingerprint
+from shardprep.writer.rejection_limits import TooManyRejectedError
 from tests.support.builders import (
     Quiet,
     animals,

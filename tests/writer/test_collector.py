@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from shardprep.cli.app import program
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.source_plan import make_plan
+from shardprep.writer.plan.source_plan import make_plan
 from tests.support.builders import Quiet, animals, build, write, zip_bytes
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ import pytest
 
 from shardprep.catalog.items import Item
 from shardprep.errors import BuildError, InternalError
-from shardprep.source.extent import PlainExtent
-from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
-from shardprep.writer.engine.local import run_chunks
-from shardprep.writer.engine.process import WorkerLimits
+from shardprep.source.byte_range import PlainExtent
+from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
+from shardprep.writer.engine.pool import run_chunks
+from shardprep.writer.engine.worker_process import WorkerLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep.errors import BuildError
-from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.pool import run_chunks
 from tests.support.builders import (
     Quiet,
     animals,
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-    from shardprep.writer.chunk import EncodedChunk
-    from shardprep.writer.chunk_encoder import ChunkEncoder
+    from shardprep.writer.encode.chunk import EncodedChunk
+    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
 
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
 LONG: dict[str, Any] = {"shards": 12, "size": "300x300", "format": "png"}

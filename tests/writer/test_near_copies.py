@@ -19,11 +19,11 @@ from shardprep.image.near import NEAR_BITS
 from shardprep.image.phash import PHASH
 from shardprep.recipe.recipe import make_recipe
 from shardprep.reporter.report import Options, Report, make_report
-from shardprep.writer import hash_pass
-from shardprep.writer.chunk import Outcome
-from shardprep.writer.engine.local import run_chunks
-from shardprep.writer.hash_pass import ImageHasher, hash_images
-from shardprep.writer.source_plan import make_plan
+from shardprep.writer.encode.chunk import Outcome
+from shardprep.writer.engine.pool import run_chunks
+from shardprep.writer.plan import prehash
+from shardprep.writer.plan.prehash import ImageHasher, hash_images
+from shardprep.writer.plan.source_plan import make_plan
 from tests.support.builders import (
     SHARED_DATA,
     Quiet,
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from shardprep.catalog.items import Item
     from shardprep.image.phash import Pixels
-    from shardprep.writer.chunk import ChunkTask, EncodedChunk
-    from shardprep.writer.plan import BuildPlan
+    from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
+    from shardprep.writer.plan.plan import BuildPlan
 
 CUT: dict[str, Any] = {"size": "64x64", "split": "train=0.5,test=0.5", "labels": "folder"}
 
@@ -74,7 +74,7 @@ class Told(Quiet):
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Hash in this process, and keep the hashes below the test's folder."""
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(hash_pass, "run_chunks", in_process)
+    monkeypatch.setattr(prehash, "run_chunks", in_process)
     return tmp_path / "cache" / "near"
 
 
@@ -250,9 +250,9 @@ def test_a_second_build_of_the_source_looks_at_no_pixel(
     def none(*_: object) -> Iterator[EncodedChunk]:
         raise AssertionError("an image is read")
 
-    monkeypatch.setattr(hash_pass, "run_chunks", none)
+    monkeypatch.setattr(prehash, "run_chunks", none)
     build(source, tmp_path / "two", dedup="near", seed=3, exclude="cat/0*", **CUT)
-    monkeypatch.setattr(hash_pass, "run_chunks", in_process)
+    monkeypatch.setattr(prehash, "run_chunks", in_process)
     for data in (b"", kept.read_bytes()[:2000]):
         kept.write_bytes(data)
         again = build(source, tmp_path / "one", group="near", replace=True, **CUT)
@@ -272,11 +272,11 @@ def test_an_interrupted_pass_goes_on_where_it_stopped(
             seen.extend(item.key for item in task.items)
             yield encode(task, lambda: None)
 
-    monkeypatch.setattr(hash_pass, "run_chunks", stopping)
+    monkeypatch.setattr(prehash, "run_chunks", stopping)
     with pytest.raises(KeyboardInterrupt):
         build(source, tmp_path / "out", group="near", **CUT)
     assert len(seen) == 15
-    monkeypatch.setattr(hash_pass, "run_chunks", in_process)
+    monkeypatch.setattr(prehash, "run_chunks", in_process)
 
     class Counting(Quiet):
         def count(self, what: str, num_images: int, num_done: int = 0) -> None:
@@ -305,7 +305,7 @@ def test_parts_with_other_near_copies_do_not_become_one_dataset(
     build_part(source, tmp_path / "out", "1/2", **keys)
     for one in cache.iterdir():
         one.unlink()
-    monkeypatch.setattr(hash_pass, "ImageHasher", Unreading)
+    monkeypatch.setattr(prehash, "ImageHasher", Unreading)
     with pytest.raises(BuildError, match="was begun with other near copies"):
         build_part(source, tmp_path / "out", "2/2", **keys)
 
@@ -332,8 +332,8 @@ class Deadly(ImageHasher):
 def test_an_image_that_kills_its_worker_costs_its_own_hash(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hash_pass, "run_chunks", run_chunks)
-    monkeypatch.setattr(hash_pass, "ImageHasher", Deadly)
+    monkeypatch.setattr(prehash, "run_chunks", run_chunks)
+    monkeypatch.setattr(prehash, "ImageHasher", Deadly)
     made = build(source, tmp_path / "out", dedup="near", **CUT)
     kept = [key for key, row in rows(made.path).items() if row["status"] == "written"]
     copies = {key for key in kept if "again" in key or "large" in key}

@@ -22,9 +22,9 @@ from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.errors import BuildError, DatasetError, ShardprepError, StorageError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset, build_part
-from shardprep.writer.engine.local import write_shards
+from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.finalize import finalize_dataset
-from shardprep.writer.shard_plan import Part
+from shardprep.writer.plan.shard_plan import Part
 from shardprep.writer.workspace.find import find_workspace, workspace_of
 from tests.support.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
 from tests.support.builders import build_part as one_part

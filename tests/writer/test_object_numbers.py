@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from shardprep.errors import BuildError, RecipeError
-from shardprep.image.masks import decode_numbers
+from shardprep.image.mask_decode import decode_numbers
 from tests.catalog.annotations.test_voc import thing, xml
 from tests.support.builders import build, encoded, write_folder
 from tests.writer.test_annotated_builds import boxes, png, records

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.pool import run_chunks
 from tests.support.builders import (
     animals,
     build,

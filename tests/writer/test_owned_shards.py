@@ -17,15 +17,15 @@ import pytest
 
 from shardprep.catalog.items import Item
 from shardprep.errors import BuildError, InternalError
-from shardprep.source.extent import PlainExtent
+from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.chunk import EncodedChunk, Outcome
-from shardprep.writer.engine import serve, worker
+from shardprep.writer.encode.chunk import EncodedChunk, Outcome
+from shardprep.writer.engine import worker_handle, worker_main
 from shardprep.writer.engine.job import Progress, ShardJob
-from shardprep.writer.engine.local import write_shards
-from shardprep.writer.engine.process import WorkerLimits
+from shardprep.writer.engine.pool import write_shards
+from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.shard import read_receipt
-from shardprep.writer.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.workspace.states import Folders
 from tests.support.builders import in_process, tree
 from tests.support.engines import by_chunks
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shardprep.writer.chunk import ChunkTask
+    from shardprep.writer.encode.chunk import ChunkTask
 
 NUM_ITEMS = 640
 """So many that a chunk has ten."""
@@ -151,13 +151,13 @@ def test_records_of_owned_shards_do_not_pass_through_the_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     received = []
-    receive = serve.receive_bytes
+    receive = worker_main.receive_bytes
 
     def counted(pipe: Any, num_bytes: int) -> bytearray:
         received.append(num_bytes)
         return receive(pipe, num_bytes)
 
-    monkeypatch.setattr(worker, "receive_bytes", counted)
+    monkeypatch.setattr(worker_handle, "receive_bytes", counted)
     shards = shards_of(9)
     files = written(job_in(tmp_path / "out"), shards, 2)
     assert sum(received) == len(files[shards[-1].name])
@@ -172,13 +172,13 @@ def test_a_shard_larger_than_all_others_has_no_owner(
 ) -> None:
     """Its owner would be at work when the other workers have nothing left to do."""
     owned: list[str] = []
-    own = worker.Worker.own
+    own = worker_handle.Worker.own
 
-    def noted(self: worker.Worker, shard: worker.OwnedShard) -> None:
+    def noted(self: worker_handle.Worker, shard: worker_handle.OwnedShard) -> None:
         owned.append(shard.plan.name)
         own(self, shard)
 
-    monkeypatch.setattr(worker.Worker, "own", noted)
+    monkeypatch.setattr(worker_handle.Worker, "own", noted)
     items = iter(shards_of(1)[0].items)
     shards = [
         ShardPlan(f"set-{i}.tfrecord", "train", tuple(islice(items, size)))

@@ -24,13 +24,13 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.storage import lock
 from shardprep.storage.folder import LocalFolder
 from shardprep.storage.lock import locked
-from shardprep.writer.chunk import ChunkTask, EncodedChunk
-from shardprep.writer.chunk_encoder import ChunkEncoder
+from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
+from shardprep.writer.encode.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import ShardJob
-from shardprep.writer.engine.process import WorkerLimits
-from shardprep.writer.limits import TooManyRejectedError
-from shardprep.writer.shard_plan import Part, numbers_of
-from shardprep.writer.source_plan import make_plan
+from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.plan.shard_plan import Part, numbers_of
+from shardprep.writer.plan.source_plan import make_plan
+from shardprep.writer.rejection_limits import TooManyRejectedError
 from shardprep.writer.workspace.states import Folders
 from tests.support.builders import (
     Quiet,

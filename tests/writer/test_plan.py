@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog.items import Item
-from shardprep.dataset.grammar import shard_name
+from shardprep.dataset.documents import shard_name
 from shardprep.errors import RecipeError
-from shardprep.source.extent import PlainExtent
-from shardprep.writer import shard_plan
-from shardprep.writer.shard_plan import MAX_CHUNK_ITEMS, SHARD_BYTES, ShardPlan, chunks
-from shardprep.writer.split_cut import _shares, cut_splits
+from shardprep.source.byte_range import PlainExtent
+from shardprep.writer.plan import shard_plan
+from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS, SHARD_BYTES, ShardPlan, chunks
+from shardprep.writer.plan.split_cut import _shares, cut_splits
 from tests.support.examples import examples
 
 if TYPE_CHECKING:

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from shardprep.api.arguments import engine_of
 from shardprep.catalog.items import Item
-from shardprep.commands.resolve import engine_of
 from shardprep.errors import BuildError, RecipeError
-from shardprep.source.extent import PlainExtent
+from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.engine.local import run_chunks
-from shardprep.writer.engine.process import WorkerLimits, limited, start_clock
+from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.ray import cluster
 from shardprep.writer.engine.ray.cluster import connected
-from shardprep.writer.engine.ray.preflight import difference, terms, unfit
-from shardprep.writer.shard_plan import ShardPlan
+from shardprep.writer.engine.ray.node_checks import difference, terms, unfit
+from shardprep.writer.engine.worker_process import WorkerLimits, limited, start_clock
+from shardprep.writer.plan.shard_plan import ShardPlan
 from tests.support.annotated_sources import outlined
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.ending import Deadly
@@ -39,7 +39,7 @@ from tests.support.ray_driver import DEADLY, KEYS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardprep.writer.engine.ray.preflight import Terms
+    from shardprep.writer.engine.ray.node_checks import Terms
 
 MOST_S = 5.0
 """Seconds of a refusal; Ray itself tries for minutes."""

@@ -12,13 +12,13 @@ import pytest
 
 from shardprep.catalog.items import Item
 from shardprep.errors import BuildError
-from shardprep.source.extent import PlainExtent
+from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.chunk import EncodedChunk, Outcome
+from shardprep.writer.encode.chunk import EncodedChunk, Outcome
 from shardprep.writer.engine.job import Progress, ShardJob
-from shardprep.writer.engine.process import WorkerLimits
+from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.shard import ShardWriter
-from shardprep.writer.shard_plan import plan_shards
 from shardprep.writer.workspace.states import Folders
 from tests.support.builders import in_process, tree
 from tests.support.engines import by_chunks
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from shardprep.writer.chunk import ChunkTask
-    from shardprep.writer.shard_plan import ShardPlan
+    from shardprep.writer.encode.chunk import ChunkTask
+    from shardprep.writer.plan.shard_plan import ShardPlan
 
 NUM_ITEMS = 64
 

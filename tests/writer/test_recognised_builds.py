@@ -14,7 +14,7 @@ from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.tfrecord import read_records
 from shardprep.recipe.recipe import make_recipe
 from shardprep.verifier.dataset import verify_dataset
-from shardprep.writer.fingerprint import make_fingerprint
+from shardprep.writer.plan.fingerprint import make_fingerprint
 from tests.catalog.annotations.test_recognise import detection, segmentation
 from tests.support.builders import Told, build, encoded, jpeg, write, write_folder
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 import shardprep
-from shardprep.commands.results import BuildJson
+from shardprep.api.json_types import BuildJson
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import load_manifest
 from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.parents import open_parent
 from shardprep.writer.repack import repack_dataset
+from shardprep.writer.reuse.repack_inputs import open_parent
 from tests.support.annotated_sources import outlined
 from tests.support.builders import (
     Quiet,
@@ -273,7 +273,7 @@ def test_a_run_of_records_is_that_of_each(
     batch_bytes: int, pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records are read, hashed and written many at a time; an error names the one at fault."""
-    monkeypatch.setattr("shardprep.writer.old_record_batches._BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr("shardprep.writer.reuse.record_batches._BATCH_BYTES", batch_bytes)
     again = shardprep.repack(pets, tmp_path / "out", shards=3)
     assert records(again.path) == records(pets)
     copy = shutil.copytree(pets, tmp_path / "copy")

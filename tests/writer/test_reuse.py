@@ -18,18 +18,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardprep.commands.results import BuildJson
+from shardprep.api.json_types import BuildJson
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import BuildError, DatasetError, StorageError
 from shardprep.image.process import ProcessedImage, ordinary_placement, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.storage.regular_file import sha256_of
-from shardprep.writer import chunk_encoder
-from shardprep.writer.fingerprint import versions
-from shardprep.writer.old_images import OldImages
-from shardprep.writer.recorded_recipe import recorded_recipe
-from shardprep.writer.reuse import open_old_dataset
+from shardprep.writer.encode import chunk_encoder
+from shardprep.writer.plan.fingerprint import versions
+from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.reuse.reuse import open_old_dataset
+from shardprep.writer.reuse.reused_images import OldImages
 from tests.support.annotated_sources import outlined
 from tests.support.builders import (
     Quiet,
@@ -52,7 +52,7 @@ from tests.support.odd_images import heic
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from shardprep.writer.chunk import EncodedChunk
+    from shardprep.writer.encode.chunk import EncodedChunk
     from shardprep.writer.finalize import BuildResult
     from tests.support.object_store import Bucket, Proxy
 
@@ -246,7 +246,7 @@ def test_options_and_versions_that_differ_are_named(
     build(source, tmp_path / "a", reuse=old, watcher=watcher, **{**KEYS, "quality": 80})
     line = f"no image is copied from {old}: made with other quality (90, now 80)"
     assert watcher.lines[-1] == line
-    monkeypatch.setattr("shardprep.writer.reuse.versions", lambda: {"libjpeg_turbo": "99"})
+    monkeypatch.setattr("shardprep.writer.reuse.reuse.versions", lambda: {"libjpeg_turbo": "99"})
     result = build(source, tmp_path / "b", reuse=old, watcher=watcher, **KEYS)
     assert "libjpeg_turbo (" in watcher.lines[-1]
     assert result.num_copied == 0
@@ -260,7 +260,7 @@ def test_decoders_count_where_images_needed_them(
     with_heic = build(source, tmp_path / "out", size="32x32")
     assert with_heic.manifest.totals.num_written == 2
     newer = {**versions(), "pydicom": "99", "pillow-heif": "99"}
-    monkeypatch.setattr("shardprep.writer.reuse.versions", lambda: newer)
+    monkeypatch.setattr("shardprep.writer.reuse.reuse.versions", lambda: newer)
     spec = recorded_recipe(with_heic.manifest, "-", "-").image_spec
     assert open_old_dataset(old).changes(spec) == []
     (change,) = open_old_dataset(with_heic.path).changes(spec)

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardprep
+from shardprep.catalog.init.survey import recipe_text, survey_source
 from shardprep.catalog.items import Item
 from shardprep.catalog.splits import parse_split_rule
-from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.item_table import WRITTEN, read_items, with_status
 from shardprep.errors import BuildError, RecipeError
 from shardprep.recipe.document import read_recipe
-from shardprep.source.extent import PlainExtent
-from shardprep.writer.split_cut import cut_splits
+from shardprep.source.byte_range import PlainExtent
+from shardprep.writer.plan.split_cut import cut_splits
 from tests.support.builders import animals, build, build_part, jpeg, write, zip_bytes
 from tests.support.command import run
 from tests.support.hostile_documents import resigned

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any, Self
 from shardprep.dataset.schema import BOX, IMAGE
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
-from shardprep.reader.arrays.annotations import boxes_as
 from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
-from shardprep.reader.arrays.cropping import crop_keys
-from shardprep.reader.remote_shards import NUM_READS
-from shardprep.reader.state import State, checked, identity
+from shardprep.reader.decode.annotations import boxes_as
+from shardprep.reader.decode.cropping import crop_keys
+from shardprep.reader.order.iterator_state import State, checked, identity
+from shardprep.reader.records.remote import NUM_READS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shardprep.reader.arrays.buffers import Filling
-    from shardprep.reader.arrays.features import Columns, Examples
     from shardprep.reader.config import BatchOptions
-    from shardprep.reader.order import Order
-    from shardprep.reader.state import Batching
-    from shardprep.reader.targets import Target
+    from shardprep.reader.decode.features import Columns, Examples
+    from shardprep.reader.decode.targets import Target
+    from shardprep.reader.order.iterator_state import Batching
+    from shardprep.reader.order.order import Order
 
 _STATE = "Dataset.batches.load_state_dict"
 

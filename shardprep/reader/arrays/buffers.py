@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-    from shardprep.reader.arrays.features import Columns, DecodedExamples, Examples
+    from shardprep.reader.decode.features import Columns, DecodedExamples, Examples
 
 IMAGES_A_TURN = 8
 """Images that make it worth while to wake another thread for a batch."""

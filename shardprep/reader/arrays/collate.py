@@ -9,10 +9,10 @@ import numpy as np
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError
-from shardprep.reader.argument_kinds import Number  # noqa: TC001 - checked by it
 from shardprep.reader.arguments import checking
-from shardprep.reader.arrays.annotations import boxes_as
-from shardprep.reader.targets import KEYS
+from shardprep.reader.decode.annotations import boxes_as
+from shardprep.reader.decode.targets import KEYS
+from shardprep.reader.validators import Number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,24 +18,24 @@ from shardprep.dataset.card import MOST_PICTURES, card
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
-from shardprep.reader.argument_kinds import Function, Location, parameters
 from shardprep.reader.arguments import Taking, check_position, checking, shown
 from shardprep.reader.arrays.batches import Batches
-from shardprep.reader.arrays.bucketing import BucketOrder, members_of
-from shardprep.reader.arrays.features import Examples, Values
 from shardprep.reader.config import BatchOptions, check_weights, draw_seed
-from shardprep.reader.order import make_order
-from shardprep.reader.splits import AnySplit, is_training, part_range
-from shardprep.reader.state import Batching
-from shardprep.reader.subset import check_readers, open_subset, record_bytes
-from shardprep.reader.targets import Cut, check_boxes, target_of
+from shardprep.reader.decode.features import Examples, Values
+from shardprep.reader.decode.targets import Cut, check_boxes, target_of
+from shardprep.reader.order.iterator_state import Batching
+from shardprep.reader.order.order import make_order
+from shardprep.reader.records.open import check_readers, open_subset, record_bytes
+from shardprep.reader.select.bucketing import BucketOrder, members_of
+from shardprep.reader.select.splits import AnySplit, is_training, part_range
+from shardprep.reader.validators import Function, Location, parameters
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardprep.reader.order import Order
-    from shardprep.reader.records import Records
+    from shardprep.reader.order.order import Order
+    from shardprep.reader.records.records import Records
 
 
 class Dataset:
@@ -267,8 +267,8 @@ class Dataset:
             found = BucketOrder(tuple(options.buckets), members, size, drop, is_shuffled, part)
             return records, replace(order, buckets=found), found.num_batches
         if options.weights is not None:
-            from shardprep.reader.item_rows import Items  # and pyarrow
-            from shardprep.reader.weights import draws_of
+            from shardprep.reader.select.item_rows import Items  # and pyarrow
+            from shardprep.reader.select.weights import draws_of
 
             items = Items(self._found, self._manifest, self.schema)
             draws = draws_of("Dataset.batches", options.weights, records, items, part)

@@ -12,15 +12,15 @@ pixels. uint8 stays uint8, and floats of 0..1 stay so. docs/augment.md shows the
 
 from __future__ import annotations
 
-from shardprep.reader.extras import needing_tensorflow
+from shardprep.reader.optional_imports import needing_tensorflow
 
 with needing_tensorflow("reader.augment"):
     from shardprep.reader.augment.color import Color
     from shardprep.reader.augment.compose import Compose, classic
-    from shardprep.reader.augment.frame import Letterbox, Mosaic, Zoom
     from shardprep.reader.augment.geometry import Flip, QuarterTurn, RandomResizedCrop
     from shardprep.reader.augment.layer import Layer
-    from shardprep.reader.augment.mix import CutMix, MixUp
+    from shardprep.reader.augment.letterbox import Letterbox, Mosaic, Zoom
+    from shardprep.reader.augment.mixup import CutMix, MixUp
 
 __all__ = [
     "Color",

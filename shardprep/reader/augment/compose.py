@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.argument_kinds import Count, Kind, Size
 from shardprep.reader.arguments import checked_fields, checking
+from shardprep.reader.augment.augmented_annotations import Move, joined, parted
 from shardprep.reader.augment.batch import fold_in
 from shardprep.reader.augment.color import Color
-from shardprep.reader.augment.frame import Mosaic
 from shardprep.reader.augment.geometry import Flip, RandomResizedCrop
-from shardprep.reader.augment.mix import CutMix, MixUp
-from shardprep.reader.augment.placed import Move, joined, parted
+from shardprep.reader.augment.letterbox import Mosaic
+from shardprep.reader.augment.mixup import CutMix, MixUp
+from shardprep.reader.validators import Count, Kind, Size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

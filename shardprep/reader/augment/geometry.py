@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.argument_kinds import Share, Size  # noqa: TC001 - checked by these
 from shardprep.reader.arguments import checked_fields
+from shardprep.reader.augment.augmented_annotations import Move, each_placed, follow
 from shardprep.reader.augment.batch import between, draw, like, white
-from shardprep.reader.augment.placed import Move, each_placed, follow
-from shardprep.reader.crop import Ratio, Scale  # noqa: TC001 - checked by these
+from shardprep.reader.decode.crop import Ratio, Scale
+from shardprep.reader.validators import Share, Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

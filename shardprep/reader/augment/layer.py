@@ -9,12 +9,12 @@ import keras
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
+from shardprep.reader.augment.augmented_annotations import Move
 from shardprep.reader.augment.color import Color
 from shardprep.reader.augment.compose import Compose
-from shardprep.reader.augment.frame import Letterbox, Mosaic, Zoom
 from shardprep.reader.augment.geometry import Flip, QuarterTurn, RandomResizedCrop
-from shardprep.reader.augment.mix import CutMix, MixUp
-from shardprep.reader.augment.placed import Move
+from shardprep.reader.augment.letterbox import Letterbox, Mosaic, Zoom
+from shardprep.reader.augment.mixup import CutMix, MixUp
 
 _OPS: dict[str, Any] = {
     op.__name__: op

@@ -6,7 +6,7 @@ import html
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from shardprep.reader.diagnosis.times import RESTART_COUNTS
+from shardprep.reader.diagnosis.timing import RESTART_COUNTS
 
 Bound = Literal["restart", "read", "decode", "augment", "transfer", "model"]
 

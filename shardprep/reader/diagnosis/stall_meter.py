@@ -16,7 +16,7 @@ import keras
 
 from shardprep.errors import DatasetError
 from shardprep.reader.arguments import checking
-from shardprep.reader.diagnosis.times import (
+from shardprep.reader.diagnosis.timing import (
     RESTART_COUNTS,
     STALL_COUNTS,
     Stopwatch,

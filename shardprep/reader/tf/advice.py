@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from shardprep.dataset.schema import LABEL, LABELS, TARGET, TEXT
 from shardprep.reader.config import warn
-from shardprep.reader.selection import Selection
+from shardprep.reader.select.selection import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardprep.reader.config import Request
-    from shardprep.reader.subset import Subset
+    from shardprep.reader.records.open import Subset
 
 # Keras's `fit` has shuffle=True by default, and warns of each tf.data.Dataset that this is ignored,
 # whoever has shuffled it already.

@@ -22,8 +22,8 @@ from shardprep.reader.tf.python_calls import as_written, in_python
 
 if TYPE_CHECKING:
     from shardprep.reader.config import Request
-    from shardprep.reader.order import Ints
-    from shardprep.reader.subset import Subset
+    from shardprep.reader.order.order import Ints
+    from shardprep.reader.records.open import Subset
     from shardprep.reader.tf.decode import Decoder
 
 _log = logging.getLogger("shardprep.reader")

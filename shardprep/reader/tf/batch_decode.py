@@ -15,14 +15,14 @@ import tensorflow as tf
 
 from shardprep.machine import usable_cores
 from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
-from shardprep.reader.arrays.cropping import crop_keys
-from shardprep.reader.targets import target_of
+from shardprep.reader.decode.cropping import crop_keys
+from shardprep.reader.decode.targets import target_of
 from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.arrays.features import DecodedExamples, Examples
     from shardprep.reader.config import Request
+    from shardprep.reader.decode.features import DecodedExamples, Examples
     from shardprep.reader.tf.decode import Decoder
 
 _PIXELS_A_CORE = 8192

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from shardprep.reader.tf.annotations import fills
+from shardprep.reader.tf.graph_annotations import fills
 from shardprep.reader.tf.parallelism import finish_calls
 from shardprep.reader.tf.python_calls import as_written
 
 if TYPE_CHECKING:
     from shardprep.reader.config import Request
-    from shardprep.reader.subset import Subset
+    from shardprep.reader.records.open import Subset
 
 
 def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -> Any:

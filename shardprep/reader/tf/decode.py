@@ -9,21 +9,21 @@ import tensorflow as tf
 
 from shardprep.dataset.schema import BOX, IMAGE, LABELS
 from shardprep.errors import DatasetError
-from shardprep.reader import order
-from shardprep.reader.argument_kinds import AUGMENT_OPTIONS, parameters
 from shardprep.reader.arguments import shown
-from shardprep.reader.arrays.cropping import crop_keys
-from shardprep.reader.arrays.features import Values
-from shardprep.reader.targets import KEYS, Cut, target_of
-from shardprep.reader.tf.annotations import Annotations, boxes_as, trimmed
+from shardprep.reader.decode.cropping import crop_keys
+from shardprep.reader.decode.features import Values
+from shardprep.reader.decode.targets import KEYS, Cut, target_of
+from shardprep.reader.order import order
+from shardprep.reader.tf.graph_annotations import Annotations, boxes_as, trimmed
 from shardprep.reader.tf.python_calls import as_written, in_python
+from shardprep.reader.validators import AUGMENT_OPTIONS, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.dataset.schema import Schema
     from shardprep.reader.config import Request
-    from shardprep.reader.targets import Target
+    from shardprep.reader.decode.targets import Target
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _WHITE = 255.0

@@ -18,7 +18,7 @@ from shardprep.machine import free_bytes, usable_cores
 
 if TYPE_CHECKING:
     from shardprep.reader.config import Request
-    from shardprep.reader.subset import Subset
+    from shardprep.reader.records.open import Subset
 
 _SHARE = 1 / 16
 """Share of the free memory that the results of parallel calls of one stage may take."""

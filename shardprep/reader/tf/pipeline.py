@@ -11,16 +11,16 @@ import tensorflow as tf
 
 from shardprep.dataset.schema import BOX
 from shardprep.errors import DatasetError
-from shardprep.reader.arrays.features import DecodedExamples, Examples
-from shardprep.reader.subset import open_request
+from shardprep.reader.decode.features import DecodedExamples, Examples
+from shardprep.reader.records.open import open_request
 from shardprep.reader.tf.advice import advise
-from shardprep.reader.tf.annotations import batched
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.batch_decode import Filled, is_faster
 from shardprep.reader.tf.batching import counted, evened, padded, stepped
-from shardprep.reader.tf.caching import cache_of, memory_cache, rows_a_turn
+from shardprep.reader.tf.cache.decoded_shards import twins
+from shardprep.reader.tf.cache.memory import cache_of, memory_cache, rows_a_turn
 from shardprep.reader.tf.decode import Decoder, Finisher
-from shardprep.reader.tf.folder_cache import twins
+from shardprep.reader.tf.graph_annotations import batched
 from shardprep.reader.tf.parallelism import ahead, batch_calls, finish_calls, image_calls, untuned
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
 from shardprep.reader.tf.records import Cursor, Reading
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.reader.config import Request
-    from shardprep.reader.subset import Subset
+    from shardprep.reader.records.open import Subset
 
 _POSITIONS_A_STEP = 64
 """Positions found at a time where records come one by one."""

@@ -17,15 +17,15 @@ from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
 from shardprep.dataset.stored_size import TooLargeError, check_stored_png
 from shardprep.errors import RecordError
-from shardprep.reader import order as orders
+from shardprep.reader.order import order as orders
 from shardprep.reader.tf.python_calls import as_written, first_element, in_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shardprep.reader.config import Request
-    from shardprep.reader.order import Ints, Order
-    from shardprep.reader.subset import Subset
+    from shardprep.reader.order.order import Ints, Order
+    from shardprep.reader.records.open import Subset
 
     Read = Callable[[Ints], list[bytes]]
     """Return the bytes of the records at some positions."""

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from shardprep.reader.order import group_key
+from shardprep.reader.order.order import group_key
 from shardprep.reader.tf.batching import counted
 from shardprep.reader.tf.records import shuffled, walked
 
 if TYPE_CHECKING:
     from shardprep.reader.config import Request
-    from shardprep.reader.order import Order
-    from shardprep.reader.subset import Subset
+    from shardprep.reader.order.order import Order
+    from shardprep.reader.records.open import Subset
 
 _FOREVER = (1 << 63) - 1
 _MAX_BUFFER_BYTES = 1 << 20

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.dataset.object_facts import TINY
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK, OBJECTS
-from shardprep.reporter.boxes import lengths
+from shardprep.dataset.stats.object_facts import TINY
+from shardprep.reporter.findings.object_findings import lengths
+from shardprep.reporter.findings.quality import NUM_BINS, histogram
 from shardprep.reporter.page import charts
 from shardprep.reporter.page.classes import class_table
 from shardprep.reporter.page.html import Html, joined, picture, section, table, tag
-from shardprep.reporter.pictures import MOST_BOXES
-from shardprep.reporter.quality import NUM_BINS, histogram
+from shardprep.reporter.pixels.pictures import MOST_BOXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardprep.dataset.schema import Schema
     from shardprep.image.thumbnail import Thumbnail
-    from shardprep.reporter.contents import Contents
-    from shardprep.reporter.pictures import Overlay
+    from shardprep.reporter.pixels.pictures import Overlay
+    from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.report import Report
 
 _CELLS = 32

@@ -15,7 +15,7 @@ from shardprep.reporter.page.html import Html, joined, more, table, tag, text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shardprep.reporter.quality import Histogram
+    from shardprep.reporter.findings.quality import Histogram
 
 _WIDTH, _HEIGHT = 420, 130
 """Size of a chart, in units of its own."""

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow.compute as pc
 
 from shardprep.dataset.schema import LABELS, TARGET, TEXT
+from shardprep.reporter.findings.quality import histogram
 from shardprep.reporter.page import charts
 from shardprep.reporter.page.html import Html, block, joined, more, section, table, tag
-from shardprep.reporter.quality import histogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shardprep.reporter.contents import Contents
+    from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.report import Report
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]

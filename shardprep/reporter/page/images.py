@@ -8,15 +8,15 @@ import numpy as np
 
 from shardprep.reporter.page import boxes, charts
 from shardprep.reporter.page.html import Html, code, joined, key, picture, section, table, tag
-from shardprep.reporter.pictures import MOST_GROUPS, MOST_OF_GROUP, NO_CLASS
+from shardprep.reporter.pixels.pictures import MOST_GROUPS, MOST_OF_GROUP, NO_CLASS
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.reporter.copies import Copies
-    from shardprep.reporter.pictures import Pictures
-    from shardprep.reporter.quality import Quality
+    from shardprep.reporter.findings.copies import Copies
+    from shardprep.reporter.findings.quality import Quality
+    from shardprep.reporter.pixels.pictures import Pictures
     from shardprep.reporter.report import Report
 
 _SIDE = 112

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.reporter.page import boxes, classes, images, provenance, summary
 from shardprep.reporter.page.html import Html, joined, tag
-from shardprep.reporter.pictures import draw_pictures
+from shardprep.reporter.pixels.pictures import draw_pictures
 
 if TYPE_CHECKING:
     from shardprep.reporter.report import Report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.schema import BOX, MASK
-from shardprep.reporter.finding import (
+from shardprep.reporter.findings.finding import (
     MEANINGS,
     OF_ANNOTATIONS,
     OF_BOXES,
@@ -19,8 +19,8 @@ from shardprep.reporter.page.html import Html, code, joined, key, more, section,
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
-    from shardprep.reporter.contents import Contents
-    from shardprep.reporter.finding import Finding
+    from shardprep.reporter.findings.finding import Finding
+    from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.report import Report
 
 _MOST_KEYS = 200

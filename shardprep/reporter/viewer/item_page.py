@@ -8,20 +8,20 @@ import numpy as np
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, IMAGE, LABEL, LABELS, MASKS
 from shardprep.errors import ShardprepError
-from shardprep.reporter.contents import STATUSES
 from shardprep.reporter.page import boxes as page_boxes
 from shardprep.reporter.page import charts
 from shardprep.reporter.page.html import Html, code, joined, key, section, table, tag
-from shardprep.reporter.viewer.frame import document
+from shardprep.reporter.record_columns import STATUSES
 from shardprep.reporter.viewer.items import Filter
+from shardprep.reporter.viewer.layout import document
 from shardprep.reporter.viewer.list_page import PAGE_ITEMS, tile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardprep.dataset.schema import Feature, Schema
-    from shardprep.reporter.contents import Contents
-    from shardprep.reporter.copies import Copies
+    from shardprep.reporter.findings.copies import Copies
+    from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.viewer.items import Items
     from shardprep.reporter.viewer.pictures import Drawing, Record, RecordPictures
 

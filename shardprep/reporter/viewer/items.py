@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from shardprep.dataset.item_table import SKIPPED
 from shardprep.dataset.schema import BOX, BOX_LABEL, LABELS
-from shardprep.reporter.contents import STATUSES, coded
+from shardprep.reporter.record_columns import STATUSES, coded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from shardprep.dataset.schema import Schema
-    from shardprep.reporter.contents import Contents
-    from shardprep.reporter.viewer.knowledge import Knowledge
+    from shardprep.reporter.record_columns import Contents
+    from shardprep.reporter.viewer.background_findings import Knowledge
 
     Ints = np.ndarray[Any, np.dtype[Any]]
     Mask = np.ndarray[Any, np.dtype[np.bool_]]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.schema import BOX_LABEL
-from shardprep.reporter.contents import STATUSES
 from shardprep.reporter.page.html import Html, code, joined, tag
 from shardprep.reporter.page.summary import REST, SIGNS, remedy
-from shardprep.reporter.viewer.frame import document, facts_line
+from shardprep.reporter.record_columns import STATUSES
 from shardprep.reporter.viewer.items import NO_CLASS, Filter
+from shardprep.reporter.viewer.layout import document, facts_line
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Mapping
 
-    from shardprep.reporter.finding import Finding
+    from shardprep.reporter.findings.finding import Finding
     from shardprep.reporter.viewer.items import Items
 
 PAGE_ITEMS = 60

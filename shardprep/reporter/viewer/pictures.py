@@ -27,11 +27,11 @@ from shardprep.errors import RecordError, ShardprepError
 from shardprep.image.contact_sheet import Legend, draw_marked
 from shardprep.image.jpeg_header import is_common
 from shardprep.image.thumbnail import thumbnail
-from shardprep.reader.places import Places
-from shardprep.reader.records import open_records
-from shardprep.reader.remote_shards import RemoteShards
-from shardprep.reporter.pictures import Overlay, draw_overlay
-from shardprep.reporter.stored_images import StoredImages
+from shardprep.reader.records.positions import Places
+from shardprep.reader.records.records import open_records
+from shardprep.reader.records.remote import RemoteShards
+from shardprep.reporter.pixels.pictures import Overlay, draw_overlay
+from shardprep.reporter.pixels.stored_images import StoredImages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.example_decoder import Features
     from shardprep.dataset.schema import Schema
     from shardprep.image.contact_sheet import AnnotatedPicture
-    from shardprep.reporter.contents import Contents
+    from shardprep.reporter.record_columns import Contents
 
 TILE_SIDE = 176
 """Longest side of a tile in pixels."""

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from shardprep.dataset.card import Card, Link
 from shardprep.errors import RecipeError
-from shardprep.reporter.contents import read_contents
+from shardprep.reporter.record_columns import read_contents
+from shardprep.reporter.viewer.routes import Site
 from shardprep.reporter.viewer.server import Server
-from shardprep.reporter.viewer.site import Site
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
     from shardprep.dataset.remote import RemoteDataset
-    from shardprep.reporter.viewer.site import Originals
+    from shardprep.reporter.viewer.routes import Originals
 
 
 _END_S = 0.5

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from shardprep.errors import SourceError
 from shardprep.source.kaggle.archive_cache import ArchiveFolder, cache_folder, cached_archive
-from shardprep.source.kaggle.arrival import arrived, bytes_in, check_space, receive
+from shardprep.source.kaggle.archive_check import damage, is_page
 from shardprep.source.kaggle.client_error import ClientError, explained, no_credentials
 from shardprep.source.kaggle.credentials import credentials
-from shardprep.source.kaggle.integrity import damage, is_page
+from shardprep.source.kaggle.receive import arrived, bytes_in, check_space, receive
 from shardprep.source.kaggle.retry import RetryLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.source.kaggle.integrity import DownloadWatcher
+    from shardprep.source.kaggle.archive_check import DownloadWatcher
     from shardprep.source.kaggle.ref import KaggleRef
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from shardprep.errors import SourceError
+from shardprep.source.kaggle.archive_check import DownloadWatcher
 from shardprep.source.kaggle.client_error import AGAIN, ClientError, explained
 from shardprep.source.kaggle.client_process import client_reports
-from shardprep.source.kaggle.integrity import DownloadWatcher
 from shardprep.source.kaggle.retry import RetryLimits
 
 if TYPE_CHECKING:

@@ -12,21 +12,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import RecipeError, SourceError, some_of
-from shardprep.source.kaggle.arrival import bytes_in
+from shardprep.source.kaggle.archive_check import differences
 from shardprep.source.kaggle.client_error import ClientError
 from shardprep.source.kaggle.client_process import client_reports
 from shardprep.source.kaggle.download import download
-from shardprep.source.kaggle.integrity import differences
 from shardprep.source.kaggle.kaggle_state import KaggleDataset, UploadLimits
-from shardprep.source.kaggle.publication import check_new
+from shardprep.source.kaggle.receive import bytes_in
 from shardprep.source.kaggle.upload_folder import Note, UploadFolder
+from shardprep.source.kaggle.upload_metadata import check_new
 from shardprep.storage.space import shortage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shardprep.source.kaggle.kaggle_state import KaggleState, UploadWatcher
-    from shardprep.source.kaggle.publication import Publication
+    from shardprep.source.kaggle.upload_metadata import Publication
 
 
 class KaggleVersion(NamedTuple):

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from shardprep import profiling
 from shardprep.profiling import stage
-from shardprep.writer.chunk import UNREADABLE, ChunkTask, EncodedChunk
-from shardprep.writer.old_images import OldImages
+from shardprep.writer.encode.chunk import UNREADABLE, ChunkTask, EncodedChunk
+from shardprep.writer.plan.shard_plan import chunks
+from shardprep.writer.reuse.reused_images import OldImages
 from shardprep.writer.shard import ShardHead, ShardWriter
-from shardprep.writer.shard_plan import chunks
 
 if TYPE_CHECKING:
-    from shardprep.writer.engine.process import WorkerLimits
-    from shardprep.writer.shard_plan import ShardPlan
+    from shardprep.writer.engine.worker_process import WorkerLimits
+    from shardprep.writer.plan.shard_plan import ShardPlan
     from shardprep.writer.workspace.states import Folders
 
 _COMMITS_AT_ONCE = 2

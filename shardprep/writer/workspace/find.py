@@ -10,7 +10,7 @@ from shardprep.dataset.locate import VERSION_FOLDER, below, versions_below
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.storage.folder import LocalFolder, ObjectFolder
 from shardprep.storage.url import ObjectUrl, parse_place
-from shardprep.writer.outline import read_outline
+from shardprep.writer.plan.plan_summary import read_outline
 from shardprep.writer.workspace.local import LocalWorkspace
 from shardprep.writer.workspace.remote import ObjectWorkspace
 

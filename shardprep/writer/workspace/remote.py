@@ -33,11 +33,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from shardprep.dataset.draft import DRAFT_PREFIX, draft_in_force, in_force, under
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE, belongs, inventory, is_own
 from shardprep.dataset.manifest import MANIFEST_FILE, parse_manifest
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import parse_schema
+from shardprep.dataset.staged_version import DRAFT_PREFIX, draft_in_force, in_force, under
 from shardprep.errors import BuildError, BusyError
 from shardprep.storage import objects
 from shardprep.storage.folder import ObjectFolder

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import Field
 
-from shardprep.dataset.grammar import DocumentError, parse_document
+from shardprep.dataset.documents import DocumentError, parse_document
 from shardprep.dataset.manifest import Fingerprint, fingerprint_differences
 from shardprep.errors import BuildError, DatasetError
 from shardprep.storage.store_error import ChangedError

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from shardprep.catalog.annotations import dialect
+from shardprep.catalog.objects.formats import box_format
 from shardprep.errors import SourceError
 from tests.catalog.annotations.test_mask_files import catalog
 from tests.support.builders import png
@@ -19,9 +19,9 @@ from tests.support.builders import png
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.catalog.annotations.dialect import Form
     from shardprep.catalog.catalog import Catalog
-    from shardprep.image.annotation import Floats
+    from shardprep.catalog.objects.formats.box_format import Form
+    from shardprep.image.annotation_types import Floats
 
 HEIGHT, WIDTH = 30, 40
 NUM_IMAGES, NUM_BOXES = 5, 8
@@ -58,7 +58,7 @@ def boxes(found: Catalog) -> Floats:
 
 
 def table(form: Form, *, columns: str, is_cell: bool = False, share: bool = False) -> str:
-    numbers = dialect.numbers(corners() / ((WIDTH, HEIGHT) * 2 if share else 1), form)
+    numbers = box_format.numbers(corners() / ((WIDTH, HEIGHT) * 2 if share else 1), form)
     cells = [",".join(f"{value:.8g}" for value in one) for one in numbers.tolist()]
     cells = [f'"[{one}]"' if is_cell else one for one in cells]
     pairs = zip(rows(), cells, strict=True)
@@ -77,8 +77,9 @@ def test_a_reading_that_does_not_fit_names_the_one_that_does(
     if asked != true:
         with pytest.raises(SourceError) as caught:
             made(tmp_path, {"t.csv": text}, boxes=option)
-        assert f"of 40 boxes are not inside of their images, read as {dialect.WORDS[asked]}" in str(
-            caught.value
+        assert (
+            f"of 40 boxes are not inside of their images, read as {box_format.WORDS[asked]}"
+            in str(caught.value)
         )
         assert str(caught.value).count(".png") == 3
         hint = f"write {true}({columns}) instead of {columns}, or accept them with --max-clipped 1"
@@ -140,16 +141,17 @@ PLACES: dict[str, tuple[str, dict[str, str], str]] = {
         "coco", coco(corners(), height=HEIGHT, width=WIDTH), "two corners (xyxy) in pixels",
     ),
     "coco in shares": (
-        "coco", coco(dialect.numbers(SHARES, "xywh")),
+        "coco", coco(box_format.numbers(SHARES, "xywh")),
         "corner, width and height (xywh) in shares of the sides",
     ),
     "yolo with corners": ("yolo", yolo(SHARES), "two corners (xyxy) in shares of the sides"),
     "yolo in pixels": (
-        "yolo", yolo(dialect.numbers(corners(), "center")),
+        "yolo", yolo(box_format.numbers(corners(), "center")),
         "center, width and height (center) in pixels",
     ),
     "voc with sizes": (
-        "voc", voc(dialect.numbers(corners(), "xywh")), "corner, width and height (xywh) in pixels",
+        "voc", voc(box_format.numbers(corners(), "xywh")),
+        "corner, width and height (xywh) in pixels",
     ),
 }  # fmt: skip
 """Name → format, documents that misuse it, and the reading that fits."""
@@ -170,8 +172,8 @@ def test_a_format_with_boxes_of_another_is_an_error_that_says_of_which(
 @pytest.mark.parametrize(
     ("form", "documents"),
     [
-        ("coco", coco(dialect.numbers(corners(), "xywh"))),
-        ("yolo", yolo(dialect.numbers(SHARES, "center"))),
+        ("coco", coco(box_format.numbers(corners(), "xywh"))),
+        ("yolo", yolo(box_format.numbers(SHARES, "center"))),
         ("voc", voc(corners())),
     ],
 )
@@ -196,5 +198,5 @@ def test_a_tenth_of_the_boxes_may_pass_the_edge_and_no_more(tmp_path: Path, num_
 @given(arrays(np.float64, (5, 4), elements=st.floats(-1e6, 1e6)), st.sampled_from(FORMS))
 @settings(max_examples=50, deadline=None)
 def test_numbers_are_what_corners_are_read_from(values: Floats, form: Form) -> None:
-    read = dialect.corners(values, form)
-    np.testing.assert_allclose(dialect.numbers(read, form), values, atol=1e-6)
+    read = box_format.corners(values, form)
+    np.testing.assert_allclose(box_format.numbers(read, form), values, atol=1e-6)

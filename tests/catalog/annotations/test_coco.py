@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardprep.errors import SourceError
-from shardprep.image.annotation import Counts, Polygons
+from shardprep.image.annotation_types import Counts, Polygons
 from tests.support.annotated_sources import opened, source
 from tests.support.builders import SHARED_DATA
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
 from shardprep.errors import SourceError
-from shardprep.image.annotation import Runs
-from shardprep.image.outlines import outline_mask
+from shardprep.image.annotation_types import Runs
+from shardprep.image.rasterize import outline_mask
 from shardprep.reader import Dataset
 from tests.catalog.annotations.test_recognise import survey
 from tests.support.annotated_sources import PIXELS, source
@@ -101,7 +101,7 @@ Boxes = st.tuples(*(st.integers(0, 20) for _ in range(4)), st.integers(0, 2**32 
 @examples(100, database=None)
 def test_a_mask_is_the_one_that_was_drawn(drawn: tuple[int, ...]) -> None:
     """Its counts lie in a rectangle of its own; numpy says which pixels of the image these are."""
-    from shardprep.catalog.annotations.cvat import _mask
+    from shardprep.catalog.objects.formats.cvat import _mask
 
     left, top, width, height = drawn[0], drawn[1] % 10, drawn[2] or 1, drawn[3] or 1
     inside = np.random.default_rng(drawn[4]).integers(0, 2, (height, width)).astype(np.uint8)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardprep.catalog.annotations.formats import FORMATS, box_files, parse_boxes
+from shardprep.catalog.objects.known_formats import FORMATS, box_files, parse_boxes
 from shardprep.errors import RecipeError, SourceError
 from tests.support.annotated_sources import PIXELS, opened, source
 from tests.support.builders import SHARED_DATA, write_folder

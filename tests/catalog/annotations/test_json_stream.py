@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.catalog.annotations import json_stream
+from shardprep.catalog.objects.formats import json_stream
 from tests.support.examples import texts
 
 values = st.recursive(

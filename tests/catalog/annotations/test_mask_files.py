@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from shardprep.catalog import patterns
-from shardprep.catalog.annotations.mask_files import pair_masks
-from shardprep.catalog.annotations.mask_values import given_values, told_values
 from shardprep.catalog.catalog import make_catalog
+from shardprep.catalog.objects.masks.mask_files import pair_masks
+from shardprep.catalog.objects.masks.mask_values import given_values, told_values
 from shardprep.errors import RecipeError, SourceError
-from shardprep.image.annotation import IGNORE
+from shardprep.image.annotation_types import IGNORE
 from shardprep.recipe.recipe import make_recipe
-from shardprep.source.extent import PlainExtent
+from shardprep.source.byte_range import PlainExtent
 from shardprep.source.members import Member
 from tests.support.builders import SHARED_DATA, encoded, jpeg, write, write_folder
 

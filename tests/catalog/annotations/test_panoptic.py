@@ -13,7 +13,7 @@ from shardprep import verify
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.errors import RecipeError, SourceError
-from shardprep.image.annotation import Segment
+from shardprep.image.annotation_types import Segment
 from shardprep.reader import Dataset
 from tests.catalog.annotations.test_mask_files import catalog
 from tests.catalog.annotations.test_recognise import survey

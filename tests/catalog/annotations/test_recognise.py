@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.catalog.init.survey import recipe_text, survey_source
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.source_plan import make_plan
+from shardprep.writer.plan.source_plan import make_plan
 from tests.catalog.annotations.test_mask_files import catalog, grey
 from tests.support.builders import SHARED_DATA, Quiet, jpeg, png, write_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.catalog.survey import Survey
+    from shardprep.catalog.init.survey import Survey
 
 VOC = (
     b"<annotation><filename>x.jpg</filename><size><width>64</width><height>48</height></size>"

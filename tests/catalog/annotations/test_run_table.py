@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardprep.catalog.annotations.run_table import RunRule, parse_run_rule, tell_order
+from shardprep.catalog.objects.formats.rle_table import RunRule, parse_run_rule, tell_order
 from shardprep.errors import RecipeError, SourceError
-from shardprep.image.annotation import Runs
+from shardprep.image.annotation_types import Runs
 from tests.catalog.annotations.test_mask_files import catalog
 from tests.support.builders import jpeg
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.catalog.catalog import Catalog
-    from shardprep.image.annotation import RunOrder
+    from shardprep.image.annotation_types import RunOrder
 
 
 def runs_of(mask: np.ndarray[Any, Any], order: RunOrder) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardprep.errors import SourceError
-from shardprep.image.annotation import Polygons
+from shardprep.image.annotation_types import Polygons
 from tests.support.annotated_sources import source
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from shardprep.catalog.annotations.voc_file import NotVocError, VocError, VocFile, parse_voc
+from shardprep.catalog.objects.formats.voc_file import NotVocError, VocError, VocFile, parse_voc
 from shardprep.errors import SourceError
 from tests.support.annotated_sources import opened, source
 from tests.support.builders import SHARED_DATA

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardprep.catalog.annotations.mask_values import given_values
-from shardprep.catalog.annotations.members import Text
-from shardprep.catalog.annotations.yolo import NameFile, read_yolo
-from shardprep.catalog.lookup import KeyIndex
+from shardprep.catalog.objects.formats.bounded_read import Text
+from shardprep.catalog.objects.formats.yolo import NameFile, read_yolo
+from shardprep.catalog.objects.masks.mask_values import given_values
+from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError
-from shardprep.image.annotation import Polygons
+from shardprep.image.annotation_types import Polygons
 from tests.support.annotated_sources import opened, source
 from tests.support.builders import SHARED_DATA
 

@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.errors import BuildError, RecipeError
-from shardprep.writer.engine.process import silence_stderr
+from shardprep.writer.engine.worker_process import silence_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from shardprep import profiling
 from shardprep.errors import BuildError, ShardprepError
 from shardprep.profiling import stage
 from shardprep.writer.engine.ray.cluster import nodes
-from shardprep.writer.engine.ray.preflight import terms, unfit
+from shardprep.writer.engine.ray.node_checks import terms, unfit
 from shardprep.writer.engine.ray.task import (
     MOST_BEGUN,
     Order,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shardprep.writer.engine.job import Progress, ShardJob
     from shardprep.writer.engine.ray.cluster import Node
     from shardprep.writer.engine.ray.task import Done
-    from shardprep.writer.shard_plan import ShardPlan
+    from shardprep.writer.plan.shard_plan import ShardPlan
 
     Asked = dict[Any, Node]
     """Question, as Ray refers to its answer, to each node."""

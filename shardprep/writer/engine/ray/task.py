@@ -24,21 +24,17 @@ from shardprep.writer.engine.job import (
     filled,
     of_shards,
 )
-from shardprep.writer.engine.local import run_chunks
-from shardprep.writer.engine.process import (
-    keep_buffers,
-    limited,
-    without_pandas,
-)
-from shardprep.writer.engine.ray.preflight import Terms, difference, unfit
-from shardprep.writer.engine.serve import STARVED, Work, encoded
+from shardprep.writer.engine.pool import run_chunks
+from shardprep.writer.engine.ray.node_checks import Terms, difference, unfit
+from shardprep.writer.engine.worker_main import STARVED, Work, encoded
+from shardprep.writer.engine.worker_process import keep_buffers, limited, without_pandas
 from shardprep.writer.shard import done_receipt
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from shardprep.writer.chunk import EncodedChunk
-    from shardprep.writer.shard_plan import ShardPlan
+    from shardprep.writer.encode.chunk import EncodedChunk
+    from shardprep.writer.plan.shard_plan import ShardPlan
 
     Done = tuple[Progress, dict[str, float]]
     """Items of a shard that is written; seconds by stage, where they are counted."""

@@ -1,0 +1,258 @@
+"""Resolve the arguments of a command: a recipe, a source on this machine, a dataset.
+
+Those that only the command line checks as it reads them are checked here for Python as well. What
+builds is imported where it is asked for: most commands only read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from shardprep.dataset.locate import locate
+from shardprep.errors import DatasetError, RecipeError, ShardprepError, some_of
+from shardprep.machine import usable_cores
+from shardprep.recipe.document import RECIPE_FILE, read_recipe
+from shardprep.recipe.options import MAX_WORKERS, Option
+from shardprep.recipe.recipe import Recipe, make_recipe
+from shardprep.recipe.values import read_number
+from shardprep.source.kaggle.mount import mounted
+from shardprep.source.kaggle.ref import is_ref, parse_ref
+from shardprep.source.names import is_archive_name
+from shardprep.storage.timeout import TIMEOUT_VARIABLE
+from shardprep.storage.url import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from shardprep.api.progress import Watch
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.source.kaggle.ref import KaggleRef
+    from shardprep.writer.engine.job import Engine
+    from shardprep.writer.plan.shard_plan import Part
+    from shardprep.writer.workspace.states import Workspace
+
+_Number = TypeVar("_Number", int, float)
+_DATASETS = Path("tfrecords")
+_BEGUN_A_CPU = 2
+"""Shards given to a cluster, so that no processor waits for the next."""
+_OPTION = re.compile("--([a-z-]+)")
+
+
+def recipe_of(flags: dict[str, Any]) -> Recipe:
+    """Return the recipe of flags and of ./shardprep.toml, unless that is for another source."""
+    keys = _keys_here()
+    if "source" in flags and flags["source"] != keys.get("source"):
+        return make_recipe({}, "shardprep build", flags)
+    if "source" in keys:
+        return make_recipe(keys, RECIPE_FILE, flags)
+    raise RecipeError(
+        "shardprep build",
+        "no source is given",
+        "give a folder, an archive or a slug (shardprep build kaggle:dogs-vs-cats), put "
+        f"source = … into ./{RECIPE_FILE} (shardprep init writes it), or write a sample with "
+        "shardprep sample",
+    )
+
+
+@contextmanager
+def blaming(flags: Collection[str]) -> Iterator[None]:
+    """Let an error that names an option name the key of ./shardprep.toml, if it stands there."""
+    try:
+        yield
+    except ShardprepError as error:
+        option = _OPTION.match(error.where)
+        key = option[1].replace("-", "_") if option else ""
+        if option and key not in flags and key in _keys_here():
+            error.where = f"{RECIPE_FILE}: {key}{error.where[option.end() :]}"
+            error.args = (error.where, error.what, error.hint)
+        raise
+
+
+def recipe_applies(source: str) -> bool:
+    """Tell whether ./shardprep.toml is for this source."""
+    return bool(_keys_here().get("source") == source)
+
+
+def _keys_here() -> dict[str, Any]:
+    return read_recipe(Path(RECIPE_FILE)) if Path(RECIPE_FILE).is_file() else {}
+
+
+def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
+    """Return a source that lies on this machine: itself, or the folder or archive of a Kaggle slug.
+
+    A folder that Kaggle has mounted is taken, unless `refresh` asks for a download.
+    """
+    if not is_ref(source):
+        return source
+    ref = parse_ref(source)
+    folder = None if refresh else mounted(ref)
+    if folder is not None:
+        watch.notice(mount_notice(ref, folder))
+        return str(folder)
+    from shardprep.source.kaggle.download import download
+
+    return str(download(ref, refresh=refresh, watcher=watch))
+
+
+def mount_notice(ref: KaggleRef, folder: Path) -> str:
+    """Return the line that says which mounted folder is read for a slug."""
+    pinned = f"; whether it is version {ref.version} is not known" if ref.version else ""
+    return f"{ref} is read in place from {folder}: nothing is downloaded{pinned}"
+
+
+class Crew(NamedTuple):
+    """The workers of a build."""
+
+    engine: Engine
+    num_workers: int
+    """On a cluster, shards begun at a time."""
+
+
+def engine_of(
+    name: str, ray_address: str | None, workers: int | None
+) -> AbstractContextManager[Crew]:
+    """Return what gives the workers that are asked for, and lets them go."""
+    if name == "ray":
+        from shardprep.writer.engine.ray import cluster
+
+        return _on_cluster(cluster.wanted_address(ray_address), workers)
+    if name != "local":
+        raise RecipeError("--engine", f"{name!r} is not one of local, ray")
+    if ray_address is not None:
+        raise RecipeError("--ray-address", "is for --engine ray", "add that, or leave this out")
+    from shardprep.writer.engine.pool import write_shards
+
+    return nullcontext(Crew(write_shards, num_workers(workers)))
+
+
+@contextmanager
+def _on_cluster(address: str, workers: int | None) -> Iterator[Crew]:
+    from shardprep.writer.engine.ray import cluster
+
+    with cluster.connected(address):
+        from shardprep.writer.engine.ray.engine import ask_versions, by_shards
+
+        found = cluster.nodes()
+        number = _BEGUN_A_CPU * sum(node.num_cpus for node in found)
+        engine = partial(by_shards, asked=ask_versions(found))  # answered when the plan is made
+        yield Crew(engine, number if workers is None else num_workers(workers))
+
+
+def checked(name: str, value: object, kind: type[_Number], least: float, most: float) -> _Number:
+    """Return the number that is given for an option, within bounds that are included.
+
+    Raises:
+        RecipeError: it is none, or outside of them.
+
+    """
+    try:
+        found: Any = read_number("" if isinstance(value, bool) else value, kind, least, most)
+    except ValueError:
+        wanted = Option("", least=least, most=most).numbers(kind)
+        raise RecipeError(f"--{name}", f"{value!r} is not {wanted}") from None
+    return found  # type: ignore[no-any-return]
+
+
+def num_workers(workers: int | None) -> int:
+    """Return the number of workers asked for, else that of the cores this process may use."""
+    return usable_cores() if workers is None else checked("workers", workers, int, 1, MAX_WORKERS)
+
+
+@contextmanager
+def answering(store_timeout: float | None) -> Iterator[None]:
+    """Let object storage be silent for so many seconds at most, here and in processes from here."""
+    if store_timeout is None:
+        yield
+        return
+    before = os.environ.get(TIMEOUT_VARIABLE)
+    os.environ[TIMEOUT_VARIABLE] = f"{checked('store-timeout', store_timeout, float, 1, 86_400):g}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TIMEOUT_VARIABLE]
+        else:
+            os.environ[TIMEOUT_VARIABLE] = before
+
+
+def part_of(text: str) -> Part:
+    """Return the part that "3/16" means."""
+    from shardprep.writer.plan.shard_plan import Part
+
+    found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+    part = Part(int(found[1]), int(found[2])) if found else Part(0, 0)
+    if not 1 <= part.number <= part.count:
+        raise RecipeError("--part", f"{text!r} is not I/N, such as 3/16", "count from 1 to N")
+    return part
+
+
+def unfinished(dataset: str | Path | None) -> Workspace:
+    """Return the workspace of a dataset, finished or not; None is the one of the recipe."""
+    from shardprep.writer.workspace import states
+    from shardprep.writer.workspace.find import find_workspace, refuse_other_parts, workspace_of
+
+    recipe = _recipe_here() if dataset is None else None
+    if recipe is None:
+        return find_workspace(_datasets() if dataset is None else str(dataset))
+    workspace = workspace_of(recipe)
+    if not states.is_begun(workspace):
+        refuse_other_parts(recipe, workspace)
+    return workspace
+
+
+def repair_source(location: str, source: str | None) -> str:
+    """Return the source that is given, else that of the recipe here, if it builds this dataset."""
+    if source is None and "source" in _keys_here():
+        from shardprep.writer.workspace.find import workspace_of
+
+        recipe = make_recipe(_keys_here(), RECIPE_FILE)
+        is_same = _is_same(workspace_of(recipe).location, location)
+        source = recipe.source if is_same else None
+    if source is None:
+        what = f"nothing here says what {location} was built from"
+        raise RecipeError("--repair", what, "add --source with the folder, the archive or the slug")
+    return source
+
+
+def _is_same(one: str, two: str) -> bool:
+    if is_url(one) or is_url(two):
+        return one == two
+    return Path(one).resolve() == Path(two).resolve()
+
+
+def only_archive() -> str:
+    """Return the one archive in this folder."""
+    files = sorted(path.name for path in Path().iterdir() if path.is_file())
+    found = [name for name in files if is_archive_name(name)]
+    if len(found) == 1:
+        return found[0]
+    what = f"several archives are here: {some_of(found)}" if found else "no archive is here"
+    raise RecipeError("shardprep init", what, "name one: shardprep init photos.zip")
+
+
+def dataset_at(dataset: str | Path | None, *, damaged: bool = False) -> Path | RemoteDataset:
+    """Return what `locate` finds; None is the dataset of the recipe, else the one in `tfrecords`.
+
+    `damaged`: also take a dataset that has lost its manifest.
+    """
+    recipe = _recipe_here() if dataset is None else None
+    if recipe is not None:
+        return locate(f"{recipe.out}/{recipe.dataset_name}")
+    return locate(_datasets() if dataset is None else dataset, damaged=damaged)
+
+
+def _recipe_here() -> Recipe | None:
+    """Return the recipe in this folder, None where there is none."""
+    return make_recipe(_keys_here(), RECIPE_FILE) if Path(RECIPE_FILE).is_file() else None
+
+
+def _datasets() -> str:
+    if not _DATASETS.is_dir():
+        what = "no dataset is named, and there is no such folder here"
+        raise DatasetError(str(_DATASETS), what, "name a folder")
+    return str(_DATASETS)

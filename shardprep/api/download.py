@@ -1,0 +1,63 @@
+"""`shardprep.download`: an archive from Kaggle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardprep.api.arguments import mount_notice
+from shardprep.api.progress import watched
+from shardprep.dataset.card import Card
+from shardprep.source.kaggle import download as kaggle
+from shardprep.source.kaggle.mount import mounted
+from shardprep.source.kaggle.ref import parse_ref
+from shardprep.storage.url import local_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.api.progress import Show
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Download(Card):
+    """An archive from Kaggle."""
+
+    path: Path
+    """The archive, or the folder in which Kaggle has mounted what it holds."""
+    num_bytes: int
+    """Size of the archive, 0 for a mounted folder."""
+    is_mounted: bool = False
+    """Whether Kaggle has mounted it, so that no download is needed."""
+
+
+def download(
+    slug: str,
+    *,
+    to: str | Path | None = None,
+    refresh: bool = False,
+    progress: Show | bool = False,
+) -> Download:
+    """Download an archive from Kaggle, check every byte of it, and keep it.
+
+    What Kaggle has mounted is not downloaded, unless `to` or `refresh` asks for it.
+
+    Args:
+        slug: COMPETITION, OWNER/DATASET, OWNER/DATASET/VERSION, or the address of its page.
+        to: a folder for the archive; None: the cache.
+        refresh: download again what is there.
+        progress: takes each `Progress`; True shows them.
+
+    Raises:
+        SourceError: it cannot be had; says why and what to do.
+
+    """
+    folder = None if to is None else local_path(to)
+    ref = parse_ref(slug)
+    with watched(progress) as watch:
+        place = mounted(ref) if folder is None and not refresh else None
+        if place is not None:
+            watch.notice(mount_notice(ref, place))
+            return Download(place, 0, is_mounted=True)
+        path = kaggle.download(ref, to=folder, refresh=refresh, watcher=watch)
+    return Download(path, path.stat().st_size)

@@ -1,0 +1,70 @@
+"""`shardprep.export`: a dataset in the layout of another library."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from shardprep.api.arguments import answering, dataset_at
+from shardprep.api.progress import watched
+from shardprep.dataset.remote import described
+from shardprep.exporter.export import Chosen, export_dataset
+from shardprep.storage.url import local_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.api.progress import Show
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.exporter.export import Exported
+    from shardprep.reader.select.splits import AnySplit
+
+
+def export(
+    dataset: str | Path | None = None,
+    *,
+    to: Literal["webdataset", "parquet", "folder", "tfod", "coco", "yolo"],
+    out: str | Path | None = None,
+    split: AnySplit | None = None,
+    overwrite: bool = False,
+    store_timeout: float | None = None,
+    progress: Show | bool = False,
+) -> Exported:
+    """Write a dataset in the layout of another library; stored images are copied as they are.
+
+    An export that was interrupted goes on where it stopped when it is called again.
+
+    Args:
+        dataset: its folder or address, or one above it; None: what ./shardprep.toml builds, else
+            the one dataset under ./tfrecords.
+        to: the layout.
+        out: the folder that the export becomes; None: exports/NAME-VERSION-LAYOUT.
+        split: records to write, such as "train[:10%]+validation", or a Selection; None: all.
+        overwrite: replace another export, once the new one is complete.
+        store_timeout: seconds that object storage may be silent.
+        progress: takes each `Progress`; True shows them.
+
+    Raises:
+        DatasetError: there is no such dataset or split, or a file of one is missing or damaged.
+        RecipeError: there is no such layout, or the dataset does not fit it.
+        BuildError: something else is there, or another export is at work.
+
+    """
+    start_s = time.monotonic()
+    folder = None if out is None else local_path(out)
+    with answering(store_timeout), watched(progress) as watch:
+        found = dataset_at(dataset)
+        done = export_dataset(
+            found, to, folder, watcher=watch, chosen=_chosen(found, split), overwrite=overwrite
+        )
+    return replace(done, elapsed_s=time.monotonic() - start_s)
+
+
+def _chosen(dataset: Path | RemoteDataset, split: AnySplit | None) -> Chosen | None:
+    if split is None:
+        return None
+    from shardprep.reader.select.selection import as_selection
+
+    selection = as_selection(described(dataset)[0], split)
+    return Chosen(selection.name, selection.numbers, selection.fingerprint)

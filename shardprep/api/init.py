@@ -1,0 +1,59 @@
+"""`shardprep.init`: a source to a recipe."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardprep.api.arguments import answering, local_source, only_archive
+from shardprep.api.progress import watched
+from shardprep.catalog.init.survey import recipe_text, survey_source
+from shardprep.errors import RecipeError
+from shardprep.recipe.document import RECIPE_FILE
+from shardprep.storage.atomic_file import write_durably
+
+if TYPE_CHECKING:
+    from shardprep.api.progress import Show
+    from shardprep.catalog.init.survey import Survey
+
+
+def init(
+    source: str | Path | None = None,
+    *,
+    follow_links: bool = False,
+    overwrite: bool = False,
+    refresh: bool = False,
+    store_timeout: float | None = None,
+    progress: Show | bool = False,
+) -> Survey:
+    """Look into a source, write a ./shardprep.toml for it, and return what it holds.
+
+    Args:
+        source: a folder, an archive, an address or kaggle:…; None: the one archive in this folder.
+        follow_links: follow links in a folder that lead outside of it.
+        overwrite: replace a ./shardprep.toml that is there.
+        refresh: download again what is in the cache.
+        store_timeout: seconds that object storage may be silent.
+        progress: takes each `Progress`; True shows them.
+
+    Raises:
+        RecipeError: ./shardprep.toml is there already, or no source can be told.
+        SourceError: the source cannot be read, or has no images.
+
+    """
+    place = Path(RECIPE_FILE)
+    if place.exists() and not overwrite:
+        raise RecipeError(RECIPE_FILE, "is there already", "add --overwrite to replace it")
+    archive = only_archive() if source is None else str(source)
+    with (
+        answering(store_timeout),
+        watched(progress) as watch,
+        tempfile.TemporaryDirectory(prefix="shardprep-") as work,
+    ):
+        local = local_source(archive, watch, refresh=refresh)
+        survey = survey_source(local, Path(work), watch.notice, follow_links=follow_links)
+    survey = replace(survey, source=archive)
+    write_durably(place, recipe_text(survey).encode())
+    return survey

@@ -1,0 +1,90 @@
+"""`shardprep.inspect`: what a dataset holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardprep.api.arguments import answering, dataset_at
+from shardprep.api.progress import PixelWatch, Watch
+from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE
+from shardprep.dataset.pictures import contact_sheet
+from shardprep.dataset.remote import described, documents_of
+from shardprep.dataset.stats.describe import read_facts
+from shardprep.errors import DatasetError, RecipeError
+from shardprep.reporter.report import Options, make_report
+from shardprep.storage.atomic_file import write_durably
+from shardprep.storage.url import local_path
+
+if TYPE_CHECKING:
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.stats.describe import Facts
+
+_NUM_PICTURES, _NUM_FINDINGS = 24, 3
+_MOST_JUDGED = 100_000
+"""Records up to which findings are made in a second."""
+_SAID = {
+    "leaks", "duplicates", "rejected", "damaged", "not-used", "unmatched-objects",
+    "unlisted-images",
+}  # fmt: skip
+"""Findings that the numbers of `Facts` tell already."""
+
+
+def inspect(
+    dataset: str | Path | None = None,
+    *,
+    boxes: str | Path | None = None,
+    store_timeout: float | None = None,
+) -> Facts:
+    """Return what a dataset holds, from its manifest and item table; of shards only the boxes.
+
+    Args:
+        dataset: its folder or address, or one above it; None: what ./shardprep.toml builds, else
+            the one dataset under ./tfrecords.
+        boxes: a PNG to draw boxes and masks of some images into.
+        store_timeout: seconds that object storage may be silent.
+
+    Raises:
+        DatasetError: there is no such dataset, or a document of it is missing or damaged.
+        RecipeError: `boxes` is no name of a PNG, or there is nothing to draw.
+
+    """
+    with answering(store_timeout):
+        found = dataset_at(dataset)
+        manifest, _ = described(found)
+        with documents_of(found, manifest, (SCHEMA_FILE, ITEMS_FILE)) as documents:
+            facts = read_facts(documents, str(found), has_shards=isinstance(found, Path))
+        if boxes is not None:
+            _draw(found, facts, local_path(boxes))
+        return replace(facts, findings=_first_findings(facts))
+
+
+def _first_findings(facts: Facts) -> tuple[str, ...]:
+    """Return what `shardprep.report` finds worst without pixels, and `facts` do not tell.
+
+    There are none of a large dataset, where they take longer than a look at it should, and of one
+    whose documents contradict each other: that is for `verify` to tell.
+    """
+    if not 0 < facts.manifest.totals.num_written <= _MOST_JUDGED:
+        return ()
+    silent = PixelWatch(Watch(lambda _: None))
+    try:
+        found = make_report(dataset_at(facts.path), Options(has_pixels=False), silent)
+    except DatasetError:
+        return ()
+    return tuple(one.what for one in found.findings if one.name not in _SAID)[:_NUM_FINDINGS]
+
+
+def _draw(found: Path | RemoteDataset, facts: Facts, path: Path) -> None:
+    """Write the contact sheet of a dataset."""
+    if not facts.schema.annotations:
+        raise RecipeError("--boxes", f"{found} has neither boxes nor masks", "leave it out")
+    if path.suffix.lower() != ".png":
+        raise RecipeError("--boxes", f"{path} is no name of a PNG", f"{path.stem}.png is one")
+    sheet = contact_sheet(found, facts.manifest, facts.schema, _NUM_PICTURES)
+    try:
+        write_durably(path, sheet)
+    except OSError as error:
+        what = f"cannot be written ({error.strerror or error})"
+        raise RecipeError(str(path), what, "name another file") from error

@@ -1,0 +1,127 @@
+"""`shardprep.upload`: a dataset to Kaggle, and back for a check."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardprep.api.arguments import num_workers
+from shardprep.api.progress import watched
+from shardprep.dataset.card import Card
+from shardprep.dataset.folder import inventory, read_schema
+from shardprep.dataset.locate import locate
+from shardprep.dataset.manifest import load_manifest
+from shardprep.errors import DatasetError, some_of
+from shardprep.source.kaggle import upload as kaggle
+from shardprep.source.kaggle.ref import parse_ref
+from shardprep.source.kaggle.upload_metadata import Publication, check_publication
+from shardprep.storage.regular_file import sha256_of
+from shardprep.storage.url import is_url
+from shardprep.verifier.dataset import verify_dataset
+
+if TYPE_CHECKING:
+    from shardprep.api.progress import Show, Watch
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Upload(Card):
+    """A dataset that Kaggle has."""
+
+    path: Path
+    """Folder of the dataset here."""
+    slug: str
+    """Reference to the version: kaggle:OWNER/NAME/VERSION."""
+    page: str
+    """Address of the dataset's page."""
+    version: int
+    """Number of the version on Kaggle, from 1."""
+    was_there: bool
+    """An earlier upload has made the version: nothing was sent."""
+    is_checked: bool
+    """The version was downloaded, and every byte is the dataset's."""
+    is_private: bool | None
+    """It is seen by its owner and their collaborators alone; null where Kaggle does not say."""
+    num_files: int
+    """Files of the dataset."""
+    num_bytes: int
+    """Size of them all."""
+    elapsed_s: float
+    """Wall time of this run."""
+
+
+def upload(
+    dataset: str | Path,
+    slug: str,
+    *,
+    title: str | None = None,
+    license: str | None = None,  # noqa: A002 - the option's name, as Kaggle calls it
+    message: str | None = None,
+    public: bool = False,
+    check: bool = True,
+    progress: Show | bool = False,
+) -> Upload:
+    """Upload a dataset to Kaggle, where it is a new dataset or a new version of one.
+
+    The dataset is verified first. What was interrupted goes on where it stopped when it is called
+    again, and what Kaggle has already is not sent twice.
+
+    Args:
+        dataset: its folder, or one above it.
+        slug: OWNER/NAME on Kaggle.
+        title: title of a new dataset, 6 to 50 characters; None: the words of NAME.
+        license: licence of a new dataset, as Kaggle calls it; None: unknown, for a private one.
+        message: notes of a new version; None: name and version of the dataset.
+        public: let everybody see the dataset; a new one needs a licence.
+        check: download what Kaggle has made of it, and compare every byte.
+        progress: takes each `Progress`; True shows them.
+
+    Raises:
+        DatasetError: there is no such dataset, it is in object storage, or it does not verify.
+        RecipeError: Kaggle takes no such name, title or licence, or has the dataset otherwise.
+        SourceError: Kaggle does not take it, or gives back something else; says what to do.
+        BusyError: another upload to the same dataset is at work.
+
+    """
+    start_s = time.monotonic()
+    ref, found = parse_ref(slug), _folder(dataset)
+    manifest = load_manifest(found)
+    paths = sorted(inventory(manifest, read_schema(found, manifest)))
+    sizes = {path: (found / path).stat().st_size for path in paths if (found / path).is_file()}
+    notes = message if message is not None else f"{manifest.name} {manifest.version}"
+    wanted = Publication(found, sizes, ref, notes, title=title, license=license, is_public=public)
+    check_publication(wanted)
+    with watched(progress) as watch:
+        _verify(found, watch)
+        hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}
+        hashes |= {name: sha256_of(found / name) for name in paths if name not in hashes}
+        done = kaggle.upload(wanted, hashes, check=check, watcher=watch)
+    return Upload(
+        path=found,
+        slug=f"{ref}/{done.version}",
+        page=ref.page,
+        **done._asdict(),
+        num_files=len(paths),
+        num_bytes=wanted.num_bytes,
+        elapsed_s=time.monotonic() - start_s,
+    )
+
+
+def _folder(dataset: str | Path) -> Path:
+    """Return the folder of a dataset; DatasetError for one that is in object storage."""
+    found = dataset if is_url(str(dataset)) else locate(dataset)
+    if isinstance(found, Path):
+        return found
+    hint = f"shardprep fetch {found}, then upload the copy"
+    raise DatasetError(str(found), "is in object storage, and an upload reads files", hint)
+
+
+def _verify(folder: Path, watch: Watch) -> None:
+    """Read every byte of a dataset; DatasetError where it has problems."""
+    found = verify_dataset(folder, decode=False, num_workers=num_workers(None), watcher=watch)
+    watch.doing("")
+    if found.problems:
+        named = some_of([f"{one.file}: {one.what}" for one in found.problems], 2)
+        hint = f"shardprep verify {folder} lists them, and --repair mends them"
+        raise DatasetError(str(folder), f"has problems, and is not uploaded: {named}", hint)

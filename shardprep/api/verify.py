@@ -1,0 +1,153 @@
+"""`shardprep.verify` and `shardprep.repair`: whether a dataset is what was built, the way back."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from shardprep.api.arguments import answering, dataset_at, local_source, num_workers, repair_source
+from shardprep.api.progress import watched
+from shardprep.dataset.locate import locate
+from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.remote import RemoteDataset
+from shardprep.errors import DatasetError, RecipeError
+from shardprep.source.file_listing import find_files
+from shardprep.verifier.dataset import verify_dataset
+from shardprep.verifier.repair import repair_dataset, settle
+from shardprep.verifier.source_check import compare_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardprep.api.progress import Show, Watch
+    from shardprep.verifier.problem import Verification
+
+
+def verify(
+    dataset: str | Path | None = None,
+    *,
+    decode: bool = False,
+    repair: bool = False,
+    source: str | Path | None = None,
+    against: str | Path | None = None,
+    workers: int | None = None,
+    store_timeout: float | None = None,
+    progress: Show | bool = False,
+) -> Verification:
+    """Check that a dataset is what was built: every byte, record, label and document.
+
+    Args:
+        dataset: its folder or address, or one above it; None: what ./shardprep.toml builds, else
+            the one dataset under ./tfrecords.
+        decode: decode every image as well.
+        repair: build what is damaged again from the source, with the same bytes; `problems` are
+            those left then, and `repaired` those before.
+        source: what the dataset was built from, for `repair`; None: that of ./shardprep.toml.
+        against: a source to compare the originals with, without decoding them: a folder, an
+            archive, an address or kaggle:…; the differences are `against` of the result.
+        workers: processes that read; None: one a usable core.
+        store_timeout: seconds that object storage may be silent.
+        progress: takes each `Progress`; True shows them.
+
+    Raises:
+        DatasetError: there is no such dataset, or its build is not finished.
+        RecipeError: nothing says what the dataset was built from.
+        BuildError: it cannot be repaired with the same bytes; it is left as it is.
+        SourceError: the source to repair from, or to compare with, cannot be read.
+
+    """
+    with answering(store_timeout), watched(progress) as watch:
+        place, origin = dataset_at(dataset, damaged=True), None
+        if repair:
+            origin = repair_source(str(place), None if source is None else str(source))
+        num = num_workers(workers)
+        other = None if against is None else other_source(str(against), watch)
+        found = [*checks(place, origin, watch, decode=decode, num_workers=num)][-1]
+        return found if other is None else compared(found, other, watch, num_workers=num)
+
+
+def repair(
+    dataset: str | Path | None = None,
+    source: str | Path | None = None,
+    *,
+    decode: bool = False,
+    workers: int | None = None,
+    store_timeout: float | None = None,
+    progress: Show | bool = False,
+) -> Verification:
+    """Build what is damaged in a dataset again from its source: `verify` with `repair`."""
+    return verify(
+        dataset,
+        decode=decode,
+        repair=True,
+        source=source,
+        workers=workers,
+        store_timeout=store_timeout,
+        progress=progress,
+    )
+
+
+def checks(
+    place: Path | RemoteDataset,
+    source: str | None,
+    watch: Watch,
+    *,
+    decode: bool,
+    num_workers: int,
+) -> Iterator[Verification]:
+    """Yield what a check finds, and where there are problems and a source, after the repair."""
+    if source is not None and isinstance(place, RemoteDataset):
+        settle(place)  # what was begun of publishing it is ended
+        place = locate(str(place), damaged=True)
+    found = verify_dataset(place, decode=decode, num_workers=num_workers, watcher=watch)
+    watch.doing("")
+    yield found
+    if source is None or not found.problems:
+        return
+    local = local_source(source, watch, refresh=False)
+    repair_dataset(found, local, num_workers=num_workers, watcher=watch)
+    again = dataset_at(found.location)
+    left = verify_dataset(again, decode=decode, num_workers=num_workers, watcher=watch)
+    watch.doing("")
+    yield replace(left, repaired=found.problems)
+
+
+def repairing(found: Verification) -> str:
+    """Return the command line that repairs a dataset, with SOURCE where nothing here names it.
+
+    A copy that lies elsewhere than in NAME/VERSION is moved to such a folder first.
+    """
+    location, first = found.location, ""
+    with contextlib.suppress(DatasetError):  # a damaged manifest: the repair says what to do
+        manifest = load_manifest(found.path)
+        below = Path(manifest.name, manifest.version)
+        if not found.address and found.path.absolute().parts[-2:] != below.parts:
+            to = Path(location).parent / "repair" / below
+            location = str(to)
+            first = (
+                f"mkdir -p {quote(str(to.parent))} && mv {quote(found.location)} {quote(location)}"
+            )
+    command = f"shardprep verify {quote(location)} --repair"
+    try:
+        repair_source(location, None)
+    except RecipeError:
+        command += " --source SOURCE"
+    return f"{first} && {command}" if first else command
+
+
+def other_source(source: str, watch: Watch) -> str:
+    """Return a source to compare with, on this machine; SourceError where there is none."""
+    local = local_source(source, watch, refresh=False)
+    next(iter(find_files(local)), None)
+    return local
+
+
+def compared(found: Verification, source: str, watch: Watch, *, num_workers: int) -> Verification:
+    """Return what a check has found, with the differences from a source on this machine."""
+    place = dataset_at(found.location)
+    difference = compare_source(place, source, num_threads=num_workers, watcher=watch)
+    watch.doing("")
+    return replace(found, against=difference)

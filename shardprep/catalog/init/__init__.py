@@ -1,0 +1,1 @@
+"""What `shardprep init` looks at and proposes."""

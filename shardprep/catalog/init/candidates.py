@@ -1,0 +1,181 @@
+"""Candidates: the ways in which a source could be labelled, for a user to choose from."""
+
+from __future__ import annotations
+
+import glob
+import shlex
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardprep.catalog.labels.labels import (
+    are_classes,
+    auto_labels,
+    candidate_columns,
+    label_by_columns,
+    label_by_table,
+    label_keys,
+)
+from shardprep.catalog.objects.detect_by_name import find_masks
+from shardprep.catalog.rules import CsvRule, LabelRule
+from shardprep.catalog.splits import given_split
+from shardprep.catalog.tables.row_matching import KeyIndex, match_table
+from shardprep.errors import SourceError, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardprep.catalog.rules import Labelling
+    from shardprep.catalog.tables.table import Table
+
+_MOST_PARTS = 6
+"""Number of folders side by side that are tried as parts; more are classes or single images."""
+_MOST_SHOWN = 3
+"""Number of candidates in the output of a build."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to label a source or a part of it, and what it gives."""
+
+    rule: str
+    """The value of `--labels`."""
+    num_labelled: int
+    num_images: int
+    """Images of the part, or of the whole source."""
+    num_classes: int
+    """Number of different labels: class names, numbers or texts."""
+    examples: tuple[str, ...]
+    """The most frequent labels, three at most."""
+    root: str = ""
+    """The value of `--root` that takes the part; "" for the whole source."""
+    include: tuple[str, ...] = ()
+    """The values of `--include` that take the part."""
+    exclude: tuple[str, ...] = ()
+    """The values of `--exclude` that leave the rest out."""
+
+    @property
+    def keys(self) -> dict[str, str | tuple[str, ...]]:
+        """The keys of a recipe that choose this candidate."""
+        keys: dict[str, str | tuple[str, ...]] = {
+            "root": self.root,
+            "include": self.include,
+            "exclude": self.exclude,
+            "labels": self.rule,
+        }
+        return {key: value for key, value in keys.items() if value}
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether there are two classes or more, each with two images on average."""
+        return are_classes(self.num_classes, self.num_labelled)
+
+    @property
+    def counts(self) -> str:
+        """The result in words: images labelled, and classes."""
+        labelled = f"{self.num_labelled:,} of {counted(self.num_images, 'image')}"
+        return f"{labelled}, {counted(self.num_classes, 'class')}"
+
+    @property
+    def flags(self) -> str:
+        """The flags that choose this candidate, as typed in a shell."""
+        return " ".join(
+            f"--{key} {shlex.quote(value)}"
+            for key, values in self.keys.items()
+            for value in ((values,) if isinstance(values, str) else values)
+        )
+
+
+def candidate(labelling: Labelling, **part: str | tuple[str, ...]) -> Candidate:
+    """Return a labelling as a candidate; `part` has the keys `root`, `include` or `exclude`."""
+    cells = Counter(cell for cell in labelling.names if cell is not None)
+    shown = tuple(str(cell) for cell, _ in cells.most_common(3))
+    counts = cells.total(), len(labelling.names), len(cells)
+    return Candidate(labelling.rule, *counts, shown, **part)  # type: ignore[arg-type]
+
+
+def path_candidates(index: KeyIndex) -> list[Candidate]:
+    """Return what the rules of folders and file names give: two classes or more, and no masks."""
+    masks = find_masks(index.keys).no_classes
+    rules = (LabelRule("folder"), LabelRule("folder", "2"), LabelRule("prefix"))
+    found = [candidate(label_keys(index, rule, ())) for rule in rules]
+    return [one for one in found if one.is_likely and masks.isdisjoint(one.examples)]
+
+
+def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
+    """Return what a table gives: by its label column or, if that is not clear, by each column.
+
+    A column is a candidate if it has two different cells or more, each for two images on average.
+    """
+    try:
+        return [candidate(label_by_table(index, table, CsvRule((table.name,))))]
+    except SourceError:
+        pass
+    try:
+        match = match_table(index, table)
+    except SourceError:
+        return []
+    found = []
+    for columns in candidate_columns(match):
+        try:
+            rule = CsvRule((table.name,), match.id_column, columns)
+            one = candidate(label_by_columns(index.keys, match, rule))
+        except SourceError:
+            continue  # two rows of an image disagree
+        if len(columns) > 1 or one.is_likely:
+            found.append(one)
+    return sorted(found, key=lambda one: -one.num_labelled)
+
+
+def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candidate]:
+    """Return the parts of a source that `auto` labels, where it does not label the whole.
+
+    A part is all but the masks, the folders of splits together, or one of a few folders side by
+    side.
+    """
+    found: list[Candidate] = []
+    if masks := find_masks(keys).num_masks:
+        images = [key for key in keys if masks.keys().isdisjoint(key.split("/")[:-1])]
+        found += _labelled(images, tables, exclude=tuple(f"{name}/*" for name in masks))
+    parts = _folders_side_by_side(keys)
+    splits = [path for path in parts if given_split([path.rpartition("/")[2]])]
+    if 1 < len(splits) < len(parts):
+        images = sorted(key for path in splits for key in parts[path])
+        globs = tuple(f"{glob.escape(path)}/*" for path in splits)
+        if together := _labelled(images, tables, include=globs):
+            found += together
+            parts = {path: part for path, part in parts.items() if path not in splits}
+    for path, part in parts.items():
+        found += _labelled(part, tables, root=glob.escape(path))
+    return found
+
+
+def label_findings(index: KeyIndex, tables: Sequence[Table]) -> list[str]:
+    """Return the candidates of a source without labels, a line each for the user."""
+    found = [one for table in tables for one in table_candidates(index, table)]
+    found += part_candidates(index.keys, tables)
+    lines = [f"labels could be {one.flags} ({one.counts})" for one in found[:_MOST_SHOWN]]
+    if found[_MOST_SHOWN:]:
+        more = len(found) - _MOST_SHOWN
+        lines.append(f"{more:,} more ways to label the source: shardprep init lists them")
+    return lines
+
+
+def _labelled(
+    keys: Sequence[str], tables: Sequence[Table], **part: str | tuple[str, ...]
+) -> list[Candidate]:
+    labelling = auto_labels(KeyIndex(keys), tables)
+    return [] if labelling.rule == "none" else [candidate(labelling, **part)]
+
+
+def _folders_side_by_side(keys: Sequence[str]) -> dict[str, list[str]]:
+    """Return the keys in each of the topmost folders that part them, none if there are many."""
+    folders = [key.split("/")[:-1] for key in keys]
+    depth = 0
+    while all(len(folder) > depth and folder[depth] == folders[0][depth] for folder in folders):
+        depth += 1
+    parts: defaultdict[str, list[str]] = defaultdict(list)
+    for key, folder in zip(keys, folders, strict=True):
+        if len(folder) > depth:
+            parts["/".join(folder[: depth + 1])].append(key)
+    return dict(parts) if len(parts) <= _MOST_PARTS else {}

@@ -1,0 +1,275 @@
+"""The survey of a source for `shardprep init`, and the recipe that follows from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from shardprep.catalog.init.candidates import (
+    Candidate,
+    part_candidates,
+    path_candidates,
+    table_candidates,
+)
+from shardprep.catalog.init.notices import no_image
+from shardprep.catalog.labels.labels import auto_labels
+from shardprep.catalog.labels.targets import TargetSpec, make_targets
+from shardprep.catalog.objects.detect import Sign, find_signs, usual
+from shardprep.catalog.objects.detect_by_name import annotation_findings
+from shardprep.catalog.objects.known_formats import holds_boxes
+from shardprep.catalog.objects.masks.mask_files import masks_beside
+from shardprep.catalog.splits import folder_splits
+from shardprep.catalog.tables.metadata_files import TABLE_SUFFIXES, Documents
+from shardprep.catalog.tables.row_matching import KeyIndex, match_table
+from shardprep.dataset.card import Card
+from shardprep.dataset.schema import TargetKind
+from shardprep.errors import SourceError, counted, printable
+from shardprep.recipe.document import key_lines, toml_value
+from shardprep.recipe.recipe import make_recipe
+from shardprep.source.byte_range import ZipExtent
+from shardprep.source.limits import SourceLimits
+from shardprep.source.listing import list_source
+from shardprep.storage.space import megabytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
+
+    from shardprep.catalog.tables.table import Table
+    from shardprep.source.members import Member
+
+_MOST_COLUMNS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class TableSurvey:
+    """One CSV, and the images that it names."""
+
+    name: str
+    num_rows: int
+    columns: tuple[str, ...]
+    id_column: str
+    """The column that holds names of images, "" where none does."""
+    num_matched: int
+    """Images that have a row."""
+    problem: str = ""
+    """The reason why its rows cannot be matched to images, "" if they can."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Survey(Card):
+    """The content of a source."""
+
+    source: str
+    num_images: int
+    num_bytes: int
+    """Size of all images, in bytes."""
+    suffixes: dict[str, int]
+    splits: dict[str, int]
+    """Images by the split that folders give."""
+    tables: tuple[TableSurvey, ...]
+    rules: tuple[Candidate, ...]
+    """The ways to label the source, or a part of it."""
+    chosen: str
+    """The rule that `auto` takes."""
+    annotations: tuple[Sign, ...]
+    """Boxes and masks that were recognised, those that `recipe_text` takes in front."""
+    findings: tuple[str, ...]
+    """Remarks, a line each."""
+    target: TargetKind
+    classes: dict[str, int]
+    """Images by class, in label order."""
+    others: dict[str, int]
+    """Members that are no images, by suffix."""
+    skipped: dict[str, int]
+    """Members left out, by reason."""
+    follow_links: bool
+    """True if links that lead outside were followed."""
+    num_doubles: int
+    """Number of images whose size and CRC-32 equal those of another."""
+
+    @property
+    def taken(self) -> Sign | None:
+        """The boxes or masks that the recipe takes; None where it takes labels."""
+        return self.annotations[0] if self.annotations and self.chosen == "none" else None
+
+    def facts(self) -> dict[str, Any]:
+        """Return images, splits, and the labels or annotations that were found."""
+        found: dict[str, Any] = {
+            "source": self.source,
+            "images": self.num_images,
+            "size": megabytes(self.num_bytes),
+            "formats": self.suffixes,
+            "splits": self.splits,
+            "labels by": self.chosen if self.taken is None else "",
+            "classes": self.classes,
+            "annotations": [sign.flag for sign in self.annotations],
+            "tables": {table.name: f"{table.num_rows:,} rows" for table in self.tables},
+            "others": self.others,
+            "skipped": self.skipped,
+            "twice": self.num_doubles,
+            "notes": self.findings,
+        }
+        return {title: value for title, value in found.items() if value}
+
+
+def survey_source(
+    source: Path | str,
+    work_dir: Path,
+    notice: Callable[[str], None],
+    *,
+    follow_links: bool = False,
+) -> Survey:
+    """Return the content of a source.
+
+    Arguments and errors are those of `list_source`; `follow_links` is one of its limits.
+    """
+    limits = SourceLimits(follow_links=follow_links)
+    listing = list_source(source, work_dir, notice, limits=limits)
+    if not listing.images:
+        raise no_image(str(source), listing)
+    keys = [member.key for member in listing.images]
+    documents = Documents(listing.others, make_recipe({"source": str(source)}, "init"))
+    tables = documents.tables()
+    index = KeyIndex(keys)
+    chosen = auto_labels(index, tables)
+    rules = path_candidates(index) + [
+        one for table in tables for one in table_candidates(index, table)
+    ]
+    if chosen.rule == "none":
+        rules += part_candidates(keys, tables)
+    signs = find_signs(index, documents, listing.images)
+    others = [member.key for member in listing.others]
+    recognised = [] if signs else annotation_findings(keys, others, partial(holds_boxes, documents))
+    ordered = tuple(sorted(signs, key=lambda one: one not in usual(signs)))
+    taken = {ordered[0].key: ordered[0].option} if signs and chosen.rule == "none" else {}
+    recipe = make_recipe({"source": str(source), **taken}, "init")
+    images = [member.key for member in masks_beside(recipe, listing.images, documents).images]
+    spec = TargetSpec(kind="auto" if chosen.match else "class")
+    targets = make_targets(keys, chosen.names, spec, chosen.table_names)
+    counts: Counter[int] = Counter()
+    for value in targets.values:
+        counts.update(value if isinstance(value, tuple) else [value] if type(value) is int else [])
+    zipped = [m.extent for m in listing.images if isinstance(m.extent, ZipExtent)]
+    return Survey(
+        source=str(source),
+        num_images=len(keys),
+        num_bytes=sum(member.extent.num_bytes for member in listing.images),
+        suffixes=_suffixes(listing.images),
+        splits=dict(Counter(split or "train" for split in folder_splits(images))),
+        tables=tuple(_table(index, table) for table in tables),
+        rules=tuple(rules),
+        chosen=chosen.rule,
+        annotations=ordered,
+        findings=(*chosen.findings, *recognised),
+        target=targets.kind,
+        classes={name: counts[i] for i, name in enumerate(targets.names)},
+        others=_suffixes([m for m in listing.others if not m.key.lower().endswith(TABLE_SUFFIXES)]),
+        skipped=dict(Counter(one.reason for one in listing.skipped)),
+        follow_links=follow_links,
+        num_doubles=len(zipped) - len({(one.num_bytes, one.crc32) for one in zipped}),
+    )
+
+
+def recipe_text(survey: Survey) -> str:
+    """Return the recipe of a survey as the text of a commented `shardprep.toml`."""
+    given = ", ".join(f"{count:,} {split}" for split, count in survey.splits.items())
+    ratios, how = _proposed_cut(survey.splits)
+    lines = [
+        "# What `shardprep build` makes. A flag on the command line wins over this file;",
+        "# `shardprep build --help` lists them; all that are not of one run alone are keys here.",
+        "",
+        f"# {survey.num_images:,} images, {survey.num_bytes / 1e6:,.1f} MB.",
+        f"source = {toml_value(survey.source)}",
+        "",
+        *([*key_lines("follow_links", value=True), ""] if survey.follow_links else []),
+        *key_lines("size", "224x224"),
+        *key_lines("fit", "crop" if survey.taken is None else "pad"),
+        "",
+        *_annotation_lines(survey),
+        *(_label_lines(survey) if survey.taken is None else []),
+        "",
+        f"# Folders give {given}; this would cut {how}:",
+        f"# split = {toml_value(ratios)}",
+        "",
+        *key_lines("shards", 20, is_set=False),
+    ]
+    if survey.num_doubles:
+        lines += ["", f"# {survey.num_doubles:,} images are there twice."]
+        lines += key_lines("dedup", value=True, is_set=False)
+    # Comments may say what a file is called; in strings there is nothing more to escape.
+    return "\n".join(map(printable, lines)) + "\n"
+
+
+def _proposed_cut(splits: Collection[str]) -> tuple[str, str]:
+    """Return ratios for the splits that folders give, and in words what those cut."""
+    if {*splits} == {"train"}:
+        return "train=0.8,validation=0.1,test=0.1", "them"
+    if "train" not in splits:
+        return "train=0.8,validation=0.1,test=0.1", "them anew"
+    if "validation" not in splits:
+        return "validation=0.1", "a validation split from train and keep test whole"
+    if "test" not in splits:
+        return "test=0.1", "a test split from train and keep validation whole"
+    return "validation=0.1", "train and validation anew and keep test whole"
+
+
+def _annotation_lines(survey: Survey) -> list[str]:
+    """Return the lines of boxes and masks: what is taken, and the others as comments."""
+    lines: list[str] = []
+    for sign in survey.annotations:
+        if sign is survey.taken:
+            lines += ["# Boxes or masks that are stored.", f"# {sign.how}"]
+            lines += [f"{sign.key} = {toml_value(sign.option)}"]
+            if sign.key == "masks":
+                lines += key_lines("instances", value=True, is_set=sign.instances)
+            if sign.has_unlisted:
+                lines += [f"# {counted(sign.num_unlisted, 'image')} without a file: no objects."]
+                lines += ['unlisted = "background"']
+        else:
+            lead = "in place of labels" if survey.taken is None else "in its place, or beside it"
+            lines += [f"# There are {sign.key}, {lead}: {sign.how}"]
+            lines += [f"# {sign.key} = {toml_value(sign.option)}"]
+            lines += ["# instances = true"] if sign.instances else []
+    return [*lines, ""] if lines and survey.taken is None else lines
+
+
+def _label_lines(survey: Survey) -> list[str]:
+    lines = ["# Where labels are found."]
+    if survey.chosen == "none":
+        lines = [
+            "# No labels were found: folder, prefix, regex:PATTERN or csv:FILE:ID:LABEL would",
+            "# say where they are.",
+        ]
+    if survey.classes:
+        names = list(survey.classes)
+        shown = ", ".join(names[:6]) + (f", … {len(names):,} classes" if names[6:] else "")
+        lines.append(f"# {' '.join(shown.split())}")
+    lines.append(f"labels = {toml_value(survey.chosen)}")
+    if survey.target not in ("class", "none"):
+        lines.append(f"target = {toml_value(survey.target)}")
+    others = [rule for rule in survey.rules if rule.keys != {"labels": survey.chosen}]
+    if others:
+        lines.append("# Other ways to label them, in place of these lines:")
+    for rule in others:
+        pairs = [f"# {key} = {toml_value(value)}" for key, value in rule.keys.items()]
+        lines += [*pairs[:-1], f"{pairs[-1]}  # {rule.counts}"]
+    lines += [f"# Note: {' '.join(line.split())}." for line in survey.findings]
+    return lines
+
+
+def _table(index: KeyIndex, table: Table) -> TableSurvey:
+    facts = table.name, len(table.rows), table.header[:_MOST_COLUMNS]
+    try:
+        match = match_table(index, table)
+    except SourceError as error:
+        return TableSurvey(*facts, "", 0, error.what)
+    return TableSurvey(*facts, match.id_column, int((match.row_of >= 0).sum()))
+
+
+def _suffixes(members: Sequence[Member]) -> dict[str, int]:
+    counts = Counter(PurePosixPath(m.key).suffix.lower() or "no suffix" for m in members)
+    return dict(counts.most_common())

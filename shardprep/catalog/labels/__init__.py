@@ -1,0 +1,1 @@
+"""From names and table cells to the label of an image."""

@@ -1,0 +1,285 @@
+"""Labels of images: by their paths (folder, file name, pattern) or by a table; never by pixels."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardprep.catalog.objects.detect_by_name import find_masks
+from shardprep.catalog.patterns import Pattern
+from shardprep.catalog.rules import CsvRule, Labelling, folder_depth, parse_csv_rule
+from shardprep.catalog.splits import folder_splits, given_split
+from shardprep.catalog.tables.row_matching import AmbiguousIdError, find_ids, match_table
+from shardprep.catalog.tables.table import OpenQuoteError
+from shardprep.errors import SourceError
+from shardprep.source.dictionary_column import Coded
+from shardprep.source.names import without_archive_suffix
+from shardprep.source.string_column import Texts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from shardprep.catalog.labels.targets import Cell
+    from shardprep.catalog.rules import LabelRule
+    from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch
+    from shardprep.catalog.tables.table import Table
+
+    Ints = NDArray[np.int64]
+
+_NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
+"""A number at the end of a name with its separator, searched in the reversed name: a search for its
+start from the left would take time with the square of the length."""
+_WORDS = re.compile(r"[^\W\d_][^\d]*$")
+ENOUGH = 0.9
+"""Share of images that a rule must label for `auto` to take it."""
+_LABEL_COLUMNS = (
+    "label", "class", "target", "category", "breed", "diagnosis", "species", "classname",
+    "class_name", "label_name", "category_name", "variety", "labels", "tags", "class_id",
+    "classid", "category_id", "label_id", "dx", "level",
+)  # fmt: skip
+_NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
+_SET = frozenset(("1", "1.0", "true", "yes"))
+_SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
+_MOST_CANDIDATES = 40
+"""Number of columns of names that are tried as labels."""
+
+
+def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Labelling:
+    """Return what the rule finds; of `tables`, a csv rule uses the first, auto any that fits."""
+    keys = index.keys
+    match rule.kind:
+        case "folder":
+            depth = folder_depth(rule.argument, "--labels")
+            how = f"name of folder {depth} above the image"
+            name = "folder" if depth == 1 else f"folder:{depth}"
+            return Labelling(_folder_names(keys, depth), how, rule=name)
+        case "prefix":
+            how = "start of the file name, before the number"
+            return Labelling(Coded.of(map(_prefix, keys)), how, rule="prefix")
+        case "regex":
+            pattern = rule.argument
+            found = Pattern(pattern, "--labels", f"regex:{pattern}", group="label").search(keys)
+            return Labelling(Coded.of(label or None for label in found), f"regex {pattern}")
+        case "csv":
+            return label_by_table(index, tables[0], parse_csv_rule(rule.argument))
+        case "none":
+            return Labelling(Coded.constant(None, len(keys)), "none asked for")
+        case "auto":
+            return auto_labels(index, tables)
+
+
+def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
+    """Return the labels of the first rule that fits: table, folder, prefix.
+
+    That is the order of how seldom they fit by accident. A rule fits if it labels nine tenths of
+    the images that are not of a test split, with two classes or more, each of two images or so.
+
+    Raises:
+        OpenQuoteError: a quote of a table of labels is not closed.
+
+    """
+    keys = index.keys
+    is_test = folder_splits(keys).fit(lambda split: split == "test")
+    considered = np.flatnonzero(~is_test if not is_test.all() else is_test)
+    passed_over = ""
+    for table in tables:
+        try:
+            labelling = label_by_table(index, table, CsvRule((table.name,)))
+        except AmbiguousIdError:
+            passed_over = f"; {table.name} is passed over: its ids fit several images each"
+            continue
+        except OpenQuoteError:  # the table names images, and rows of it are missing
+            raise
+        except SourceError:
+            continue
+        is_fit = _fits(labelling.names, considered)
+        if is_fit or are_classes(len(labelling.table_names), len(table.rows)):  # no captions
+            table.check_quotes(*labelling.columns)
+        if is_fit:
+            return labelling
+    no_classes = find_masks(keys).no_classes
+    names = _folder_names(keys, 1, no_classes)
+    how = "name of the folder that holds the image"
+    rule = "folder"
+    if not _fits(names, considered):
+        prefixes = Coded.of(map(_prefix, keys))
+        names = prefixes.map(
+            lambda name: name if name and _WORDS.match(name) and not given_split([name]) else None
+        )
+        first = int(considered[0])
+        example = keys[first].rpartition("/")[2]
+        how = f"start of the file name, before the number ({example} → {names[first]})"
+        rule = "prefix"
+    if not _fits(names, considered):
+        how = f"none found{passed_over}; say where they are with --labels"
+        return Labelling(Coded.constant(None, len(keys)), how)
+    names, findings = _without_test_names(names, considered, rule)
+    # The rule alone would label the test split as well.
+    return Labelling(names, how + passed_over, rule="auto" if findings else rule, findings=findings)
+
+
+def _without_test_names(
+    names: Coded[Cell | None], considered: Ints, rule: str
+) -> tuple[Coded[Cell | None], tuple[str, ...]]:
+    """Return the names, none for a test split whose classes are not those of the other splits.
+
+    Such a split is unlabelled: its names only look like labels (00aa12.jpg is no image of "00aa").
+    """
+    known = names.take(considered).counts()
+    is_other = np.ones(len(names), bool)
+    is_other[considered] = False
+    named = names.take(np.flatnonzero(is_other)).counts()
+    strange = sorted({str(name) for name in named if name not in known})
+    num_known = sum(count for name, count in named.items() if name in known)
+    if num_known >= ENOUGH * sum(named.values()):
+        return names, ()
+    shown = ", ".join(strange[:3]) + (", …" if strange[3:] else "")
+    finding = (
+        f"{int(is_other.sum()):,} images of test are unlabelled: their classes by {rule} ({shown}) "
+        f"are not those of the other splits; --labels {rule} takes them"
+    )
+    return Coded(np.where(is_other, -1, names.codes), names.values), (finding,)
+
+
+def _fits(names: Coded[Cell | None], considered: Ints) -> bool:
+    counts = names.take(considered).counts()
+    num_found = sum(counts.values())
+    return num_found >= ENOUGH * len(considered) and are_classes(len(counts), num_found)
+
+
+def are_classes(num_names: int, num_images: int) -> bool:
+    """Tell whether names are those of classes: two or more, each of two images on average."""
+    return 2 <= num_names <= max(2, num_images // 2)
+
+
+def _folder_names(
+    keys: Sequence[str], depth: int, no_classes: Collection[str] = ()
+) -> Coded[Cell | None]:
+    def named(folder: str) -> str | None:
+        name = _folder_name(folder, depth)
+        return None if name in no_classes else name
+
+    return Texts.of(keys).folders.map(named)
+
+
+def _folder_name(folder: str, depth: int) -> str | None:
+    parts = folder.split("/") if folder else []
+    name = without_archive_suffix(parts[-depth]) if len(parts) >= depth else None
+    return None if name is None or given_split([name]) else name
+
+
+def _prefix(key: str) -> str | None:
+    """Return what stands before the number at the end of a file name, None without a number."""
+    name = key.rpartition("/")[2]
+    at = name.rfind(".")
+    stem = name[:at] if 0 < at < len(name) - 1 else name
+    match = _NUMBER_BACKWARDS.match(stem[::-1])
+    return stem[: -match.end()] or None if match else None
+
+
+def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
+    """Return the labels that a table gives; columns that the rule leaves open are found.
+
+    Raises:
+        SourceError: a column is missing or not clear, or one image has two labels.
+        AmbiguousIdError: an id fits several images.
+
+    """
+    id_title = find_ids(index, table, rule.id_column)
+    _label_titles(table, rule.label_columns, id_title)  # unclear columns are told before ids are
+    return label_by_columns(index.keys, match_table(index, table, id_title), rule)
+
+
+def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> Labelling:
+    """Return the labels that the label columns of a matched table give."""
+    table = match.table
+    titles, cells = _label_cells(table, rule.label_columns, match.id_column)
+    rows = np.flatnonzero((match.key_of >= 0) & cells.are_there)
+    images, codes = match.key_of[rows], cells.codes[rows]
+    named = np.full(len(keys), -1, cells.codes.dtype)
+    named[images[::-1]] = codes[::-1]  # of several rows, the first is the last to be put
+    others = np.flatnonzero(named[images] != codes)
+    if len(others):
+        image, cell = int(images[others[0]]), cells[int(rows[others[0]])]
+        what = f"gives {keys[image]} two labels, {cells.values[named[image]]!r} and {cell!r}"
+        raise SourceError(table.name, what, "one row an image is needed")
+    columns = f"column {titles[0]!r}" if len(titles) == 1 else f"{len(titles)} columns"
+    classes = {(title,) for title in titles} if len(titles) > 1 else set()
+    return Labelling(
+        Coded(named, cells.values),
+        f"{table.name}, {columns} by {match.id_column!r}",
+        match.rows_without_image,
+        frozenset(cell for cell in cells.firsts().values() if cell is not None) | classes,
+        match,
+        titles,
+        rule=f"csv:{table.name}:{match.id_column}:{','.join(titles)}",
+    )
+
+
+def candidate_columns(match: TableMatch) -> list[tuple[str, ...]]:
+    """Return the label columns that a table may have, where its header does not tell which one.
+
+    The columns that hold nothing but 1 and 0 (or −1), as one-hot labels do, are one candidate; of
+    the others, the first of the table with two different cells or more, two rows each on average.
+    """
+    flags: list[str] = []
+    others: list[str] = []
+    for place, title in enumerate(match.table.header):
+        if title == match.id_column or title.lower() in _NO_LABEL_COLUMNS:
+            continue
+        cells = set(match.table.cells(place).coded().values)
+        if all(cell.lower() in _SET_OR_NOT for cell in cells):
+            if any(cell.lower() in _SET for cell in cells):
+                flags.append(title)
+        elif len(others) < _MOST_CANDIDATES:
+            others += [title] * are_classes(len(cells - {""}), len(match.table.rows))
+    one_hot = [tuple(flags)] if len(flags) > 1 else []
+    return [*one_hot, *((title,) for title in (others if one_hot else flags + others))]
+
+
+def _label_cells(
+    table: Table, columns: tuple[str, ...], id_title: str
+) -> tuple[tuple[str, ...], Coded[Cell | None]]:
+    """Return the titles of the label columns, and the label of each row."""
+    places = _label_titles(table, columns, id_title)
+    if len(places) == 1:
+        place = next(iter(places.values()))
+        return (table.header[place],), table.cells(place).coded().map(lambda cell: cell or None)
+
+    def names_set(row: list[str]) -> tuple[str, ...] | None:
+        if not any(row[place] for place in places.values()):
+            return None  # another table without these columns lists it
+        for title, place in places.items():
+            if row[place].lower() not in _SET_OR_NOT:
+                what = f"column {title!r} has {row[place]!r}, which is neither 1 nor 0 nor -1"
+                hint = "several label columns must say which classes an image has"
+                raise SourceError(table.name, what, hint)
+        return tuple(title for title, place in places.items() if row[place].lower() in _SET)
+
+    return tuple(places), Coded.of(map(names_set, table.rows))
+
+
+def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict[str, int]:
+    """Return the titles of the label columns, and their indices."""
+    columns = columns or (_label_column(table, id_title),)
+    if columns == ("*",):
+        own = table.header[: len(table.header) - table.num_joined]
+        columns = tuple(title for title in own if title != id_title)
+    return {title: table.column(title) for title in columns}
+
+
+def _label_column(table: Table, id_title: str) -> str:
+    lowered = {title.lower(): title for title in table.header if title != id_title}
+    for name in _LABEL_COLUMNS:
+        if name in lowered:
+            return lowered[name]
+    others = [title for name, title in lowered.items() if name not in _NO_LABEL_COLUMNS]
+    if len(others) == 1:
+        return others[0]
+    what = f"it is not clear which column is the label: {', '.join(table.header)}"
+    hint = f"name the columns: --labels csv:{table.name}:{id_title}:LABEL"
+    raise SourceError(table.name, what, hint)

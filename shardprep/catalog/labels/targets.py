@@ -1,0 +1,284 @@
+"""Targets from cells: a class index, several class indices, a number or a text. Pure.
+
+A target is the value that a model learns to predict; None for an unlabelled image.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from shardprep.catalog.splits import natural_order
+from shardprep.dataset.example import is_beyond_float32
+from shardprep.errors import SourceError, some_of
+from shardprep.source.dictionary_column import Coded
+from shardprep.storage.text_file import CsvRows, decoded, text_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from shardprep.dataset.schema import TargetKind
+
+Cell = str | tuple[str, ...]
+"""The label of an image: one name, or the names of the columns that are set."""
+Target = int | tuple[int, ...] | float | str | None
+
+_NO_NAME = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Characters that no name of a class may have: they end lines, or have no UTF-8."""
+_SEPARATORS = ("|", ",", ";", " ")
+_NUM_BINS = 10
+_MANY_VALUES = 20
+_MOST_NAMES = 10
+"""Number of class names in an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSpec:
+    """The kind of targets that is asked for."""
+
+    kind: TargetKind | Literal["auto"] = "auto"
+    """"auto" tells it from the cells."""
+    separator: str = ""
+    """Between the class names of one cell; "" for the one that fits, of kind "multilabel"."""
+    classes: Sequence[str] = ()
+    """Class names in the wished order; empty for those found, in natural order."""
+    class_map: Mapping[str, str] = field(default_factory=dict)
+    """New names for classes, which keep their order; one not named keeps its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The target of each image, and the kind of all."""
+
+    kind: TargetKind
+    values: Coded[Any]
+    """A `Target` of each."""
+    names: tuple[str, ...]
+    """Class names; targets of classes are indices into them."""
+    unmapped: tuple[str, ...] = ()
+    """Old names of the class map that no class has."""
+
+    def strata(self) -> Coded[tuple[int, ...]]:
+        """Return the strata that a split spreads evenly: classes, or ten bins of a number."""
+        bounds: list[float] = []
+        if self.kind == "regression":
+            numbers = np.array(self.values.values, np.float64)
+            order = np.sort(numbers[self.values.codes[self.values.are_there]])
+            bounds = [float(order[len(order) * i // _NUM_BINS]) for i in range(1, _NUM_BINS)]
+
+        def strata(value: Target) -> tuple[int, ...]:
+            if isinstance(value, float):
+                return (bisect_right(bounds, value),)
+            if isinstance(value, int):
+                return (value,)
+            return value if isinstance(value, tuple) else ()
+
+        return self.values.map(strata).filled(())
+
+
+def make_targets(
+    keys: Sequence[str],
+    cells: Sequence[Cell | None],
+    spec: TargetSpec,
+    all_cells: Iterable[Cell] = (),
+) -> Targets:
+    """Return the targets that the cells of the images mean.
+
+    `all_cells` are further cells of the table, whose classes count though no image has them.
+
+    Raises:
+        SourceError: a cell is not of the kind asked for, or the class map fits no class.
+
+    """
+    column: Coded[Cell] = Coded.of(cells)  # type: ignore[arg-type] # None is not among its values
+    counts = column.counts()
+    kind, separator = spec.kind, spec.separator
+    if kind == "auto":
+        kind, separator = _guess(counts, separator)
+    if spec.class_map and (not counts or kind not in ("class", "multilabel")):
+        what = f"targets are of kind {kind}" if counts else "no labels are found"
+        raise SourceError("--class-map", f"there are no classes to rename: {what}", "leave it out")
+    if not counts or kind == "none":
+        return Targets("none", Coded.constant(None, len(cells)), ())
+    if kind == "text":
+        return Targets(kind, column.map(_text), ())
+    first_rows = column.firsts()
+    if kind == "regression":
+        numbers = [_number(keys[row], cell) for row, cell in first_rows.items()]
+        return Targets(kind, column.mapped(numbers), ())
+    if kind == "multilabel" and not separator:
+        texts = {cell: count for cell, count in counts.items() if isinstance(cell, str)}
+        separator = _separator(texts) or _commonest_separator(texts)
+    split = {cell: _several(keys[row], cell, kind, separator) for row, cell in first_rows.items()}
+    extra = [name for cell in all_cells for name in _several("", cell, kind, separator)]
+    raw = {name for several in split.values() for name in several}
+    names, unmapped = _names(raw.union(extra), spec.class_map)
+    if spec.classes:
+        _check_known(keys, column, split, names, spec.classes)
+        ordered = tuple(spec.classes)
+    else:
+        ordered = tuple(dict.fromkeys(names.values()))
+    place = {name: i for i, name in enumerate(ordered)}
+    number = {raw: place[name] for raw, name in names.items() if name in place}
+    if kind == "multilabel":
+        sets = column.map(lambda cell: tuple(sorted({number[name] for name in split[cell]})))
+        return Targets(kind, sets, ordered, unmapped)
+    single = column.map(lambda cell: number[split[cell][0]] if split[cell] else None)
+    return Targets(kind, single, ordered, unmapped)
+
+
+def parse_class_map(data: bytes, name: str) -> dict[str, str]:
+    """Return the names in a JSON object, a JSON list (by position) or a CSV of two columns."""
+    text = decoded(data)
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError:
+        lines = CsvRows(text_lines(data))
+        rows = [row for row in lines if len(row) >= 2]
+        if what := lines.fault(0, 1):
+            raise SourceError(name, what, "close the quote") from None
+        if not rows:
+            raise SourceError(name, "is neither JSON nor a CSV of two columns") from None
+        return {row[0].strip(): row[1].strip() for row in rows}
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits
+        raise SourceError(name, f"is JSON that cannot be read ({error})") from error
+    if isinstance(document, list):
+        return {str(i): str(value) for i, value in enumerate(document)}
+    if isinstance(document, dict) and not any(
+        isinstance(v, dict | list) for v in document.values()
+    ):
+        return {str(key): str(value) for key, value in document.items()}
+    raise SourceError(name, "is no JSON object of names", 'write {"0": "cat", "1": "dog"}')
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise a SourceError for a class name with control characters or halves of surrogate pairs.
+
+    Class names are lines of a file in a dataset, and are written as UTF-8.
+    """
+    for name in names:
+        if match := _NO_NAME.search(name):
+            what = f"{name!r} has {match[0]!r} in it, which no name of a class may have"
+            raise SourceError("classes", what, "correct it in the source, or use --class-map")
+
+
+def _guess(found: Collection[Cell], separator: str) -> tuple[TargetKind, str]:
+    """Return the kind of target that the cells are of, and the separator of several classes."""
+    if not found:
+        return "none", ""
+    texts = {cell for cell in found if isinstance(cell, str)}
+    separator = separator or _separator(texts)
+    if separator or any(isinstance(cell, tuple) for cell in found):
+        return "multilabel", separator
+    numbers = [_as_number(text) for text in texts]
+    fractions = any(number is not None and number != int(number) for number in numbers)
+    is_number = len(texts) > _MANY_VALUES and None not in numbers and fractions
+    return "regression" if is_number else "class", ""
+
+
+def _separator(texts: Collection[str]) -> str:
+    """Return the separator of class names: each name of a cell is in other cells too."""
+    for separator in _SEPARATORS:
+        split = [{part.strip() for part in text.split(separator)} - {""} for text in texts]
+        if not any(len(parts) > 1 for parts in split):
+            continue
+        uses = Counter(part for parts in split for part in parts)
+        several = {part for parts in split if len(parts) > 1 for part in parts}
+        if all(uses[part] > 1 for part in several) and len(uses) < len(texts):
+            return separator
+    return ""
+
+
+def _commonest_separator(texts: Mapping[str, int]) -> str:
+    """Return the separator that most cells contain, of so many each; a space if none does."""
+    counts: Counter[str] = Counter()
+    for text, number in texts.items():
+        counts.update({one: number for one in _SEPARATORS if one in text})
+    return max(_SEPARATORS, key=lambda separator: counts[separator]) if counts else " "
+
+
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else " ".join(cell)
+
+
+def _number(key: str, cell: Cell) -> float:
+    number, target = _as_number(_text(cell)), f"its target {_text(cell)!r}"
+    if number is None:
+        hint = "name what stands for nothing with --null, or use --target class"
+        raise SourceError(key, f"{target} is not a number", hint)
+    if is_beyond_float32(number):
+        hint = "name it with --null, or use --target text"
+        raise SourceError(key, f"{target} is a number that float32 cannot hold", hint)
+    return number
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[str, ...]:
+    if isinstance(cell, tuple):
+        if kind == "class" and len(cell) != 1:
+            what = f"has {len(cell)} classes set ({', '.join(cell) or 'none'}), not one"
+            raise SourceError(key, what, "use --target multilabel")
+        return cell
+    if kind == "class":
+        return (cell,)
+    return tuple(part.strip() for part in cell.split(separator) if part.strip())
+
+
+def class_names(raw: Collection[str]) -> dict[str, str]:
+    """Return the name of every class by its raw name, in natural order: "1.0" is the class "1"."""
+    whole = {name: re.sub(r"\.0+$", "", name) for name in raw}
+    if not all(re.fullmatch(r"-?\d+", name) for name in whole.values()):
+        whole = {name: name for name in raw}
+    return {name: whole[name] for name in sorted(raw, key=lambda name: natural_order(whole[name]))}
+
+
+def _names(
+    raw: Collection[str], renamed: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the name of every raw class, in class order, and the names renamed that none has.
+
+    Whatever they are renamed to, classes keep the order of their old names: their indices stay
+    those of the source. "1.0" is the class "1".
+    """
+    whole = class_names(raw)
+    ordered = list(whole)
+    there = {*raw, *whole.values()}
+    unmapped = tuple(name for name in renamed if name not in there)
+    if renamed and len(unmapped) == len(renamed):
+        classes = some_of(list(dict.fromkeys(whole[name] for name in ordered)), _MOST_NAMES)
+        what = f"none of its {len(renamed):,} names is that of a class, such as {unmapped[0]!r}"
+        raise SourceError("--class-map", what, f"classes are {classes}")
+    names = {name: renamed.get(name, renamed.get(whole[name], whole[name])) for name in ordered}
+    return names, unmapped
+
+
+def _check_known(
+    keys: Sequence[str],
+    column: Coded[Cell],
+    split: Mapping[Cell, tuple[str, ...]],
+    names: Mapping[str, str],
+    classes: Sequence[str],
+) -> None:
+    for row, cell in column.firsts().items():
+        for raw in split[cell]:
+            if (name := names[raw]) not in classes:
+                number = sum(
+                    count * [names[one] for one in split[other]].count(name)
+                    for other, count in column.counts().items()
+                )
+                what = f"label {name!r} ({number:,} images) is not among --classes"
+                raise SourceError(keys[row], what, f"known are {some_of(classes, _MOST_NAMES)}")

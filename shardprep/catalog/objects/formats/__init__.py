@@ -1,0 +1,1 @@
+"""A module for each annotation format: document to boxes, masks and class names."""

@@ -1,0 +1,135 @@
+"""Annotation documents to images: by names that they state, or by their own names and folders."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from shardprep.catalog.objects.detect_by_name import IMAGE_FOLDER
+from shardprep.catalog.splits import folder_splits, given_split
+from shardprep.catalog.tables.row_matching import AmbiguousIdError
+from shardprep.errors import SourceError
+from shardprep.image.signatures import IMAGE_SUFFIXES
+from shardprep.source.names import composed, without_archive_suffix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from shardprep.catalog.tables.row_matching import KeyIndex
+
+_MOST_FOLDERS = 8
+"""Number of names of folders of images, and of folders of a split, that are tried; and of folders
+up to which all are known by heart."""
+_ABSOLUTE = re.compile(r"^([A-Za-z]:)?/|(^|(?<=/))\.{1,2}/")
+"""Beginning of an absolute path, and steps up or nowhere, which mean nothing in a source."""
+
+
+class Pairing:
+    """The search for the image that a document means.
+
+    Beside the document itself images are looked for where its path has a folder of images instead
+    of one of its own (`labels/a/1.txt`, `images/a/1.jpg`), then by the last folders of the path,
+    then by the name alone. An image of another split is never meant.
+    """
+
+    def __init__(self, index: KeyIndex) -> None:
+        """Take the keys of all images."""
+        self._index = index
+        self._paths = sorted({composed(key.rpartition("/")[0]) for key in index.keys})
+        self._all_paths = "".join(f"/{path}/\n" for path in self._paths[:_MOST_FOLDERS])
+        names = {name for path in self._paths for name in path.split("/")}
+        is_image = (n for n in sorted(names) if IMAGE_FOLDER.fullmatch(without_archive_suffix(n)))
+        self._image_folders = list(is_image)[:_MOST_FOLDERS]
+        self._splits = folder_splits(index.keys)
+        self.documents: dict[int, str] = {}
+        """Key of the one document of each image that is claimed."""
+        self._places: dict[tuple[str, str], tuple[str | None, list[str]]] = {}
+
+    def find(self, name: str, document: str, split: str = "") -> int | None:
+        """Return the position of the one image that a document calls `name`; None without one.
+
+        Args:
+            name: a path or a name, with or without extension; folders that are not there do not
+                matter, nor does another extension of images.
+            document: key of the document.
+            split: split of the images that the document is about, "" for any.
+
+        Raises:
+            AmbiguousIdError: several images are as near.
+
+        """
+        path = name.replace("\\", "/")
+        if "/" in path:
+            path = _ABSOLUTE.sub("", path)
+        base = path.rpartition("/")[2]
+        bare, _, suffix = base.rpartition(".")
+        names = [path, base]
+        if f".{suffix.lower()}" in IMAGE_SUFFIXES:  # it may be stored in another format since
+            names += [f"{path.rpartition('/')[0]}/{bare}".lstrip("/"), bare]
+        for one in dict.fromkeys(names):
+            image = self._find(one, document, split)
+            if image is not None:
+                return image
+        return None
+
+    def claim(
+        self, image: int, document: str, hint: str = "leave one of them out of the source"
+    ) -> None:
+        """Note that a document is the one of an image.
+
+        Raises:
+            SourceError: another document is.
+
+        """
+        if (other := self.documents.setdefault(image, document)) != document:
+            what = f"and {other} are both of {self._index.keys[image]}"
+            raise SourceError(document, what, hint)
+
+    def _find(self, path: str, document: str, split: str) -> int | None:
+        folder = composed(document.rpartition("/")[0])
+        if (folder, split) not in self._places:
+            meant = split or given_split(folder.split("/"))
+            self._places[folder, split] = meant, self._ways(folder, meant)
+        meant, places = self._places[folder, split]
+        several: Sequence[int] = ()
+        for place in places:
+            found = self._index.find(f"{place}/{path}" if place else path)
+            if meant:
+                found = [i for i in found if self._splits[i] in (None, meant)]
+            if len(found) == 1:
+                return found[0]
+            several = several or found
+        if several:
+            one, two = self._index.keys[several[0]], self._index.keys[several[1]]
+            hint = "leave out one of them, with --exclude or --root"
+            raise AmbiguousIdError(document, f"{path!r} fits several images: {one} and {two}", hint)
+        return None
+
+    def _ways(self, folder: str, split: str | None) -> list[str]:
+        """Return the folders in which the images of a document may lie, the nearest first."""
+        names = folder.split("/") if folder else []
+        ways = [names]
+        for i in reversed(range(len(names))):
+            ways += [[*names[:i], other, *names[i + 1 :]] for other in self._image_folders]
+            ways.append([*names[:i], *names[i + 1 :]])
+        ways += [names[i:] for i in range(1, len(names))]
+        paths = ["/".join(way) for way in ways if way]
+        if split:
+            of_split = (path for path in self._paths if given_split(path.split("/")) == split)
+            paths += list(of_split)[:_MOST_FOLDERS]
+        if len(self._paths) <= _MOST_FOLDERS:  # no image lies where no folder is
+            paths = [path for path in paths if f"/{path}/" in self._all_paths]
+        return list(dict.fromkeys([*paths, ""]))
+
+
+def stem(key: str) -> str:
+    """Return the name of a file without folders and extension, in form NFC."""
+    return composed(key.rpartition("/")[2].rpartition(".")[0])
+
+
+def num_named(index: KeyIndex, keys: Iterable[str]) -> tuple[int, int]:
+    """Return how many images outside of a test split documents are named as, and how many are."""
+    stems = {stem(key) for key in keys}
+    train = [k for k, s in zip(index.keys, folder_splits(index.keys), strict=True) if s != "test"]
+    considered = train or index.keys
+    return sum(stem(key) in stems for key in considered), len(considered)

@@ -1,0 +1,168 @@
+"""COCO's panoptic sets: a document of segments, and a folder of its name with their masks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardprep.catalog.objects.find_documents import ENOUGH, Sign
+from shardprep.catalog.objects.formats.coco_document import is_coco, is_panoptic, stated_names
+from shardprep.catalog.objects.formats.pairing import num_named, stem
+from shardprep.catalog.objects.known_formats import box_files
+from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.errors import SourceError, shown, some_of
+from shardprep.image.annotation_types import Segment
+from shardprep.source.names import composed, without_archive_suffix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shardprep.catalog.objects.parsed import Found
+    from shardprep.catalog.tables.metadata_files import Documents
+    from shardprep.image.annotation_types import Annotation
+    from shardprep.recipe.recipe import Recipe
+    from shardprep.source.members import Member
+
+_MOST_DOCUMENTS = 16
+"""Number of JSON documents with a folder of their name that are looked into."""
+_MOST_SHOWN = 80
+"""Characters of a name in an error."""
+
+
+class SegmentMasks(NamedTuple):
+    """The masks of one document, in a folder of its name."""
+
+    members: Sequence[Member]
+    names: KeyIndex
+    """Their keys."""
+
+
+def segment_masks(
+    recipe: Recipe, members: Sequence[Member], documents: Documents
+) -> dict[str, SegmentMasks]:
+    """Return the masks of the panoptic documents that `--boxes` and `--masks` name, by their key.
+
+    Raises:
+        SourceError: there is no such document.
+
+    """
+    options = {o for o in (recipe.boxes, recipe.masks) if o.startswith("coco:")}
+    found: dict[str, SegmentMasks] = {}
+    for file in dict.fromkeys(file for option in sorted(options) for file in box_files(option)):
+        folder = _named_as(file, members)
+        if folder:
+            key, data = documents.find(file)
+            if is_panoptic(data):
+                masks = [m for m in folder if _is_below(m, key)] or folder
+                found[key] = SegmentMasks(masks, KeyIndex([member.key for member in masks]))
+    return found
+
+
+def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Documents) -> Recipe:
+    """Return the recipe with the panoptic documents by name that `--masks coco` means.
+
+    It is as it was where a document of polygons or run lengths is in the source as well.
+    """
+    if recipe.masks != "coco":
+        return recipe
+    texts = documents.members(".json")
+    near = [member for member in texts if _named_as(member.key, members)]
+    keys = [member.key for member in near if is_panoptic(documents.read(member.key))]
+    if not keys or any(is_coco(documents.read(one.key)) for one in texts if one.key not in keys):
+        return recipe
+    masks = f"coco:{','.join(keys)}"
+    return replace(recipe, masks=masks, boxes=masks if recipe.boxes == "coco" else recipe.boxes)
+
+
+def _named_as(document: str, members: Sequence[Member]) -> list[Member]:
+    """Return the members in a folder that is called as a document, less its extension."""
+    name = stem(document)
+    near = [member for member in members if name in composed(member.key)]
+    return [
+        member
+        for member in near
+        if name in map(without_archive_suffix, composed(member.key).split("/")[:-1])
+    ]
+
+
+def _is_below(member: Member, document: str) -> bool:
+    folder = document.rpartition("/")[0]
+    return not folder or member.key.startswith(f"{folder}/")
+
+
+def masks_of_segments(
+    found: Found, masks: Mapping[str, SegmentMasks], num_images: int
+) -> list[tuple[Member, ...]]:
+    """Return the mask file of each image, as the documents name it.
+
+    Raises:
+        SourceError: no image has one, or several files are called as one.
+
+    """
+    of_image: list[tuple[Member, ...]] = [()] * num_images
+    for image, (document, name) in found.segments.items():
+        of_document = masks.get(document)
+        positions = of_document.names.find(name) if of_document is not None else ()
+        if of_document is not None and len(positions) > 1:
+            one, two = (of_document.members[i].key for i in positions[:2])
+            raise SourceError(document, f"{shown(name, _MOST_SHOWN)!r} fits {one} and {two}")
+        if of_document is not None and positions:
+            of_image[image] = (of_document.members[positions[0]],)
+    if found.segments and not any(of_image):
+        document, name = next(iter(found.segments.values()))
+        what = f"none of its masks, such as {shown(name, _MOST_SHOWN)}, is in the source"
+        raise SourceError(document, what, f"they belong in a folder {stem(document)} beside it")
+    return of_image
+
+
+def with_segments(found: Found, panoptic: Found) -> Found:
+    """Return the objects of a document with the segments of a panoptic one, as areas.
+
+    An image is listed where both list it. Classes of objects keep their indices; those of segments
+    alone come behind.
+    """
+    names = tuple(dict.fromkeys((*found.names, *panoptic.names)))
+    number = [names.index(name) for name in panoptic.names]
+    annotations: list[Annotation | None] = []
+    for one, other in zip(found.annotations, panoptic.annotations, strict=True):
+        if one is None or other is None:
+            annotations.append(None)
+            continue
+        things = zip(other.outlines, other.labels, strict=True)
+        parts = (*((o, at) for o, at in things if isinstance(o, Segment)), *other.areas)
+        areas = tuple((segment, number[at]) for segment, at in parts)
+        annotations.append(replace(one, areas=areas, fault=one.fault or other.fault))
+    return replace(
+        found,
+        annotations=annotations,
+        names=names,
+        how=f"{found.how}; {panoptic.how}",
+        documents=(*found.documents, *panoptic.documents),
+        without_image={**dict.fromkeys(panoptic.without_image, 0), **found.without_image},
+        segments=panoptic.segments,
+        findings=[*found.findings, *panoptic.findings],
+    )
+
+
+def panoptic_signs(index: KeyIndex, documents: Documents, members: Sequence[Member]) -> list[Sign]:
+    """Return the sign of panoptic documents that name half of the images and of their masks."""
+    names: list[str] = []
+    keys: list[str] = []
+    taken: set[str] = set()
+    for member in documents.members(".json")[:_MOST_DOCUMENTS]:
+        masks = _named_as(member.key, members)
+        if not masks:
+            continue
+        key, data = documents.find(member.key)
+        stated = stated_names(data) if is_panoptic(data) else []
+        stems = set(map(stem, stated))
+        if stated and sum(stem(mask.key) in stems for mask in masks) >= ENOUGH * len(masks):
+            keys.append(key)
+            names += stated
+            taken.update(mask.key for mask in masks)
+    images = KeyIndex([key for key in index.keys if key not in taken])
+    named, total = num_named(images, names) if keys and images.keys else (0, 0)
+    if not total or named < ENOUGH * total:
+        return []
+    how = f"{some_of(keys, 2)}: COCO's panoptic masks, of {named:,} of {total:,} images"
+    return [Sign(f"coco:{','.join(keys)}", how)]

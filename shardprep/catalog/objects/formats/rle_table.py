@@ -1,0 +1,252 @@
+"""Tables of run lengths, as Kaggle has them: `rle:FILE:ID:RLE[:LABEL]`.
+
+A cell holds pairs of start and length, counted from 1, in one of three orders that no table names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, get_args
+
+import numpy as np
+
+from shardprep.catalog.objects.formats.box_format import image_size
+from shardprep.catalog.objects.formats.box_table import ONE_CLASS, split_files
+from shardprep.catalog.objects.object_table import NO_BOX, ObjectTable
+from shardprep.catalog.objects.parsed import Found
+from shardprep.catalog.tables.row_matching import find_ids, row_ids
+from shardprep.errors import RecipeError, SourceError
+from shardprep.image.annotation_types import RunOrder, Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from shardprep.catalog.tables.metadata_files import Documents
+    from shardprep.catalog.tables.row_matching import KeyIndex
+    from shardprep.catalog.tables.table import Table
+    from shardprep.source.byte_range import Extent
+
+    Pairs = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+_NO_RUNS = ("", "-1")
+"""Cells of images without an object."""
+_SAMPLE_IMAGES = 100
+"""Number of images, whose sides differ, from which the order is told."""
+_SAMPLE_ROWS = 500
+"""Number of rows, about, from which ids and relative starts are told."""
+_MOST_LETTERS = 1 << 20
+"""Characters of a cell from which the order is told; longer ones are rare, and slow."""
+_MOST_PIXELS = 1 << 26
+"""Pixels of an image from which the order is told."""
+_RUNS = re.compile(r"\d+ +\d+( +\d+ +\d+)* *")
+"""A cell of run lengths."""
+_CLASS_COLUMNS = ("classid", "class_id", "class", "label", "category")
+_WORDS = {
+    "column": "down each column",
+    "row": "along each row",
+    "relative": "down each column, starts relative to the run before",
+}
+
+
+class RunRule(NamedTuple):
+    """The parts of "rle:FILE,FILE…:ID:RLE:LABEL"."""
+
+    files: tuple[str, ...]
+    id_column: str
+    run_column: str
+    label_column: str = ""
+
+
+class _Objects(NamedTuple):
+    """The rows of a table."""
+
+    cells: list[str]
+    ids: list[str]
+    labels: list[str]
+    """Class names; [] without any."""
+    how: str
+
+
+def parse_run_rule(argument: str) -> RunRule:
+    """Return the parts of what follows "rle:"."""
+    file, *columns = split_files(argument)
+    if not file or len(columns) not in (2, 3) or not all(columns):
+        what = f"{argument!r} is not FILE:ID:RLE or FILE:ID:RLE:LABEL"
+        raise RecipeError("--masks rle", what, "as in rle:train.csv:ImageId:EncodedPixels")
+    return RunRule(tuple(file.split(",")), *columns)
+
+
+def read_runs(
+    rule: RunRule,
+    index: KeyIndex,
+    documents: Documents,
+    extents: Sequence[Extent],
+    order: RunOrder | None = None,
+) -> Found:
+    """Return the masks of a table; a row is an object, and several rows may be of one image.
+
+    Args:
+        rule: table and columns.
+        index: the images.
+        documents: finds the table.
+        extents: the bytes of the images, whose sizes tell the order.
+        order: of the runs; None to tell it from the data.
+
+    Raises:
+        SourceError: the table or a column is not there, no id fits an image, or one fits several.
+
+    """
+    table = documents.table(rule.files)
+    objects = _objects(table, rule, index)
+    images = {text: index.find_one(text, table.name) for text in dict.fromkeys(objects.ids)}
+    if all(found is None for found in images.values()):
+        what = f"no id of column {rule.id_column!r} is that of an image, such as {objects.ids[:1]}"
+        raise SourceError(table.name, what, f"a key looks like {index.keys[0]}")
+    findings: list[str] = []
+    if order is None:
+        of_image: defaultdict[int, list[str]] = defaultdict(list)
+        for text, cell in zip(objects.ids, objects.cells, strict=True):
+            found = images[text]
+            if found is not None and cell not in _NO_RUNS:
+                of_image[found].append(cell)
+        order, why = tell_order(of_image, lambda image: image_size(extents[image]))
+        if why:
+            findings.append(why)
+    found_objects = ObjectTable(len(index.keys))
+    labels = objects.labels or [ONE_CLASS] * len(objects.ids)
+    numbers = {label: found_objects.number_of(label) for label in dict.fromkeys(labels)}
+    names, labels_of = found_objects.natural_names()
+    missing = {text: 0 for text, image in images.items() if image is None}
+    for text, cell, label in zip(objects.ids, objects.cells, labels, strict=True):
+        image = images[text]
+        if image is None:
+            missing[text] += cell not in _NO_RUNS
+            continue
+        found_objects.list_image(image)
+        if cell not in _NO_RUNS:
+            found_objects.add(image, NO_BOX, numbers[label], outline=Runs(cell, order))
+    return Found(
+        annotations=found_objects.annotations(labels_of),
+        names=names,
+        how=f"run lengths {_WORDS[order]}, {table.name}, {objects.how}",
+        documents=tuple(name for name, _ in table.parts) or (table.name,),
+        without_image=missing,
+        findings=findings,
+    )
+
+
+def _objects(table: Table, rule: RunRule, index: KeyIndex) -> _Objects:
+    """Return ids, cells and labels of all rows; "x.jpg_3" is the id x.jpg and the class 3."""
+    title, texts = row_ids(table, rule.id_column)
+    place = table.column(rule.run_column)
+    ids, cells = list(texts), list(table.cells(place))
+    how = f"column {table.header[place]!r} by {title!r}"
+    if rule.label_column:
+        column = table.column(rule.label_column)
+        table.check_quotes(table.header[column])
+        labels = list(table.cells(column))
+        return _Objects(cells, ids, labels, f"{how}, classes by {table.header[column]!r}")
+    sample = ids[:: max(1, len(ids) // _SAMPLE_ROWS)]
+    if not any(index.find(text) for text in sample):
+        parts = [text.rpartition("_") for text in sample]
+        if any(index.find(before) for before, _, _ in parts):
+            split = [text.rpartition("_") for text in ids]
+            return _Objects(
+                cells, [s[0] for s in split], [s[2] for s in split],
+                f"{how}, which ends in the class",
+            )  # fmt: skip
+    return _Objects(cells, ids, [], how)
+
+
+def tell_order(
+    cells: Mapping[int, Sequence[str]], size_of: Callable[[int], tuple[int, int] | None]
+) -> tuple[RunOrder, str]:
+    """Return the order of runs, and a remark for the user where the data do not tell it.
+
+    Starts that fall back behind the end of the run before are relative. Else the order is that in
+    which more of the pixels go on in the next column or row.
+
+    Args:
+        cells: image → its run lengths as text.
+        size_of: returns height and width of an image, None where they are not known.
+
+    """
+    sample = list(cells)[:: max(1, len(cells) // _SAMPLE_ROWS)]
+    several = [
+        pairs
+        for image in sample
+        for text in cells[image]
+        if (pairs := _pairs(text)) is not None and len(pairs) > 1
+    ]
+    num_back = sum(bool((p[1:, 0] < p[:-1].sum(axis=1)).any()) for p in several)
+    if num_back * 2 > len(several):
+        return "relative", ""
+    scores = {"column": 0, "row": 0}
+    num_told = num_tried = 0
+    for image, texts in cells.items():
+        if num_told == _SAMPLE_IMAGES or num_tried == 2 * _SAMPLE_IMAGES:
+            break
+        num_tried += 1
+        size = size_of(image)
+        if size is None or size[0] == size[1] or size[0] * size[1] > _MOST_PIXELS:
+            continue
+        num_told += 1
+        for text in texts:
+            pairs = _pairs(text)
+            if pairs is not None:
+                for name, step in zip(scores, size, strict=True):
+                    scores[name] += _num_neighbours(pairs, step, size[0] * size[1])
+    if scores["column"] == scores["row"]:
+        why = "all images are square" if num_told == 0 else "both orders fit alike"
+        return "column", f"run lengths are read down each column: {why}; --rle row reads rows"
+    best = max(scores, key=lambda name: scores[name])
+    (order,) = (one for one in get_args(RunOrder) if one == best)
+    return order, ""
+
+
+def _num_neighbours(pairs: Pairs, step: int, num_pixels: int) -> int:
+    """Return how many pixels in runs have one `step` pixels on that is in a run too."""
+    ends = pairs.sum(axis=1)
+    if pairs[:, 0].min() < 1 or ends.max() > num_pixels + 1:
+        return 0
+    marks = np.zeros(num_pixels + 1, np.int32)
+    np.add.at(marks, pairs[:, 0] - 1, 1)
+    np.add.at(marks, ends - 1, -1)
+    inside = np.cumsum(marks)[:-1] > 0
+    return int(np.count_nonzero(inside[:-step] & inside[step:]))
+
+
+def _pairs(text: str) -> Pairs | None:
+    """Return starts and lengths, int64[n, 2]; None where a cell is not such pairs."""
+    if len(text) > _MOST_LETTERS:
+        return None
+    try:
+        numbers = np.array(text.split(), np.int64)
+    except (ValueError, OverflowError):
+        return None
+    if len(numbers) == 0 or len(numbers) % 2 or numbers.min() < 0 or numbers.max() > _MOST_PIXELS:
+        return None
+    return numbers.reshape(-1, 2)
+
+
+def runs_in(table: Table, index: KeyIndex) -> tuple[str, str] | None:
+    """Return the value of `--masks` that reads a table of run lengths, and how it is one."""
+    rows = table.rows[:: max(1, len(table.rows) // _SAMPLE_ROWS)]
+    for place, title in enumerate(table.header):
+        cells = [row[place] for row in rows if row[place] not in _NO_RUNS]
+        if not cells or not all(len(cell.split()) > 1 and _RUNS.fullmatch(cell) for cell in cells):
+            continue
+        try:
+            id_column = find_ids(index, table)
+        except SourceError:
+            halves = [[c.rpartition("_")[0] for c in row] for row in rows]
+            try:
+                id_column = find_ids(index, replace(table, rows=halves))
+            except SourceError:
+                return None
+        others = [name for name in table.header if name.lower() in _CLASS_COLUMNS]
+        option = ":".join(["rle", table.name, id_column, title, *others[:1]])
+        return option, f"{table.name}: run lengths in column {title!r}"
+    return None

@@ -1,0 +1,1 @@
+"""Masks that are image files: found, recognised and read."""

@@ -1,0 +1,278 @@
+"""Mask files to images, by a pattern of their names: `masks/{stem}_mask.png`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardprep.catalog.filters import matched
+from shardprep.catalog.objects.detect_by_name import class_files, masks_by_folder
+from shardprep.catalog.objects.formats.pairing import Pairing, stem
+from shardprep.catalog.objects.formats.panoptic import segment_masks
+from shardprep.catalog.objects.rules import (
+    NAMES,
+    PATTERN_HINT,
+    Field,
+    check_pattern,
+    parse_masks_rule,
+    regular_expression,
+)
+from shardprep.catalog.patterns import Pattern
+from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
+from shardprep.errors import SourceError, shown
+from shardprep.source.listing import Skipped
+from shardprep.source.members import Members
+from shardprep.source.names import composed
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from shardprep.catalog.objects.formats.panoptic import SegmentMasks
+    from shardprep.catalog.tables.metadata_files import Documents
+    from shardprep.recipe.recipe import Recipe
+    from shardprep.source.members import Member
+
+_MOST_SHOWN = 160
+"""Characters of a key in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskFiles:
+    """The mask files of a source."""
+
+    of_image: dict[str, list[str]]
+    """Key of an image → keys of its masks, in their order."""
+    without_image: list[str]
+    """Keys of masks that belong to no image."""
+    class_of: dict[str, str] = field(default_factory=dict)
+    """Key of a mask → name of its class, where the pattern has `{class}`."""
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys of all masks."""
+        return {key for keys in self.of_image.values() for key in keys}.union(self.without_image)
+
+
+class MasksBeside(NamedTuple):
+    """The images of a source, without the masks beside them."""
+
+    images: Members
+    files: MaskFiles | None = None
+    """The masks of each image, where a pattern finds them."""
+    members: Mapping[str, Member] = {}
+    """Key of a mask → its member."""
+    skipped: list[Skipped] = []  # noqa: RUF012 - never changed
+    """Masks that no image has."""
+    segments: Mapping[str, SegmentMasks] = {}
+    """Key of a panoptic document → its masks."""
+    classes: Mapping[str, Member] = {}
+    """Key of a mask of numbered objects → the file with the classes of its pixels."""
+
+    def of(self, image: str) -> list[Member]:
+        """Return the masks of an image, in the order of their keys."""
+        keys = self.files.of_image.get(image, ()) if self.files is not None else ()
+        return [self.members[key] for key in keys]
+
+    @property
+    def class_of(self) -> Mapping[str, str]:
+        """Key of a mask → name of its class; {} where names of masks do not say it."""
+        return {} if self.files is None else self.files.class_of
+
+    def unused(self, images: Collection[str], masks: Collection[str]) -> list[Skipped]:
+        """Return the masks of images that are left out, and of segments that are not stored."""
+        segments = {m.key: m for several in self.segments.values() for m in several.members}
+        idle = [_skipped(m, "a mask that is not stored") for m in segments.values()]
+        idle = [one for one in idle if one.key not in masks]
+        of_image = {} if self.files is None else self.files.of_image
+        lost = [key for image, keys in of_image.items() if image not in images for key in keys]
+        return idle + [_skipped(self.members[key], "a mask of an image left out") for key in lost]
+
+
+def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
+    """Return mask files but for some."""
+    of_image = {image: [k for k in keys if k not in out] for image, keys in files.of_image.items()}
+    rest = [key for key in files.without_image if key not in out]
+    return MaskFiles(
+        {image: keys for image, keys in of_image.items() if keys}, rest, files.class_of
+    )
+
+
+def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> MasksBeside:
+    """Return the images among the members, and the masks that the recipe says or that look so.
+
+    Without a pattern, folders that look like those of masks are left out if boxes are stored, and
+    are images like all others if none are. `--exclude` leaves masks out as it does images.
+    """
+    rule = parse_masks_rule(recipe.masks)
+    segments = segment_masks(recipe, members, documents)
+    if rule.kind != "pattern" and not recipe.is_annotated and not segments:
+        return MasksBeside(members)
+    colours = {member.key for masks in segments.values() for member in masks.members}
+    by_key = {member.key: member for member in members if member.key not in colours}
+    masks = masks_by_folder(list(by_key)) if recipe.is_annotated else {}
+    others = {key for keys in masks.values() for key in keys}
+    if rule.kind != "pattern":
+        skipped = [_skipped(by_key[key], "looks like a mask") for key in sorted(others)]
+        images = [member for key, member in by_key.items() if key not in others]
+        return MasksBeside(Members.of(images), skipped=skipped, segments=segments)
+    files = pair_masks(list(by_key), rule.argument, others)
+    used = files.keys
+    classes = class_files(used, by_key) if recipe.instances else {}
+    others.update(classes.values())
+    both = sorted(used.union(classes.values()))
+    matches = matched(both, recipe.exclude, "--exclude")
+    out = {key for key, is_out in zip(both, matches, strict=True) if is_out}
+    files = _without(files, out)
+    skipped = [_skipped(by_key[key], "matched by --exclude") for key in sorted(out)]
+    skipped += [_skipped(by_key[key], "a mask without its image") for key in files.without_image]
+    skipped += [_skipped(by_key[key], "looks like a mask") for key in sorted(others - used - out)]
+    images = [m for key, m in by_key.items() if key not in used and key not in others]
+    by_mask = {key: by_key[key] for key in used}
+    of_classes = {key: by_key[file] for key, file in classes.items() if file not in out}
+    return MasksBeside(Members.of(images), files, by_mask, skipped, segments, of_classes)
+
+
+def _skipped(member: Member, reason: str) -> Skipped:
+    return Skipped(member.key, reason, member.extent.num_bytes)
+
+
+def pair_masks(keys: Sequence[str], pattern: str, no_images: Collection[str] = ()) -> MaskFiles:
+    """Return which of the keys are masks, and of which of the others.
+
+    Every key whose end the pattern fits, regardless of case, is a mask and no image. `{stem}` is
+    the name of the image without its extension, `{name}` with it, `{id}` the same or the name of a
+    folder that holds one image, `{dir}` the path of the image's folder, `{class}` the name of a
+    class; * stands for anything in a name, ** for any folders as well. `{stem[:-4]}` is the name
+    without its last four letters, `{stem:(.+)_rgb}` the group of an expression that is searched in
+    it. Where several images have the name, the nearest is meant, as `Pairing` has it. `no_images`
+    are masks of another kind.
+
+    Raises:
+        RecipeError: the pattern is none.
+        SourceError: it fits no file, or all, or no mask has an image, or one has several.
+
+    """
+    check_pattern(pattern)
+    masks, fields = _matches(keys, pattern)
+    if not masks:
+        example = shown(keys[0], _MOST_SHOWN)
+        raise SourceError("--masks", f"no file is called {pattern}", f"a key looks like {example}")
+    images = [key for key in keys if key not in masks and key not in no_images]
+    if not images:
+        raise SourceError("--masks", f"{pattern} fits every image of the source", PATTERN_HINT)
+    search = _Search(images, pattern, fields)
+    of_image: defaultdict[str, list[str]] = defaultdict(list)
+    without: list[str] = []
+    for key, values in masks.items():
+        found = search.image_of(key, values)
+        if found is None:
+            without.append(key)
+        else:
+            of_image[images[found]].append(key)
+    if not of_image:
+        mask, image = shown(without[0], _MOST_SHOWN), shown(images[0], _MOST_SHOWN)
+        what = f"no image belongs to {mask} or any other of {len(without):,} files {pattern}"
+        raise SourceError("--masks", what, f"an image looks like {image}")
+    classes = {key: values["class"] for key, values in masks.items() if "class" in values}
+    return MaskFiles(dict(of_image), without, classes)
+
+
+def _matches(
+    keys: Sequence[str], pattern: str
+) -> tuple[dict[str, dict[str, str]], dict[str, Field]]:
+    """Return what each field stands for in the keys that a pattern fits, and the fields by name."""
+    text, fields = regular_expression(composed(pattern))
+    plain = [composed(key) for key in keys]
+    found: dict[str, dict[str, str]] = {}
+    for name in fields:
+        searched = [composed(key) for key in found] if found else plain
+        groups = Pattern(text, "--masks", pattern, group=name, is_whole=True).search(searched)
+        if not found:
+            found = {k: {} for k, group in zip(keys, groups, strict=True) if group is not None}
+            groups = [group for group in groups if group is not None]
+        for values, group in zip(found.values(), groups, strict=True):
+            values[name] = group or ""
+    return found, fields
+
+
+class _Search:
+    """The search for the image of a mask."""
+
+    def __init__(self, images: Sequence[str], pattern: str, fields: Mapping[str, Field]) -> None:
+        """Take the keys of images. Those whose name lacks a part that a field wants are not found.
+
+        A pattern with parts is looked for among keys that are called by these parts alone.
+        """
+        self._images = images
+        named = sorted(
+            (group for group, field in fields.items() if field.name in NAMES),
+            key=lambda group: NAMES.index(fields[group].name),
+        )
+        has_parts = any(fields[group].is_part for group in named)
+        self._named = (
+            [group for group in named if fields[group].text != "id"] if has_parts else named[:1]
+        )
+        self._below: dict[str, list[int]] | None = None
+        self._numbers: Sequence[int] = range(len(images))
+        self._parts: list[str] = []
+        keys = images
+        if has_parts:
+            parts = [_parts(images, fields[group], pattern) for group in self._named]
+            rows = [(i, row) for i, row in enumerate(zip(*parts, strict=True)) if None not in row]
+            self._numbers = [i for i, _ in rows]
+            self._parts = ["|".join(map(str, row)) for _, row in rows]
+            folders = (images[i].rpartition("/") for i in self._numbers)
+            pairs = zip(folders, self._parts, strict=True)
+            keys = [f"{folder}{slash}{part}.image" for (folder, slash, _), part in pairs]
+        self._pairing = Pairing(KeyIndex(keys))
+
+    def image_of(self, mask: str, values: Mapping[str, str]) -> int | None:
+        """Return the position of the image of a mask; SourceError where several are as near."""
+        name = "|".join(values[group] for group in self._named)
+        folder = values.get("dir")
+        if not name:
+            return self._only(folder or "", mask, is_deep=False)
+        path = f"{folder}/{name}" if folder else name
+        try:
+            found = self._pairing.find(path, mask)
+        except AmbiguousIdError:
+            same = [i for i, part in zip(self._numbers, self._parts, strict=False) if part == name]
+            if len(same) < 2:
+                raise
+            raise self._several(mask, "its name fits", same, "say more of the name") from None
+        folders = composed(mask).split("/")[:-1]
+        if found is None and folder is None and "id" in self._named and name in folders:
+            depth = len(folders) - folders[::-1].index(name)
+            return self._only("/".join(folders[:depth]), mask, is_deep=True)
+        return None if found is None else self._numbers[found]
+
+    def _several(self, mask: str, of: str, found: Sequence[int], hint: str) -> SourceError:
+        one, two = (shown(self._images[i], _MOST_SHOWN) for i in found[:2])
+        what = f"{of} several images: {one} and {two}"
+        return SourceError(shown(mask, _MOST_SHOWN), what, hint)
+
+    def _only(self, folder: str, mask: str, *, is_deep: bool) -> int | None:
+        """Return the one image in a folder, or also `is_deep` below it; None without any."""
+        if self._below is None:
+            below: defaultdict[str, list[int]] = defaultdict(list)
+            for i, key in enumerate(self._images):
+                parts = composed(key).split("/")[:-1]
+                below["/" + "/".join(parts)].append(i)
+                for depth in range(len(parts) + 1):
+                    below["/".join(parts[:depth])].append(i)
+            self._below = dict(below)
+        found = self._below.get(folder if is_deep else f"/{folder}", [])
+        if len(found) > 1:
+            raise self._several(mask, "its folder holds", found, "name them by {stem} or {name}")
+        return found[0] if found else None
+
+
+def _parts(images: Sequence[str], field: Field, pattern: str) -> list[str | None]:
+    """Return the part of each image's name that a field means."""
+    take = stem if field.name != "name" else _base_name
+    return field.parts([take(key) for key in images], pattern)
+
+
+def _base_name(key: str) -> str:
+    return composed(key.rpartition("/")[2])

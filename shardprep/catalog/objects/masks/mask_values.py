@@ -1,0 +1,342 @@
+"""The meaning of the values of mask files: told by a table, or by the masks themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shardprep.catalog.objects.formats.box_table import ONE_CLASS
+from shardprep.catalog.objects.formats.yolo import NameFile
+from shardprep.catalog.splits import parse_pairs
+from shardprep.errors import RecipeError, SourceError, some_of
+from shardprep.image.mask_decode import MaskError, decode_mask, value_counts
+from shardprep.source.byte_range import MemberError
+from shardprep.storage.text_file import CsvRows, decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from shardprep.catalog.tables.metadata_files import Documents
+    from shardprep.source.members import Member
+
+Colour = tuple[int, int, int]
+NONE = -1
+"""Index of what is of no class and ignored."""
+BACKGROUND = "background"
+"""Name of the class where no object is."""
+_NO_VALUE, _NO_WIDE_VALUE = 255, 65_535
+"""Values of pixels of no class in masks of class indices, in 8 and in 16 bits."""
+_BACKGROUNDS = re.compile(r"_?back[-_ ]?ground_?|bg", re.IGNORECASE)
+_NONED = re.compile(r"_?_?ignored?_?_?", re.IGNORECASE)
+_BINARY = ({0, 1}, {0, 255}, {0, 65_535})
+"""Values of masks that say where an object is, and no more."""
+_SAMPLE = 64
+"""Number of masks by which it is decided whether they are binary."""
+_DARK, _LIGHT, _BLURRED = 32, 223, 0.01
+"""Values of a JPEG below and above which a pixel is black or white, and the share between them."""
+_MOST_CLASSES = 1024
+"""Classes of masks without a table; more are ids of objects, or depths."""
+_MOST_VALUES = 64
+"""Number of values of a mask; a grey photograph has more."""
+_SHOWN_COLOURS = 8
+_NAME_FILE = re.compile(
+    r"(^|/)[^/]*(\.ya?ml|(class|label|palette|names|codes)[^/]*\.(csv|txt))$", re.IGNORECASE
+)
+"""Keys of documents that may name the values of masks."""
+_MOST_NAME_BYTES = 64 << 10
+"""Size in bytes of a document that is looked into for names."""
+_MOST_NAME_FILES = 16
+"""Number of documents that are looked into for names."""
+_NUM_THREADS = 2
+_COLOUR = re.compile(r"#([0-9a-fA-F]{6})|(\d{1,3})[ ,]+(\d{1,3})[ ,]+(\d{1,3})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskValues:
+    """The classes of mask files, and the value of each."""
+
+    names: tuple[str, ...]
+    values: Mapping[int, int] | Mapping[Colour, int] | None = None
+    """As in `AnnotationSpec`, but for `NONE`, which stands for `AnnotationSpec.ignore`."""
+    is_binary: bool = False
+    how: str = ""
+    present: list[tuple[int, ...]] = field(default_factory=list)
+    """Classes in each mask, where they are known; [] where not."""
+    findings: tuple[str, ...] = ()
+
+    @property
+    def background(self) -> int:
+        """Class index of the background, `NONE` where no class is called so."""
+        found = (i for i, name in enumerate(self.names) if _BACKGROUNDS.fullmatch(name))
+        return next(found, NONE)
+
+    def renamed(self, names: Mapping[str, str], classes: Sequence[str]) -> MaskValues:
+        """Return the same with other names, and only the given classes, in their order.
+
+        What is of no given class is ignored.
+        """
+        called = [names.get(name, name) for name in self.names]
+        if self.is_binary and len(classes) == 1:
+            classes = (BACKGROUND, *classes)
+        is_unnamed = self.is_unnamed and called == list(self.names)
+        if classes and len(classes) >= len(called) and is_unnamed:
+            called = list(classes)[: len(called)]
+        elif classes and self.is_binary and len(classes) == len(called):
+            called = list(classes)
+        ordered = tuple(classes) or tuple(dict.fromkeys(called))
+        if called == list(ordered[: len(called)]):
+            return replace(self, names=ordered)
+        place = {name: i for i, name in enumerate(ordered)}
+        if not place.keys() & set(called):
+            what = f"none of {some_of(ordered)} is a class of the masks"
+            raise SourceError("--classes", what, f"classes are {some_of(called, 10)}")
+        number = [place.get(name, NONE) for name in called]
+        old = {i: i for i in range(len(called))} if self.values is None else self.values
+        new: dict[Any, int] = {} if self.values else {_NO_VALUE: NONE}
+        new |= {value: NONE if at == NONE else number[at] for value, at in old.items()}
+        lost = [name for name in called if name not in place]
+        line = f"masks of {some_of(lost)} are ignored: not among --classes"
+        present = [tuple(sorted({number[i] for i in one} - {NONE})) for one in self.present]
+        findings = (*self.findings, *([line] if lost else []))
+        return replace(self, names=ordered, values=new, present=present, findings=findings)
+
+    def stored(self, ignore: int) -> Mapping[Any, int] | None:
+        """Return the values with `ignore`, that of an `AnnotationSpec`, for `NONE`."""
+        if self.values is None:
+            return None
+        return {value: ignore if at == NONE else at for value, at in self.values.items()}
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether classes are called by the values that they have in the masks."""
+        return self.values is None and self.names == tuple(map(str, range(len(self.names))))
+
+
+def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
+    """Return what `--mask-values` says: pairs, or a file of values or colours and names.
+
+    A file is a CSV of name, r, g, b or of value, name, has lines name:r,g,b, or is a YAML whose
+    names or classes are a list or a map. A class called "ignore" is none. `read` returns the bytes
+    of a file.
+    """
+    findings: list[str] = []
+    if "=" in text:
+        pairs: list[tuple[int | Colour, str]] = [(_value(v), name) for v, name in _pairs(text)]
+        how = "--mask-values"
+    else:
+        data, how = read(text), text
+        is_yaml = text.lower().endswith((".yaml", ".yml"))
+        pairs = [*_named(text, data).items()] if is_yaml else _parsed(decoded(data), text)
+    names = tuple(dict.fromkeys(name for _, name in pairs if not _NONED.fullmatch(name)))
+    if not names:
+        raise SourceError(how, "names no class", "write 0=background,1=object")
+    place = {name: i for i, name in enumerate(names)}
+    values: dict[Any, int] = {}
+    for value, name in pairs:
+        if value in values:
+            findings.append(f"{how}: {value} means two classes; {name} is left out")
+        values.setdefault(value, place.get(name, NONE))
+    if len({isinstance(value, tuple) for value in values}) > 1:
+        raise SourceError(how, "has values and colours", "masks have one or the other")
+    return MaskValues(names=names, values=values, how=how, findings=tuple(findings))
+
+
+NUMBERED = "values are 1 to n in each and n differs: numbers of objects"
+"""Words for masks that `are_numbers` is true of."""
+_MOST_CLASSES_IN_TURN = 2
+"""Highest value of masks with 1, or 1 and 2, that are not taken for numbers: an organ and a tumour
+in some of them."""
+
+
+def are_numbers(masks: Iterable[Collection[int]]) -> bool:
+    """Return whether values look like numbers of objects: 1 to n in each mask, and n differs.
+
+    `masks` are the values of each; 0 and the values of no class are not counted.
+    """
+    highest: set[int] = set()
+    for mask in masks:
+        number = _highest_number(mask)
+        if number is None:
+            return False
+        highest |= {number} - {0}
+    return len(highest) > 1 and max(highest) > _MOST_CLASSES_IN_TURN
+
+
+def _highest_number(mask: Collection[int]) -> int | None:
+    """Return n where the values of a mask are 1 to n, 0 where it is empty, else None."""
+    values = sorted(set(mask) - {0})
+    if values and values[-1] in (_NO_VALUE, _NO_WIDE_VALUE) and values[-1] != len(values):
+        values.pop()
+    if values and values[-1] != len(values):
+        return None
+    return len(values)
+
+
+def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents) -> bool:
+    """Return whether masks hold numbers of objects, as 64 show, that no document has as classes.
+
+    The first mask with other values ends the search: each takes a millisecond to decode.
+    """
+    seen = []
+    for mask in masks[:: max(1, -(-len(masks) // _SAMPLE))]:
+        one = look(mask, max_pixels)
+        if one is None:
+            continue
+        if one.colours or one.is_lossy or _highest_number(one.values) is None:
+            return False
+        seen.append(one.values)
+    if not are_numbers(seen):
+        return False
+    present = [tuple(values - {_NO_VALUE, _NO_WIDE_VALUE}) for values in seen]
+    return not naming_files(MaskValues(names=(), present=present), documents)
+
+
+def naming_files(found: MaskValues, documents: Documents) -> list[str]:
+    """Return the keys of documents that `--mask-values` could take to name the values of masks.
+
+    Such a document names every value that is in the masks.
+    """
+    present = {value for one in found.present for value in one}
+    members = documents.members(".yaml", ".yml", ".csv", ".txt")
+    likely = [one for one in members if _NAME_FILE.search(one.key)]
+    small = [one.key for one in likely if one.extent.num_bytes <= _MOST_NAME_BYTES]
+    keys = []
+    for key in small[:_MOST_NAME_FILES]:
+        with contextlib.suppress(SourceError, RecipeError):  # no table, or one of several so called
+            keys += [key] if present <= set(given_values(key, documents.read).values or {}) else []
+    return keys
+
+
+def _named(file: str, data: bytes) -> dict[int, str]:
+    return NameFile(file, data, ("names", "classes")).names
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    """Return the pairs of "1=pet,#ff0000=car", in which several values may have one name."""
+    return [pair for part in text.split(",") for pair in parse_pairs(part, "--mask-values").items()]
+
+
+def _value(text: str) -> int | Colour:
+    if match := _COLOUR.fullmatch(text.strip()):
+        red, green, blue = bytes.fromhex(match[1]) if match[1] else map(int, match.groups()[1:])
+        if max(red, green, blue) <= 255:
+            return red, green, blue
+    elif re.fullmatch(r"\d{1,5}", text.strip()) and int(text) <= 65_535:
+        return int(text)
+    what = f"{text!r} is neither a value of a pixel nor a colour such as #ff0000"
+    raise RecipeError("--mask-values", what, "write 1=pet,2=background,255=ignore")
+
+
+def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
+    """Return values and names in a class_dict.csv, a labelmap.txt or a CSV of value and name."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    by_colon = [line.split(":") for line in lines]
+    if all(len(parts) > 1 and _COLOUR.fullmatch(parts[1].strip()) for parts in by_colon):
+        return [(_value(parts[1]), parts[0].strip()) for parts in by_colon]
+    rows = CsvRows(f"{line}\n" for line in lines)
+    cells = [[cell.strip() for cell in row] for row in rows if len(row) > 1]
+    if rows.faults:
+        raise SourceError(file, next(iter(rows.faults.values())), "close the quote")
+    found: list[tuple[int | Colour, str]] = []
+    for row in cells:
+        numbers = [i for i, cell in enumerate(row) if re.fullmatch(r"\d{1,5}", cell)]
+        texts = [cell for i, cell in enumerate(row) if i not in numbers and cell]
+        if len(numbers) >= 3 and texts:
+            colour = ",".join(row[i] for i in numbers[-3:])
+            found.append((_value(colour), texts[0]))
+        elif len(numbers) == 1 and texts:
+            found.append((_value(row[numbers[0]]), texts[0]))
+        elif found:  # the first line may be a header
+            hint = "lines are name,r,g,b or value,name or name:r,g,b"
+            raise SourceError(file, f"has a line {','.join(row)!r}", hint)
+    if not found:
+        raise SourceError(file, "names no values of masks", "lines are name,r,g,b or value,name")
+    return found
+
+
+class Seen(NamedTuple):
+    """The values of one mask."""
+
+    values: frozenset[int]
+    """Empty for a mask of colours."""
+    colours: frozenset[Colour] = frozenset()
+    is_blurred: bool = False
+    """Whether it is black and white, as a JPEG keeps that."""
+    is_lossy: bool = False
+
+
+def told_values(masks: Sequence[Member], max_pixels: int, *, instances: bool = False) -> MaskValues:
+    """Return what the masks themselves say.
+
+    Masks of two values, told by 64 of them, are binary. Else values are numbers of objects, for
+    masks of `instances`; or class indices, and all masks are decoded for the highest.
+
+    Raises:
+        SourceError: masks are colours, or values are no class indices.
+
+    """
+    step = max(1, -(-len(masks) // _SAMPLE))
+    sample = {m.key: seen for m in masks[::step] if (seen := look(m, max_pixels)) is not None}
+    if not sample:
+        raise SourceError(masks[0].key, "this and other masks cannot be decoded")
+    for key, seen in sample.items():
+        if seen.colours:
+            colours = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in sorted(seen.colours)]
+            what = f"is a mask of colours, such as {some_of(colours, 3)}"
+            hint = f"say what they mean: --mask-values '{colours[0]}=NAME,…' or a file"
+            raise SourceError(key, what, hint)
+    values = frozenset[int]().union(*(seen.values for seen in sample.values()))
+    binary = any(values <= pair for pair in _BINARY)
+    if binary or all(seen.is_blurred or seen.values <= {0, 255} for seen in sample.values()):
+        how = f"black and white, as {len(sample):,} of them show"
+        return MaskValues(names=(BACKGROUND, ONE_CLASS), is_binary=True, how=how)
+    lossy = [key for key, seen in sample.items() if seen.is_lossy]
+    if lossy:
+        what = "is a JPEG, which blurs class indices"
+        raise SourceError(lossy[0], what, "use masks as PNG")
+    if instances:
+        return MaskValues(names=(ONE_CLASS,), how="numbers of objects")
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        all_seen = list(pool.map(lambda mask: look(mask, max_pixels), masks))
+    found = frozenset[int]().union(*(seen.values for seen in all_seen if seen))
+    is_wide = any(_NO_VALUE < value < _NO_WIDE_VALUE for value in found)
+    nothing = {_NO_WIDE_VALUE if is_wide else _NO_VALUE}
+    present = [tuple(sorted(seen.values - nothing)) if seen else () for seen in all_seen]
+    highest = max((one[-1] for one in present if one), default=0)
+    if highest >= _MOST_CLASSES:
+        what = f"masks have values up to {highest:,}: are they class indices?"
+        hint = "say what they mean with --mask-values, or --instances for numbers of objects"
+        raise SourceError("--masks", what, hint)
+    names = tuple(map(str, range(highest + 1)))
+    return MaskValues(names=names, how=f"class indices 0 to {highest:,}", present=present)
+
+
+def look(mask: Member, max_pixels: int) -> Seen | None:
+    """Return the values of a mask; None where it cannot be decoded: its image is rejected later."""
+    try:
+        pixels, is_lossy, _ = decode_mask(mask.extent.read(), max_pixels)
+    except (MemberError, MaskError, MemoryError):
+        return None
+    if pixels.ndim == 3:
+        colours = np.unique(pixels.reshape(-1, 3), axis=0)[:_SHOWN_COLOURS].tolist()
+        return Seen(frozenset(), frozenset((r, g, b) for r, g, b in colours))
+    counts = value_counts(pixels)
+    middle = int(counts[_DARK:_LIGHT].sum())
+    is_blurred = is_lossy and middle <= _BLURRED * pixels.size
+    return Seen(
+        frozenset(np.flatnonzero(counts).tolist()), is_blurred=is_blurred, is_lossy=is_lossy
+    )
+
+
+def are_masks(masks: Iterable[Member], max_pixels: int) -> bool:
+    """Tell whether images look like masks: one channel, and few values or two."""
+    seen = [look(mask, max_pixels) for mask in masks]
+    return bool(seen) and all(
+        one is not None and not one.colours and (one.is_blurred or len(one.values) <= _MOST_VALUES)
+        for one in seen
+    )

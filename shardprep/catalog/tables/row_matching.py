@@ -1,0 +1,279 @@
+"""Table rows to images: an id is a name or a path, with or without its extension."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from shardprep.catalog.splits import folder_splits
+from shardprep.errors import SourceError
+from shardprep.source.dictionary_column import Coded
+from shardprep.source.names import composed
+from shardprep.source.string_column import Texts, booleans, positions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from shardprep.catalog.tables.table import Table
+
+    Ints = NDArray[np.int64]
+
+SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
+"""Regular expression for the letters that a field such as {id[0:2]} names."""
+_FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
+_MOST_FOLDERS = 16
+"""Number of folders in an id that is looked for among others; one with more is alone."""
+_SAMPLE_ROWS = 500
+"""Number of rows, about, from which the column of ids is found."""
+
+
+class AmbiguousIdError(SourceError):
+    """An id of a table fits several images."""
+
+
+class KeyIndex:
+    """The keys of all images, and the search for those that an id fits.
+
+    All searches of a table together take time in proportion to its rows and the keys, however
+    many keys share a name.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        """Take the keys; they are indexed when an id is first looked for."""
+        self.keys = Texts.of(keys)
+        self._names = self.keys.composed()
+        """The keys as they are compared: names are equal in whatever form their accents are."""
+        self._by_folder: dict[tuple[str, int], dict[str, list[int]]] = {}
+
+    def find(self, text: str) -> Sequence[int]:
+        """Return the positions of all keys that the id fits; a path must be the end of the key.
+
+        Where a training set and a test set use the same names, training is meant. Of keys that
+        differ in the form of their accents alone, the one that is written as the id is meant.
+        """
+        path = text.replace("\\", "/").removeprefix("./").lstrip("/")
+        found = self._find(composed(path))
+        if len(found) < 2 or path.isascii():
+            return found
+        keys = {i: f"/{self.keys[i]}" for i in found}
+        same = [
+            i
+            for i, key in keys.items()
+            if key.endswith(f"/{path}") or key.rpartition(".")[0].endswith(f"/{path}")
+        ]
+        return same or found
+
+    def _find(self, path: str) -> Sequence[int]:
+        """Return the positions of all keys that a path in form NFC fits."""
+        folder, _, name = path.rpartition("/")
+        by_name, by_stem = self._by_name
+        named = by_name[name] if name in by_name else by_stem.get(name, ())
+        if isinstance(named, int):
+            lies_there = not folder or f"/{self._names[named]}".rpartition("/")[0].endswith(
+                f"/{folder}"
+            )
+            return (named,) if lies_there else ()
+        depth = folder.count("/") + 1 if folder else 0
+        if not named or depth > self._most_folders:
+            return ()
+        if (name, depth) not in self._by_folder:
+            self._by_folder[name, depth] = self._grouped(named, depth)
+        return self._by_folder[name, depth].get(folder, ())
+
+    def find_all(self, texts: Texts, where: str) -> Ints:
+        """Return the position of the one key that each id fits, −1 where there is none.
+
+        Raises:
+            AmbiguousIdError: as `find_one`.
+
+        """
+        found, is_odd = self._find_names(texts)
+        for row in np.flatnonzero(is_odd).tolist():
+            position = self.find_one(texts[row], where)
+            found[row] = -1 if position is None else position
+        return found
+
+    def num_found(self, texts: Texts) -> int:
+        """Return the number of ids that fit a key, or several."""
+        found, is_odd = self._find_names(texts)
+        odd = np.flatnonzero(is_odd).tolist()
+        return int((found >= 0).sum()) + sum(bool(self.find(texts[row])) for row in odd)
+
+    def _find_names(self, texts: Texts) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return the position of the key of each id, −1 for none, and which are for `find` to find.
+
+        Those are all that are no plain names or paths, or that are the names of several keys.
+        """
+        texts = texts.composed()
+        found = np.full(len(texts), -1, np.int64)
+        is_odd = pc.match_substring_regex(texts.array, r"\\|^\.?/")
+        is_odd = booleans(is_odd)
+        depths = np.minimum(texts.num_folders(), _MOST_FOLDERS + 1).astype(np.int8)
+        is_odd = is_odd | (depths > _MOST_FOLDERS)
+        for depth in np.flatnonzero(np.bincount(depths[~is_odd])).tolist():
+            is_one = ~is_odd & (depths == depth)
+            wanted = texts.where(is_one)
+            first, is_many = positions(wanted, self._names, partial(Texts.ends, depth=depth))
+            lost = first < 0
+            if depth and lost.any():  # an image of this very name elsewhere stands before stems
+                names = wanted.where(lost).ends(0)
+                lost[lost] = positions(names, self._names, partial(Texts.ends, depth=0))[0] < 0
+            if lost.any():
+                first[lost], is_many[lost] = positions(
+                    wanted.where(lost), self._names, partial(Texts.stems, depth=depth)
+                )
+            found[is_one] = first
+            is_odd[is_one] = is_many
+        found[is_odd] = -1
+        return found, is_odd
+
+    def find_one(self, text: str, where: str) -> int | None:
+        """Return the position of the one key that the id fits, None where there is none.
+
+        Raises:
+            AmbiguousIdError: several fit; `where` is the name of the table in the message.
+
+        """
+        found = self.find(text)
+        if len(found) > 1:
+            one, two = self.keys[found[0]], self.keys[found[1]]
+            raise AmbiguousIdError(
+                where,
+                f"id {text!r} fits several images: {one} and {two}",
+                "say which with a path, as in csv:FILE:{folder}/{id}.jpg:LABEL, or with --root, or "
+                "leave copies out with --dedup",
+            )
+        return found[0] if found else None
+
+    @cached_property
+    def _by_name(self) -> tuple[dict[str, int | list[int]], dict[str, int | list[int]]]:
+        """Positions by base name, and by base name without extension."""
+        by_name: dict[str, int | list[int]] = {}
+        by_stem: dict[str, int | list[int]] = {}
+        for i, key in enumerate(self._names):
+            name = key.rpartition("/")[2]
+            _add(by_name, name, i)
+            _add(by_stem, name.rpartition(".")[0] or name, i)
+        return by_name, by_stem
+
+    @cached_property
+    def _most_folders(self) -> int:
+        return max((key.count("/") for key in self._names), default=0)
+
+    @cached_property
+    def _splits(self) -> list[str | None]:
+        return list(folder_splits(self.keys))
+
+    def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:
+        """Return positions by the `depth` folders that hold them, without test if others fit."""
+        groups: defaultdict[str, list[int]] = defaultdict(list)
+        for i in positions:
+            *folders, _ = self._names[i].rsplit("/", depth + 1)
+            if len(folders) >= depth:
+                groups["/".join(folders[len(folders) - depth :])].append(i)
+        return {
+            folder: [i for i in group if self._splits[i] != "test"] or group
+            for folder, group in groups.items()
+        }
+
+
+def _add(positions: dict[str, int | list[int]], name: str, position: int) -> None:
+    """Add a position. A name that occurs once has no list: a million lists would take long."""
+    known = positions.setdefault(name, position)
+    if isinstance(known, list):
+        known.append(position)
+    elif known != position:
+        positions[name] = [known, position]
+
+
+@dataclass(frozen=True, slots=True)
+class TableMatch:
+    """The rows of a table and the images that they belong to."""
+
+    table: Table
+    row_of: Ints
+    """For each key, its first row; −1 for none."""
+    key_of: Ints
+    """For each row, the position of its key; −1 for none."""
+    id_column: str
+    """The column, or the template over several, by which rows were found."""
+    rows_without_image: tuple[str, ...]
+    """Ids of the rows that fit no key."""
+
+    def cells(self, column: str) -> Coded[str]:
+        """Return a column's cell for each key, "" where it has no row."""
+        cells = self.table.cells(self.table.column(column)).coded()
+        codes = np.append(cells.codes, -1)[self.row_of]  # −1 is the last one
+        return Coded(codes, cells.values).filled("")
+
+
+def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
+    """Return which rows of a table belong to which image, by a column, a template or "" to find it.
+
+    Raises:
+        SourceError: no column holds ids of images, or there is no such column.
+        AmbiguousIdError: an id fits several images.
+
+    """
+    title, ids = row_ids(table, find_ids(index, table, id_column))
+    key_of = index.find_all(ids, table.name)
+    row_of = np.full(len(index.keys), -1, np.int64)
+    rows = np.flatnonzero(key_of >= 0)[::-1]  # of several rows, the first is the last to be put
+    row_of[key_of[rows]] = rows
+    missing = ids.take(np.flatnonzero(key_of < 0))
+    return TableMatch(table, row_of, key_of, title, tuple(missing))
+
+
+def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
+    """Return the given column or template, or else the column that holds most names of images."""
+    if column:
+        return row_ids(table, column)[0]
+    step = max(1, len(table.rows) // _SAMPLE_ROWS)
+    hits = [index.num_found(table.cells(i)[::step]) for i in range(len(table.header))]
+    if not any(hits):
+        what = "no column of it holds names of images of the source"
+        raise SourceError(table.name, what, "name the columns: --labels csv:FILE:ID:LABEL")
+    return table.header[hits.index(max(hits))]
+
+
+def row_ids(table: Table, column: str) -> tuple[str, Texts]:
+    """Return the name of a table's ids, and the id of each row.
+
+    `column` names a column, or is a path template over all of them, where {id} stands for a
+    column, {id[0]} for its first letter and {id[0:2]} for its first two.
+
+    Raises:
+        OpenQuoteError: an id spans lines, or rows of the table are missing.
+        SourceError: there is no such column.
+
+    """
+    if "{" not in column:
+        position = table.column(column)
+        table.check_quotes(table.header[position])
+        return table.header[position], table.cells(position)
+    fields = {match.group(): match for match in _FIELD.finditer(column)}
+    positions = {text: table.column(match["column"]) for text, match in fields.items()}
+    table.check_quotes(*(table.header[position] for position in positions.values()))
+
+    def fill(row: list[str]) -> str:
+        return _FIELD.sub(lambda match: cut(row[positions[match.group()]], match), column)
+
+    return column, Texts.of([fill(row) for row in table.rows])
+
+
+def cut(cell: str, match: re.Match[str]) -> str:
+    """Return the letters of a cell that the `SLICE` of a field such as {id[0:2]} names."""
+    if match["start"] is None:
+        return cell
+    start = int(match["start"]) if match["start"] else None
+    if not match["colon"]:
+        return cell[start : (start + 1) or None] if start is not None else cell
+    return cell[start : int(match["stop"]) if match["stop"] else None]

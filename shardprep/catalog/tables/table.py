@@ -1,0 +1,259 @@
+"""Label tables: CSV or JSON bytes in, a header and stripped rows out. All cells are strings."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any, cast, overload
+
+import numpy as np
+
+from shardprep.errors import SourceError
+from shardprep.source.dictionary_column import Coded
+from shardprep.source.string_column import Texts, positions, release
+from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
+
+_DELIMITERS = ",;\t|"
+_AT_ONCE = 1 << 14
+"""Number of rows that are objects while a table is read."""
+
+
+class Rows(Sequence[list[str]]):
+    """The rows of a table, kept as columns; each is made a list when it is asked for."""
+
+    __slots__ = ("_number", "columns")
+
+    def __init__(self, columns: Sequence[Texts], number: int) -> None:
+        """Take the cells of each column, and the number of rows."""
+        self.columns = columns
+        self._number = number
+
+    @classmethod
+    def of(cls, rows: Iterable[list[str]], width: int) -> Rows:
+        """Return rows of so many cells each."""
+        if isinstance(rows, Rows):
+            return rows
+        number, parts = 0, list[list[Texts]]()
+        waiting = iter(rows)
+        while some := list(islice(waiting, _AT_ONCE)):
+            number += len(some)
+            parts.append([Texts.of(list(cells)) for cells in zip(*some, strict=True)])
+        columns = [Texts.joined([part[i] for part in parts]) for i in range(width if parts else 0)]
+        parts.clear()
+        release()
+        return cls(columns or [Texts.of([])] * width, number)
+
+    def __len__(self) -> int:
+        return self._number
+
+    @overload
+    def __getitem__(self, at: int) -> list[str]: ...
+    @overload
+    def __getitem__(self, at: slice) -> Rows: ...
+    def __getitem__(self, at: int | slice) -> list[str] | Rows:
+        if isinstance(at, slice):
+            number = len(range(self._number)[at])
+            return Rows([column[at] for column in self.columns], number)
+        return [column[at] for column in self.columns]
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return map(list, zip(*self.columns, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class OpenQuoteError(SourceError):
+    """A quoted cell of ids or classes spans lines, or swallows rows: a quote is not closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A CSV file: every row has exactly the columns of the header."""
+
+    name: str
+    header: tuple[str, ...]
+    rows: Sequence[list[str]]
+    """Kept as `Rows`, whatever they are given as."""
+    num_joined: int = 0
+    """Columns, the last ones, that another table has added."""
+    parts: tuple[tuple[str, int], ...] = ()
+    """Name and number of rows of the tables that were stacked to this one; () for one alone."""
+    faults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Column → file, and which cell of it spans lines; "" → file, and which quote is not closed."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", Rows.of(self.rows, len(self.header)))
+
+    def cells(self, place: int) -> Texts:
+        """Return the cells of the column with this index, a row each."""
+        return cast("Rows", self.rows).columns[place]
+
+    def parts_of_rows(self) -> Coded[str]:
+        """Return the name of the table that each row comes from."""
+        if not self.parts:
+            return Coded.constant(self.name, len(self.rows))
+        numbers = [number for _, number in self.parts]
+        return Coded(np.repeat(np.arange(len(numbers)), numbers), [name for name, _ in self.parts])
+
+    def column(self, name: str) -> int:
+        """Return the index of a column, by exact name first and else regardless of case."""
+        lowered = [title.lower() for title in self.header]
+        if name in self.header:
+            return self.header.index(name)
+        if name.lower() in lowered:
+            return lowered.index(name.lower())
+        raise SourceError(
+            self.name, f"has no column {name!r}", f"its columns are {', '.join(self.header)}"
+        )
+
+    def check_quotes(self, *names: str) -> None:
+        """Raise an OpenQuoteError if rows are missing, or a cell of these columns spans lines."""
+        for name in ("", *names):
+            if name in self.faults:
+                hint = "close the quote; a quote within a quoted cell is written twice"
+                raise OpenQuoteError(*self.faults[name], hint)
+
+
+def parse_table(
+    data: bytes, name: str, *, has_header: bool = True, null: Collection[str] = ()
+) -> Table:
+    """Return the table in the bytes of a CSV file.
+
+    It is separated by comma, semicolon, tab or bar, whichever the first line has most of. Short
+    rows are filled with "", long ones cut. Without a header columns are called 1, 2, 3 …; cells
+    that mean nothing (`null`) are read as "". Quotes that are not closed are `faults`: a file that
+    is no label table may have them.
+
+    Raises:
+        SourceError: it is empty or no CSV; messages call it by `name`.
+
+    """
+    stream = text_lines(data)
+    delimiter = max(_DELIMITERS, key=stream.readline().count)
+    stream.seek(0)
+    lines = CsvRows(stream, delimiter)
+    rows = ([cell.strip() for cell in line] for line in lines if any(line))
+    try:
+        first = next(rows, None)
+        if first is None:
+            raise SourceError(name, "is empty: a header line is needed")
+        header = tuple(first) if has_header else tuple(str(i + 1) for i in range(len(first)))
+        fit = _fitted(rows if has_header else chain([first], rows), len(header), frozenset(null))
+        read = Rows.of(fit, len(header))
+        titles = {WHOLE: "", **dict(enumerate(header))}
+        faults = {titles[i]: (name, what) for i, what in lines.faults.items() if i in titles}
+        return Table(name, header, read, faults=faults)
+    except csv.Error as error:
+        raise SourceError(name, f"is no CSV that can be read ({error})") from error
+
+
+def _fitted(rows: Iterable[list[str]], width: int, null: Collection[str]) -> Iterator[list[str]]:
+    """Yield the rows with so many cells each, "" in the place of those that mean nothing."""
+    for row in rows:
+        cells = row if len(row) == width else row[:width] + [""] * (width - len(row))
+        yield ["" if cell in null else cell for cell in cells] if null else cells
+
+
+def parse_json_table(data: bytes, name: str, *, null: Collection[str] = ()) -> Table:
+    """Return the table in a list of JSON objects, or in a COCO document.
+
+    A row of COCO is an annotation, with the keys of its image and the name of its category as
+    `category`; values that are no texts or numbers are left out.
+
+    Raises:
+        SourceError: it is neither; messages call it by `name`.
+
+    """
+    try:
+        document = json.loads(decoded(data))
+        rows = _of_coco(document) if isinstance(document, dict) else document
+        cells = [
+            {key: _cell(value) for key, value in row.items() if not isinstance(value, dict | list)}
+            for row in rows
+        ]
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        what = "is neither a list of JSON objects nor a COCO document"
+        raise SourceError(name, what, "name a CSV, or such a JSON") from error
+    header = tuple(dict.fromkeys(key for row in cells for key in row))
+    nothing = frozenset(null)
+    table = [[row.get(key, "") for key in header] for row in cells]
+    return Table(name, header, [["" if c in nothing else c for c in row] for row in table])
+
+
+def _of_coco(document: dict[str, Any]) -> list[dict[str, Any]]:
+    images = {image["id"]: image for image in document["images"]}
+    names = {one["id"]: one["name"] for one in document.get("categories", ())}
+    return [
+        {
+            **{key: value for key, value in one.items() if key != "id"},
+            **images.get(one["image_id"], {}),
+            "category": names.get(one.get("category_id"), ""),
+        }
+        for one in document["annotations"]
+    ]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def stacked(tables: list[Table]) -> Table:
+    """Return the rows of all tables below each other, with all their columns and "" in the gaps."""
+    if len(tables) == 1:
+        return tables[0]
+    header = tuple(dict.fromkeys(title for table in tables for title in table.header))
+    columns = [
+        Texts.joined(
+            [
+                table.cells(table.header.index(title))
+                if title in table.header
+                else Texts.of([""]).take(np.zeros(len(table.rows), np.int64))
+                for table in tables
+            ]
+        )
+        for title in header
+    ]
+    parts = tuple((table.name, len(table.rows)) for table in tables)
+    rows = Rows(columns, sum(number for _, number in parts))
+    faults = {title: fault for table in reversed(tables) for title, fault in table.faults.items()}
+    name = " + ".join(table.name for table in tables)
+    return Table(name, header, rows, parts=parts, faults=faults)
+
+
+def joined(table: Table, other: Table, key: str) -> Table:
+    """Return the table with the columns of another, row by row where their `key` agrees.
+
+    `key` may be "" where they share just one column. Every row of `table` stays; where `other` has
+    several rows of a key, the first counts.
+    """
+    if not key:
+        shared = [title for title in table.header if title in other.header]
+        if len(shared) != 1:
+            hint = f"say which one joins them: --join {other.name}:COLUMN"
+            raise SourceError(other.name, f"shares {len(shared)} columns with {table.name}", hint)
+        key = shared[0]
+    places = table.column(key), other.column(key)
+    table.check_quotes(table.header[places[0]])
+    other.check_quotes(other.header[places[1]])
+    ours, theirs = table.cells(places[0]), other.cells(places[1])
+    new = [i for i, title in enumerate(other.header) if title not in table.header]
+    found, _ = positions(ours, theirs)
+    nothing = len(theirs)
+    rows_of = np.where(found < 0, nothing, found)
+    columns = [table.cells(i) for i in range(len(table.header))]
+    columns += [Texts.joined([other.cells(i), Texts.of([""])]).take(rows_of) for i in new]
+    added = [other.header[i] for i in new]
+    header = (*table.header, *added)
+    rows = Rows(columns, len(table.rows))
+    faults = {title: other.faults[title] for title in added if title in other.faults}
+    faults.update(table.faults)
+    num_joined = table.num_joined + len(new)
+    return replace(table, header=header, rows=rows, num_joined=num_joined, faults=faults)

@@ -1,0 +1,309 @@
+"""A dataset in words and tables, for a terminal of 80 columns or more."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from shardprep.cli.show.console import counts_line, plain_table
+from shardprep.cli.show.object_tables import (
+    print_annotation_tables,
+    print_annotations,
+    print_unmatched,
+)
+from shardprep.cli.show.profile import print_profile
+from shardprep.cli.streams import console, picked, print_json
+from shardprep.dataset.folder import read_schema
+from shardprep.dataset.schema import BOX, LABEL, PROVIDED
+from shardprep.dataset.stats.describe import (
+    LACKING,
+    MOST_EXAMPLES,
+    Example,
+    Examples,
+    read_examples,
+)
+from shardprep.dataset.stats.object_facts import measure_objects
+from shardprep.storage.space import megabytes
+from shardprep.storage.url import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.table import Table
+
+    from shardprep import TooManyRejectedError
+    from shardprep.api.json_types import AnnotationFacts, BuildPlan, BuildResult, PartResult
+    from shardprep.cli.show.console import Terminal
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Schema
+    from shardprep.dataset.stats.describe import Facts
+
+_BAR_CELLS = 24
+_MOST_CLASSES = 20
+_NAMED_CLASSES = 6
+_IS_THERE = " is there already: nothing to do."
+
+
+def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
+    """Show what a build would do."""
+    table = plain_table("split", "images", "shards", "labelled")
+    for split in dict.fromkeys(shard.split for shard in plan.shards):
+        shards = [shard for shard in plan.shards if shard.split == split]
+        number = sum(len(shard.items) for shard in shards)
+        labelled = sum(int(shard.columns.are_labelled.sum()) for shard in shards)
+        table.add_row(split, f"{number:,}", f"{len(shards):,}", f"{labelled:,}")
+    terminal.print(table)
+    if plan.annotations is not None:
+        _print_annotations(terminal, plan.annotations)
+    if plan.annotations is None or plan.schema.target:
+        _print_labels(terminal, plan.schema.labels, plan.labels_from, plan.schema.target)
+    for line in plan.findings:
+        terminal.entry("note", line)
+    terminal.entry("images", image_line(plan.schema))
+    _print_own_sizes(terminal, plan.schema)
+    if plan.skipped:
+        reasons = Counter(one.reason for one in plan.skipped)
+        terminal.entry("skipped", counts_line(reasons))
+        skipped = (one for one in plan.skipped if re.match(LACKING, one.reason))
+        some = islice(skipped, MOST_EXAMPLES)
+        _print_examples(terminal, (Example(one.key, one.reason) for one in some))
+    _print_missing(terminal, len(plan.rows_without_image), plan.rows_without_image)
+    terminal.entry("size", f"about {megabytes(plan.estimated_bytes)}")
+
+
+def show_result(result: BuildResult, *, as_json: bool) -> None:
+    """Print the result of a build."""
+    if as_json:
+        from shardprep.api.json_types import BuildJson
+
+        more: dict[str, Any] = {"path": result.location}
+        seconds = result.profile
+        more["profile"] = seconds and {name: round(value, 4) for name, value in seconds.items()}
+        summary = picked(BuildJson, result, **more)
+        if result.profile is None:
+            del summary["profile"]
+        print_json(summary)
+        return
+    terminal, manifest, schema = console(), result.manifest, read_schema(result.path)
+    terminal.heading(result.location, _IS_THERE if result.was_there else "")
+    terminal.print(_split_table(manifest))
+    names = manifest.labels.names or schema.annotation_labels
+    _print_labels(terminal, names, manifest.labels.found_by, schema.target)
+    if manifest.annotations:
+        is_here = not is_url(result.location)
+        boxes = measure_objects(result.path, manifest, schema) if is_here else None
+        print_annotations(terminal, manifest, boxes)
+    terminal.entry("images", image_line(schema))
+    _print_own_sizes(terminal, schema)
+    _print_inputs(terminal, manifest, read_examples(result.path))
+    _print_sizes(terminal, manifest)
+    if number := result.num_new_items:
+        rate = number / result.elapsed_s
+        terminal.entry("time", f"{result.done} in {result.elapsed_s:.1f} s, {rate:,.0f} images/s")
+    terminal.entry("next", f"shardprep inspect {result.location.rpartition('/')[0]}")
+    if number and result.profile is not None:
+        print_profile(terminal, result.profile, number, result.elapsed_s)
+
+
+def show_refused(error: TooManyRejectedError) -> None:
+    """Print, on stderr, the inputs of a build that has rejected too many."""
+    _print_inputs(console(stderr=True), error.manifest, read_examples(error.draft))
+
+
+def print_part(terminal: Terminal, result: PartResult) -> None:
+    """Show what the build of a part has come to."""
+    if result.was_there:
+        terminal.heading(result.workspace.location, _IS_THERE)
+        return
+    terminal.print(
+        f"part {result.part} is done: {result.num_shards:,} of {result.num_all_shards:,} shards; "
+        f"{result.done} by this run in {result.elapsed_s:.1f} s",
+        soft_wrap=True,
+    )
+    terminal.entry("next", "when all parts are done:")
+    terminal.entry("", f"shardprep finalize {result.workspace.location}")
+
+
+def print_facts(terminal: Terminal, facts: Facts) -> None:
+    """Show a finished dataset."""
+    manifest = facts.manifest
+    terminal.heading(f"{manifest.name} {manifest.version}", f"  {facts.path}")
+    terminal.print(_split_table(manifest))
+    if manifest.labels.names:
+        terminal.print(_class_table(manifest, one_label=facts.schema.target == LABEL))
+    elif facts.schema.target:
+        _print_target(terminal, facts)
+    if manifest.annotations:
+        print_annotation_tables(terminal, manifest)
+        print_annotations(terminal, manifest, facts.boxes)
+        if facts.boxes is None and BOX in facts.schema.features:
+            text = "sizes are measured in a copy: shardprep fetch brings the dataset here"
+            terminal.entry("boxes", text, style="dim")
+    columns = [name for name in facts.schema.features if name not in PROVIDED]
+    if columns:
+        terminal.entry("columns", ", ".join(columns))
+    terminal.entry("images", image_line(facts.schema))
+    if facts.original_width and facts.original_height:
+        width, height = facts.original_width, facts.original_height
+        terminal.entry(
+            "originals",
+            f"{width.smallest}x{height.smallest} to {width.largest}x{height.largest} pixels, "
+            f"median {width.median}x{height.median} ({counts_line(facts.formats)})",
+        )
+    examples = Examples(rejections=facts.rejections, skipped=facts.skipped)
+    _print_inputs(terminal, manifest, examples)
+    _print_sizes(terminal, manifest)
+    terminal.entry("labels by" if facts.schema.target else "labels", manifest.labels.found_by)
+
+
+def _print_inputs(terminal: Terminal, manifest: Manifest, found: Examples) -> None:
+    """Show what became of the inputs: the totals add up, and every rejection has a reason."""
+    totals = manifest.totals
+    parts = [f"{totals.num_written:,} written"]
+    parts += [f"{totals.num_rejected:,} rejected"] if totals.num_rejected else []
+    parts += [f"{totals.num_skipped:,} skipped"] if totals.num_skipped else []
+    terminal.entry("inputs", f"{totals.num_inputs:,} = {' + '.join(parts)}")
+    if totals.num_rejected:
+        terminal.entry("rejected", counts_line(totals.rejected))
+        for examples in found["rejections"].values():
+            _print_examples(terminal, examples)
+    if totals.num_damaged:
+        text = f"{totals.num_damaged:,} written images are damaged; items.parquet says how"
+        terminal.entry("damaged", text, style="yellow")
+    if totals.num_skipped:
+        terminal.entry("skipped", counts_line(totals.skipped))
+        _print_examples(terminal, found["skipped"])
+    if totals.num_copies:
+        leaks = f", {totals.num_leaks:,} of them in another split" if totals.num_leaks else ""
+        text = f"{totals.num_copies:,} images are there already{leaks}; --dedup leaves them out"
+        terminal.entry("copies", text, style="yellow" if totals.num_leaks else "")
+    labels = manifest.labels
+    _print_missing(terminal, labels.num_rows_without_image, labels.rows_without_image)
+
+
+def _print_examples(terminal: Terminal, examples: Iterable[Example]) -> None:
+    for example in examples:
+        terminal.entry("", f"{example.key}: {example.reason}", style="dim")
+
+
+def image_line(schema: Schema) -> str:
+    """Return size and encoding of the stored images."""
+    size = schema.image_size
+    shape = f"{size[1]}x{size[0]}" if size else "each its own size"
+    encoding = {"any": "original bytes, JPEG or PNG", "raw": "raw uint8"}
+    return f"{shape}, RGB, {encoding.get(schema.image.encoding or '', schema.image.encoding)}"
+
+
+def _print_own_sizes(terminal: Terminal, schema: Schema) -> None:
+    if schema.image_size is None:
+        terminal.entry(
+            "note",
+            "every image keeps its own size, and a batch needs one: add --size 224x224 --fit crop, "
+            "or read with center_crop=(224, 224)",
+        )
+
+
+def _split_table(manifest: Manifest) -> Table:
+    table = plain_table("split", "records", "shards", "size", "records a shard")
+    for name, split in manifest.splits.items():
+        counts = [shard.num_records for shard in split.shards]
+        low, high = min(counts), max(counts)
+        spread = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        size = megabytes(split.num_bytes)
+        table.add_row(name, f"{split.num_records:,}", f"{len(counts):,}", size, spread)
+    return table
+
+
+def _print_target(terminal: Terminal, facts: Facts) -> None:
+    text = "a text each"
+    if facts.target:
+        low, high = facts.target.smallest, facts.target.largest
+        text = f"a number each, {low:g} to {high:g}, median {facts.target.median:g}"
+    without = {name: split.num_unlabelled for name, split in facts.manifest.splits.items()}
+    missing = ", ".join(f"{count:,} in {name}" for name, count in without.items() if count)
+    terminal.entry("target", f"{text}; none: {missing}" if missing else text)
+
+
+def _class_table(manifest: Manifest, *, one_label: bool) -> Table:
+    splits = list(manifest.splits)
+    table = plain_table("label", "class", *splits, "", left=("class", ""))
+    table.columns[1].overflow = "ellipsis"
+    counts = {
+        name: [manifest.splits[split].label_counts[name] for split in splits]
+        for name in manifest.labels.names
+    }
+    most = max((sum(row) for row in counts.values()), default=0) or 1
+    for label, (name, row) in enumerate(counts.items()):
+        if label == _MOST_CLASSES:
+            break
+        bar = "█" * round(_BAR_CELLS * sum(row) / most)
+        table.add_row(str(label), name, *(f"{n:,}" for n in row), Text(bar, style="cyan"))
+    rest = [sum(row) for row in list(counts.values())[_MOST_CLASSES:]]
+    if rest:
+        note = f"… {len(rest):,} more classes, {min(rest):,} to {max(rest):,} records each"
+        table.add_row("", note, *("" for _ in splits), "")
+    unlabelled = [manifest.splits[split].num_unlabelled for split in splits]
+    if any(unlabelled):
+        table.add_row("-1" if one_label else "", "(no label)", *(f"{n:,}" for n in unlabelled), "")
+    return table
+
+
+def _print_labels(
+    terminal: Terminal, names: Sequence[str], found_by: str, target: str | None
+) -> None:
+    if not names:
+        kinds = {"target": "a number each, by ", "text": "a text each, by "}
+        terminal.entry("labels", kinds.get(target or "", "") + found_by)
+        return
+    several = ", any number an image" if target == "labels" else ""
+    terminal.entry("labels", f"{_classes(names)}{several} (by {found_by})")
+
+
+def _classes(names: Sequence[str]) -> str:
+    """Return the first classes by number and name, or a count of classes that have only numbers."""
+    if len(names) > 1 and all(name == str(i) for i, name in enumerate(names)):
+        return f"{len(names):,} classes, 0 to {len(names) - 1:,}"
+    shown = [f"{i} {name}" for i, name in enumerate(names[:_NAMED_CLASSES])]
+    more = [f"… {len(names):,} classes"] if len(names) > _NAMED_CLASSES else []
+    return ", ".join(shown + more)
+
+
+def _print_annotations(terminal: Terminal, facts: AnnotationFacts) -> None:
+    """Show the boxes and masks of a plan."""
+    spec = facts.spec
+    stored = ["boxes"] if spec.boxes else []
+    stored += {"none": [], "classes": ["masks"], "instances": []}[spec.masks]
+    title = "instances" if spec.masks == "instances" else " and ".join(stored)
+    terminal.entry(title, f"{_classes(facts.names)} (by {facts.how})")
+    if total := sum(facts.num_objects.values()):
+        counts = {name: f"{count:,} {name}" for name, count in facts.num_objects.items()}
+        some = ", ".join(list(counts.values())[:_NAMED_CLASSES])
+        more = f"; {facts.num_background:,} images without any" if facts.num_background else ""
+        terminal.entry("objects", f"{total:,}: {some}{more}")
+    if facts.dropped:
+        terminal.entry("dropped", counts_line(facts.dropped))
+    print_unmatched(terminal, facts.unmatched)
+
+
+def _print_missing(terminal: Terminal, number: int, ids: Sequence[str]) -> None:
+    if number:
+        shown = ", ".join(ids[:2])
+        terminal.entry("no image", f"{number:,} labels or annotations, such as {shown}")
+
+
+def _print_sizes(terminal: Terminal, manifest: Manifest) -> None:
+    totals = manifest.totals
+    ratio = totals.num_bytes / totals.original_bytes if totals.original_bytes else 0.0
+    sizes = f"{megabytes(totals.original_bytes)} of images → {megabytes(totals.num_bytes)}"
+    terminal.entry("bytes", f"{sizes} of shards ({ratio:.2f}x)")
+    if totals.num_enlarged > totals.num_written // 2:
+        terminal.entry(
+            "note",
+            f"{totals.num_enlarged:,} images are smaller than this and were enlarged; "
+            "a smaller --size keeps the shards small",
+            style="yellow",
+        )

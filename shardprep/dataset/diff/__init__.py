@@ -1,0 +1,1 @@
+"""Differences between two datasets, or between a dataset and a source."""

@@ -1,0 +1,360 @@
+"""The differences of two datasets, item by item.
+
+Items are matched by their keys, targets compared by the names of their classes, originals by their
+SHA-256. Shards are read only where their SHA-256 differs and the item tables cannot say whether a
+record is the same: in datasets with boxes, masks or further features, and for records of equal
+length.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardprep.dataset import item_table
+from shardprep.dataset.card import Card
+from shardprep.dataset.diff.item_changes import (
+    change_table,
+    differ,
+    first_changes,
+    num_by_kind,
+    places_of,
+    rows_of,
+)
+from shardprep.dataset.diff.record_changes import (
+    FEATURE,
+    MASK_PIXELS,
+    OBJECTS,
+    RECORD,
+    RecordSide,
+    has_only_images,
+    has_other_classes,
+    record_changes,
+)
+from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE, SCHEMA_FILE
+from shardprep.dataset.item_check import check_values
+from shardprep.dataset.manifest import fingerprint_differences
+from shardprep.dataset.remote import RemoteDataset, described, documents_of, opened
+from shardprep.errors import DatasetError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.dataset.diff.item_changes import Rows
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Schema
+
+    Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+ADDED, REMOVED, SPLIT = "added", "removed", "split"
+TARGET, SOURCE = "target", "source"
+MEANINGS = {
+    ADDED: "written in the second alone",
+    REMOVED: "written in the first alone",
+    SPLIT: "in another split",
+    TARGET: "with another target",
+    OBJECTS: "with other objects: boxes, classes or outlines",
+    MASK_PIXELS: "with another mask",
+    FEATURE: "with another value of a further feature",
+    SOURCE: "made of other bytes of the source",
+    RECORD: "of the same bytes and target, stored as another image",
+}
+"""Kind of change → its meaning; the order of reports."""
+
+_COLUMNS = (
+    "key", "status", "kind", "reason", "split", "shard", "offset", "length",
+    "label", "labels", "target", "text", "original_sha256",
+)  # fmt: skip
+_ASPECTS = {SPLIT: "split", TARGET: "target", SOURCE: "original_sha256"}
+"""Kind of change → the column of the item table that shows it."""
+_BETWEEN = "\x1f"
+"""Separator of class names, which is in no name of a person's making."""
+
+
+class Change(NamedTuple):
+    """A change of one item."""
+
+    key: str
+    """The item."""
+    kind: Literal[
+        "added", "removed", "split", "target", "objects", "mask", "feature", "source", "record"
+    ]
+    """Only in the second dataset, only in the first, in another split, with another target, with
+    other objects, mask or value of a further feature, made of other bytes of the source, or of the
+    same bytes and target, but stored as another image."""
+    before: str
+    """Of the first dataset: split, target, objects that the second lacks, pixels of classes, value
+    of the feature, SHA-256 of the original or bytes of the record; why it is not written, or ""
+    if it is not an input."""
+    after: str
+    """The same of the second."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Difference(Card):
+    """The differences of two datasets. Where their records differ, the command exits with 3."""
+
+    before: str
+    """The first dataset: a folder, or an address in object storage."""
+    after: str
+    """The second."""
+    is_equal: bool
+    """Both have the same features, classes, splits and shards, byte for byte."""
+    num_before: int
+    """Records of the first."""
+    num_after: int
+    """Records of the second."""
+    num_same: int
+    """Items that are written in both and have no change of their own."""
+    recipe: tuple[str, ...]
+    """Options, versions and inputs that differ, in words: "quality (90, now 95)"."""
+    features: tuple[str, ...]
+    """Features of the examples that differ, in words."""
+    classes_added: tuple[str, ...]
+    """Class names of the second alone."""
+    classes_removed: tuple[str, ...]
+    """Class names of the first alone."""
+    num_changes: dict[str, int]
+    """Changes by kind; a kind without one is there with 0."""
+    changes: Annotated[pa.Table, list[Change]]
+    """Each change, by kind, then in the order of the dataset; in Python a table of them."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return both datasets, and changes by kind."""
+        found: dict[str, Any] = {
+            "before": self.before,
+            "after": self.after,
+            "records": f"{self.num_before:,} before, {self.num_after:,} after",
+            "same": "every record" if self.is_equal else f"{self.num_same:,} items",
+            "changes": {kind: number for kind, number in self.num_changes.items() if number},
+            "features": self.features,
+            "classes added": self.classes_added,
+            "classes removed": self.classes_removed,
+            "recipe": self.recipe,
+        }
+        return {title: value for title, value in found.items() if value}
+
+    def some(self, kind: str, number: int) -> list[Change]:
+        """Return the first changes of a kind."""
+        return [Change(**row) for row in first_changes(self.changes, kind, number)]  # type: ignore[arg-type]
+
+
+class _Side(NamedTuple):
+    """One of two datasets."""
+
+    dataset: Path | RemoteDataset
+    manifest: Manifest
+    schema: Schema
+    table: pa.Table
+    """All its inputs; `target` in words."""
+
+
+def compare(before: Path | RemoteDataset, after: Path | RemoteDataset) -> Difference:
+    """Return the differences between two datasets.
+
+    Raises:
+        DatasetError: a document of one of them is missing or damaged.
+        StorageError: object storage does not answer, or refuses.
+
+    """
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.map(_side, (before, after))
+    changes = pa.concat_tables(_changes(one, two))
+    counts = num_by_kind(changes, MEANINGS)
+    classes, classes_now = one.manifest.labels.names, two.manifest.labels.names
+    features = tuple(feature_differences(one.schema, two.schema))
+    num_before, num_after = (
+        sum(split.num_records for split in side.manifest.splits.values()) for side in (one, two)
+    )
+    num_common = num_before - counts[REMOVED]
+    return Difference(
+        before=str(before),
+        after=str(after),
+        is_equal=not features and classes == classes_now and _shards(one) == _shards(two),
+        num_before=num_before,
+        num_after=num_after,
+        num_same=num_common - _num_changed(changes),
+        recipe=tuple(fingerprint_differences(one.manifest.fingerprint, two.manifest.fingerprint)),
+        features=features,
+        classes_added=tuple(name for name in classes_now if name not in {*classes}),
+        classes_removed=tuple(name for name in classes if name not in {*classes_now}),
+        num_changes=counts,
+        changes=changes,
+    )
+
+
+def _side(found: Path | RemoteDataset) -> _Side:
+    manifest, schema = described(found)
+    with documents_of(found, manifest, (SCHEMA_FILE, ITEMS_FILE)) as folder:
+        table = item_table.read_items(folder / ITEMS_FILE, _COLUMNS)
+    check_values(found, table, manifest, schema)
+    for name in ("status", "kind", "split", "shard"):
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, table[name].cast("string"))
+    place = table.schema.get_field_index("target")
+    return _Side(
+        found, manifest, schema, table.set_column(place, "target", _targets(table, manifest))
+    )
+
+
+def _targets(table: pa.Table, manifest: Manifest) -> pa.ChunkedArray:
+    """Return the target of each item in words, null where there is none."""
+    names = pa.array(manifest.labels.names, pa.string())
+    known = pc.if_else(pc.greater_equal(table["label"], 0), table["label"], None)
+    label = pc.take(names, known)
+    lists = table["labels"].combine_chunks()
+    named = pa.ListArray.from_arrays(
+        lists.offsets, pc.take(names, lists.values), mask=lists.is_null() if len(lists) else None
+    )
+    return pc.coalesce(
+        label,
+        table["text"],
+        pc.cast(table["target"], pa.string()),
+        pc.binary_join(named, _BETWEEN),
+    )
+
+
+def _shards(side: _Side) -> dict[str, list[str]]:
+    splits = side.manifest.splits
+    return {name: [shard.sha256 for shard in split.shards] for name, split in splits.items()}
+
+
+def feature_differences(one: Schema, two: Schema) -> list[str]:
+    """Return the differences of the features of two schemas, in words."""
+    found = [f"{name} is gone" for name in one.features if name not in two.features]
+    found += [f"{name} is new" for name in two.features if name not in one.features]
+    for name, feature in one.features.items():
+        other = two.features.get(name)
+        if other is None:
+            continue
+        before, after = feature.model_dump(exclude={"doc"}), other.model_dump(exclude={"doc"})
+        found += [
+            f"{name}: {key} {_words(before.get(key))}, now {_words(after.get(key))}"
+            for key in before.keys() | after.keys()
+            if before.get(key) != after.get(key)
+        ]
+    return sorted(found)
+
+
+def _words(value: object) -> str:
+    if isinstance(value, tuple):
+        between = "x" if any(isinstance(one, int) for one in value) else ", "
+        return between.join("?" if one is None else str(one) for one in value) or "none"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _changes(before: _Side, after: _Side) -> list[pa.Table]:
+    """Return the changes of each kind, in the order of `MEANINGS`."""
+    one, two = before.table, after.table
+    one_there, two_there = _is_written(one), _is_written(two)
+    in_two = places_of(one["key"], two["key"], two_there)
+    is_common = one_there & (in_two >= 0)
+    removed, common = np.flatnonzero(one_there & ~is_common), np.flatnonzero(is_common)
+    is_new = two_there.copy()
+    is_new[in_two[common]] = False
+    appeared, gone = two.take(np.flatnonzero(is_new)), one.take(removed)
+    found = {
+        ADDED: (appeared["key"], _outcome(appeared["key"], one), appeared["split"]),
+        REMOVED: (gone["key"], gone["split"], _outcome(gone["key"], two)),
+    }
+    is_other = {}
+    for kind, column in _ASPECTS.items():
+        was, now = rows_of(one[column], common), rows_of(two[column], in_two[common])
+        is_other[kind] = differ(was, now)
+        rows = np.flatnonzero(is_other[kind])
+        key = one["key"].take(common[rows])
+        found[kind] = key, _text(was.take(rows)), _text(now.take(rows))
+    is_same_item = ~(is_other[SOURCE] | is_other[TARGET])
+    found |= _changes_of_records(before, after, common, in_two[common], is_same_item)
+    return [change_table(kind, *found[kind]) for kind in MEANINGS if kind in found]
+
+
+def _changes_of_records(
+    before: _Side, after: _Side, rows: Rows, others: Rows, is_same_item: Mask
+) -> dict[str, tuple[Any, Any, Any]]:
+    """Return key, before and after of the changes that the records of some rows show, by kind.
+
+    Args:
+        before: the first dataset.
+        after: the second.
+        rows: rows of items that both have, in the first.
+        others: their rows in the second.
+        is_same_item: whether original and target of each are the same.
+
+    """
+    sides = [_records(before, rows), _records(after, others)]
+    keys, lengths = before.table["key"].take(rows), [side.table["length"] for side in sides]
+    is_longer = differ(*lengths)
+    is_read = ~_are_in_equal_shards(before, after, *sides) | has_other_classes(*sides)
+    if has_only_images(*sides):
+        is_read &= is_same_item & ~is_longer
+    read = np.flatnonzero(is_read)
+    compared = [side._replace(table=side.table.take(read)) for side in sides]
+    found: dict[str, list[tuple[int, str, str]]] = {}
+    for one in record_changes(*compared):
+        change = int(read[one.number]), one.before, one.after
+        found.setdefault(one.kind, []).append(change)
+    is_stored_anew = is_longer & ~is_read if has_only_images(*sides) else np.zeros(len(rows), bool)
+    is_stored_anew[[row for row, *_ in found.pop(RECORD, ())]] = True
+    stored = np.flatnonzero(is_stored_anew & is_same_item)
+    tables = {}
+    for kind, changes in found.items():
+        changed, was_of, now_of = zip(*changes, strict=True)
+        tables[kind] = keys.take(pa.array(changed)), was_of, now_of
+    was, now = (_text(column.take(stored)) for column in lengths)
+    return tables | {RECORD: (keys.take(stored), was, now)}
+
+
+def _records(side: _Side, rows: Rows) -> RecordSide:
+    """Return where the records of some rows are; DatasetError for a shard of no manifest."""
+    table = side.table.select(["shard", "offset", "length"]).take(rows)
+    for place, name in ((1, "offset"), (2, "length")):
+        table = table.set_column(place, name, pc.fill_null(table[name], 0))
+    shards = {shard.name for split in side.manifest.splits.values() for shard in split.shards}
+    for shard in table["shard"].unique().to_pylist():
+        if shard not in shards:
+            what = f"has a record in {str(shard)[:200]!r}, which the manifest does not list"
+            raise DatasetError(f"{side.dataset}/{ITEMS_FILE}", what, COPY_AGAIN)
+    return RecordSide(opened(side.dataset, side.manifest), side.schema, table)
+
+
+def _are_in_equal_shards(before: _Side, after: _Side, one: RecordSide, two: RecordSide) -> Mask:
+    """Tell of each record whether both are at one place of shards that are equal byte for byte."""
+    hashes = []
+    for side, records in ((before, one), (after, two)):
+        shards = [shard for split in side.manifest.splits.values() for shard in split.shards]
+        known = pa.array([shard.name for shard in shards], pa.string())
+        places = pc.index_in(records.table["shard"].combine_chunks(), known)
+        hashes.append(pc.take(pa.array([shard.sha256 for shard in shards], pa.string()), places))
+    same = ~differ(*(pa.chunked_array([column]) for column in hashes))
+    return same & ~differ(one.table["offset"], two.table["offset"])
+
+
+def _is_written(table: pa.Table) -> Mask:
+    return np.asarray(pc.equal(table["status"], item_table.WRITTEN))
+
+
+def _outcome(keys: pa.ChunkedArray, other: pa.Table) -> pa.Array:
+    """Return the reasons for which another dataset does not have some items, "" for no item."""
+    places = pc.index_in(keys.combine_chunks(), other["key"])
+    status, reason = (
+        pc.fill_null(other[name].combine_chunks().take(places), "") for name in ("status", "reason")
+    )
+    said = pc.binary_join_element_wise(status, reason, ": ")
+    return pc.if_else(pc.equal(reason, ""), status, said)
+
+
+def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    text = pc.fill_null(pc.cast(column, pa.string()), "")
+    return pc.replace_substring(text, _BETWEEN, ", ")
+
+
+def _num_changed(changes: pa.Table) -> int:
+    """Return the number of items of both datasets that have a change."""
+    apart = pc.is_in(changes["kind"], pa.array([ADDED, REMOVED]))
+    return len(pc.unique(changes.filter(pc.invert(apart))["key"]))

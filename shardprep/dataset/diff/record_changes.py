@@ -1,0 +1,304 @@
+"""The differences of records that hold the same item in two datasets: objects, masks, the rest.
+
+The item tables say where each record is; here the records themselves are read. Records that are
+equal byte for byte are decoded only where the datasets number their classes differently: classes
+are compared by their names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.frames import read_frames
+from shardprep.dataset.schema import (
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    FILENAME,
+    HEIGHT,
+    IMAGE,
+    MASK,
+    OBJECT_MASK,
+    TARGET_FEATURES,
+    WIDTH,
+)
+from shardprep.dataset.tfrecord import unframe
+from shardprep.errors import RecordError, some_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from shardprep.dataset.identity import Identity
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.schema import Schema
+
+    Values = dict[str, list[Any]]
+    Mask = np.ndarray[Any, np.dtype[np.bool_]]
+    Pixels = np.ndarray[Any, np.dtype[np.uint16]]
+
+OBJECTS, MASK_PIXELS, FEATURE, RECORD = "objects", "mask", "feature", "record"
+
+_OBJECT_FEATURES = (BOX, BOX_LABEL, CROWD, OBJECT_MASK)
+_IMAGE_FEATURES = (IMAGE, HEIGHT, WIDTH)
+_IN_THE_TABLE = {FILENAME, *TARGET_FEATURES.values()}
+"""Features that are compared by the item tables."""
+_BATCH_RECORDS = 256
+_BATCH_BYTES = 16 << 20
+_READS_AT_ONCE = 16
+_SHOWN = 3
+"""Objects or classes that a difference names."""
+_SHOWN_TEXT = 60
+
+
+class RecordSide(NamedTuple):
+    """Where the compared records of one of two datasets are."""
+
+    dataset: Identity | RemoteDataset
+    schema: Schema
+    table: pa.Table
+    """`shard`, `offset` and `length` of each, in the order of the other side."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Features that only the records have."""
+        return frozenset(self.schema.features) - _IN_THE_TABLE
+
+
+class RecordChange(NamedTuple):
+    """A difference of two records."""
+
+    number: int
+    """Position of the record among the compared ones."""
+    kind: str
+    """`OBJECTS`, `MASK_PIXELS`, `FEATURE` or `RECORD`."""
+    before: str
+    after: str
+
+
+def has_only_images(one: RecordSide, two: RecordSide) -> bool:
+    """Tell whether no feature besides the image has to be compared record by record."""
+    return not (one.names & two.names) - {*_IMAGE_FEATURES}
+
+
+def has_other_classes(one: RecordSide, two: RecordSide) -> bool:
+    """Tell whether equal class numbers of objects or masks may mean different classes."""
+    features = one.schema.features, two.schema.features
+    return any(
+        features[0][name].labels != features[1][name].labels
+        for name in (BOX_LABEL, MASK)
+        if name in features[0] and name in features[1]
+    )
+
+
+def record_changes(one: RecordSide, two: RecordSide) -> Iterator[RecordChange]:
+    """Yield the differences of the records of two sides, in their order; reads all of them.
+
+    Raises:
+        ChangedError: a dataset was replaced.
+        DatasetError: a shard is missing or shorter than its item table says.
+        RecordError: a record is damaged.
+        StorageError: object storage does not answer.
+
+    """
+    lengths = np.maximum(*(np.asarray(side.table["length"]) for side in (one, two)))
+    compared, is_any_decoded = _Comparison(one, two), has_other_classes(one, two)
+    with ThreadPoolExecutor(_READS_AT_ONCE, "shardprep-diff") as pool:
+        for rows in _batches(lengths):
+            payloads, others = (_payloads(side, rows, pool) for side in (one, two))
+            for number, pair in zip(rows, zip(payloads, others, strict=True), strict=True):
+                if is_any_decoded or pair[0] != pair[1]:
+                    yield from compared.changes(number, *pair)
+
+
+def _batches(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[range]:
+    """Yield ranges of `_BATCH_RECORDS` at most; one above `_BATCH_BYTES` is a range of its own."""
+    start, num_bytes = 0, 0
+    for stop, length in enumerate(lengths.tolist()):
+        if stop > start and (stop - start == _BATCH_RECORDS or num_bytes + length > _BATCH_BYTES):
+            yield range(start, stop)
+            start, num_bytes = stop, 0
+        num_bytes += length
+    if start < len(lengths):
+        yield range(start, len(lengths))
+
+
+class _Run(NamedTuple):
+    """Records that follow each other in one shard."""
+
+    shard: str
+    offset: int
+    lengths: list[int]
+
+
+def _payloads(side: RecordSide, rows: range, pool: ThreadPoolExecutor) -> list[bytes]:
+    """Return the payloads of some records; neighbours in a shard are read at once."""
+    runs: list[_Run] = []
+    part = side.table.slice(rows.start, len(rows))
+    for shard, offset, length in zip(*(column.to_pylist() for column in part.columns), strict=True):
+        last = runs[-1] if runs else None
+        if last and last.shard == shard and last.offset + sum(last.lengths) == offset:
+            last.lengths.append(length)
+        else:
+            runs.append(_Run(shard, offset, [length]))
+    return [one for read in pool.map(lambda run: _read(side.dataset, run), runs) for one in read]
+
+
+def _read(dataset: Identity | RemoteDataset, run: _Run) -> list[bytes]:
+    data = read_frames(dataset, run.shard, run.offset, sum(run.lengths))
+    where, at, found = f"{dataset}/{run.shard}", 0, []
+    for length in run.lengths:
+        found.append(unframe(data[at : at + length], where, run.offset + at))
+        at += length
+    return found
+
+
+class _Comparison:
+    """Compares the values of two records, of schemas that may differ."""
+
+    def __init__(self, one: RecordSide, two: RecordSide) -> None:
+        self._sides = one, two
+        self._decoders = [
+            ExampleDecoder(side.schema.dtypes, side.schema.features) for side in self._sides
+        ]
+        names = one.names & two.names
+        self._further = sorted(names - {*_OBJECT_FEATURES, *_IMAGE_FEATURES, MASK})
+        self._has_objects, self._has_mask = BOX in names or OBJECT_MASK in names, MASK in names
+
+    def changes(self, number: int, *payloads: bytes) -> Iterator[RecordChange]:
+        """Yield the differences of a pair of records."""
+        one, two = (self._values(side, number, payload) for side, payload in enumerate(payloads))
+        try:
+            yield from self._changes(number, one, two)
+        except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as error:
+            what = f"cannot be compared ({str(error)[:200] or type(error).__name__})"
+            raise self._damaged(0, number, what) from error
+
+    def _values(self, side: int, number: int, payload: bytes) -> Values:
+        try:
+            return dict(self._decoders[side].decode(payload))
+        except RecordError as error:
+            raise self._damaged(side, number, error.what) from error
+
+    def _damaged(self, side: int, number: int, what: str) -> RecordError:
+        dataset, _, table = self._sides[side]
+        row = table.slice(number, 1).to_pylist()[0]
+        hint = f"`shardprep verify {dataset}` says more"
+        return RecordError(f"{dataset}/{row['shard']}", what, hint, offset=row["offset"])
+
+    def _changes(self, number: int, one: Values, two: Values) -> Iterator[RecordChange]:
+        if self._has_objects and (words := self._objects(one, two)):
+            yield RecordChange(number, OBJECTS, *words)
+        if self._has_mask and (words := self._masks(one, two)):
+            yield RecordChange(number, MASK_PIXELS, *words)
+        for name in self._further:
+            if one[name] != two[name] and not _are_nan(one[name], two[name]):
+                yield RecordChange(
+                    number, FEATURE, *(f"{name} {_text(side[name])}" for side in (one, two))
+                )
+        if any(one.get(name) != two.get(name) for name in _IMAGE_FEATURES):
+            yield RecordChange(number, RECORD, "", "")
+
+    def _objects(self, *values: Values) -> tuple[str, str] | None:
+        """Return the objects that only one of two records has, in words; None where all agree."""
+        lists = [_objects(one, side.schema) for one, side in zip(values, self._sides, strict=True)]
+        if lists[0] == lists[1]:
+            return None
+        counts = [Counter(one) for one in lists]
+        apart = [[*(counts[i] - counts[1 - i]).elements()] for i in (0, 1)]
+        if not any(apart):
+            return f"{len(lists[0]):,} objects", "the same in another order"
+        words = [[one.words for one in side] for side in apart]
+        if words[0] == words[1]:
+            words = [
+                [f"{one.words} with {one.num_pixels:,} pixels" for one in side] for side in apart
+            ]
+        before, after = (some_of(side, _SHOWN) for side in words)
+        return before, after
+
+    def _masks(self, *values: Values) -> tuple[str, str] | None:
+        """Return the classes whose pixels differ, and how many; None where all pixels agree."""
+        names = [side.schema.features[MASK].labels for side in self._sides]
+        if names[0] == names[1] and values[0][MASK] == values[1][MASK]:
+            return None
+        common = {name: i for i, name in enumerate(dict.fromkeys((*names[0], *names[1])))}
+        pixels = []
+        for one, own in zip(values, names, strict=True):
+            found = _mask_pixels(one[MASK][0]).astype(np.int64)
+            places = np.array([common[name] for name in own] or [0], np.int64)
+            is_class = found < len(own)
+            pixels.append(np.where(is_class, places[np.where(is_class, found, 0)], -1))
+        if np.array_equal(pixels[0], pixels[1]):
+            return None
+        counts = [Counter(one.ravel().tolist()) for one in pixels]
+        shown = [*common, "no class"]
+        other = [i for i in sorted({*counts[0], *counts[1]}) if counts[0][i] != counts[1][i]]
+        before, after = (
+            some_of([f"{shown[i]} {count[i]:,}" for i in other], _SHOWN) for count in counts
+        )
+        if pixels[0].shape == pixels[1].shape:
+            after = f"{after} ({np.count_nonzero(pixels[0] != pixels[1]):,} pixels differ)".strip()
+        return before, after
+
+
+class _Object(NamedTuple):
+    """An object, as two records are compared by it."""
+
+    words: str
+    box: tuple[float, ...]
+    is_crowd: bool
+    mask: bytes
+
+    @property
+    def num_pixels(self) -> int:
+        return int(np.count_nonzero(_mask_pixels(self.mask))) if self.mask else 0
+
+
+def _objects(values: Values, schema: Schema) -> list[_Object]:
+    """Return the objects of a record, in its order."""
+    boxes = np.array(values.get(BOX, ()), np.float64).reshape(-1, 4)
+    masks: Sequence[bytes] = values.get(OBJECT_MASK, ())
+    number = max(len(boxes), len(masks))
+    labels, crowds = (values.get(name) or [0] * number for name in (BOX_LABEL, CROWD))
+    names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
+    height, width = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
+    found = []
+    for i in range(number):
+        name = names[labels[i]] if 0 <= labels[i] < len(names) else str(labels[i])
+        box = tuple(boxes[i].tolist()) if i < len(boxes) else ()
+        words = f"{name}{' (crowd)' if crowds[i] else ''}"
+        if box:
+            sides = np.array((height, width, height, width))
+            ymin, xmin, ymax, xmax = (boxes[i] * sides).round(2).tolist()
+            words += f" {xmin:g},{ymin:g} {xmax - xmin:g}x{ymax - ymin:g}"
+        found.append(_Object(words, box, bool(crowds[i]), masks[i] if i < len(masks) else b""))
+    return found
+
+
+def _mask_pixels(data: bytes) -> Pixels:
+    from shardprep.image.mask_decode import (
+        decode_mask,  # with Pillow, which most comparisons never need
+    )
+
+    return decode_mask(data).pixels
+
+
+def _are_nan(one: Sequence[Any], two: Sequence[Any]) -> bool:
+    """Tell whether two lists of numbers differ in nothing but NaN, which equals no number."""
+    return len(one) == len(two) and all(
+        a == b
+        or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+def _text(values: Sequence[Any]) -> str:
+    texts = [one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in values]
+    return ", ".join(texts)[:_SHOWN_TEXT] or "nothing"

@@ -1,0 +1,1 @@
+"""Statistics of a dataset: objects, masks, sizes."""

@@ -1,0 +1,146 @@
+"""Facts on a dataset from its manifest and `items.parquet`, and on its boxes from its shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardprep.dataset import item_table
+from shardprep.dataset.card import Card
+from shardprep.dataset.folder import ITEMS_FILE, read_schema
+from shardprep.dataset.identity import Identity
+from shardprep.dataset.manifest import Manifest, load_manifest
+from shardprep.dataset.schema import Schema
+from shardprep.dataset.stats.object_facts import ObjectFacts, measure_objects
+from shardprep.dataset.stats.range import Range
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST_EXAMPLES = 3
+LACKING = "^(no label|in no split)"
+"""Pattern of the reasons for which an image is skipped that nobody asked to leave out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One input that was not written."""
+
+    key: str
+    reason: str
+
+
+class Examples(TypedDict):
+    """Some inputs that were not written, as `Facts` has them."""
+
+    rejections: dict[str, tuple[Example, ...]]
+    skipped: tuple[Example, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Facts(Card):
+    """The contents of a dataset."""
+
+    path: str
+    """The dataset: a folder, or an address in object storage."""
+    manifest: Manifest
+    """The dataset's `manifest.json`."""
+    schema: Schema
+    """The dataset's `schema.json`."""
+    formats: dict[str, int]
+    """Written images by the format they came in, most frequent first."""
+    original_width: Range | None
+    """Width of the written originals in pixels; null where there are none."""
+    original_height: Range | None
+    """Height of the written originals in pixels; null where there are none."""
+    target: Range | None
+    """Numbers to learn, in a regression set; null in others."""
+    boxes: ObjectFacts | None
+    """Boxes as they are stored; null in a dataset without, and in object storage."""
+    rejections: dict[str, tuple[Example, ...]]
+    """A few examples for each kind of rejection."""
+    skipped: tuple[Example, ...]
+    """A few images that were skipped because the source gives them no label, or no split."""
+    findings: tuple[str, ...] = ()
+    """What `report` finds worst without pixels, where the other facts do not say it."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return where the dataset is, its records by split and class, and the originals."""
+        found: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
+        if self.original_width and self.original_height:
+            low, high = self.original_width, self.original_height
+            found["originals"] = (
+                f"{low.smallest}x{high.smallest} to {low.largest}x{high.largest} pixels, "
+                f"median {low.median}x{high.median}"
+            )
+        rejections = {kind: [one.key for one in some] for kind, some in self.rejections.items()}
+        found |= {"such as": rejections} if rejections else {}
+        return found | ({"findings": self.findings} if self.findings else {})
+
+
+def read_facts(folder: Path, path: str, *, has_shards: bool = True) -> Facts:
+    """Return the facts on a finished dataset whose documents, and maybe shards, are in a folder.
+
+    Raises:
+        DatasetError: its manifest is missing or cannot be read, or a shard with boxes is missing.
+        RecordError: a record with boxes is damaged.
+
+    """
+    manifest = load_manifest(folder)
+    with Identity.of(folder, manifest).unchanged():
+        return _read_facts(folder, manifest, path, has_shards=has_shards)
+
+
+def _read_facts(folder: Path, manifest: Manifest, path: str, *, has_shards: bool) -> Facts:
+    schema = read_schema(folder, manifest)
+    columns = ("status", "original_width", "original_height", "original_format", "target")
+    table = item_table.read_items(folder / ITEMS_FILE, columns)
+    written = item_table.with_status(table, item_table.WRITTEN)
+    return Facts(
+        path=path,
+        manifest=manifest,
+        schema=schema,
+        formats=_counts(written["original_format"]),
+        original_width=_range(written["original_width"].drop_null()),
+        original_height=_range(written["original_height"].drop_null()),
+        target=_range(written["target"].drop_null()),
+        boxes=measure_objects(folder, manifest, schema) if has_shards else None,
+        **read_examples(folder),
+    )
+
+
+def read_examples(folder: Path) -> Examples:
+    """Return some inputs that were not written, in the order of the table."""
+    table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
+    rejected = item_table.with_status(table, item_table.REJECTED)
+    skipped = item_table.with_status(table, item_table.SKIPPED)
+    kinds = rejected["kind"].cast("string")
+    return Examples(
+        rejections={
+            kind: _examples(rejected.filter(pc.equal(kinds, kind)))
+            for kind in sorted(_counts(kinds))
+        },
+        skipped=_examples(skipped.filter(pc.match_substring_regex(skipped["reason"], LACKING))),
+    )
+
+
+def _examples(table: pa.Table) -> tuple[Example, ...]:
+    rows = table.slice(0, MOST_EXAMPLES).select(["key", "reason"]).to_pylist()
+    return tuple(Example(row["key"], row["reason"]) for row in rows)
+
+
+def _counts(column: pa.ChunkedArray) -> dict[str, int]:
+    pairs = pc.value_counts(column.cast("string")).to_pylist()
+    counted = {pair["values"]: pair["counts"] for pair in pairs if pair["values"] is not None}
+    return dict(sorted(counted.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _range(column: pa.ChunkedArray) -> Range | None:
+    if not len(column):
+        return None
+    low_high = pc.min_max(column).as_py()
+    median = pc.quantile(column, 0.5, interpolation="nearest")[0].as_py()
+    return Range(low_high["min"], median, low_high["max"])

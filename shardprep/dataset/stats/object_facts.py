@@ -1,0 +1,213 @@
+"""Facts on the boxes of a dataset, measured in its shards; of their images nothing is read."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardprep.dataset.example import decode, of_entries, read_varint
+from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.index import open_shard, read_index, way_out
+from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, WIDTH
+from shardprep.dataset.stats.range import Range, range_of
+from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from shardprep.errors import RecordError
+from shardprep.storage.regular_file import read_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from shardprep.dataset.manifest import Manifest, Shard
+    from shardprep.dataset.schema import Schema
+
+    Floats = np.ndarray[Any, np.dtype[np.float64]]
+    Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+TINY, _SMALL = 8, 32
+"""Sides in pixels of squares; a box of less area than the second is "small" in COCO's measure."""
+_EDGE = 1e-6
+"""Distance from the edge, as a share of the side, up to which a box touches it."""
+_SAME = 0.9
+"""Share of their union that two boxes have in common above which they are nearly the same."""
+_MOST_PAIRS = 5_000_000
+"""Pairs of a shard's boxes that are compared: a hostile image has a million boxes in one place."""
+_WHOLE_BYTES = 8 << 10
+"""Size of a record in bytes up to which it is read at once, else without its first feature."""
+_HEAD_BYTES = 64
+"""Bytes of a record that tell where its first feature ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFacts:
+    """The boxes of a dataset as they are stored."""
+
+    boxes_per_image: Range
+    """Boxes in an image, those without one included."""
+    shorter_side: Range | None
+    """Shorter side of a box in pixels of the stored image; null where there is no box."""
+    num_below_8: int
+    """Boxes with an area of less than 8 x 8 pixels of the stored image."""
+    num_below_32: int
+    """Boxes with an area of less than 32 x 32 pixels of the stored image, the former included."""
+    num_at_edge: int
+    """Boxes that touch the edge of the stored image."""
+    num_near_duplicates: int
+    """Pairs of boxes of one class in one image that have more than 0.9 of their union in common."""
+
+
+def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectFacts | None:
+    """Return the facts on the boxes of a folder.
+
+    None where its examples have no boxes, or do not say how large their images are.
+
+    Checksums are not compared: `verify` does that.
+
+    Raises:
+        DatasetError: a shard or an index is missing or not of the manifest's size.
+        RecordError: a record is damaged.
+
+    """
+    is_sized = schema.image_size or {HEIGHT, WIDTH} <= schema.features.keys()
+    if BOX not in schema.features or not is_sized:
+        return None
+    counts: list[int] = []
+    sides: list[Floats] = []
+    sums = np.zeros(4, np.int64)
+    for shard in manifest.shards.values():
+        image, label, boxes, pixels = _boxes(folder, shard, schema, counts)
+        lengths = (boxes[:, 2:] - boxes[:, :2]) * pixels
+        areas = lengths.prod(axis=1)
+        sides.append(lengths.min(axis=1))
+        is_at_edge = (boxes[:, :2] <= _EDGE) | (boxes[:, 2:] >= 1 - _EDGE)
+        sums += [
+            (areas < TINY**2).sum(),
+            (areas < _SMALL**2).sum(),
+            is_at_edge.any(axis=1).sum(),
+            len(near_duplicates(image, label, boxes)),
+        ]
+    per_image = range_of(np.array(counts))
+    if per_image is None:
+        return None
+    return ObjectFacts(per_image, range_of(np.concatenate(sides).round(2)), *sums.tolist())
+
+
+def _boxes(
+    folder: Path, shard: Shard, schema: Schema, counts: list[int]
+) -> tuple[Ints, Ints, Floats, Floats]:
+    """Return the boxes of a shard: number of the image, label, sides, height and width in pixels.
+
+    The number of boxes of each of its images is added to `counts`.
+    """
+    first = len(counts)
+    labels: list[int] = []
+    sides: list[float] = []
+    sizes: list[tuple[int, int]] = []
+    for features in _features(folder, shard, schema):
+        sides += features.get(BOX, [])
+        counts.append(len(features.get(BOX, [])) // 4)
+        labels += features.get(BOX_LABEL, [0] * counts[-1])
+        sizes.append(schema.image_size or (features[HEIGHT][0], features[WIDTH][0]))
+    num_boxes = counts[first:]
+    image = np.repeat(np.arange(len(num_boxes)), num_boxes)
+    pixels = np.repeat(np.array(sizes, np.float64).reshape(-1, 2), num_boxes, axis=0)
+    return image, np.array(labels, np.int64), np.array(sides).reshape(-1, 4), pixels
+
+
+def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[dict[str, Any]]:
+    """Yield the values of boxes, labels and sizes of each record of a shard."""
+    wanted = [BOX, BOX_LABEL, *(() if schema.image_size else (HEIGHT, WIDTH))]
+    wanted = [name for name in wanted if name in schema.features]
+    dtypes = schema.dtypes
+    first = min(dtypes)
+    whole, rest = ExampleDecoder(dtypes, wanted), None
+    if first not in wanted:
+        rest = ExampleDecoder({name: one for name, one in dtypes.items() if name != first}, wanted)
+    path, descriptor = folder / shard.name, open_shard(folder, shard)
+    try:
+        for number, (offset, length) in enumerate(read_index(folder, shard).tolist()):
+            start, size = offset + HEADER_BYTES, length - HEADER_BYTES - FOOTER_BYTES
+            found = None
+            if rest is not None and length > _WHOLE_BYTES:
+                found = rest.find(_without_first(descriptor, start, size))
+            if found is None:
+                payload = read_at(descriptor, size, start)
+                found = whole.find(payload) or _decoded(payload, path, number, offset)
+            if what := _fault(found, wanted):
+                raise _damaged(path, number, offset, what)
+            yield found
+    finally:
+        os.close(descriptor)
+
+
+def _without_first(descriptor: int, start: int, size: int) -> bytes:
+    """Return an Example without its first feature, which is not read: the image in most sets."""
+    head = read_at(descriptor, _HEAD_BYTES, start)
+    try:
+        _, at = read_varint(head, 1)
+        length, at = read_varint(head, at + 1)
+    except (IndexError, ValueError):
+        return b""
+    at += length
+    if at > size:
+        return b""
+    return of_entries(read_at(descriptor, size - at, start + at))
+
+
+def _fault(found: Mapping[str, Sequence[Any]], wanted: Sequence[str]) -> str:
+    """Return what is wrong with the number or type of values, "" for nothing."""
+    number = len(found.get(BOX, ())) // 4
+    counts = {BOX: 4 * number, BOX_LABEL: number, HEIGHT: 1, WIDTH: 1}
+    for name in wanted:
+        values = found.get(name, ())
+        kind = float if name == BOX else int
+        if len(values) != counts[name] or not isinstance(next(iter(values), kind()), kind):
+            return f"{name}: has {len(values):,} values that are none of {number:,} boxes"
+    return ""
+
+
+def _decoded(payload: bytes, path: Path, number: int, offset: int) -> dict[str, Any]:
+    try:
+        return dict(decode(payload))
+    except RecordError as error:
+        raise _damaged(path, number, offset, error.what) from error
+
+
+def _damaged(path: Path, number: int, offset: int, what: str) -> RecordError:
+    return RecordError(f"{path}, record {number}", what, way_out(path.parent), offset=offset)
+
+
+def near_duplicates(image: Ints, label: Ints, boxes: Floats) -> Ints:
+    """Return the image of each pair of boxes of one image and class that are nearly the same.
+
+    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax; `image` and `label`, int[n], tell of which
+    image and class each is. Sorted by ymin, a box is compared with those behind it as long as they
+    begin within a tenth of its height: further down, no pair has so much in common.
+    """
+    order = np.lexsort((boxes[:, 0], label, image))
+    image, label, boxes = image[order], label[order], boxes[order]
+    height = boxes[:, 2] - boxes[:, 0]
+    area = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    one = np.arange(len(boxes))
+    num_compared = 0
+    found = [image[:0]]
+    for step in range(1, len(boxes)):
+        one = one[one + step < len(boxes)]
+        other = one + step
+        is_near = (
+            (image[one] == image[other])
+            & (label[one] == label[other])
+            & (boxes[other, 0] - boxes[one, 0] < (1 - _SAME) * height[one])
+        )
+        one, other = one[is_near], other[is_near]
+        num_compared += len(one)
+        if not len(one) or num_compared > _MOST_PAIRS:
+            break
+        low = np.maximum(boxes[one, :2], boxes[other, :2])
+        high = np.minimum(boxes[one, 2:], boxes[other, 2:])
+        common = (high - low).clip(0).prod(axis=1)
+        found.append(image[one[common > _SAME * (area[one] + area[other] - common)]])
+    return np.concatenate(found)

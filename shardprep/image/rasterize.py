@@ -1,0 +1,184 @@
+"""Outlines: polygons and run lengths to masks.
+
+Texts of strangers are bounded by the image before anything is allocated. Polygons are filled by
+pycocotools, so that their pixels are those that COCO's evaluation counts; it crashes on coordinates
+and counts that are not sound, so it gets none, and run lengths are never its work.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pycocotools import mask as coco
+
+from shardprep.image.annotation_types import Counts, Polygons, Runs
+from shardprep.image.mask_decode import MaskError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shardprep.image.annotation_types import Floats
+
+    Ints = NDArray[np.int64]
+
+_MAX_SIDES = 10
+"""Sides of the image by which a corner may lie outside it."""
+_MAX_BOUNDARY = 1_000_000
+"""Pixels along the edges of an object's polygons; pycocotools takes 80 bytes for each."""
+_MIN_CORNERS = 3
+_NO_RUNS = re.compile(r"[^0-9\s]|[0-9]{13}", re.ASCII)
+"""Characters that no text of run lengths has, and numbers beyond every image."""
+_FIRST, _LAST = ord("0"), ord("0") + 63
+"""Characters of compressed counts: 6 bits each, of which the highest says that more follow."""
+_MAX_CHARACTERS = 7
+"""Characters of one compressed count: 5 bits each."""
+_FEW = 64
+"""Pixels for each run from which on it is faster to paint one after another."""
+
+
+def outline_mask(outline: Polygons | Runs | Counts, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return the mask of an outline in an image of that height and width, 0 and 1.
+
+    Polygons equal pycocotools' `annToMask`; parts with less than three corners have no area.
+
+    Raises:
+        MaskError: Coordinates, counts or runs that no such image has.
+    """
+    height, width = size
+    flat = np.zeros(height * width, np.uint8)
+    if isinstance(outline, Runs):
+        _paint(flat, *_runs(outline, flat.size))
+        if outline.order == "row":
+            return flat.reshape(size)
+    elif isinstance(outline, Counts):
+        if tuple(outline.size) != size:
+            sides = "{1}x{0}".format(*outline.size)
+            raise MaskError(f"has run lengths of {sides} pixels, and the image {width}x{height}")
+        _paint_counts(flat, _counts(outline.counts, flat.size))
+    else:
+        for ring in _rings(outline, size):
+            (found,) = coco.frPyObjects([ring.ravel()], height, width)
+            _paint_counts(flat, _counts(found["counts"].decode(), flat.size))
+    return flat.reshape(width, height).T
+
+
+def _rings(polygons: Polygons, size: tuple[int, int]) -> list[Floats]:
+    """Return the parts of an object that have an area, checked."""
+    limit = np.array(size[::-1], np.float64) * _MAX_SIDES
+    rings = []
+    boundary = 0.0
+    for ring in polygons.rings:
+        if ring.ndim != 2 or ring.shape[1] != 2:
+            raise MaskError("has a polygon whose numbers are no pairs of x and y")
+        if not np.isfinite(ring).all():
+            raise MaskError("has a polygon with a corner that is no number")
+        if (np.abs(ring) > limit).any():
+            raise MaskError(f"has a polygon that leaves the image by {_MAX_SIDES} times its side")
+        if len(ring) >= _MIN_CORNERS:
+            rings.append(ring)
+            boundary += float(np.abs(ring - np.roll(ring, 1, axis=0)).max(axis=1).sum())
+    if boundary > _MAX_BOUNDARY:
+        raise MaskError(f"has polygons with edges of more than {_MAX_BOUNDARY:,} pixels")
+    return rings
+
+
+def _runs(runs: Runs, num_pixels: int) -> tuple[Ints, Ints]:
+    """Return the first pixel of each run, from 0, and the one behind its last."""
+    numbers = _numbers(runs.text, num_pixels)
+    if len(numbers) % 2:
+        raise MaskError(f"has {len(numbers):,} run lengths, which are no pairs")
+    starts, lengths = numbers[::2], numbers[1::2]
+    if (lengths < 1).any():
+        raise MaskError("has a run of no pixels")
+    if runs.order == "relative":
+        stops = np.cumsum(starts + lengths)
+        starts = stops - lengths
+    else:
+        if (starts < 1).any():
+            raise MaskError("has a run that starts at 0, and the first pixel is 1")
+        starts = starts - 1
+        stops = starts + lengths
+    if stops.size and int(stops.max()) > num_pixels:
+        raise MaskError(f"has a run up to pixel {int(stops.max()):,} of {num_pixels:,}")
+    if int(lengths.sum()) > 2 * num_pixels:
+        raise MaskError("has runs that cover the image more than twice")
+    return starts, stops
+
+
+def _numbers(text: str, num_pixels: int) -> Ints:
+    if _NO_RUNS.search(text):
+        raise MaskError("has run lengths that are no whole numbers")
+    most = num_pixels + 2  # pairs with a gap between each
+    if len(text) > 14 * most:
+        raise MaskError(f"has more run lengths than its {num_pixels:,} pixels can have")
+    numbers = np.fromstring(text, np.int64, sep=" ")
+    if len(numbers) > most:
+        raise MaskError(f"has more run lengths than its {num_pixels:,} pixels can have")
+    if (numbers > num_pixels).any():
+        raise MaskError(f"has run lengths up to {numbers.max():,}, and {num_pixels:,} pixels")
+    return numbers
+
+
+def _counts(counts: str | tuple[int, ...], num_pixels: int) -> Ints:
+    """Return COCO's counts: pixels outside, inside, outside … whose sum is that of the image."""
+    if len(counts) > 2 * num_pixels * (_MAX_CHARACTERS if isinstance(counts, str) else 1):
+        raise MaskError(f"has more run lengths than its {num_pixels:,} pixels can have")
+    try:
+        numbers = _decompressed(counts) if isinstance(counts, str) else np.array(counts, np.int64)
+    except MaskError:
+        raise
+    except (TypeError, ValueError, OverflowError):
+        raise MaskError("has run lengths that are no whole numbers") from None
+    if len(numbers) > 2 * num_pixels:
+        raise MaskError(f"has more run lengths than its {num_pixels:,} pixels can have")
+    if ((numbers < 0) | (numbers > num_pixels)).any():
+        raise MaskError(f"has a run length below 0 or above its {num_pixels:,} pixels")
+    if int(numbers.sum()) != num_pixels:
+        raise MaskError(f"has run lengths of {int(numbers.sum()):,} of {num_pixels:,} pixels")
+    return numbers
+
+
+def _decompressed(text: str) -> Ints:
+    """Return the counts of compressed text (pycocotools, common/maskApi.c, rleFrString).
+
+    Signed LEB128 in groups of 5 bits, the lowest first; from the fourth count on, the difference
+    to that of two before.
+    """
+    codes = np.frombuffer(text.encode("ascii"), np.uint8)
+    if codes.size and not (codes.min() >= _FIRST and codes.max() <= _LAST):
+        raise MaskError("has compressed run lengths with characters that they never have")
+    codes = codes - np.uint8(_FIRST)
+    ends = np.flatnonzero(codes < 32)
+    if codes.size and (not ends.size or ends[-1] != codes.size - 1):
+        raise MaskError("has compressed run lengths that end early")
+    if not ends.size:
+        return np.empty(0, np.int64)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    lengths = ends - starts + 1
+    if lengths.max() > _MAX_CHARACTERS:
+        raise MaskError("has a run length beyond every image")
+    shifts = (np.arange(codes.size) - np.repeat(starts, lengths)) * 5
+    numbers = np.add.reduceat((codes & 31).astype(np.int64) << shifts, starts)
+    numbers -= (codes[ends] >= 16).astype(np.int64) << (lengths * 5)
+    numbers[1::2] = np.cumsum(numbers[1::2])
+    numbers[2::2] = np.cumsum(numbers[2::2])
+    return numbers
+
+
+def _paint_counts(flat: NDArray[np.uint8], counts: Ints) -> None:
+    edges = np.cumsum(counts)
+    _paint(flat, edges[: len(edges) // 2 * 2 : 2], edges[1::2])
+
+
+def _paint(flat: NDArray[np.uint8], starts: Ints, stops: Ints) -> None:
+    """Set the pixels of all runs to 1."""
+    if len(starts) * _FEW < flat.size:
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            flat[start:stop] = 1
+        return
+    depth = np.zeros(flat.size + 1, np.int32)
+    np.add.at(depth, starts, 1)
+    np.subtract.at(depth, stops, 1)
+    flat |= (np.cumsum(depth, out=depth)[:-1] > 0).view(np.uint8)

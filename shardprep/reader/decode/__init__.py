@@ -1,0 +1,1 @@
+"""Record bytes to numpy arrays: images, crops, targets, boxes, masks."""

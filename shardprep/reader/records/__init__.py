@@ -1,0 +1,1 @@
+"""Record numbers to record bytes, on a disk or in object storage."""

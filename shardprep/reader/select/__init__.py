@@ -1,0 +1,1 @@
+"""Which records are read: splits, slices, queries, folds, weights, buckets."""

@@ -1,0 +1,1 @@
+"""Decoded images kept in memory or in a folder between epochs."""

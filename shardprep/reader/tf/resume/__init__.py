@@ -1,0 +1,1 @@
+"""Iterators whose place can be saved: state, checkpoint, Keras callback."""

@@ -1,0 +1,1 @@
+"""What a report finds: copies, quality, imbalance, objects."""

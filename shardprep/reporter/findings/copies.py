@@ -1,0 +1,170 @@
+"""Copies: images whose originals are equal byte for byte, or whose pictures nearly are.
+
+Near copies are groups of images joined by perceptual hashes within `near.NEAR_BITS` bits of each
+other, whose coarse colours agree. Mirrored, turned and cropped copies have other hashes: they are
+not found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from shardprep.errors import counted
+from shardprep.image.near import NEAR_BITS, joined, near_groups
+from shardprep.reporter.findings.finding import Finding, images, leaving_out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shardprep.reporter.findings.finding import Severity
+    from shardprep.reporter.pixels.pixel_scan import Measured
+    from shardprep.reporter.record_columns import Contents
+
+    Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+Kind = Literal["exact", "near"]
+_WORDS = {
+    "exact": "a copy, byte for byte,",
+    "near": f"a near copy (perceptual hash within {NEAR_BITS} of 64 bits)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Images that are copies of each other."""
+
+    kind: Kind
+    numbers: tuple[int, ...]
+    """Their records: first the one that stays where the others are left out, then by number."""
+    bits: tuple[int, ...]
+    """Bits in which the hash of each differs from that of the first; 0 for exact copies."""
+    splits: tuple[str, ...]
+    """Splits that they are in, in the order of the manifest."""
+    is_conflict: bool
+    """Whether their targets differ."""
+
+    @property
+    def is_leak(self) -> bool:
+        """Whether they are in more than one split."""
+        return len(self.splits) > 1
+
+
+def exact_copies(contents: Contents) -> tuple[Copies, ...]:
+    """Return the groups of images whose originals have the same bytes."""
+    codes = contents.original_codes
+    known = np.flatnonzero(codes >= 0)
+    groups = _groups(known, codes[known])
+    return tuple(_copies(contents, "exact", one, [0] * len(one)) for one in groups)
+
+
+def near_copies(contents: Contents, measured: Measured) -> tuple[Copies, ...]:
+    """Return the groups of near copies, unless all of a group are exact copies."""
+    numbers, measures = measured.numbers, measured.measures
+    codes, found = near_groups(measures), []
+    for group in _groups(np.arange(len(codes)), codes):
+        originals = contents.original_codes[numbers[group]]
+        if originals.min() == originals.max() >= 0:
+            continue
+        hashes = dict(zip(numbers[group].tolist(), measures["hash"][group], strict=True))
+        first = hashes[contents.kept_of(hashes)]
+        bits = [int(np.bitwise_count(one ^ first)) for one in hashes.values()]
+        found.append(_copies(contents, "near", [*hashes], bits))
+    return tuple(sorted(found, key=lambda one: min(one.numbers)))
+
+
+def _groups(numbers: Ints, codes: Ints) -> Iterator[list[int]]:
+    """Yield the records of equal codes, two at least, by the first of each group."""
+    order = np.lexsort((numbers, codes))
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    counts = np.diff(starts, append=len(order))
+    several = np.flatnonzero(counts > 1)
+    for place in several[np.argsort(numbers[order[starts[several]]])].tolist():
+        yield numbers[order[starts[place] : starts[place] + counts[place]]].tolist()
+
+
+def _copies(contents: Contents, kind: Kind, numbers: Sequence[int], bits: Sequence[int]) -> Copies:
+    kept = contents.kept_of(numbers)
+    order = sorted(range(len(numbers)), key=lambda i: (numbers[i] != kept, numbers[i]))
+    splits = np.unique(contents.split[list(numbers)]).tolist()
+    targets = contents.target_codes[list(numbers)]
+    return Copies(
+        kind,
+        tuple(numbers[i] for i in order),
+        tuple(bits[i] for i in order),
+        tuple(contents.splits[one] for one in splits),
+        is_conflict=len(np.unique(targets[targets >= 0])) > 1,
+    )
+
+
+def copy_findings(
+    contents: Contents, copies: Sequence[Copies], num_measured: int
+) -> Iterator[Finding]:
+    """Yield the findings on copies, exact ones in `copies` first."""
+    left_out: dict[Kind, tuple[str, Sequence[int]]] = {
+        "exact": ("--dedup", _left_out(contents, [one for one in copies if one.kind == "exact"])),
+        "near": ("--dedup near", _left_out(contents, copies)),
+    }
+    severities: dict[str, Severity] = {
+        "leaks": "serious",
+        "near-leaks": "serious",
+        "duplicates": "warning",
+        "near-duplicates": "warning",
+    }
+    for name, severity in severities.items():
+        kind: Kind = "near" if name.startswith("near") else "exact"
+        is_leak = name.endswith("leaks")
+        groups = [one for one in copies if one.kind == kind and one.is_leak == is_leak]
+        if not groups:
+            continue
+        out = [number for one in groups for number in one.numbers[1:]]
+        where = "another split" if is_leak else "the same split"
+        verb = "is" if len(out) == 1 else "are each"
+        found = Finding(
+            name,
+            severity,
+            len(out),
+            len(contents) if kind == "exact" else num_measured,
+            f"{images(len(out))} {verb} {_WORDS[kind]} of one in {where}"
+            f"{_between(groups) if is_leak else ''}",
+        )
+        # The option would find more near copies than those of a sample.
+        is_whole = kind == "exact" or num_measured >= len(contents)
+        yield leaving_out(found, contents, out, left_out[kind] if is_whole else None)
+    yield from _conflicts(contents, copies, num_measured)
+
+
+def _left_out(contents: Contents, copies: Sequence[Copies]) -> list[int]:
+    """Return the records that `--dedup` leaves out: all but one of those that copies join."""
+    pairs = [(one.numbers[0], other) for one in copies for other in one.numbers[1:]]
+    numbers = np.arange(len(contents))
+    groups = _groups(numbers, joined(numbers, np.array(pairs, np.int64).reshape(-1, 2)))
+    return [one for group in groups for one in {*group} - {contents.kept_of(group)}]
+
+
+def _between(groups: Sequence[Copies]) -> str:
+    """Return how many groups stand in which splits, in words."""
+    counts = Counter(" and ".join(one.splits) for one in groups)
+    shown = (f"{counted(n, 'group')} in {name}" for name, n in counts.items())
+    return f": {', '.join(shown)}"
+
+
+def _conflicts(
+    contents: Contents, copies: Sequence[Copies], num_measured: int
+) -> Iterator[Finding]:
+    groups = [one for one in copies if one.is_conflict]
+    numbers = sorted({number for one in groups for number in one.numbers})
+    out = [number for number in numbers if contents.target_codes[number] >= 0]
+    if out:
+        found = Finding(
+            "label-conflicts",
+            "serious",
+            len(out),
+            max(len(contents), num_measured),
+            f"{images(len(out))} are copies or near copies of one with another target: "
+            "at least one of each group is labelled wrongly",
+        )
+        yield leaving_out(found, contents, out)

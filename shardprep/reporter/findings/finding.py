@@ -1,0 +1,167 @@
+"""One finding on a dataset, and the rank of all kinds: what harms a result most comes first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+from shardprep.errors import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from shardprep.reporter.record_columns import Contents
+
+Severity = Literal["serious", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+
+MEANINGS = {
+    "leaks": "copies, byte for byte, in more than one split",
+    "near-leaks": "near copies in more than one split",
+    "damaged-records": "records whose image cannot be decoded",
+    "label-conflicts": "copies and near copies whose targets differ",
+    "missing-classes": "classes without an image in train",
+    "missing-object-classes": "classes of objects or masks that train has none of",
+    "rejected": "images that the build left out for what their bytes are",
+    "unlabelled": "images of train without a target",
+    "not-used": "images that the source gives no target or no split",
+    "damaged": "images that were damaged or cut and are written all the same",
+    "duplicates": "copies, byte for byte, inside of a split",
+    "near-duplicates": "near copies inside of a split",
+    "imbalance": "classes of very different size",
+    "class-property": "classes that brightness, size or the like tells apart",
+    "drift": "splits that differ in classes, brightness, size or the like",
+    "dropped-objects": "images with objects that the build left out",
+    "unmatched-objects": "annotated objects of images that the dataset does not have",
+    "unlisted-images": "images that no annotation lists, taken as images without objects",
+    "duplicate-boxes": "images with two boxes of a class that are nearly the same",
+    "tiny-boxes": "images with boxes of less than 8 × 8 stored pixels",
+    "uniform-masks": "images whose mask is of one value, ignored pixels apart",
+    "ignored-pixels": "images most of whose pixels belong to no class",
+    "dark": "images with nothing bright in them",
+    "light": "images with nothing dark in them",
+    "flat": "images of few grey levels: blank, or nearly so",
+    "blurry": "images without fine detail",
+    "grey": "grey images in a set of coloured ones",
+    "odd-aspect": "originals with one side more than three times the other",
+    "enlarged": "originals with fewer pixels than are stored",
+}
+"""Name of each kind of finding → its meaning; in the order in which findings are shown."""
+WITHOUT_KEYS = (
+    "missing-classes", "missing-object-classes", "imbalance", "class-property", "drift",
+    "unmatched-objects", "unlisted-images",
+)  # fmt: skip
+"""Kinds that are not about single images of the dataset, and so have no list of images."""
+OF_PIXELS = (
+    "near-leaks", "damaged-records", "near-duplicates", "duplicate-boxes", "tiny-boxes", "dark",
+    "light", "flat", "blurry", "grey",
+)  # fmt: skip
+"""Kinds that only a pass over the pixels tells."""
+OF_BOXES = ("duplicate-boxes", "tiny-boxes")
+OF_MASKS = ("uniform-masks", "ignored-pixels")
+OF_ANNOTATIONS = (
+    "missing-object-classes", "dropped-objects", "unmatched-objects", "unlisted-images",
+    *OF_BOXES, *OF_MASKS,
+)  # fmt: skip
+"""Kinds that only datasets with boxes or masks can have."""
+
+
+_PROPERTY = 1 / 3
+"""Share of the images from which a note is about the set and not about single images."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One kind of thing that was found, and the images that it is about."""
+
+    name: str
+    """Kind, as `--list` takes it."""
+    severity: Severity
+    """`serious`: a result measured on this set may be wrong; `warning`: training may suffer."""
+    num_found: int
+    """Images, or classes, splits or objects where it is about those."""
+    num_looked_at: int
+    """Images, inputs, classes, splits or objects that could have been it."""
+    what: str
+    """The finding in a sentence."""
+    keys: tuple[str, ...] = ()
+    """Keys of the images to leave out so that it is gone: of copies, all but one of each group.
+
+    Unlabelled images of other splits than train are not among them: a submission needs them all.
+    """
+    flag: str = ""
+    """Option of `shardprep build` that answers it; "" for none."""
+    num_dropped: int = 0
+    """Images of this dataset that the option would leave out."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Those images by split."""
+
+
+def leaving_out(
+    found: Finding,
+    contents: Contents,
+    numbers: Sequence[int],
+    option: tuple[str, Sequence[int]] | None = None,
+) -> Finding:
+    """Return a finding with the keys of the images to leave out and the option that does it.
+
+    Args:
+        found: the finding.
+        contents: the records of the dataset.
+        numbers: records to leave out so that the finding is gone.
+        option: an option of a build that does it without a list, and the records that it leaves
+            out; not taken where an unlabelled image of another split than train is among them.
+
+    """
+    listed = [number for number in numbers if not contents.is_spared[number]]
+    found = replace(found, keys=contents.keys_of(listed))
+    if _is_of_the_set(found):
+        return found
+    flag, out = excluding(found.name), listed
+    if option is not None and not contents.is_spared[[*option[1]]].any():
+        flag, out = option[0], [*option[1]]
+    what, num_spared = found.what, len(numbers) - len(listed)
+    if num_spared:
+        which = "1 is an unlabelled image" if num_spared == 1 else (
+            f"{num_spared:,} are unlabelled images"
+        )  # fmt: skip
+        spared = {contents.splits[contents.split[one]] for one in {*numbers} - {*listed}}
+        what += f"; {which} of {' and '.join(sorted(spared))}, which --list does not print"
+    dropped = Counter(contents.splits[one] for one in contents.split[out].tolist())
+    return replace(
+        found,
+        what=what,
+        flag=flag if out else "",
+        num_dropped=len(out),
+        dropped={name: dropped[name] for name in contents.splits if name in dropped},
+    )
+
+
+def _is_of_the_set(found: Finding) -> bool:
+    return found.severity == "note" and found.num_found >= _PROPERTY * found.num_looked_at
+
+
+def of_the_set(found: Finding) -> Finding:
+    """Return a note on a third of the images or more as one on the set; others as they are."""
+    if not _is_of_the_set(found):
+        return found
+    return replace(found, what=f"{found.what}: a third or more, so it is a property of this set")
+
+
+def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings in the order in which they are shown."""
+    names = list(MEANINGS)
+    return tuple(
+        sorted(findings, key=lambda one: (SEVERITIES.index(one.severity), names.index(one.name)))
+    )
+
+
+def excluding(name: str) -> str:
+    """Return the option that leaves out what `shardprep report --list NAME` prints."""
+    return f"--exclude-list {name}.csv"
+
+
+def images(number: int) -> str:
+    """Return "1 image" or "2,000 images"."""
+    return counted(number, "image")

@@ -1,0 +1,1 @@
+"""The pass over stored pixels, and the pictures that a report shows."""

@@ -1,0 +1,116 @@
+"""Stored images by record number, decoded small: for the pixel pass and for the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardprep.dataset import example
+from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, IMAGE, MAX_SIDE, WIDTH
+from shardprep.dataset.stored_size import check_stored
+from shardprep.errors import RecordError
+from shardprep.image.decode import stored_pixels
+from shardprep.reader.records.open import open_subset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.schema import Schema
+    from shardprep.reader.records.records import Records
+    from shardprep.reader.select.splits import AnySplit
+
+    Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+    Payload = bytes | memoryview
+
+BOXES = np.dtype(
+    [("record", "<i8"), ("label", "<i8"), ("corners", "<f4", (4,)), ("size", "<i8", (2,))]
+)
+"""A box: number of its record; class, −1 for none; ymin, xmin, ymax, xmax of the stored image, 0 to
+1; height and width of that image in pixels, 0 where they are not known."""
+
+
+def open_images(
+    dataset: Path | RemoteDataset, manifest: Manifest, schema: Schema, split: AnySplit | None = None
+) -> StoredImages:
+    """Return the images of a split; None for all, by numbers through those of the manifest.
+
+    DatasetError where a shard is missing or not what the manifest says.
+    """
+    splits = "+".join(name for name, one in manifest.splits.items() if one.num_records)
+    return StoredImages(open_subset(dataset, split or splits, before=manifest).records, schema)
+
+
+class StoredImages:
+    """The images of some records, by their numbers among these."""
+
+    def __init__(self, records: Records, schema: Schema) -> None:
+        """Take the records, and the schema of their dataset."""
+        self._records = records
+        dtypes = {name: one.dtype for name, one in schema.features.items()}
+        self._decoder = ExampleDecoder(dtypes, (IMAGE,))
+        of_boxes = {BOX, BOX_LABEL, HEIGHT, WIDTH} & dtypes.keys() if BOX in dtypes else set()
+        self._box_decoder = ExampleDecoder(dtypes, of_boxes) if of_boxes else None
+        self._size = schema.image_size if schema.image.encoding == "raw" else None
+        self.schema = schema
+
+    def data(self, numbers: Sequence[int]) -> Iterator[bytes | RecordError]:
+        """Yield the stored bytes of the images of some records, or what is wrong with a record."""
+        for number, payload in zip(numbers, self.payloads(numbers), strict=True):
+            if isinstance(payload, RecordError):
+                yield payload
+                continue
+            try:
+                yield self.image(payload)
+            except (RecordError, ValueError) as error:
+                yield self.damaged(number, error)
+
+    def payloads(self, numbers: Sequence[int]) -> Sequence[Payload | RecordError]:
+        """Return the bytes of some records, or what is wrong with one."""
+        return self._records.read(np.asarray(numbers))
+
+    def image(self, payload: Payload) -> bytes:
+        """Return the stored bytes of an image; RecordError or ValueError where there is none."""
+        found = self._decoder.find(payload) or example.decode(bytes(payload))
+        values = found.get(IMAGE, [])
+        if len(values) != 1 or isinstance(values[0], (int, float)):
+            raise ValueError("holds no image")
+        return bytes(values[0])
+
+    def boxes(self, number: int, payload: Payload) -> np.ndarray[Any, Any]:
+        """Return the `BOXES` of a record; RecordError or ValueError where they are damaged."""
+        if self._box_decoder is None:
+            return np.empty(0, BOXES)
+        found: dict[str, Any] = dict(
+            self._box_decoder.find(payload) or example.decode(bytes(payload))
+        )
+        sides = found.get(BOX, ())
+        if len(sides) % 4:
+            raise ValueError(f"{BOX} has {len(sides):,} values, which are no boxes")
+        boxes = np.empty(len(sides) // 4, BOXES)
+        boxes["record"] = number
+        boxes["corners"] = np.array(sides, np.float32).reshape(-1, 4)
+        boxes["label"] = found.get(BOX_LABEL, -1)
+        height, width = found.get(HEIGHT) or (0,), found.get(WIDTH) or (0,)
+        size = self.schema.image_size or (height[0], width[0])
+        boxes["size"] = tuple(min(max(side, 0), MAX_SIDE) for side in size)
+        return boxes
+
+    def pixels(self, data: bytes, least_side: int = 0) -> Pixels:
+        """Return an image, uint8[height, width, 3], RGB, at stored size or smaller.
+
+        A JPEG whose sides all stay at `least_side` pixels or more is decoded at a fraction of its
+        size; 0 for the stored size. What a decoder says of bytes that it cannot decode is raised.
+        """
+        if self._size is None:
+            check_stored(data)
+        return stored_pixels(data, self._size, least_side)
+
+    def damaged(self, number: int, error: Exception) -> RecordError:
+        """Return the error of a record whose image cannot be had."""
+        what = error.what if isinstance(error, RecordError) else " ".join(str(error).split())
+        return self._records.damaged(number, f"its image cannot be decoded ({what[:200]})")

@@ -1,0 +1,334 @@
+"""Records and left-out inputs of a dataset, by its documents; no shard is read."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardprep.dataset import item_table, sub_manifest
+from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE, SCHEMA_FILE
+from shardprep.dataset.item_file import ItemFile
+from shardprep.dataset.remote import described, documents_of
+from shardprep.dataset.schema import LABEL, LABELS
+from shardprep.errors import DatasetError
+from shardprep.reader.records.positions import Places
+from shardprep.reader.select.selection import as_selection
+from shardprep.reporter.rows import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.schema import Schema
+    from shardprep.reader.select.selection import Selection
+    from shardprep.reader.select.splits import AnySplit
+
+    Ints = np.ndarray[Any, np.dtype[np.int64]]
+    Numbers = np.ndarray[Any, np.dtype[np.float64]]
+
+STATUSES = (item_table.WRITTEN, item_table.REJECTED, item_table.SKIPPED)
+_LEFT_OUT = ("key", "status", "kind", "reason")
+"""Columns of inputs that are left out."""
+_KEPT_FIRST = ("test", "validation", "train")
+"""Splits in the order in which a copy is kept there: sets for evaluation stay whole, as with
+`--dedup`."""
+_TRAIN = "train"
+_LARGEST = (1 << 31) - 1
+"""Pixels or bytes above which a size is not told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlace:
+    """A record as a person finds it."""
+
+    key: str
+    split: str
+    record: int
+    """Number in its split: `reader.Dataset(path, split)[record]`."""
+    shard: str
+    """File name of its shard."""
+    shard_record: int
+    """Number in its shard."""
+    label: str
+    """Target in words: class names, a number or a text; "" where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The records of a dataset to which its contents are narrowed."""
+
+    selection: Selection
+    whole: Manifest
+    """Manifest of the dataset."""
+
+    @property
+    def title(self) -> str:
+        """The scope and its size in words."""
+        total = sum(one.num_records for one in self.whole.splits.values())
+        return f"{self.selection.name}: {len(self.selection):,} of {total:,} records"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The records of a dataset by number, through its splits, shards and their records.
+
+    Where they are narrowed, the numbers count through the records of the scope.
+    """
+
+    manifest: Manifest
+    """Manifest of the dataset, or its excerpt for the scope."""
+    schema: Schema
+    items: ItemFile
+    """Rows of all inputs."""
+    status: np.ndarray[Any, np.dtype[np.int8]]
+    """Position in `STATUSES` of each row; the last for words that are none of them."""
+    written: Rows
+    """Rows of the records, in their order."""
+    others: Rows
+    """Rows of rejected and skipped inputs."""
+    scope: Scope | None = None
+    """None for all records."""
+
+    def __len__(self) -> int:
+        return len(self.written)
+
+    @property
+    def mark(self) -> str:
+        """Hashes that tell these records of this dataset from others."""
+        sign = self.manifest.sha256
+        if self.scope is not None:
+            sign += f" {hashlib.sha256(self.scope.selection.numbers.tobytes()).hexdigest()}"
+        return sign
+
+    def anew(self) -> Contents:
+        """Return the same, of which no column has been read."""
+        return replace(self, written=self.written.anew(), others=self.others.anew())
+
+    @cached_property
+    def left_out(self) -> pa.Table:
+        """Keys, status, kind and reason of rejected and skipped inputs."""
+        return pa.table({name: self.others.read(name) for name in _LEFT_OUT})
+
+    @cached_property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return tuple(self.manifest.splits)
+
+    @cached_property
+    def split(self) -> Ints:
+        """Position in `splits` of each record."""
+        counts = [one.num_records for one in self.manifest.splits.values()]
+        return np.repeat(np.arange(len(counts)), counts)
+
+    def key(self, number: int) -> str:
+        """Return the key of a record."""
+        return self.written.value("key", number) or ""
+
+    @cached_property
+    def classes(self) -> list[list[int]]:
+        """Class numbers of each record: one, several or none."""
+        if self.schema.target != LABELS:
+            return [[one] if one >= 0 else [] for one in self.label.tolist()]
+        there = range(len(self.schema.labels))
+        lists = self.written["labels"].to_pylist()
+        return [[label for label in one or () if label in there] for one in lists]
+
+    @cached_property
+    def label(self) -> Ints:
+        """Class number of each record, −1 for none and in sets without single classes."""
+        if self.schema.target != LABEL:
+            return np.full(len(self), -1)
+        found = _whole(self.written.read("label"), -1)
+        found[(found < 0) | (found >= len(self.schema.labels))] = -1
+        return found
+
+    @cached_property
+    def target_codes(self) -> Ints:
+        """A number for each record, equal where the targets are, −1 where there is none."""
+        target = self.schema.target
+        if target is None or target == LABEL:
+            return self.label
+        values = self.written[target]
+        if target == LABELS:
+            texts = [" ".join(map(str, one)) if one else None for one in values.to_pylist()]
+            values = pa.chunked_array([pa.array(texts, pa.string())])
+        return _codes(values)
+
+    @cached_property
+    def is_spared(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether each record is an unlabelled image of another split than train.
+
+        Such as the test images of a competition: a submission needs them all.
+        """
+        schema, found = self.schema, np.zeros(len(self), bool)
+        if schema.target is not None or schema.annotations:
+            found = np.array([name != _TRAIN for name in self.splits], bool)[self.split]
+        if schema.target is not None:
+            found &= self.target_codes < 0
+        if schema.annotations:
+            found &= _whole(self.written.read("num_objects"), 0) == 0
+            masks = self.written.read("mask_pixels").combine_chunks()
+            found &= np.diff(masks.offsets.to_numpy()) == 0
+        return found
+
+    @cached_property
+    def original_codes(self) -> Ints:
+        """A number for each record, equal where the bytes of the originals are."""
+        # Of all rows, then of the records: a copy of a million hashes more would be 70 MB.
+        return _codes(self.items.column("original_sha256"))[self.written.numbers]
+
+    @cached_property
+    def height(self) -> Ints:
+        """Height of each original in pixels, 0 where it is not known."""
+        return _measure(self.written.read("original_height"))
+
+    @cached_property
+    def width(self) -> Ints:
+        """Width of each original in pixels, 0 where it is not known."""
+        return _measure(self.written.read("original_width"))
+
+    @cached_property
+    def original_bytes(self) -> Ints:
+        """Size of each original in bytes, 0 where it is not known."""
+        return _measure(self.written.read("original_bytes"))
+
+    @cached_property
+    def formats(self) -> dict[str, int]:
+        """Records by the format of their originals, the most frequent first."""
+        pairs = pc.value_counts(self.written["original_format"].cast("string")).to_pylist()
+        counts = {one["values"] or "unknown": one["counts"] for one in pairs}
+        return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+    def place(self, number: int) -> RecordPlace:
+        """Return a record as a person finds it."""
+        manifest, record = self.manifest, number
+        if self.scope is not None:
+            manifest, record = self.scope.whole, int(self.scope.selection.numbers[number])
+        found = Places.of(manifest, np.array([record]))
+        split = self.splits[self.split[number]]
+        names = [*manifest.splits]
+        before = [manifest.splits[one].num_records for one in names[: names.index(split)]]
+        return RecordPlace(
+            self.key(number),
+            split,
+            record - sum(before),
+            found.shards[0].name,
+            int(found.record[0]),
+            self.target_text(number),
+        )
+
+    def target_text(self, number: int) -> str:
+        """Return the target of a record in words, "" where it has none."""
+        names, target = self.schema.labels, self.schema.target
+        if target == LABEL:
+            label = int(self.label[number])
+            return names[label] if label >= 0 else ""
+        value = self.written.value(target, number) if target else None
+        if target == LABELS:
+            return ", ".join(names[one] for one in value or () if 0 <= one < len(names))
+        if value is None:
+            return ""
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    def keys_of(self, numbers: Iterable[int]) -> tuple[str, ...]:
+        """Return the keys of some records."""
+        wanted = self.written["key"].take(pa.array(numbers, pa.int64()))
+        return tuple(key or "" for key in wanted.to_pylist())
+
+    def kept_of(self, group: Iterable[int]) -> int:
+        """Return the record of a group that stays where the others are left out, as by `--dedup`.
+
+        One of the test or validation set if there is one, else of train; then the first by key.
+        """
+        return min(group, key=self._rank)
+
+    def _rank(self, number: int) -> tuple[int, str]:
+        split = self.splits[self.split[number]]
+        place = _KEPT_FIRST.index(split) if split in _KEPT_FIRST else 0
+        return place, self.key(number)
+
+
+def read_contents(dataset: Path | RemoteDataset, split: AnySplit | None = None) -> Contents:
+    """Return what the documents say of the records of a split, None for all, and of other inputs.
+
+    Raises:
+        DatasetError: one is missing, damaged, or contradicts another; there is no such split, or it
+            has no record.
+
+    """
+    manifest, schema = described(dataset)
+    with documents_of(dataset, manifest, (SCHEMA_FILE, ITEMS_FILE)) as folder:
+        items = ItemFile(folder / ITEMS_FILE)
+    words, known = coded(items.column("status"))
+    places = [STATUSES.index(one) if one in STATUSES else len(STATUSES) - 1 for one in known]
+    status = np.array(places, np.int8)[words]
+    written, others = Rows(items, status == 0), Rows(items, status != 0)
+    codes, names = coded(written.read("shard"))
+    starts = np.flatnonzero(np.diff(codes, prepend=-2))
+    counts = np.diff(starts, append=len(codes)).tolist()
+    found = [(names[code], count) for code, count in zip(codes[starts], counts, strict=True)]
+    expected = [(one.name, one.num_records) for one in manifest.shards.values() if one.num_records]
+    if found != expected:
+        what = "its rows are not the records that the manifest says"
+        raise DatasetError(f"{dataset}/{ITEMS_FILE}", what, COPY_AGAIN)
+    contents = Contents(manifest, schema, items, status, written, others)
+    return contents if split is None else _narrowed(contents, split)
+
+
+def _narrowed(contents: Contents, split: AnySplit) -> Contents:
+    """Return the contents of the records of a split alone."""
+    manifest, schema, items = contents.manifest, contents.schema, contents.items
+    selection = as_selection(manifest, split)
+    is_of = np.zeros(len(contents.status), bool)
+    is_of[contents.written.numbers[selection.numbers]] = True
+    written = Rows(items, is_of)
+    columns = sub_manifest.COLUMNS
+    if schema.annotations:
+        columns = (*columns, *item_table.ANNOTATION_COLUMNS.names)
+    rows = pa.table({name: written.read(name) for name in columns})
+    return Contents(
+        sub_manifest.excerpt(manifest, schema, rows),
+        schema,
+        items,
+        contents.status,
+        written,
+        Rows(items, np.zeros(len(is_of), bool)),
+        Scope(selection, manifest),
+    )
+
+
+def coded(words: pa.ChunkedArray) -> tuple[Ints, list[str | None]]:
+    """Return the words of a column as numbers, and the word of each; −1, the last, is none."""
+    found = words.unify_dictionaries().combine_chunks()
+    return pc.fill_null(found.indices, -1).to_numpy(), [*found.dictionary.to_pylist(), None]
+
+
+def _codes(values: pa.ChunkedArray) -> Ints:
+    """Return a number for each value, equal for equal ones, −1 for none."""
+    # Sorted: a dictionary of a million hashes takes 200 MB.
+    order = pc.sort_indices(values)
+    ranked = values.take(order)
+    is_next = pc.fill_null(pc.not_equal(ranked[1:], ranked[:-1]), False)  # noqa: FBT003 - of pyarrow
+    ranks = np.concatenate([np.zeros(len(values[:1]), np.int64), np.cumsum(is_next.to_numpy())])
+    ranks[pc.is_null(ranked).to_numpy()] = -1
+    codes = np.empty(len(values), np.int64)
+    codes[order.to_numpy()] = ranks
+    return codes
+
+
+def _measure(column: pa.ChunkedArray) -> Ints:
+    """Return sizes, 0 for none, none so large that a product of two could pass 64 bits."""
+    return np.clip(_whole(column, 0), 0, _LARGEST)
+
+
+def _whole(column: pa.ChunkedArray, nothing: int) -> Ints:
+    found: Ints = pc.fill_null(column, nothing).to_numpy(zero_copy_only=False)
+    return found.astype(np.int64)

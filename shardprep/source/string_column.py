@@ -1,0 +1,230 @@
+"""Texts in one buffer: a million of them cost their bytes and 8 more each, not 60 MB of objects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardprep.source.dictionary_column import Coded
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Hashes = NDArray[np.uint64]
+    Ints = NDArray[np.int64]
+
+_AT_ONCE = 1 << 12
+"""Number of texts that are objects while they are iterated over."""
+_HASHED_AT_ONCE = 1 << 14
+"""Number of texts that are hashed at a time, in 20 bytes a character."""
+_FOUND_AT_ONCE = 1 << 17
+"""Number of texts that are looked for at a time."""
+_WEIGHTS = np.frombuffer(os.urandom(8 * 4096), np.uint64) | np.uint64(1)
+"""Odd numbers by which the bytes of a text are added up to its hash. They are drawn at random, so
+that nobody can make names that collide; the 4,097th is that of the first again."""
+
+
+class Texts(Sequence[str]):
+    """A sequence of texts; each is made an object when it is asked for."""
+
+    __slots__ = ("_folders", "array")
+
+    def __init__(self, array: Any) -> None:
+        """Take an Arrow array of texts, none of them null."""
+        self.array: Any = array.cast(pa.large_string())
+        self._folders: Coded[str] | None = None
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Texts:
+        """Return these texts; lone surrogates, which no buffer of UTF-8 can hold, as escapes."""
+        if isinstance(texts, Texts):
+            return texts
+        # `pa.array` of a list would import pandas where it is installed, which takes a second.
+        encoded = [text.encode(errors="backslashreplace") for text in texts]
+        offsets = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+        return cls(pa.Array.from_buffers(pa.large_string(), len(encoded), buffers))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Texts]) -> Texts:
+        """Return the texts of all parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(pa.concat_arrays([part.array for part in parts])) if parts else cls.of([])
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Texts: ...
+    def __getitem__(self, at: int | slice) -> str | Texts:
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            if step != 1:
+                return self.take(np.arange(start, stop, step))
+            return Texts(self.array.slice(start, max(0, stop - start)))
+        text: str = self.array[at].as_py()
+        return text
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), _AT_ONCE):
+            yield from self.array.slice(start, _AT_ONCE).to_pylist()
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Texts):
+            return bool(self.array.equals(other.array))
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Texts.of({list(self)!r})"
+
+    def num_folders(self) -> Ints:
+        """Return the number of "/" in each."""
+        return integers(pc.count_substring(self.array, "/"))
+
+    def lengths(self) -> Ints:
+        """Return the number of characters of each."""
+        return integers(pc.utf8_length(self.array))
+
+    def where(self, is_one: NDArray[np.bool_]) -> Texts:
+        """Return the texts of these rows."""
+        return self if is_one.all() else self.take(np.flatnonzero(is_one))
+
+    def take(self, rows: NDArray[Any]) -> Texts:
+        """Return the texts at these positions."""
+        numbers = np.ascontiguousarray(rows, np.int64)
+        buffers = [None, pa.py_buffer(numbers)]
+        return Texts(self.array.take(pa.Array.from_buffers(pa.int64(), len(numbers), buffers)))
+
+    def encoded(self) -> Iterable[bytes]:
+        """Return each text as UTF-8, all of them objects."""
+        found: Iterable[bytes] = self.array.cast(pa.large_binary()).to_pylist()
+        return found
+
+    def coded(self) -> Coded[str]:
+        """Return the texts as a column in which each distinct one is there once."""
+        return _coded(self)
+
+    @property
+    def folders(self) -> Coded[str]:
+        """Part before the last "/" of each, "" where there is none."""
+        if self._folders is None:
+            self._folders = _coded(self, Texts._folders_alone)
+        return self._folders
+
+    def _folders_alone(self) -> Texts:
+        return Texts(pc.replace_substring_regex(self.array, r"(^|/)[^/]*$", ""))
+
+    def composed(self) -> Texts:
+        """Return each text in Unicode's form NFC: an accent is one with its letter."""
+        if booleans(pc.string_is_ascii(self.array)).all():
+            return self
+        return Texts(pc.utf8_normalize(self.array, form="NFC"))
+
+    def ends(self, depth: int) -> Texts:
+        """Return the name at the end of each path, with so many folders before it, if it has so."""
+        pattern = rf"^.*/((?:[^/]*/){{{depth}}}[^/]*)$" if depth else "^.*/"
+        return Texts(pc.replace_substring_regex(self.array, pattern, r"\1" if depth else ""))
+
+    def stems(self, depth: int) -> Texts:
+        """Return the `ends` without the extension of the name, which must be more than that."""
+        ends = self.ends(depth).array
+        return Texts(pc.replace_substring_regex(ends, r"([^/])\.[^./]*$", r"\1"))
+
+    def after(self, prefix: str) -> Texts:
+        """Return each text with a prefix before it."""
+        before, nothing = Texts.of([prefix, ""]).array
+        return Texts(pc.binary_join_element_wise(before, self.array, nothing))
+
+
+def positions(
+    texts: Texts, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts
+) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return where each text is found first among parts of others, −1 where it is not.
+
+    Beside it, whether it may be there more than once. Texts are joined by 64 bits of hash, and
+    compared where these are equal.
+    """
+    hashes = _hashes(among, part)
+    order = np.argsort(hashes, kind="stable").astype(np.uint32 if len(among) >> 32 == 0 else int)
+    hashes = hashes[order]
+    found, is_many = np.full(len(texts), -1, np.int64), np.zeros(len(texts), bool)
+    for start in range(0, len(texts) if len(among) else 0, _FOUND_AT_ONCE):
+        some = texts[start : start + _FOUND_AT_ONCE]
+        asked = _hashes(some)
+        rising = np.argsort(asked)  # numbers that rise are found ten times as fast
+        asked = asked[rising]
+        at = np.searchsorted(hashes, asked)
+        hits = np.flatnonzero(hashes[np.minimum(at, len(hashes) - 1)] == asked)
+        at, rows = at[hits], rising[hits]
+        ends = np.searchsorted(hashes, asked[hits], "right")
+        positions = order[at].astype(np.int64)
+        is_same = pc.equal(some.take(rows).array, part(among.take(positions)).array)
+        for i in np.flatnonzero(~booleans(is_same)).tolist():
+            alike = order[at[i] : ends[i]].astype(np.int64)
+            same = alike[[one == some[int(rows[i])] for one in part(among.take(alike))]]
+            positions[i] = same[0] if len(same) else -1
+        found[start + rows] = positions
+        is_many[start + rows] = (ends > at + 1) & (positions >= 0)
+    release()
+    return found, is_many
+
+
+def release() -> None:
+    """Give back the memory that Arrow keeps of arrays that are gone: as much as those that stay."""
+    pa.default_memory_pool().release_unused()
+
+
+def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Hashes:
+    """Return a hash of each text, or of a part of it, that another process makes otherwise."""
+    found = np.empty(len(texts), np.uint64)
+    for start in range(0, len(texts), _HASHED_AT_ONCE):
+        some = part(texts[start : start + _HASHED_AT_ONCE]).array
+        _, offsets, data = some.buffers()
+        ends = np.frombuffer(offsets, np.int64)[some.offset :][: len(some) + 1]
+        lengths = np.diff(ends)
+        letters = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]].astype(np.uint64)
+        ends = ends - ends[0]
+        place = np.arange(len(letters)) - np.repeat(ends[:-1], lengths)
+        letters += np.uint64(1)
+        letters *= _WEIGHTS[place % len(_WEIGHTS)]
+        sums = np.zeros(len(letters) + 1, np.uint64)
+        np.cumsum(letters, out=sums[1:])
+        found[start : start + len(some)] = sums[ends[1:]] - sums[ends[:-1]]
+    return found
+
+
+def _coded(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Coded[str]:
+    """Return texts, or a part of each, as a column of distinct ones; blocks of them at a time."""
+    places: dict[str, int] = {}
+    codes = np.empty(len(texts), np.int32)
+    for start in range(0, len(texts), _HASHED_AT_ONCE):
+        found = part(texts[start : start + _HASHED_AT_ONCE]).array.dictionary_encode()
+        own = [places.setdefault(text, len(places)) for text in found.dictionary.to_pylist()]
+        codes[start : start + len(found)] = np.array(own, np.int32)[integers(found.indices)]
+    return Coded(codes, list(places))
+
+
+def integers(array: Any) -> NDArray[Any]:
+    """Return an Arrow array of whole numbers without nulls as it lies in memory.
+
+    `to_numpy` would import pandas where it is installed, which takes a second.
+    """
+    kind = {"int32": np.int32, "int64": np.int64, "uint64": np.uint64, "uint8": np.uint8}
+    whole = np.frombuffer(array.buffers()[1] or b"", kind[str(array.type)])
+    return whole[array.offset : array.offset + len(array)]
+
+
+def booleans(array: Any) -> NDArray[np.bool_]:
+    """Return an Arrow array of truth values without nulls."""
+    return integers(array.cast(pa.uint8())).astype(np.bool_)

@@ -1,0 +1,1 @@
+"""A chunk of items to framed record bytes; bad images become rejections."""

@@ -1,0 +1,198 @@
+"""The work of a worker: items in, framed records and one outcome per item out.
+
+The same `encode_chunk` serves every engine. It reads the source and touches nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from array import array
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardprep import profiling
+from shardprep.dataset import schema as names
+from shardprep.dataset import tfrecord
+from shardprep.image.annotation_types import Annotation
+from shardprep.image.annotations import place_objects
+from shardprep.image.process import ProcessedImage, Rejection, process_image
+from shardprep.profiling import stage
+from shardprep.source.byte_range import MemberError
+from shardprep.source.range_reads import read_ahead
+from shardprep.writer.encode.chunk import UNREADABLE, EncodedChunk, ObjectCounts, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardprep.catalog.items import Item
+    from shardprep.dataset.schema import Schema, Value
+    from shardprep.image.annotation_types import AnnotationSpec
+    from shardprep.image.annotations import PlacedObjects
+    from shardprep.image.spec import ImageSpec
+    from shardprep.source.members import Member
+    from shardprep.writer.encode.chunk import ChunkTask
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkEncoder:
+    """Encodes items to records; every worker is given one."""
+
+    spec: ImageSpec
+    schema: Schema
+    columns: tuple[str, ...] = ()
+    """Names of the features that `Item.columns` holds."""
+    annotations: AnnotationSpec | None = None
+    """Form of boxes and masks, None where none are stored."""
+    is_timed: bool = False
+    """Whether to count the seconds of each stage."""
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether boxes or masks are stored."""
+        return self.annotations is not None
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        """Return the records of the task's items; a bad image is an outcome, never an error.
+
+        `before_item` is called before each of them: an engine that gives an item only so much
+        time starts its clock anew.
+        """
+        if not self.is_timed:
+            return encode_chunk(task, self, before_item)
+        return counted(lambda: encode_chunk(task, self, before_item))
+
+
+def counted(encode: Callable[[], EncodedChunk]) -> EncodedChunk:
+    """Return the chunk that a call makes, with the seconds of each stage of it."""
+    profiling.start()
+    before = profiling.taken()
+    start = time.perf_counter()
+    chunk = encode()
+    seconds = {"store": 0.0, **profiling.taken()}
+    seconds["other"] = time.perf_counter() - start - sum(seconds.values())
+    profiling.add(before)
+    return EncodedChunk(chunk.data, chunk.outcomes, seconds)
+
+
+def encode_chunk(
+    task: ChunkTask, encoder: ChunkEncoder, before_item: Callable[[], None]
+) -> EncodedChunk:
+    """Read, process, encode and frame the items, in order."""
+    records: list[bytes] = []
+    outcomes: list[Outcome] = []
+    items = list(task.items)
+    with closing(read_ahead([item.extent.span for item in items])) as ahead:
+        for item in items:
+            wait_for(ahead)
+            before_item()
+            data = read_item(item)
+            if isinstance(data, Outcome):
+                record, outcome = b"", data
+            else:
+                record, outcome = encode_item(item, data, sha256_of(data), encoder)
+            records.append(record)
+            outcomes.append(outcome)
+    return EncodedChunk(b"".join(records), tuple(outcomes))
+
+
+wait_for = stage("read")(next)
+"""Waits for what is read ahead."""
+
+
+def encode_item(
+    item: Item,
+    data: bytes,
+    sha256: str,
+    encoder: ChunkEncoder,
+    stored: ProcessedImage | None = None,
+) -> tuple[bytes, Outcome]:
+    """Return the framed record of an item, empty where it is rejected, and its outcome.
+
+    Args:
+        item: of the plan.
+        data: its original.
+        sha256: that of the original, hex.
+        encoder: says how.
+        stored: what `process_image` would make of the original, where that is known.
+
+    """
+    image = stored or process_image(data, encoder.spec)
+    original = image.original
+    facts = (original.height, original.width, original.format, len(data))
+    objects = counts = None
+    if isinstance(image, ProcessedImage) and encoder.annotations is not None:
+        found = _objects(item, image, encoder.annotations)
+        if isinstance(found, Rejection):
+            image = found
+        else:
+            objects, counts = found, ObjectCounts.of(found, encoder.annotations)
+    if isinstance(image, Rejection):
+        return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
+    framed = _framed(item, image, objects, encoder)
+    more = image.is_dark, counts, stored is not None
+    return framed, Outcome("", image.damage, len(framed), *facts, sha256, *more)
+
+
+def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
+    """Return the objects and masks of an item; none of one whose source says nothing of it."""
+    try:
+        files = [_read(member) for member in item.masks]
+    except MemberError as error:
+        return Rejection(UNREADABLE, f"its mask: {error}")
+    except MemoryError:
+        return Rejection("crashed", "its mask is larger than the memory a worker may use")
+    return _placed(item.annotation or Annotation(), files, image.placement, spec)
+
+
+_placed = stage("annotate")(place_objects)
+
+
+def read_item(item: Item | Member) -> bytes | Outcome:
+    """Return the bytes of an item, or its rejection where they cannot be had."""
+    try:
+        return _read(item)
+    except MemberError as error:
+        return Outcome.unread(item, UNREADABLE, str(error))
+    except MemoryError:
+        return Outcome.unread(item, "crashed", "is larger than the memory a worker may use")
+
+
+@stage("read")
+def _read(item: Item | Member) -> bytes:
+    return item.extent.read()
+
+
+@stage("hash")
+def sha256_of(data: bytes) -> str:
+    """Return the SHA-256 of an original, hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+@stage("frame")
+def _framed(
+    item: Item, image: ProcessedImage, objects: PlacedObjects | None, encoder: ChunkEncoder
+) -> bytes:
+    target = item.target
+    values: dict[str, Value] = {
+        names.IMAGE: image.data,
+        names.FILENAME: item.key.encode(),
+        names.HEIGHT: image.height,
+        names.WIDTH: image.width,
+        # The feature of every kind of target; the others are empty.
+        names.LABEL: item.label,
+        names.LABELS: target if isinstance(target, tuple) else (),
+        names.TARGET: target if isinstance(target, float) else math.nan,
+        names.TEXT: target.encode() if isinstance(target, str) else b"",
+    }
+    if objects is not None:
+        values[names.BOX] = array("f", objects.boxes.tobytes())
+        values[names.BOX_LABEL] = objects.labels
+        values[names.CROWD] = tuple(map(int, objects.crowds))
+        values[names.OBJECT_MASK] = objects.masks
+        values[names.MASK] = objects.segmentation_mask
+    for name, value in zip(encoder.columns, item.columns, strict=True):
+        values[name] = value.encode() if isinstance(value, str) else value
+    return tfrecord.frame(encoder.schema.encode(values))

@@ -1,0 +1,122 @@
+"""The terms that every machine of a build must meet: versions, the source, the place to write.
+
+A machine with another libjpeg would write other bytes, and one that cannot see the source would
+reject every image of it. So both are compared before the first image, and where a machine joins
+later, before its first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardprep.errors import BuildError, StorageError
+from shardprep.source.byte_range import MemberError, RefusedExtent
+from shardprep.writer.plan.fingerprint import versions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from shardprep.source.byte_range import StoredExtent
+    from shardprep.storage.folder import Folder
+    from shardprep.writer.plan.shard_plan import ShardPlan
+
+_MOST_FILES = 16
+"""Files of the source that are compared: a folder has as many as it has images."""
+_HEAD_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Terms of a build: a machine must find all of it as it is found here."""
+
+    versions: Mapping[str, str]
+    samples: tuple[tuple[StoredExtent, str], ...]
+    """Some items, with the hash of their beginning or why it cannot be read here."""
+    folder: Folder
+    """Folder that receipts are written to."""
+    token: str
+    """Content of a file in there."""
+
+
+@contextlib.contextmanager
+def terms(shards: Iterable[ShardPlan], folder: Folder) -> Iterator[Terms]:
+    """Give the terms as this machine finds them; they hold until the end of the block."""
+    token = os.urandom(8).hex()
+    name = _token_file(token)
+    folder.write(name, token.encode())
+    try:
+        yield Terms(_versions(), tuple(_samples(shards)), folder, token)
+    finally:
+        folder.remove([name])
+
+
+def difference(terms: Terms) -> str:
+    """Return in words the first thing that is not on this machine as it must be, "" for nothing."""
+    here = _versions()
+    for name, wanted in terms.versions.items():
+        if here.get(name) != wanted:
+            return f"has {name} {here.get(name, 'None')}, where the build was started {wanted}"
+    for extent, wanted in terms.samples:
+        found = _content(extent)
+        if found != wanted:
+            what = "other bytes" if len(found) == len(wanted) else found
+            return f"does not read {extent.file} as where the build was started ({what})"
+    return _trouble_with(terms.folder, terms.token)
+
+
+def unfit(address: str, problem: str) -> BuildError:
+    """Return the error of a node that does not meet the terms."""
+    return BuildError(
+        f"node {address}",
+        problem,
+        "all nodes need the same versions, and source and --out on storage that all of them share",
+    )
+
+
+def _versions() -> dict[str, str]:
+    major, minor, _ = platform.python_version_tuple()
+    return {"Python": f"{major}.{minor}", **versions()}
+
+
+def _samples(shards: Iterable[ShardPlan]) -> Iterator[tuple[StoredExtent, str]]:
+    """Yield the first item of each file that items lie in, up to so many files."""
+    seen: set[str] = set()
+    for shard in shards:
+        for item in shard.items:
+            if isinstance(item.extent, RefusedExtent) or item.extent.file in seen:
+                continue
+            seen.add(item.extent.file)
+            yield item.extent, _content(item.extent)
+            if len(seen) == _MOST_FILES:
+                return
+
+
+def _content(extent: StoredExtent) -> str:
+    try:
+        return hashlib.sha256(extent.read_head(_HEAD_BYTES)).hexdigest()
+    except MemberError as error:
+        return str(error)
+
+
+def _trouble_with(folder: Folder, token: str) -> str:
+    name = _token_file(token)
+    mine = _token_file(f"{token}-{os.urandom(8).hex()}")
+    try:
+        if folder.read(name) != token.encode():
+            return f"does not see {folder}, which the build writes to"
+        folder.write(mine, token.encode())
+        was_kept = folder.read(mine) == token.encode()
+        folder.remove([mine])
+    except (OSError, StorageError) as error:
+        return f"cannot write to {folder} ({error})"
+    return "" if was_kept else f"does not find in {folder} what it has written there"
+
+
+def _token_file(token: str) -> str:
+    """Return a name that is swept out like other unfinished files."""
+    return f".machines-{token}.tmp"

@@ -1,0 +1,190 @@
+"""The fingerprint of a build: all inputs, options and versions that its bytes depend on.
+
+It is cheap: no image is read.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import features
+
+from shardprep.catalog.objects.rules import annotation_files, parse_masks_rule
+from shardprep.catalog.splits import parse_split_rule
+from shardprep.catalog.tables.metadata_files import named_files, read_table
+from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
+from shardprep.dataset.manifest import Fingerprint
+from shardprep.dataset.schema import shipped_schemas
+from shardprep.errors import BuildError, SourceError
+from shardprep.image.signatures import HEAD_BYTES, archive_type
+from shardprep.recipe.recipe import outputs
+from shardprep.source import range_reads
+from shardprep.source.byte_range import MemberError, PlainExtent
+from shardprep.source.file_listing import find_files
+from shardprep.source.zip_directory import read_end
+from shardprep.storage.regular_file import read_named
+from shardprep.storage.url import is_url
+from shardprep.writer.engine.worker_process import start_server
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from multiprocessing.connection import Connection
+
+    from shardprep.recipe.recipe import Recipe
+
+SPLIT_RATIOS = "split ratios"
+"""Name, among the versions, of what ratios of `--split` mean."""
+_SPLIT_RATIOS_VERSION = "2"
+"""From 2 on, a split of the source that the ratios leave out stays whole."""
+_FIT_WITHIN = {"fit within": "2"}
+"""Version of the sizes that `--fit within` makes: from 2 on, they follow from those of the file."""
+_PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
+_EXTRAS = {
+    "pydicom": "dicom",
+    "pylibjpeg": "dicom",
+    "pylibjpeg-libjpeg": "dicom",
+    "pylibjpeg-openjpeg": "dicom",
+    "pillow-heif": "heif",
+}
+"""Packages that decode a further format where they are installed, and its name among items."""
+_CODECS = ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2")
+_WITH_CODECS = frozenset({"tensorflow", "torch", "jax", "cv2"})
+"""Packages that bring libraries of these names for the whole process."""
+_BLOCK_BYTES = 1 << 20
+
+
+def make_fingerprint(recipe: Recipe) -> Fingerprint:
+    """Return the fingerprint of what a recipe would build now; raises as `source_signature`."""
+    follow_links = recipe.follow_links
+    signature = source_signature(recipe.source, outputs(recipe), follow_links=follow_links)
+    inputs = {"source": signature}
+    for file in (*named_files(recipe), *annotation_files(recipe)):
+        if Path(file).is_file():
+            inputs[file] = _sha256(read_table(file, recipe.max_member_size))
+    if recipe.schema != "auto" and recipe.schema not in shipped_schemas():
+        schema = Path(recipe.schema)
+        inputs["schema"] = (
+            _sha256(read_named(schema, MAX_DOCUMENT_BYTES)) if schema.is_file() else "missing"
+        )
+    draws = parse_masks_rule(recipe.masks).kind == "format"
+    drawn = {"pycocotools": version("pycocotools")} if draws else {}
+    is_cut = bool(recipe.split) and parse_split_rule(recipe.split).kind == "ratio"
+    rules = {SPLIT_RATIOS: _SPLIT_RATIOS_VERSION} if is_cut else {}
+    return Fingerprint(
+        inputs=inputs,
+        options=recipe.fingerprint_options(),
+        versions=versions() | fit_version(recipe.fit) | drawn | rules,
+    )
+
+
+def source_signature(
+    source: Path | str, leave_out: Iterable[str], *, follow_links: bool = False
+) -> str:
+    """Return a hash that changes when the source does.
+
+    A zip is told by its size and its central directory, which holds the CRC-32 of every member,
+    wherever it lies; another file by size and modification time; a folder by names, sizes and
+    modification times of all its files but those in the folders `leave_out`, and by the names of
+    what is left out of it, such as links that lead outside without `follow_links`. In object
+    storage the ETag stands for the modification time.
+
+    Raises:
+        SourceError: there is no such file or folder.
+
+    """
+    is_object = is_url(str(source))
+    if is_object:
+        range_reads.forget()  # what it was, and whether it has changed since, must be seen anew
+    found = list(find_files(source, leave_out, follow_links=follow_links))
+    if not found or found[0].relative:
+        lines = [f"{one.relative} {one.problem or f'{one.num_bytes} {one.mark}'}" for one in found]
+        text = "\n".join(lines if is_object else sorted(lines))
+        return _sha256(text.encode(errors="surrogateescape"))
+    try:
+        whole = PlainExtent.named(found[0].path, found[0].num_bytes)
+        return _file_signature(whole, str(found[0].mark))
+    except MemberError as error:
+        raise SourceError(str(source), str(error)) from error
+
+
+def _file_signature(whole: PlainExtent, mark: str) -> str:
+    is_zip = archive_type(whole.read_head(HEAD_BYTES)) == "zip"
+    end = read_end(whole) if is_zip else None
+    if end is None:
+        return _sha256(f"{whole.num_bytes} {mark}".encode())
+    digest = hashlib.sha256(b"%d " % whole.num_bytes)
+    for at in range(end.directory, whole.num_bytes, _BLOCK_BYTES):
+        digest.update(whole.read_range(at, _BLOCK_BYTES))
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of everything that shapes the bytes of a dataset."""
+    found = {name: _version(name) for name in _PACKAGES}
+    found |= {name: number for name in _EXTRAS if (number := _extra_version(name))}
+    # A process that has loaded these asks Pillow for the version of their zlib, not of its own.
+    is_shared = not _WITH_CODECS.isdisjoint(sys.modules)
+    return found | (_codecs_of_workers() if is_shared else _codecs())
+
+
+def fit_version(fit: str) -> dict[str, str]:
+    """Return the version of the sizes that a fit makes, where they have one."""
+    return _FIT_WITHIN if fit == "within" else {}
+
+
+def used_versions(of: Mapping[str, str], formats: Collection[str]) -> dict[str, str]:
+    """Return the versions that shape images of some formats: of extras those that decode them.
+
+    A build cannot know its formats before it reads, so it is recorded with all that was installed.
+    """
+    return {name: one for name, one in of.items() if _EXTRAS.get(name) in (None, *formats)}
+
+
+def _codecs() -> dict[str, str]:
+    return {library: str(features.version(library)) for library in _CODECS}
+
+
+@functools.cache
+def _codecs_of_workers() -> dict[str, str]:
+    """Return what a process of those that encode says: nothing of the caller's is loaded there."""
+    context = start_server()
+    here, there = context.Pipe(duplex=False)
+    worker = context.Process(target=_tell_codecs, args=(there,), daemon=True)
+    worker.start()
+    there.close()
+    with here:
+        try:
+            found: dict[str, str] = here.recv()
+        except EOFError as error:
+            how = f"a worker could not be started (exit code {worker.exitcode})"
+            raise BuildError("shardprep build", how, "is there memory left for it?") from error
+    worker.join()
+    return found
+
+
+def _tell_codecs(pipe: Connection) -> None:
+    pipe.send(_codecs())
+
+
+@functools.cache
+def _version(package: str) -> str:
+    """Return the version of a package, whose metadata take a millisecond to parse."""
+    return version(package)
+
+
+@functools.cache
+def _extra_version(package: str) -> str:
+    """Return the version of a package that may be missing, "" where it is."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

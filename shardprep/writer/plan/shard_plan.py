@@ -1,0 +1,222 @@
+"""Order, shard and part of every item, as a pure function.
+
+It follows from the keys, labels, options and the seed alone, never from the order in which a disk
+lists its files, from the number of workers, or from time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+
+import numpy as np
+
+from shardprep.catalog.items import Item, Items
+from shardprep.dataset.documents import shard_name
+from shardprep.errors import RecipeError
+from shardprep.source.members import Member, Members
+from shardprep.writer.plan.shuffle import shuffled
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pyarrow import Table
+
+_Shard = TypeVar("_Shard")
+
+SHARD_BYTES = 128 << 20
+"""Size of a shard in bytes where no number is asked for: large enough to stream, small enough to
+spread over readers."""
+MAX_CHUNK_ITEMS = 256
+_FEW_ITEMS = 16
+"""Number of items of a chunk up to which they travel sooner as objects than as columns."""
+_CHUNK_BYTES = 16 << 20
+_CHUNKS_A_BUILD = 64
+
+
+class ShardPlan(NamedTuple):
+    """One shard to be written: the slice of the plan that travels to a worker."""
+
+    name: str
+    """File name."""
+    split: str
+    items: ShardItems | tuple[Item, ...]
+    """Items in the order of their records; a slice of them is a tuple."""
+    old: Table | None = None
+    """A row for each item that `OldImages` takes, of nulls where it has none; None: none has.
+
+    Where records are copied, those of the items of all shards, by `ShardItems.rows`."""
+
+    @property
+    def members(self) -> Members:
+        """Key and extent of each item."""
+        if isinstance(self.items, ShardItems):
+            return self.items.members
+        return Members.of(Member(item.key, item.extent) for item in self.items)
+
+    @property
+    def columns(self) -> Items:
+        """All items as columns: millions are counted in them without an object of each."""
+        return self.part(slice(None))
+
+    def part(self, rows: slice) -> Items:
+        """Return some of the items as columns of their own."""
+        if isinstance(self.items, ShardItems):
+            return self.items.part(rows)
+        return Items.of(self.items[rows])
+
+
+class ShardItems(Sequence["Item"]):
+    """The items of one shard: rows of the columns of all, or of its own once it has travelled."""
+
+    __slots__ = ("_items", "rows")
+
+    def __init__(self, items: Items, rows: NDArray[Any]) -> None:
+        """Take the columns, and the positions of the items in them."""
+        self._items = items
+        self.rows = rows
+        """Positions of the items in the columns."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Item: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Item, ...]: ...
+    def __getitem__(self, at: int | slice) -> Item | tuple[Item, ...]:
+        if isinstance(at, slice):
+            return self._items.listed(self.rows[at])
+        return self._items[int(self.rows[at])]
+
+    def __iter__(self) -> Iterator[Item]:
+        for start in range(0, len(self), MAX_CHUNK_ITEMS):
+            yield from self[start : start + MAX_CHUNK_ITEMS]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def members(self) -> Members:
+        """Key and extent of each."""
+        return self._items.members.take(self.rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ShardItems, (self._items.take(self.rows), np.arange(len(self), dtype=np.int32))
+
+    def alone(self) -> ShardItems:
+        """Return the items in columns of their own, which hold on to no others."""
+        make, columns = self.__reduce__()
+        alone: ShardItems = make(*columns)
+        return alone
+
+    def part(self, rows: slice) -> Items:
+        """Return some of the items as columns of their own."""
+        return self._items.take(self.rows[rows])
+
+    def counted(self) -> ShardItems:
+        """Return what knows the number of the items alone; to ask for one is an IndexError."""
+        nothing = self._items.take(np.empty(0, np.int64))
+        return ShardItems(nothing, np.broadcast_to(np.int32(0), len(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the equal parts of a build, which machines do independently: every N-th shard."""
+
+    number: int
+    """From 1 to `count`."""
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def of(self, shards: Sequence[_Shard]) -> Sequence[_Shard]:
+        """Return the shards of this part, none where there are fewer shards than parts."""
+        return shards[self.number - 1 :: self.count]
+
+
+WHOLE = Part(1, 1)
+
+
+def plan_shards(
+    dataset: str,
+    items: Sequence[Item],
+    num_shards: int | None,
+    estimated_bytes: int,
+    seed: int,
+) -> tuple[ShardPlan, ...]:
+    """Return the shards of all splits, each split shuffled by the seed and cut evenly.
+
+    Args:
+        dataset: name of the dataset.
+        items: with their final splits.
+        num_shards: of the largest split; the others get as many as keep shards of equal size, at
+            least 1. None: by size, about `SHARD_BYTES` each.
+        estimated_bytes: of all records together.
+        seed: of the order.
+
+    Raises:
+        RecipeError: more shards are asked for than the largest split has items.
+
+    """
+    columns = Items.of(items)
+    sizes = columns.split.counts()
+    largest = max(sizes.values())
+    if num_shards is None:
+        share = estimated_bytes * largest / len(items)
+        num_shards = min(largest, max(1, round(share / SHARD_BYTES)))
+    if num_shards > largest:
+        raise RecipeError(
+            "--shards",
+            f"{num_shards:,} shards are asked for, the largest split has {largest:,} images",
+            f"use --shards {largest} or fewer",
+        )
+    order = shuffled(columns.members.keys, seed, b"order").astype(np.int32)
+    codes = columns.split.codes[order]
+    plans: list[ShardPlan] = []
+    for split in sorted(sizes, key=_split_order):
+        rows = order[codes == columns.split.values.index(split)]
+        count = max(1, round(num_shards * len(rows) / largest))
+        bounds = [len(rows) * i // count for i in range(count + 1)]
+        plans.extend(
+            ShardPlan(
+                shard_name(dataset, split, i, count), split, ShardItems(columns, rows[start:end])
+            )
+            for i, (start, end) in enumerate(pairwise(bounds))
+        )
+    return tuple(plans)
+
+
+def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Sequence[Item]]:
+    """Yield the items of a shard in chunks, the unit of parallel work. No bytes depend on its size.
+
+    Small enough that a build of `num_items` keeps many workers busy to its end and that a chunk
+    of records of about `record_bytes` fits in memory many times over.
+    """
+    size = min(MAX_CHUNK_ITEMS, max(1, _CHUNK_BYTES // max(1, record_bytes)))
+    size = max(1, min(size, -(-num_items // _CHUNKS_A_BUILD)))
+    for start in range(0, len(plan.items), size):
+        rows = slice(start, start + size)
+        yield plan.items[rows] if size <= _FEW_ITEMS else plan.part(rows)
+
+
+def numbers_of(shards: Iterable[int], count: int) -> str:
+    """Return the numbers of the parts, of `count`, that hold some shards, as "2,5,7-9".
+
+    Shards are counted from 0, parts from 1. Array jobs take the text as it is.
+    """
+    numbers = sorted({shard % count + 1 for shard in shards})
+    runs = [
+        [number for _, number in run]
+        for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _split_order(split: str) -> tuple[int, str]:
+    known = ("train", "validation", "test")
+    return (known.index(split) if split in known else len(known), split)

@@ -1,0 +1,1 @@
+"""Stored images of finished datasets, copied into a new one by reuse and by repack."""

@@ -1,0 +1,161 @@
+"""Reuse: a build that copies the images another dataset has stored, and encodes the others.
+
+An item is told by its key, or where it has moved by its file name and size; whether the bytes are
+the same its SHA-256 says, once the source is read. The bytes of the new dataset are those of a
+build without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardprep.dataset import item_table
+from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
+from shardprep.dataset.remote import RemoteDataset, described
+from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
+from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.reuse.reuse_encoder import CopyEncoder
+from shardprep.writer.reuse.reused_images import (
+    OldRecords,
+    checked_items,
+    manifest_mark,
+    with_files,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+    from pathlib import Path
+
+    from shardprep.image.spec import ImageSpec
+    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
+    from shardprep.writer.engine.job import Engine, Progress, ShardJob
+    from shardprep.writer.plan.shard_plan import ShardPlan
+
+    Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+_COLUMNS = (
+    "key", "status", "reason", "shard", "offset", "length", "label", "labels", "target", "text",
+    "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
+)  # fmt: skip
+_SHAPE_NO_IMAGE = frozenset({"pyarrow", "pycocotools", REPACKED, SPLIT_RATIOS})
+"""Names of versions that shape items, annotations and their order alone, which are made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class OldDataset:
+    """A finished dataset that images are copied from. It is only read."""
+
+    where: str
+    """Its path or address."""
+    made: Fingerprint
+    """The options and versions that its images follow from."""
+    records: OldRecords
+    rows: pa.Table
+    """The rows of its written items."""
+
+    def engine(self, base: Engine, notice: Callable[[str], None]) -> Engine:
+        """Return the engine that copies what it can, and has all else encoded by `base`.
+
+        Raises ChangedError where the dataset is replaced meanwhile.
+        """
+
+        def copying(
+            job: ShardJob, shards: Sequence[ShardPlan], num_workers: int
+        ) -> Generator[Progress]:
+            encoder = cast("ChunkEncoder", job.encoder)  # of a build: it alone copies
+            places = self.places(shards)
+            notice(self.prospect(encoder.spec, places))
+            if self.changes(encoder.spec):
+                yield from base(job, shards, num_workers)
+                return
+            copier = CopyEncoder(encoder, self.records.for_records_of(encoder.schema))
+            ends = np.cumsum([len(shard.items) for shard in shards])
+            own = np.split(places, ends[:-1])
+            planned = [
+                shard._replace(old=self.rows.take(pa.array(rows, mask=rows < 0)))
+                for shard, rows in zip(shards, own, strict=True)
+            ]
+            yield from base(replace(job, encoder=copier), planned, num_workers)
+
+        return copying
+
+    def prospect(self, spec: ImageSpec, places: Rows) -> str:
+        """Return in words how many of the items with these `places` may be copied, or why none."""
+        if changes := self.changes(spec):
+            return f"no image is copied from {self.where}: made with other {', '.join(changes)}"
+        num_known = int((places >= 0).sum())
+        return f"{num_known:,} of {len(places):,} images may be copied from {self.where}"
+
+    def changes(self, spec: ImageSpec) -> list[str]:
+        """Return the options and versions by which images of this `spec` would be others."""
+        now = versions() | fit_version(spec.fit)
+        return fingerprint_differences(self.made, _making(spec, now, _formats(self.rows)))
+
+    def places(self, shards: Sequence[ShardPlan]) -> Rows:
+        """Return the row of each item that may have the same bytes, −1 for none."""
+        members = [shard.members for shard in shards]
+        keys = pa.chunked_array([one.keys.array.cast(pa.string()) for one in members], pa.string())
+        sizes = pa.array(np.concatenate([np.empty(0, np.int64), *(m.num_bytes for m in members)]))
+        found = _found(keys, self.rows["key"])
+        known = np.asarray(self.rows["original_bytes"]) if len(self.rows) else np.zeros(1, int)
+        is_other = (found < 0) | (known[found] != np.asarray(sizes))
+        moved = pa.array(np.flatnonzero(is_other))
+        old = _names(self.rows["key"], self.rows["original_bytes"])
+        found[is_other] = _found(_names(keys.take(moved), sizes.take(moved)), old)
+        return found
+
+
+def open_old_dataset(found: Path | RemoteDataset) -> OldDataset:
+    """Return a dataset to copy images from.
+
+    Raises:
+        DatasetError: a document of it is missing or damaged, or is of another version.
+        StorageError: object storage does not answer, or refuses.
+
+    """
+    manifest_file, mark = manifest_mark(found)
+    manifest, schema = described(found)
+    table = checked_items(found, manifest, _COLUMNS)
+    recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
+    records = OldRecords(
+        manifest=manifest_file,
+        mark=mark,
+        dtypes=tuple(schema.dtypes.items()),
+    )
+    rows = with_files(item_table.with_status(table, item_table.WRITTEN), found)
+    made = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
+    several = {name for name in made.options if name not in manifest.fingerprint.options}
+    made.options.update(dict.fromkeys(several, "several"))  # of datasets that were merged
+    return OldDataset(str(found), made, records, rows)
+
+
+def _formats(rows: pa.Table) -> set[str]:
+    """Return the formats of originals."""
+    return {*pc.unique(rows["original_format"]).cast("string").to_pylist()}
+
+
+def _making(spec: ImageSpec, of: Mapping[str, str], formats: Collection[str]) -> Fingerprint:
+    """Return what images of originals of some formats follow from besides these."""
+    options = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(spec).items()
+    }
+    used = used_versions(of, formats)
+    shaping = {name: one for name, one in used.items() if name not in _SHAPE_NO_IMAGE}
+    return Fingerprint(inputs={}, options=options, versions=shaping)
+
+
+def _names(keys: Any, sizes: Any) -> Any:
+    """Return what stays of items that are moved to another folder: file names and sizes."""
+    names = pc.replace_substring_regex(keys, r"^.*/", "")
+    return pc.binary_join_element_wise(pc.cast(sizes, pa.string()), names, " ")
+
+
+def _found(wanted: Any, among: Any) -> Rows:
+    """Return the place of each value among others, −1 for none."""
+    return np.array(pc.fill_null(pc.index_in(wanted, among), -1), np.int64)
