@@ -28,10 +28,10 @@ class StopAfter(Quiet):
         super().__init__()
         self.left = num_items
 
-    def encoded(self, num_items: int, num_rejected: int) -> None:
+    def advance(self, number: int, num_rejected: int = 0) -> None:
         """Count the items."""
-        super().encoded(num_items, num_rejected)
-        self.left -= num_items
+        super().advance(number, num_rejected)
+        self.left -= number
         if self.left <= 0:
             raise StoppedError
 
