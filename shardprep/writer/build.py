@@ -14,6 +14,7 @@ from shardprep import profiling
 from shardprep.dataset.card import Card
 from shardprep.dataset.manifest import Manifest
 from shardprep.errors import BuildError, SourceError
+from shardprep.progress import Watcher
 from shardprep.writer.encode.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import Progress, ShardJob
 from shardprep.writer.engine.pool import write_shards
@@ -33,10 +34,9 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Fingerprint
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.engine.job import Engine
-    from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+    from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.plan_summary import Outline
     from shardprep.writer.plan.shard_plan import Part, ShardPlan
-    from shardprep.writer.run import Watcher
     from shardprep.writer.workspace.repair_input import DamagedDataset
     from shardprep.writer.workspace.states import Folders, Workspace
 
@@ -179,7 +179,9 @@ class SourceImages:
     num_workers: int
     engine: Engine
 
-    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
+    work = "encoding"
+
+    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan of the recipe."""
         return make_plan(self.recipe, scratch, watcher, self.num_workers)
 

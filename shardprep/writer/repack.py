@@ -20,6 +20,7 @@ from shardprep.catalog.items import Items
 from shardprep.dataset.manifest import REPACKED, Fingerprint
 from shardprep.dataset.stats.annotation_counts import united_unmatched
 from shardprep.errors import BuildError, DatasetError, RecordError
+from shardprep.progress import Watcher
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped
 from shardprep.source.members import PLACE, Members
@@ -48,11 +49,9 @@ if TYPE_CHECKING:
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.engine.job import Progress
     from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.plan.plan import PlanWatcher
     from shardprep.writer.plan.plan_summary import Outline
     from shardprep.writer.plan.shard_plan import ShardPlan
     from shardprep.writer.reuse.repack_inputs import Parent
-    from shardprep.writer.run import Watcher
     from shardprep.writer.workspace.states import Folders
 
 
@@ -94,6 +93,8 @@ class ParentImages:
     parents: tuple[Parent, ...]
     recipe: Recipe
 
+    work = "copying"
+
     @property
     def fingerprint(self) -> Fingerprint:
         """The manifests of the parents, and what their images were made by."""
@@ -115,7 +116,7 @@ class ParentImages:
             inputs=inputs, options={**same_values(specs), **own}, versions=_versions(made)
         )
 
-    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan: all items of the parents, under keys that no other has."""
         del scratch, watcher
         plan = self._plan()

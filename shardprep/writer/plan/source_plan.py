@@ -24,6 +24,7 @@ from shardprep.dataset.schema import (
 from shardprep.errors import RecipeError, SchemaError
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
+from shardprep.progress import Watcher
 from shardprep.source.listing import Skipped
 from shardprep.writer.plan.near_copies import NearCopies
 from shardprep.writer.plan.plan import BuildPlan
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from shardprep.catalog.objects.combine import AnnotationFacts
     from shardprep.dataset.schema import Encoding
     from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.plan.plan import PlanWatcher
 
 _RECORD_OVERHEAD_BYTES = 200
 """Bytes of a record besides its image and key: framing and feature names."""
@@ -59,9 +59,7 @@ def _paused_collection() -> Iterator[None]:
 
 @stage("plan")
 @_paused_collection()
-def make_plan(
-    recipe: Recipe, work_dir: Path, watcher: PlanWatcher, num_workers: int = 1
-) -> BuildPlan:
+def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int = 1) -> BuildPlan:
     """Return the plan of a recipe.
 
     Compressed inner archives are unpacked in `work_dir`, which must live until the items are read.
