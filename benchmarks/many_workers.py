@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from shardprep.writer.encode.chunk import ChunkTask
     from shardprep.writer.engine.job import Progress
     from shardprep.writer.plan.shard_plan import ShardPlan
-    from shardprep.writer.workspace.states import Folders
+    from shardprep.writer.workspace.files import Folders
 
 RATE = Measure("64 simulated workers: images a second", ">= 60000 /s", "/s")
 PARENT = Measure("processor of the parent meanwhile", "< 50 %", "% of a core")

@@ -21,16 +21,20 @@ from shardprep.dataset.manifest import REPACKED, Fingerprint
 from shardprep.dataset.stats.annotation_counts import united_unmatched
 from shardprep.errors import BuildError, DatasetError, RecordError
 from shardprep.progress import Watcher
+from shardprep.recipe.recipe import Recipe
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped
 from shardprep.source.members import PLACE, Members
 from shardprep.source.string_column import Texts, integers, release
 from shardprep.storage.store_error import changed
-from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.plan_summary import make_outline
-from shardprep.writer.plan.shard_plan import plan_shards
+from shardprep.writer.engine.job import Progress
+from shardprep.writer.finalize import BuildResult
+from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+from shardprep.writer.plan.plan_summary import Outline, make_outline
+from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.reuse.record_copier import RecordCopier
 from shardprep.writer.reuse.repack_inputs import (
+    Parent,
     check_alike,
     relabelled,
     same_values,
@@ -39,7 +43,8 @@ from shardprep.writer.reuse.repack_inputs import (
     united,
 )
 from shardprep.writer.reuse.reused_images import mark_of
-from shardprep.writer.run import Run
+from shardprep.writer.run import Run, Watcher
+from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
@@ -53,7 +58,6 @@ if TYPE_CHECKING:
     from shardprep.writer.plan.shard_plan import ShardPlan
     from shardprep.writer.reuse.repack_inputs import Parent
     from shardprep.writer.workspace.states import Folders
-
 
 def repack_dataset(
     parents: Sequence[Parent], recipe: Recipe, watcher: Watcher, *, overwrite: bool = False

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.shard_plan import ShardPlan
     from shardprep.writer.workspace.states import Folders
-    from tests.writer.two_runs import Objects, World
+    from tests.writer.two_runs import Objects
+    from tests.writer.two_runs import World
+    from shardprep.writer.workspace.files import Folders
 
 WHERE = "sets/pets/1.0.0"
 STATE = f"{WHERE}.incomplete"

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shardprep.writer.plan.shard_plan import ShardItems
+from shardprep.catalog.objects.combine import AnnotationFacts
+from shardprep.dataset.schema import Schema
+from shardprep.image.spec import ImageSpec
+from shardprep.source.listing import Skipped
+from shardprep.writer.plan.shard_plan import Part, ShardItems, ShardPlan
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-
-    from shardprep.catalog.objects.combine import AnnotationFacts
-    from shardprep.dataset.schema import Schema
-    from shardprep.image.spec import ImageSpec
-    from shardprep.source.listing import Skipped
-    from shardprep.writer.plan.shard_plan import Part, ShardPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardprep.catalog.catalog import Catalog, make_catalog
-from shardprep.catalog.items import Item
+from shardprep.catalog.items import Item, Items
+from shardprep.catalog.objects.combine import AnnotationFacts
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.dataset.schema import (
     BOX,
@@ -18,6 +19,7 @@ from shardprep.dataset.schema import (
     MASK,
     OBJECT_MASK,
     TARGET_FEATURES,
+    Encoding,
     Schema,
     load_schema,
 )
@@ -25,9 +27,10 @@ from shardprep.errors import RecipeError, SchemaError
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
 from shardprep.progress import Watcher
+from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.writer.plan.near_copies import NearCopies
-from shardprep.writer.plan.plan import BuildPlan
+from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
 from shardprep.writer.plan.prehash import hash_images
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.plan.split_cut import Cut, cut_splits, rows_to_cut, without_spoilers
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
     from shardprep.catalog.objects.combine import AnnotationFacts
     from shardprep.dataset.schema import Encoding
     from shardprep.recipe.recipe import Recipe
-
 _RECORD_OVERHEAD_BYTES = 200
 """Bytes of a record besides its image and key: framing and feature names."""
 
