@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import checked, dataset_at
 from shardprep.api.progress import watched
-from shardprep.benchmark.plot import check_plot, write_plot
-from shardprep.benchmark.result import Settings
+from shardprep.benchmark.result import Settings, check_plot, write_plot
 from shardprep.benchmark.run import run_benchmark
 from shardprep.dataset.remote import local_only
 from shardprep.recipe.options import MAX_BATCH, MAX_ROUNDS, MAX_SECONDS
