@@ -22,11 +22,11 @@ from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.plan_summary import Outline, make_outline
 from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.plan.source_plan import make_plan
-from shardprep.writer.run import Run, Watcher
+from shardprep.writer.run import Run
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
@@ -42,11 +42,9 @@ if TYPE_CHECKING:
     from shardprep.writer.engine.job import Engine
     from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.plan_summary import Outline
-    from shardprep.writer.plan.shard_plan import Part
-    from shardprep.writer.plan.shard_plan import ShardPlan
+    from shardprep.writer.plan.shard_plan import Part, ShardPlan
     from shardprep.writer.workspace.repair_input import DamagedDataset
-    from shardprep.writer.workspace.states import Folders
-    from shardprep.writer.workspace.states import Workspace
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PartResult(Card):

@@ -29,7 +29,7 @@ from shardprep.source.string_column import Texts, integers, release
 from shardprep.storage.store_error import changed
 from shardprep.writer.engine.job import Progress
 from shardprep.writer.finalize import BuildResult
-from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.plan_summary import Outline, make_outline
 from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.reuse.record_copier import RecordCopier
@@ -43,7 +43,7 @@ from shardprep.writer.reuse.repack_inputs import (
     united,
 )
 from shardprep.writer.reuse.reused_images import mark_of
-from shardprep.writer.run import Run, Watcher
+from shardprep.writer.run import Run
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from shardprep.writer.plan.plan_summary import Outline
     from shardprep.writer.plan.shard_plan import ShardPlan
     from shardprep.writer.reuse.repack_inputs import Parent
-    from shardprep.writer.workspace.states import Folders
+
 
 def repack_dataset(
     parents: Sequence[Parent], recipe: Recipe, watcher: Watcher, *, overwrite: bool = False

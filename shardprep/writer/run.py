@@ -13,26 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from shardprep.dataset.manifest import Manifest
-from shardprep.errors import BuildError
-from shardprep.errors import ShardprepError
-from shardprep.errors import counted
+from shardprep.dataset.manifest import Fingerprint, Manifest
+from shardprep.errors import BuildError, ShardprepError, counted
 from shardprep.progress import Watcher
 from shardprep.storage.store_error import ChangedError
 from shardprep.writer.engine.job import Progress
-from shardprep.writer.finalize import complete
-from shardprep.writer.finalize import finished_before
-from shardprep.writer.finalize import publish
-from shardprep.writer.plan.plan_summary import check_outline
-from shardprep.writer.plan.plan_summary import write_outline
-from shardprep.writer.plan.shard_plan import WHOLE
-from shardprep.dataset.manifest import Fingerprint
-from shardprep.writer.finalize import BuildResult
+from shardprep.writer.finalize import BuildResult, complete, finished_before, publish
 from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.plan import PlanWatcher
-from shardprep.writer.plan.plan_summary import Outline
-from shardprep.writer.plan.shard_plan import Part
-from shardprep.writer.plan.shard_plan import ShardPlan
+from shardprep.writer.plan.plan_summary import Outline, check_outline, write_outline
+from shardprep.writer.plan.shard_plan import WHOLE, Part, ShardPlan
 from shardprep.writer.retry_unreadable import readable_again
 from shardprep.writer.shard import done_receipt, write_skipped
 from shardprep.writer.workspace import states

@@ -18,14 +18,12 @@ from shardprep.catalog.source_images import source_images
 from shardprep.dataset.diff.source_difference import ORIGINALS
 from shardprep.dataset.item_table import SKIPPED
 from shardprep.progress import Watcher
-from shardprep.recipe.recipe import outputs
-from shardprep.recipe.recipe import Recipe
+from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.byte_range import MemberError
 from shardprep.source.listing import list_source
 from shardprep.source.members import Member
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.url import is_url
-from shardprep.writer.plan.plan import PlanWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

@@ -42,10 +42,8 @@ if TYPE_CHECKING:
     from shardprep.writer.engine.job import ShardJob
     from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.shard_plan import ShardPlan
-    from shardprep.writer.workspace.states import Folders
-    from tests.writer.two_runs import Objects
-    from tests.writer.two_runs import World
     from shardprep.writer.workspace.files import Folders
+    from tests.writer.two_runs import Objects, World
 
 WHERE = "sets/pets/1.0.0"
 STATE = f"{WHERE}.incomplete"

@@ -20,10 +20,9 @@ from shardprep.catalog.items import Item, Items
 from shardprep.image.decode import stored_pixels
 from shardprep.image.phash import LEAST_SIDE, PHASH, TILE, grey_levels, phashes, tile
 from shardprep.image.process import Rejection, process_image
-from shardprep.progress import Watcher
-from shardprep.recipe.recipe import outputs
 from shardprep.image.spec import ImageSpec
-from shardprep.recipe.recipe import Recipe
+from shardprep.progress import Watcher
+from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
 from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
@@ -31,7 +30,6 @@ from shardprep.writer.encode.chunk_encoder import read_item
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.fingerprint import fit_version, source_signature, versions
-from shardprep.writer.plan.plan import PassWatcher
 from shardprep.writer.shard import RETRIED
 
 if TYPE_CHECKING:
