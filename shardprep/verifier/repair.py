@@ -16,7 +16,10 @@ from shardprep.dataset.manifest import (
     load_manifest,
 )
 from shardprep.errors import BuildError, DatasetError, some_of
+from shardprep.progress import Watcher
 from shardprep.writer.build import build_dataset
+from shardprep.writer.engine.job import Workers
+from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.plan.recorded_recipe import recorded_recipe
 from shardprep.writer.workspace import states
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.verifier.problem import Verification
     from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.run import Watcher
 
 
 def repair_dataset(
@@ -66,7 +68,7 @@ def repair_dataset(
     is_sound = all(problem.file != ITEMS_FILE for problem in found.problems)
     items = found.path / ITEMS_FILE if is_sound else None
     damaged = DamagedDataset(manifest, found.intact, items, foreign_files(found.unknown))
-    return build_dataset(recipe, num_workers=num_workers, watcher=watcher, damaged=damaged)
+    return build_dataset(recipe, Workers(write_shards, num_workers), watcher, damaged=damaged)
 
 
 def settle(found: RemoteDataset) -> None:

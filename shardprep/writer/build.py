@@ -14,19 +14,19 @@ from shardprep import profiling
 from shardprep.dataset.card import Card
 from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, SourceError
+from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.writer.encode.chunk_encoder import ChunkEncoder
-from shardprep.writer.engine.job import Encoder, Engine, ItemCounts, OnProgress, ShardJob
-from shardprep.writer.engine.pool import write_shards
+from shardprep.writer.engine.job import Encoder, ItemCounts, OnProgress, ShardJob, Workers
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.plan_summary import Outline, make_outline
 from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.plan.source_plan import make_plan
 from shardprep.writer.reuse.reuse import OldDataset
-from shardprep.writer.run import Watcher, make_dataset, make_shards
+from shardprep.writer.run import make_dataset, make_shards
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
@@ -80,11 +80,10 @@ class PartResult(Card):
 
 def build_dataset(
     recipe: Recipe,
-    *,
-    num_workers: int,
+    workers: Workers,
     watcher: Watcher,
+    *,
     overwrite: bool = False,
-    engine: Engine = write_shards,
     reuse: OldDataset | None = None,
     damaged: DamagedDataset | None = None,
 ) -> BuildResult:
@@ -95,12 +94,10 @@ def build_dataset(
 
     Args:
         recipe: source, options and place of the dataset.
-        num_workers: processes that encode images, at least 1; with an engine on a cluster, shards
-            that are written at a time.
+        workers: what encodes the images and writes the shards.
         watcher: receives the progress.
         overwrite: replace a finished dataset, and remove an unfinished build with other inputs or
             options.
-        engine: writes the shards.
         reuse: a dataset whose stored images are copied if they would be the same.
         damaged: a damaged dataset to replace by one with the same manifest, and by no other.
 
@@ -115,7 +112,7 @@ def build_dataset(
         StorageError: object storage does not answer, or refuses.
 
     """
-    images = SourceImages(recipe, make_fingerprint(recipe), num_workers, engine, reuse)
+    images = SourceImages(recipe, make_fingerprint(recipe), workers, reuse)
     workspace = workspace_of(recipe)
     return make_dataset(workspace, images, watcher, overwrite=overwrite, damaged=damaged)
 
@@ -123,10 +120,8 @@ def build_dataset(
 def build_part(
     recipe: Recipe,
     part: Part,
-    *,
-    num_workers: int,
+    workers: Workers,
     watcher: Watcher,
-    engine: Engine = write_shards,
     reuse: OldDataset | None = None,
 ) -> PartResult:
     """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all of them.
@@ -156,7 +151,7 @@ def build_part(
                 if sealed is not None:
                     num_shards = len(sealed.shards)
                 else:
-                    images = SourceImages(recipe, fingerprint, num_workers, engine, reuse)
+                    images = SourceImages(recipe, fingerprint, workers, reuse)
                     made = make_shards(workspace, images, part, old, watcher)
                     num_shards, counts = len(made.outline.shards), made.counts
                 new, elapsed_s = (counts.num_items, counts.num_copied), time.monotonic() - start
@@ -178,13 +173,14 @@ class SourceImages:
 
     recipe: Recipe
     fingerprint: Fingerprint
-    num_workers: int
-    engine: Engine
+    workers: Workers
     reuse: OldDataset | None = None
 
-    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
+    work = "encoding"
+
+    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan of the recipe."""
-        return make_plan(self.recipe, scratch, watcher, self.num_workers)
+        return make_plan(self.recipe, scratch, watcher, self.workers.num)
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         """Return the outline of the plan."""
@@ -196,19 +192,20 @@ class SourceImages:
         plan: BuildPlan,
         shards: Sequence[ShardPlan],
         on_progress: OnProgress,
-        watcher: PlanWatcher,
+        watcher: Watcher,
     ) -> None:
         """Encode the items of shards by the engine."""
         form = None if plan.annotations is None else plan.annotations.spec
-        encoder: Encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns, form)
+        encode_all = ChunkEncoder(plan.spec, plan.schema, plan.columns, form)
+        encoder: Encoder = encode_all
         if self.reuse is not None:
-            encoder, shards, remark = self.reuse.applied(encoder, shards)
+            encoder, shards, remark = self.reuse.applied(encode_all, shards)
             watcher.notice(remark)
         limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
         record_bytes = plan.estimated_bytes // plan.num_items
         is_timed = profiling.is_on()
         job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes, is_timed)
-        self.engine(job, shards, self.num_workers, on_progress)
+        self.workers.engine(job, shards, self.workers.num, on_progress)
 
     def check(self) -> None:
         """Check that the source is still what was planned."""

@@ -149,7 +149,7 @@ def publish(
     manifest: Manifest,
     old: bytes | None,
     start: float,
-    counts: ItemCounts = ItemCounts(),
+    counts: ItemCounts | None = None,
     notes: tuple[str, ...] = (),
 ) -> BuildResult:
     """Publish a sealed dataset.
@@ -164,8 +164,8 @@ def publish(
         workspace.location,
         path,
         manifest,
-        num_new_items=counts.num_items,
-        num_copied=counts.num_copied,
+        num_new_items=counts.num_items if counts else 0,
+        num_copied=counts.num_copied if counts else 0,
         elapsed_s=elapsed,
         notes=notes,
     )

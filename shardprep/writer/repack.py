@@ -20,6 +20,7 @@ from shardprep.catalog.items import Items
 from shardprep.dataset.manifest import REPACKED, Fingerprint
 from shardprep.dataset.stats.annotation_counts import united_unmatched
 from shardprep.errors import BuildError, DatasetError, RecordError
+from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped
@@ -28,7 +29,7 @@ from shardprep.source.string_column import Texts, integers, release
 from shardprep.storage.store_error import changed
 from shardprep.writer.engine.job import OnProgress
 from shardprep.writer.finalize import BuildResult
-from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.plan_summary import Outline, make_outline
 from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.reuse.record_copier import RecordCopier
@@ -42,7 +43,7 @@ from shardprep.writer.reuse.repack_inputs import (
     united,
 )
 from shardprep.writer.reuse.reused_images import mark_of
-from shardprep.writer.run import Watcher, make_dataset
+from shardprep.writer.run import make_dataset
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
 
@@ -89,6 +90,8 @@ class ParentImages:
     parents: tuple[Parent, ...]
     recipe: Recipe
 
+    work = "copying"
+
     @property
     def fingerprint(self) -> Fingerprint:
         """The manifests of the parents, and what their images were made by."""
@@ -110,7 +113,7 @@ class ParentImages:
             inputs=inputs, options={**same_values(specs), **own}, versions=_versions(made)
         )
 
-    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan: all items of the parents, under keys that no other has."""
         del scratch, watcher
         plan = self._plan()
@@ -172,7 +175,7 @@ class ParentImages:
         plan: BuildPlan,
         shards: Sequence[ShardPlan],
         on_progress: OnProgress,
-        watcher: PlanWatcher,
+        watcher: Watcher,
     ) -> None:
         """Copy the records of shards."""
         del watcher

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from shardprep.catalog.items import Item
 from shardprep.dataset.manifest import Fingerprint, Manifest
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, counted
+from shardprep.progress import Watcher
 from shardprep.source.byte_range import MemberError
 from shardprep.storage.store_error import ChangedError
 from shardprep.writer.encode.chunk import UNREADABLE
 from shardprep.writer.engine.job import ItemCounts, OnProgress
 from shardprep.writer.finalize import BuildResult, complete, finished_before, publish
-from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.plan_summary import Outline, check_outline, write_outline
 from shardprep.writer.plan.shard_plan import WHOLE, Part, ShardPlan
 from shardprep.writer.shard import done_receipt, read_receipt, write_skipped
@@ -39,24 +40,18 @@ _MOST_RETRIES = 3
 """Times that shards are written again if their source goes away again and again."""
 
 
-class Watcher(PlanWatcher, Protocol):
-    """Receives the progress of a build."""
-
-    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
-        """Take the plan, and the shards that this run is to write; called once.
-
-        Earlier runs have done `num_done` of the items in these shards.
-        """
-
-
 class Images(Protocol):
     """The images that a dataset is made of: those of a source, or of other datasets."""
+
+    @property
+    def work(self) -> str:
+        """The phase that writes the shards, such as "encoding"."""
 
     @property
     def fingerprint(self) -> Fingerprint:
         """All that the bytes of the dataset follow from."""
 
-    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan; its items may need files in `scratch`."""
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
@@ -68,7 +63,7 @@ class Images(Protocol):
         plan: BuildPlan,
         shards: Sequence[ShardPlan],
         on_progress: OnProgress,
-        watcher: PlanWatcher,
+        watcher: Watcher,
     ) -> None:
         """Write shards of the plan and their receipts."""
 
@@ -97,7 +92,7 @@ def make_dataset(
     overwrite: bool = False,
     damaged: DamagedDataset | None = None,
 ) -> BuildResult:
-    """Make a dataset, or finish one that was begun; for arguments and errors see `build_dataset`."""
+    """Make a dataset, or finish it; arguments and errors are those of `build_dataset`."""
     start, fingerprint = time.monotonic(), images.fingerprint
 
     def attempt(replaced: bytes | None) -> BuildResult:
@@ -120,7 +115,7 @@ def make_dataset(
                     shards = make_shards(workspace, images, WHOLE, replaced, watcher)
                     expected = None if damage is None else damage.manifest
                     manifest = complete(workspace, shards.folders, shards.outline, expected)
-            counts = shards.counts if shards else ItemCounts()
+            counts = shards.counts if shards else None
             notes = shards.outline.findings if shards else ()
             return publish(workspace, manifest, replaced, start, counts, notes)
 
@@ -150,13 +145,15 @@ def make_shards(
                 receipts = pool.map(lambda shard: done_receipt(folders, shard.name), mine)
                 todo = [shard for shard, done in zip(mine, receipts, strict=True) if done is None]
             num_todo, num_mine = (sum(len(shard.items) for shard in some) for some in (todo, mine))
-            watcher.planned(plan, mine, num_mine - num_todo)
+            for line in _notices(plan, len(mine), num_mine, num_mine - num_todo):
+                watcher.notice(line)
+            watcher.start(images.work, num_mine, "images", num_mine - num_todo)
             counts = ItemCounts()
 
             def on_progress(step: ItemCounts) -> None:
                 nonlocal counts
                 counts = counts.plus(step)
-                watcher.encoded(step.num_items, step.num_rejected)
+                watcher.advance(step.num_items, step.num_rejected)
 
             if todo:
                 _check_space(workspace, plan.estimated_bytes * num_todo // plan.num_items)
@@ -171,6 +168,19 @@ def make_shards(
         states.forget(workspace, (shard.name for shard in mine))
         raise
     return MadeShards(folders, outline, counts)
+
+
+def _notices(plan: BuildPlan, num_shards: int, num_items: int, num_done: int) -> list[str]:
+    """Return what a user should know of a plan, of which this run writes `num_shards`."""
+    num_all = len(plan.shards)
+    labels = f"labels{' by' if plan.schema.target else ':'} {plan.labels_from}"
+    lines = [f"{plan.num_items:,} images to {counted(num_all, 'shard')}, {labels}"]
+    if num_shards < num_all:
+        lines.append(f"this part: {num_items:,} images, {num_shards:,} of the shards")
+    lines += plan.findings
+    if num_done:
+        lines.append(f"going on with an unfinished build: {num_done:,} images are done")
+    return lines
 
 
 def _check_space(workspace: Workspace, num_bytes: int) -> None:

@@ -1,12 +1,16 @@
-"""Real archives, images and datasets, made where a test needs them."""
+"""Real archives, images and datasets, made where a test needs them; watchers, engines of builds."""
 
 from __future__ import annotations
 
 import functools
 import io
+import os
+import signal
 import tarfile
 import tempfile
 import zipfile
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,26 +20,31 @@ from PIL import Image
 from shardprep.api.arguments import part_of
 from shardprep.api.sample_archive import write_sample
 from shardprep.dataset.locate import locate
+from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
 from shardprep.writer.build import build_dataset
+from shardprep.writer.engine.job import ItemCounts, ShardSink, Workers
+from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.workspace.find import find_workspace
-from tests.support.engines import by_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from shardprep.writer.build import PartResult
     from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
-    from shardprep.writer.engine.job import Engine
+    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
+    from shardprep.writer.engine.job import Encoder, Engine, OnProgress, ShardJob
     from shardprep.writer.engine.worker_process import WorkerLimits
     from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.shard_plan import ShardPlan
 
     Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
+    ChunkRunner = Callable[
+        [Encoder, Iterable[ChunkTask], int, WorkerLimits], Iterable[EncodedChunk]
+    ]
 
 SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
 """Real photographs and hostile files; tests that use them are skipped where it is absent."""
@@ -127,48 +136,39 @@ def sample(folder: Path) -> Path:
 
 
 class Quiet:
-    """A watcher that remembers what it is told."""
+    """A watcher that remembers what it was told."""
 
     def __init__(self) -> None:
-        """Remember nothing yet."""
         self.lines: list[str] = []
+        self.phases: list[tuple[str, int | None]] = []
+        self.done: list[int] = []
+        """How far the phase was, after each report."""
+        self.total: int | None = None
         self.num_done = 0
+        """Images or bytes that an earlier run had done."""
         self.num_new = 0
 
     def notice(self, line: str) -> None:
-        """Remember the line."""
         self.lines.append(line)
 
-    def count(self, what: str, num_images: int, num_done: int = 0) -> None:
-        """Take work that is not a build's."""
+    def start(
+        self, what: str, total: int | None = None, unit: Unit = "", num_done: int = 0
+    ) -> None:
+        del unit
+        self.phases.append((what, total))
+        self.total, self.num_done = total, num_done
+        self.done.append(num_done)
 
-    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
-        """Remember how much was done before."""
-        del plan, shards
-        self.num_done = num_done
-
-    def encoded(self, num_items: int, num_rejected: int) -> None:
-        """Count the items."""
+    def advance(self, number: int, num_rejected: int = 0) -> None:
         del num_rejected
-        self.num_new += num_items
+        self.num_new += number
+        self.done.append((self.done or [0])[-1] + number)
+
+    def finish(self) -> None:
+        pass
 
 
-class Told:
-    """A watcher that remembers how far it was."""
-
-    def __init__(self) -> None:
-        """Remember nothing yet."""
-        self.total: int | None = None
-        self.done: list[int] = []
-
-    def begin(self, what: str, num_bytes: int | None) -> None:
-        """Remember how many bytes there are."""
-        del what
-        self.total = num_bytes
-
-    def progress(self, num_bytes: int) -> None:
-        """Remember how far it is."""
-        self.done.append(num_bytes)
+Told = Quiet
 
 
 def in_process(
@@ -178,6 +178,15 @@ def in_process(
     del num_workers, limits
     for task in tasks:
         yield encode(task, lambda: None)
+
+
+def in_workers(
+    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
+) -> Iterator[EncodedChunk]:
+    """Encode in worker processes, all chunks of which come back."""
+    chunks: list[EncodedChunk] = []
+    run_chunks(encode, tasks, num_workers, limits, chunks.append)
+    return iter(chunks)
 
 
 def build(
@@ -192,20 +201,9 @@ def build(
 ) -> BuildResult:
     """Build a dataset from a source, in this process."""
     recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
-    watcher = watcher or Quiet()
-    return build_dataset(
-        recipe,
-        num_workers=1,
-        watcher=watcher,
-        engine=_engine(engine, reuse, watcher),
-        overwrite=replace,
-    )
-
-
-def _engine(run: Any, reuse: str | Path | None, watcher: Quiet) -> Engine:
-    """Return the engine of a runner of chunks, which copies what a dataset has stored."""
-    base = by_chunks(run)
-    return base if reuse is None else open_old_dataset(locate(reuse)).engine(base, watcher.notice)
+    workers = Workers(by_chunks(engine), 1)
+    old = None if reuse is None else open_old_dataset(locate(reuse))
+    return build_dataset(recipe, workers, watcher or Quiet(), overwrite=replace, reuse=old)
 
 
 def build_part(
@@ -220,14 +218,9 @@ def build_part(
 ) -> PartResult:
     """Build part "I/N" of a dataset, in this process."""
     recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
-    watcher = watcher or Quiet()
-    return parts.build_part(
-        recipe,
-        part_of(part),
-        num_workers=1,
-        watcher=watcher,
-        engine=_engine(engine, reuse, watcher),
-    )
+    workers = Workers(by_chunks(engine), 1)
+    old = None if reuse is None else open_old_dataset(locate(reuse))
+    return parts.build_part(recipe, part_of(part), workers, watcher or Quiet(), old)
 
 
 def finalize(out: Path, *, max_rejected: float | None = None) -> BuildResult:
@@ -242,3 +235,74 @@ def tree(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def by_chunks(run: ChunkRunner) -> Engine:
+    """Return the engine that writes shards here, one after the other, from chunks of a runner."""
+
+    def engine(
+        job: ShardJob, shards: Sequence[ShardPlan], num_workers: int, on_progress: OnProgress
+    ) -> None:
+        tasks = (task for shard in shards for task in job.tasks(shard))
+        waiting = deque(shards)
+        num_left = len(waiting[0].items)
+        with ShardSink(job) as sink:
+            for chunk in run(job.encoder, tasks, num_workers, job.limits):
+                sink.append(waiting[0], chunk)
+                on_progress(ItemCounts.of(chunk))
+                num_left -= len(chunk.outcomes)
+                if not num_left:
+                    waiting.popleft()
+                    num_left = len(waiting[0].items) if waiting else 0
+
+    return engine
+
+
+def handing_over(run: ChunkRunner) -> Callable[..., None]:
+    """Return a runner of chunks in the form of `run_chunks`."""
+
+    def run_chunks(*arguments: Any) -> None:
+        *others, on_chunk = arguments
+        for chunk in run(*others):
+            on_chunk(chunk)
+
+    return run_chunks
+
+
+class StoppedError(Exception):
+    """Stands for whatever ends a run."""
+
+
+class StopAfter(Quiet):
+    """A watcher that ends the run after some items."""
+
+    def __init__(self, num_items: int) -> None:
+        """End it after this many."""
+        super().__init__()
+        self.left = num_items
+
+    def advance(self, number: int, num_rejected: int = 0) -> None:
+        """Count the items."""
+        super().advance(number, num_rejected)
+        self.left -= number
+        if self.left <= 0:
+            raise StoppedError
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """Encodes as ever, but one image ends the process that touches it."""
+
+    encoder: ChunkEncoder
+    key: str
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether the records have boxes or masks."""
+        return self.encoder.is_annotated
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        """Encode the task, or die."""
+        if any(item.key == self.key for item in task.items):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return self.encoder(task, before_item)

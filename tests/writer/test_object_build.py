@@ -22,13 +22,22 @@ from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.errors import BuildError, DatasetError, ShardprepError, StorageError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset, build_part
+from shardprep.writer.engine.job import Workers
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.plan.shard_plan import Part
 from shardprep.writer.workspace.find import find_workspace, workspace_of
-from tests.support.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
+from tests.support.builders import (
+    Quiet,
+    animals,
+    build,
+    by_chunks,
+    in_process,
+    tree,
+    write,
+    zip_bytes,
+)
 from tests.support.builders import build_part as one_part
-from tests.support.engines import by_chunks
 from tests.support.object_store import Fault, nth, process_environment
 from tests.support.processes import wait_until
 
@@ -117,7 +126,7 @@ def test_workers_send_the_shards_that_they_own(
     def engine(job: Any, *rest: Any) -> Any:
         return write_shards(replace(job, encoder=DiesOnce(job.encoder, mark)), *rest)
 
-    build_dataset(recipe, num_workers=2, watcher=Quiet(), engine=engine)
+    build_dataset(recipe, Workers(engine, 2), Quiet())
     assert mark.exists()
     assert bucket.tree(WHERE) == whole
     left = [path for path in (tmp_path / "spool").iterdir() if path.name[:5] != "pymp-"]
@@ -161,7 +170,7 @@ def test_parts_make_one_of_any_order(source: Path, bucket: Bucket, local: dict[s
     runner: Any = in_process
     engine = by_chunks(runner)
     for number in (2, 1, 2):
-        build_part(recipe, Part(number, 2), num_workers=1, watcher=Quiet(), engine=engine)
+        build_part(recipe, Part(number, 2), Workers(engine, 1), Quiet())
         if number == 2:
             assert not bucket.tree(WHERE).keys() & {"manifest.json"}
     for where in (bucket.url + f"/{WHERE}", bucket.url + f"/{WHERE}.incomplete/"):

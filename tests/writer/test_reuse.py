@@ -24,13 +24,16 @@ from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import BuildError, DatasetError, StorageError
 from shardprep.image.process import ProcessedImage, ordinary_placement, process_image
 from shardprep.image.spec import ImageSpec
+from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.regular_file import sha256_of
+from shardprep.writer.build import build_dataset
 from shardprep.writer.encode import chunk_encoder
+from shardprep.writer.engine.job import Workers
 from shardprep.writer.plan.fingerprint import versions
 from shardprep.writer.plan.recorded_recipe import recorded_recipe
 from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.reuse.reused_images import OldImages
-from tests.support.annotated_sources import outlined
+from tests.support.annotated import outlined
 from tests.support.builders import (
     Quiet,
     animals,
@@ -50,7 +53,7 @@ from tests.support.json_page import printed
 from tests.support.odd_images import heic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Iterator
 
     from shardprep.writer.encode.chunk import EncodedChunk
     from shardprep.writer.finalize import BuildResult
@@ -382,15 +385,13 @@ def test_shards_travel_with_their_old_images(old: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes(IMAGES))
     sent: list[Any] = []
 
-    def engine(job: Any, shards: Any, num_workers: int) -> Generator[Any]:
-        del num_workers
+    def engine(job: Any, shards: Any, *_: Any) -> None:
         sent.extend((list(job.tasks(shard)), pickle.dumps((job, shard))) for shard in shards)
-        yield from ()
 
-    dataset = open_old_dataset(locate(old))
-    plan = dataset.engine(engine, print)
+    keys = {"source": str(source), "out": str(tmp_path / "out"), **KEYS}
+    workers, dataset = Workers(engine, 1), open_old_dataset(locate(old))
     with pytest.raises(BuildError):  # for it writes nothing
-        build_with(plan, source, tmp_path)
+        build_dataset(make_recipe(keys, "test"), workers, Quiet(), reuse=dataset)
     for tasks, data in sent:
         job, shard = pickle.loads(data)
         assert list(job.tasks(shard)) == tasks
@@ -405,14 +406,6 @@ def test_chunks_travel_with_their_own_old_images_alone(old: Path) -> None:
     assert list(arrived) == list(images)[:8]
     assert (arrived[0], arrived[-1]) == (None, list(images)[7])
     assert len(pickle.dumps(chunk)) < len(pickle.dumps(images)) / 20
-
-
-def build_with(engine: Any, source: Path, folder: Path) -> BuildResult:
-    from shardprep.recipe.recipe import make_recipe
-    from shardprep.writer.build import build_dataset
-
-    recipe = make_recipe({"source": str(source), "out": str(folder / "out"), **KEYS}, "test")
-    return build_dataset(recipe, num_workers=1, watcher=Quiet(), engine=engine)
 
 
 def test_the_command_says_what_was_copied(old: Path, tmp_path: Path) -> None:

@@ -103,6 +103,14 @@ engine ends.
 """
 
 
+class Workers(NamedTuple):
+    """What runs a build."""
+
+    engine: Engine
+    num: int
+    """Processes that encode images, at least 1; on a cluster, tasks that run at a time."""
+
+
 class ShardSink:
     """Writes shards from their chunks, given in plan order, one shard after the other.
 

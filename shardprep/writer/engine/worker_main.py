@@ -200,9 +200,9 @@ def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> Encoded
     Raises MemoryError if a lack of memory may have rejected a sound image, unless the chunk is
     suspect.
     """
+    before, start = profiling.taken(), time.perf_counter()
     if work.is_timed:
         profiling.start()
-        before, start = profiling.taken(), time.perf_counter()
     try:
         chunk = work.encode(task, partial(worker_process.start_clock, work.limits.item_s))
     except OSError as error:  # only errors of writing are the system's own
@@ -215,7 +215,7 @@ def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> Encoded
         elapsed = time.perf_counter() - start
         chunk.seconds.update({"store": 0.0, **profiling.taken()})
         chunk.seconds["other"] = elapsed - sum(chunk.seconds.values())
-        profiling.add(before)
+    profiling.add(before)
     kinds = {outcome.kind for outcome in chunk.outcomes}
     is_starved = "crashed" in kinds or (kinds & _BROKEN and not worker_process.has_memory())
     if is_starved and not is_suspect:

@@ -20,6 +20,7 @@ from shardprep.image.decode import stored_pixels
 from shardprep.image.phash import LEAST_SIDE, PHASH, TILE, grey_levels, phashes, tile
 from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import ImageSpec
+from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
@@ -28,7 +29,6 @@ from shardprep.writer.encode.chunk_encoder import read_item
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.fingerprint import fit_version, source_signature, versions
-from shardprep.writer.plan.plan import PassWatcher
 from shardprep.writer.shard import RETRIED
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class ImageHasher:
 
 
 def hash_images(
-    items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: PassWatcher
+    items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watcher
 ) -> Phashes:
     """Return the `PHASH` of what would be stored of each item, from the cache if it is there.
 
@@ -103,7 +103,7 @@ def hash_images(
     todo = np.flatnonzero(~is_known).tolist()
     if not todo:
         return found
-    watcher.count("looking for near copies", len(items), len(items) - len(todo))
+    watcher.start("looking for near copies", len(items), "images", len(items) - len(todo))
     has_affinity = hasattr(os, "sched_getaffinity")  # macOS and Windows do not tell
     num_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     num_workers = min(num_workers, num_cores, len(todo))
@@ -119,7 +119,7 @@ def hash_images(
             if not outcome.kind:
                 found[i] = next(hashes)
         num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
-        watcher.encoded(len(chunk.outcomes), num_rejected)
+        watcher.advance(len(chunk.outcomes), num_rejected)
 
     try:
         tasks = _tasks(items.take(np.array(todo)), size)

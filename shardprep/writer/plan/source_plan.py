@@ -26,10 +26,11 @@ from shardprep.dataset.schema import (
 from shardprep.errors import RecipeError, SchemaError
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
+from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.writer.plan.near_copies import NearCopies
-from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.prehash import hash_images
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.plan.split_cut import Cut, cut_splits, rows_to_cut, without_spoilers
@@ -37,7 +38,6 @@ from shardprep.writer.plan.split_cut import Cut, cut_splits, rows_to_cut, withou
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
-
 _RECORD_OVERHEAD_BYTES = 200
 """Bytes of a record besides its image and key: framing and feature names."""
 
@@ -56,9 +56,7 @@ def _paused_collection() -> Iterator[None]:
 
 @stage("plan")
 @_paused_collection()
-def make_plan(
-    recipe: Recipe, work_dir: Path, watcher: PlanWatcher, num_workers: int = 1
-) -> BuildPlan:
+def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int = 1) -> BuildPlan:
     """Return the plan of a recipe.
 
     Compressed inner archives are unpacked in `work_dir`, which must live until the items are read.

@@ -102,7 +102,7 @@ class _Common:
         from each other at each record."""
         self.waiting: SimpleQueue[ShardPlan] = SimpleQueue()
         self.told: SimpleQueue[ItemCounts | BaseException | None] = SimpleQueue()
-        """ItemCounts, errors of failed copies, and None for a thread that has nothing left to do."""
+        """Counts, errors, and None from a thread that has nothing left to do."""
         self.has_ended = threading.Event()
         """Whether nothing more is wanted."""
         self.buffers: SimpleQueue[tuple[Buffer, Buffer]] = SimpleQueue()
