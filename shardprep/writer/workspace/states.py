@@ -1,9 +1,9 @@
-"""The transitions between the states of a build that both storages share."""
+"""The states of a build, and the transitions between them that both storages share."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
 from shardprep.errors import BuildError, DatasetError, ShardprepError
@@ -30,6 +30,50 @@ if TYPE_CHECKING:
 
 Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
 Result = TypeVar("Result")
+
+
+class State(NamedTuple):
+    """What is there in one state of a build.
+
+    `<v>` is `<out>/<name>/<version>`, `<token>` the random number in `.build.json`.
+    """
+
+    on_disk: str
+    in_store: str
+
+
+STATES = {
+    "absent": State("nothing", "nothing"),
+    "begun": State("`<v>.incomplete/.build.json`", "the same, created only if there is none"),
+    "writing": State(
+        "+ shards and receipts in `<v>.incomplete/`",
+        "+ receipts there; shards in `<v>/`, or in `<v>/.draft-<token>/` over a dataset",
+    ),
+    "documented": State("+ tables and documents", "+ those beside the shards"),
+    "sealed": State("+ the manifest", "+ the manifest in the draft"),
+    "in force": State("–", "the manifest in `<v>/`; the draft or `.build.json` is still there"),
+    "published": State("folder renamed to `<v>`", "all files in `<v>/`, nothing else left"),
+}
+TRANSITIONS = {
+    "begin": {
+        ("absent", "begun"),
+        ("published", "begun"),
+        ("writing", "begun"),
+        ("documented", "begun"),
+        ("sealed", "begun"),
+    },
+    "take back": {("begun", "absent"), ("begun", "published")},
+    "write": {("begun", "writing")},
+    "complete": {("writing", "documented")},
+    "seal": {("documented", "sealed")},
+    "publish": {("sealed", "published")},
+}
+"""Transitions by what makes them. `begin` replaces a dataset or another build by --overwrite."""
+IN_STORE = {
+    "seal": {("documented", "sealed"), ("documented", "in force")},
+    "publish": {("sealed", "in force"), ("in force", "published")},
+}
+"""Transitions that are others in object storage."""
 
 _MOST_TRIES = 5
 """Times that a run starts again because an equal run has removed files of their build."""
