@@ -34,7 +34,7 @@ from shardprep.dataset.folder import ITEMS_FILE, index_name, read_schema
 from shardprep.dataset.item_table import COLUMNS, Tally, index_text, read_items, write_items
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard, load_manifest
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.fingerprint import recorded_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -28,8 +28,8 @@ from shardprep.storage.space import megabytes
 from shardprep.storage.url import local_path
 from shardprep.writer.build import build_dataset, build_part
 from shardprep.writer.engine.worker_process import start_server
+from shardprep.writer.finalize import TooManyRejectedError
 from shardprep.writer.plan.source_plan import make_plan
-from shardprep.writer.rejection_limits import TooManyRejectedError
 from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.save_rejected import LIST_FILE, save_rejected
 

@@ -9,7 +9,7 @@ from shardprep.dataset.manifest import REPACKED
 from shardprep.dataset.remote import described
 from shardprep.errors import DatasetError
 from shardprep.progress import Watcher
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.fingerprint import recorded_recipe
 from shardprep.writer.reuse.reused_images import checked_items
 from shardprep.writer.source_hashes import hash_originals
 

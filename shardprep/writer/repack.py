@@ -29,8 +29,7 @@ from shardprep.source.string_column import Texts, integers, release
 from shardprep.storage.store_error import changed
 from shardprep.writer.engine.job import OnProgress
 from shardprep.writer.finalize import BuildResult
-from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.plan_summary import Outline, make_outline
+from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.reuse.record_copier import RecordCopier
 from shardprep.writer.reuse.repack_inputs import (

@@ -21,8 +21,7 @@ from shardprep.storage.store_error import ChangedError
 from shardprep.writer.encode.chunk import UNREADABLE
 from shardprep.writer.engine.job import ItemCounts, OnProgress
 from shardprep.writer.finalize import BuildResult, complete, finished_before, publish
-from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.plan_summary import Outline, check_outline, write_outline
+from shardprep.writer.plan.plan import BuildPlan, Outline, check_outline, write_outline
 from shardprep.writer.plan.shard_plan import WHOLE, Part, ShardPlan
 from shardprep.writer.shard import done_receipt, read_receipt, write_skipped
 from shardprep.writer.workspace import states

@@ -39,7 +39,7 @@ from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.listing import list_source
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.fingerprint import recorded_recipe
 from tests.support.builders import build, encoded, png, write, write_folder, zip_bytes
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from shardprep.storage.lock import locked
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import Workers
 from shardprep.writer.engine.pool import write_shards
+from shardprep.writer.finalize import TooManyRejectedError
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.rejection_limits import TooManyRejectedError
 from tests.support.builders import (
     Quiet,
     StopAfter,

@@ -29,8 +29,7 @@ from shardprep.storage.regular_file import sha256_of
 from shardprep.writer.build import build_dataset
 from shardprep.writer.encode import chunk_encoder
 from shardprep.writer.engine.job import Workers
-from shardprep.writer.plan.fingerprint import versions
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.fingerprint import recorded_recipe, versions
 from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.reuse.reused_images import OldImages
 from tests.support.annotated import outlined

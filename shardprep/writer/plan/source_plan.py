@@ -29,9 +29,8 @@ from shardprep.profiling import stage
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
-from shardprep.writer.plan.near_copies import NearCopies
+from shardprep.writer.plan.near_copies import NearCopies, hash_images
 from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.prehash import hash_images
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.plan.split_cut import Cut, cut_splits, rows_to_cut, without_spoilers
 

@@ -19,7 +19,7 @@ from shardprep.dataset.remote import RemoteDataset, described, documents_of
 from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
 from shardprep.errors import RecipeError, SchemaError, some_of
 from shardprep.image.spec import ImageSpec
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.fingerprint import recorded_recipe
 from shardprep.writer.reuse.reused_images import checked_items, manifest_mark, with_files
 
 if TYPE_CHECKING:

@@ -20,8 +20,13 @@ from shardprep.dataset.remote import RemoteDataset, described
 from shardprep.image.spec import ImageSpec
 from shardprep.writer.encode.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import Encoder
-from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.fingerprint import (
+    SPLIT_RATIOS,
+    fit_version,
+    recorded_recipe,
+    used_versions,
+    versions,
+)
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.reuse.reuse_encoder import CopyEncoder
 from shardprep.writer.reuse.reused_images import (
