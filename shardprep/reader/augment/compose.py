@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checked_fields, checking
 from shardprep.reader.augment.augmented_annotations import Move, joined, parted
 from shardprep.reader.augment.batch import fold_in
 from shardprep.reader.augment.color import Color
 from shardprep.reader.augment.geometry import Flip, RandomResizedCrop
 from shardprep.reader.augment.letterbox import Mosaic
 from shardprep.reader.augment.mixup import CutMix, MixUp
-from shardprep.reader.validators import Count, Kind, Size
+from shardprep.reader.validators import Count, Kind, Size, validated, validated_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +33,7 @@ def _ops(value: Any) -> tuple[Callable[..., Any], ...]:
 Ops = Annotated[Sequence[Callable[..., Any]], Kind(_ops, ("a list of ops",))]
 
 
-@checked_fields("augment.Compose")
+@validated_fields("augment.Compose")
 @dataclass(frozen=True, slots=True)
 class Compose:
     """Apply ops one after the other.
@@ -89,7 +88,7 @@ class Compose:
         return images if labels is None else (images, labels)
 
 
-@checking("augment.classic")
+@validated("augment.classic")
 def classic(size: Size, num_classes: Count | None = None) -> Compose:
     """Return the recipe to begin with: crop, flip, colour; with `num_classes` also mixing.
 

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checked_fields
 from shardprep.reader.augment.augmented_annotations import Move, each_placed, follow
 from shardprep.reader.augment.batch import between, draw, like, white
-from shardprep.reader.decode.crop import Ratio, Scale
-from shardprep.reader.validators import Share, Size
+from shardprep.reader.config import Ratio, Scale
+from shardprep.reader.validators import Share, Size, validated_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +26,7 @@ _LEAST_WEIGHT = 1e-6
 """Least sum of weights that is divided by; of a pixel without an image it is 0."""
 
 
-@checked_fields("augment.Flip")
+@validated_fields("augment.Flip")
 @dataclass(frozen=True, slots=True)
 class Flip(Move):
     """Mirror images, each by chance, and boxes and masks with them.
@@ -50,7 +49,7 @@ class Flip(Move):
         return images, labels
 
 
-@checked_fields("augment.QuarterTurn")
+@validated_fields("augment.QuarterTurn")
 @dataclass(frozen=True, slots=True)
 class QuarterTurn(Move):
     """Turn square images by one, two or three quarters, and boxes and masks with them.
@@ -78,7 +77,7 @@ class QuarterTurn(Move):
         return mirrored(images, labels, turns >= 2, 2)
 
 
-@checked_fields("augment.RandomResizedCrop")
+@validated_fields("augment.RandomResizedCrop")
 @dataclass(frozen=True, slots=True)
 class RandomResizedCrop(Move):
     """Cut a box out of each image and resize it, as torchvision's op of that name.

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checked_fields
 from shardprep.reader.augment.augmented_annotations import (
     BOXES,
     CLASSES,
@@ -25,7 +24,7 @@ from shardprep.reader.augment.augmented_annotations import (
 from shardprep.reader.augment.batch import between, draw
 from shardprep.reader.augment.geometry import resample
 from shardprep.reader.tf.python_calls import as_written
-from shardprep.reader.validators import Share, Size, number, pair
+from shardprep.reader.validators import Share, Size, number, pair, validated_fields
 
 _Scale = Annotated[
     tuple[float, float],
@@ -40,7 +39,7 @@ _NUM_PARTS = 4
 """Images that a mosaic joins."""
 
 
-@checked_fields("augment.Zoom")
+@validated_fields("augment.Zoom")
 @dataclass(frozen=True, slots=True)
 class Zoom(Move):
     """Show each image nearer, a part of it, or farther, with a frame about it.
@@ -75,7 +74,7 @@ class Zoom(Move):
         return resample(images, windows, size, fill=self.fill, most=most), labels
 
 
-@checked_fields("augment.Letterbox")
+@validated_fields("augment.Letterbox")
 @dataclass(frozen=True, slots=True)
 class Letterbox(Move):
     """Resize whole images to one size, their aspect kept, with a frame where it is another.
@@ -112,7 +111,7 @@ class Letterbox(Move):
         return resample(images, windows, self.size, fill=self.fill, most=most), labels
 
 
-@checked_fields("augment.Mosaic")
+@validated_fields("augment.Mosaic")
 @dataclass(frozen=True, slots=True)
 class Mosaic(Move):
     """Join parts of four images into one: each with the three before it in the batch.

@@ -19,7 +19,7 @@ from shardprep.reader.decode.targets import target_of
 from shardprep.reader.records.open import open_request
 from shardprep.reader.tf.cache.decoded_shards import small_twin
 from shardprep.reader.tf.decode import Finisher
-from shardprep.reader.tf.pipeline import load, make_dataset
+from shardprep.reader.tf.pipeline import Source, load, make_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +55,10 @@ def trial(candidate: Candidate, request: Request, take: Take, num_images: float)
             twin = small_twin(small, request, Path(at))
             plain = replace(request, cache=False, repeat=True)
             yield Tried(
-                make_dataset(twin, plain), take, lambda: _evict(Path(at)), len(twin.records)
+                make_dataset(Source(twin, is_cached=True), plain),
+                take,
+                lambda: _evict(Path(at)),
+                len(twin.records),
             )
         return
     dataset = pipeline(replace(request, **candidate.options), num_images)

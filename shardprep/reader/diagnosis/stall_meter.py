@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checking
 from shardprep.reader.diagnosis.timing import (
     RESTART_COUNTS,
     STALL_COUNTS,
@@ -23,6 +22,7 @@ from shardprep.reader.diagnosis.timing import (
     Times,
     restart_advice,
 )
+from shardprep.reader.validators import validated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
     n batches, all drawn before the first of them is used.
     """
 
-    @checking("reader.StallMeter")
+    @validated("reader.StallMeter")
     def __init__(self, *, verbose: bool = True) -> None:
         """Print a line on stderr for each epoch, with `verbose`."""
         super().__init__()
