@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
-from shardprep.reader.select.split_argument import AnySplit, is_training
+from shardprep.reader.selection.split_argument import AnySplit, is_training
 from shardprep.reader.validators import (
     Address,
     AnyWeights,

@@ -24,8 +24,8 @@ from shardprep.reader.order.order import Order
 from shardprep.reader.records.positions import Places
 from shardprep.reader.records.records import Records, open_records
 from shardprep.reader.records.remote import RemoteShards, open_remote
-from shardprep.reader.select.split_argument import AnySplit, numbers_of
-from shardprep.reader.select.splits import part_range
+from shardprep.reader.selection.split_argument import AnySplit, numbers_of
+from shardprep.reader.selection.splits import part_range
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,8 +100,8 @@ class Subset:
             DatasetError: the weights are not one per record, or draw no record or too few.
 
         """
-        from shardprep.reader.select.item_rows import Items  # and pyarrow
-        from shardprep.reader.select.weights import weighted_draws
+        from shardprep.reader.selection.item_rows import Items  # and pyarrow
+        from shardprep.reader.selection.weights import weighted_draws
 
         items = Items(self.path, self.manifest, self.schema)
         numbers = self.records.places.numbers(self.manifest)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, Schema
 from shardprep.reader.array_types import Ints
-from shardprep.reader.select.selection import sorted_unique
+from shardprep.reader.selection.selection import sorted_unique
 
 OBJECT_CLASSES = "object_labels"
 """Column of the classes of the objects of a record, each as often as it has such an object."""

@@ -19,7 +19,7 @@ from shardprep.machine import usable_cores
 from shardprep.reader.decode.features import Examples, Values
 from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.remote import NUM_READS
-from shardprep.reader.select.split_argument import AnySplit, numbers_of
+from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 from shardprep.reader.validators import Location, validated
 from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.cache import cache_root, make_cache

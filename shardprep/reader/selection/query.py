@@ -18,10 +18,10 @@ from shardprep.dataset.item_table import ANNOTATED_COLUMNS
 from shardprep.dataset.manifest import Manifest
 from shardprep.errors import DatasetError, printable, shown, some_of
 from shardprep.reader.config import warn
-from shardprep.reader.select.classes import ClassColumn
-from shardprep.reader.select.item_rows import ItemRows, Items
-from shardprep.reader.select.selection import Selection
-from shardprep.reader.select.split_argument import AnySplit
+from shardprep.reader.selection.classes import ClassColumn
+from shardprep.reader.selection.item_rows import ItemRows, Items
+from shardprep.reader.selection.selection import Selection
+from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.reader.validators import Kind, Location, text, validated
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import CsvRows, decoded, text_lines

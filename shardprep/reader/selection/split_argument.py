@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from shardprep.reader.select.splits import EvenSplit, split_ranges
+from shardprep.reader.selection.splits import EvenSplit, split_ranges
 from shardprep.reader.validators import Kind, like, text
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
     from shardprep.reader.array_types import Ints
-    from shardprep.reader.select.selection import Selection
+    from shardprep.reader.selection.selection import Selection
 
     AnySplit: TypeAlias = str | EvenSplit | Selection
 else:
@@ -57,7 +57,7 @@ def as_selection(manifest: Manifest, split: AnySplit) -> Selection:
     """
     import numpy as np
 
-    from shardprep.reader.select.selection import Selection, sorted_unique
+    from shardprep.reader.selection.selection import Selection, sorted_unique
 
     if not isinstance(split, str | EvenSplit):
         split.check(manifest)

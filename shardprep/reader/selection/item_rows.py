@@ -23,9 +23,9 @@ from shardprep.dataset.remote import RemoteDataset, described, documents_of
 from shardprep.dataset.schema import LABEL, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
-from shardprep.reader.select.classes import ClassColumn, class_pairs
-from shardprep.reader.select.selection import Selection, sorted_unique
-from shardprep.reader.select.split_argument import AnySplit, numbers_of
+from shardprep.reader.selection.classes import ClassColumn, class_pairs
+from shardprep.reader.selection.selection import Selection, sorted_unique
+from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

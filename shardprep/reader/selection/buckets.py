@@ -17,9 +17,9 @@ from shardprep.reader.decode.features import Examples, Values
 from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.positions import Places
 from shardprep.reader.records.remote import NUM_READS
-from shardprep.reader.select.item_rows import Items
-from shardprep.reader.select.selection import Selection
-from shardprep.reader.select.split_argument import AnySplit
+from shardprep.reader.selection.item_rows import Items
+from shardprep.reader.selection.selection import Selection
+from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.reader.validators import Kind, Location, Size, kind_of, validated, whole
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.order.epoch import WeightedDraws
-from shardprep.reader.select.classes import ClassColumn, class_pairs
-from shardprep.reader.select.item_rows import Items
-from shardprep.reader.select.split_argument import AnySplit
-from shardprep.reader.select.splits import part_range
+from shardprep.reader.selection.classes import ClassColumn, class_pairs
+from shardprep.reader.selection.item_rows import Items
+from shardprep.reader.selection.split_argument import AnySplit
+from shardprep.reader.selection.splits import part_range
 from shardprep.reader.validators import Count, Location, short_repr, validated, validated_fields
 
 if TYPE_CHECKING:
