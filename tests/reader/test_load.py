@@ -26,7 +26,7 @@ from shardprep.reader import ReadConfig
 from shardprep.reader.records.positions import Places
 from shardprep.reader.selection.splits import split_ranges
 from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
-from tests.support.shared import shared_folder
+from tests.support.paths import shared_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

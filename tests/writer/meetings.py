@@ -1,6 +1,6 @@
 """Two runs of the writer at once over object storage: what is there, who runs, what must be true.
 
-`python -m tests.support.equal_builds` plays each order in which one run pauses once, until the
+`python -m tests.writer.meetings` plays each order in which one run pauses once, until the
 other one is over, and drawn ones in which a run is killed or interrupted: some minutes. With the
 name of a meeting it plays all orders of that one: some hours.
 
@@ -31,8 +31,8 @@ from shardprep.writer.run import Run
 from shardprep.writer.shard import ShardHead
 from shardprep.writer.workspace.find import workspace_of
 from tests.support.builders import Quiet, animals, write, zip_bytes
-from tests.support.disk import skip_fsync
-from tests.support.two_runs import Killed, Scenario, all_orders, drawn_order, one_change, opened
+from tests.support.processes import skip_fsync
+from tests.writer.two_runs import Killed, Scenario, all_orders, drawn_order, one_change, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
     from shardprep.writer.plan.shard_plan import ShardPlan
     from shardprep.writer.workspace.states import Folders
-    from tests.support.two_runs import Objects, World
+    from tests.writer.two_runs import Objects, World
 
 WHERE = "sets/pets/1.0.0"
 STATE = f"{WHERE}.incomplete"
@@ -50,8 +50,10 @@ MOST_STEPS = 90
 """Steps after which every run is over that nobody disturbs."""
 FATES = ("", "kill", "interrupt")
 """What befalls the first run in orders that are drawn; "" for nothing."""
+STRIDE, NUM_DRAWN = 6, 5
+"""Of the gate: one pause in how many is played, and orders drawn for each meeting and fate."""
 _NUM_DRAWN = 40
-"""Orders that are drawn for each meeting and fate, outside of the gate."""
+"""Orders that are drawn outside of the gate."""
 
 
 class Recipe:
@@ -279,6 +281,11 @@ def meetings() -> dict[str, Callable[[], Meeting]]:
         "others, both over a dataset": lambda: unequal(whole(raw), new.overwrite, old.overwrite),
         "others, both over one of them": lambda: unequal(whole(new), new.overwrite, old.overwrite),
     }
+
+
+def num_orders() -> int:
+    """Return how many orders of requests the gate plays."""
+    return len(meetings()) * (MOST_STEPS // STRIDE + len(FATES) * NUM_DRAWN)
 
 
 def play_pauses(name: str) -> int:

@@ -1,4 +1,4 @@
-"""docs/report.png, the head of the sample's report: `python -m tests.support.report_picture`."""
+"""docs/report.png, the head of the sample's report: `python -m tests.documents.report_picture`."""
 
 from __future__ import annotations
 

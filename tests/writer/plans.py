@@ -1,6 +1,6 @@
 """Plans as they were before items became columns: sources of every kind, and a hash of each plan.
 
-`python -m tests.support.plans` writes `tests/writer/plans.json`; only a change that means to plan
+`python -m tests.writer.plans` writes `tests/writer/plans.json`; only a change that means to plan
 otherwise may do that.
 """
 
@@ -29,7 +29,7 @@ from shardprep.source.byte_range import PlainExtent, RefusedExtent, ZipExtent
 from shardprep.writer.plan import prehash
 from shardprep.writer.plan.shard_plan import Part
 from shardprep.writer.plan.source_plan import make_plan
-from tests.support.annotated_sources import outlined
+from tests.support.annotated import outlined
 from tests.support.builders import (
     animals,
     in_process,

@@ -1,21 +1,23 @@
-"""Ends of odd and broken images: a line for each kind, with files of that kind.
+"""Odd and broken images, and what becomes of them: files for each row of `tests/data/images.toml`.
 
-`python -m tests.support.image_policy` writes the tables of docs/images.md; `test_image_policy`
-processes every file and compares the tables.
+`python -m tests.image.policy` writes the tables of docs/images.md; `test_policy` processes every
+file and compares the tables.
 """
 
 from __future__ import annotations
 
 import struct
+import tomllib
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pydicom
 from PIL import Image
 
+from shardprep.image.process import ProcessedImage, Rejection, process_image
+from shardprep.image.spec import ImageSpec
 from tests.support import jpeg_frames
 from tests.support.builders import encoded, jpeg, pixels, png, tar_bytes, zip_bytes
 from tests.support.dicom import SHIPPED, deflated_bomb, dicom, sequence, without_pixels
@@ -46,12 +48,14 @@ from tests.support.odd_images import (
     without_segment,
     ycck_jpeg,
 )
+from tests.support.paths import DATA, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-PAGE = Path(__file__).parents[2] / "docs" / "images.md"
+PAGE = ROOT / "docs" / "images.md"
 START, END = "<!-- policy -->\n", "<!-- end of policy -->\n"
+MIN_WRITTEN_OF_OTHERS = 1000
 STARVED_MEGABYTES = (40, 150)
 """Megabytes of memory, too few for a large image."""
 BACKGROUND = (10, 200, 30)
@@ -86,14 +90,12 @@ Cases = dict[str, Case]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of the policy."""
+    """One line of the policy; `tests/data/images.toml` says what each field is."""
 
     what: str
     result: str
-    why: str
+    why: str = ""
     within: int | None = None
-    """Levels of 255 by which a stored colour may differ from the one expected; None: rejected, or
-    not about colours."""
     cases: Callable[[], Cases]
 
 
@@ -605,6 +607,18 @@ def _frames(form: str, **options: Any) -> Case:
     return shown(FRAMES[0], data)
 
 
+def _animations() -> Cases:
+    return {
+        "GIF": _frames("GIF"),
+        "WebP": _frames("WEBP", lossless=True),
+        "APNG": _frames("PNG"),
+    }
+
+
+def _pages() -> Cases:
+    return {"TIFF": _frames("TIFF"), "MPO": _frames("MPO", quality=95)}
+
+
 # --- formats ------------------------------------------------------------------------------------
 
 LOSSLESS: dict[str, dict[str, Any]] = {
@@ -879,309 +893,24 @@ def _lines_of_pixels() -> Cases:
 
 # --- the policy ---------------------------------------------------------------------------------
 
-POLICY: dict[str, tuple[Line, ...]] = {
-    "Colours": (
-        Line(
-            what="grey, 1-bit, 2-bit, palette",
-            result="the RGB that they mean",
-            why="models take three channels; TFDS and `tf.io` get one shape for all",
-            within=0,
-            cases=_plain,
-        ),
-        Line(
-            what="transparency: RGBA, grey with alpha, alpha multiplied in, a clear colour",
-            result="seen over `--background`, white by default",
-            why="colours under clear pixels are arbitrary; dropping alpha would show them",
-            within=1,
-            cases=_transparent,
-        ),
-        Line(
-            what="16-bit and 12-bit grey",
-            result="scaled by the range of the type: 65535 or 4095 is white",
-            why="Pillow alone clips at 255, which turns the image white",
-            within=1,
-            cases=_deep_grey,
-        ),
-        Line(
-            what="grey of more than 8 bits, whole numbers or floats, with `--depth-range`",
-            result="MIN,MAX is black to white, beyond is clipped; `auto` takes the least and the "
-            "largest value of each image; 8 bits stay as they are",
-            why="many a 16-bit file holds 12 bits: `0,4095` is white where 65535 would be black; "
-            "images of `auto` cannot be compared in brightness",
-            within=1,
-            cases=_deep_grey_in_range,
-        ),
-        Line(
-            what="16-bit RGB and RGBA",
-            result="the high byte of each value, whatever `--depth-range` says",
-            why="what Pillow and TensorFlow do",
-            within=2,
-            cases=_deep_colour,
-        ),
-        Line(
-            what="whole numbers of 32 bits, and those with a sign",
-            result="65535 is white, or the largest value if that is more; negative ones are black",
-            why="files of this type mostly hold 16-bit values",
-            within=1,
-            cases=_integers,
-        ),
-        Line(
-            what="floats",
-            result="0 to 1 is black to white; an image with values beyond has its own range "
-            "stretched; NaN and −∞ are black, ∞ is white",
-            why="there is no other scale in the file; stretched images cannot be compared in "
-            "brightness",
-            within=1,
-            cases=_floats,
-        ),
-        Line(
-            what="CMYK and YCCK without a profile",
-            result="R = (255 − C)(255 − K) / 255, likewise G and B; in JPEG, inks are read as "
-            "inverted, with Adobe's mark or without",
-            why="as Firefox, OpenCV and Pillow do; TensorFlow differs where the mark is missing",
-            within=6,
-            cases=_inks,
-        ),
-        Line(
-            what="YCbCr and Lab in TIFF",
-            result="converted to sRGB",
-            why="",
-            within=3,
-            cases=_other_spaces,
-        ),
-        Line(
-            what="an ICC profile of RGB, grey or CMYK",
-            result="converted to sRGB by LittleCMS, perceptual intent, black point compensation",
-            why="as viewers show it: a phone's Display P3 read as sRGB is dull",
-            within=3,
-            cases=_with_profile,
-        ),
-        Line(
-            what="an ICC profile in a JPEG",
-            result="likewise; `--format keep` encodes such an image anew",
-            why="what is kept is what a reader without colour management shows",
-            within=8,
-            cases=_with_profile_jpeg,
-        ),
-        Line(
-            what="an ICC profile that is sRGB by another name: it moves no colour by more than 2",
-            result="not applied",
-            why="most photos have one; names and tables vary by maker",
-            within=0,
-            cases=_srgb_profile,
-        ),
-        Line(
-            what="an ICC profile that is broken, or for other pixels than these",
-            result="passed over",
-            why="the picture is sound; viewers do the same",
-            within=0,
-            cases=_unfit_profile,
-        ),
-        Line(
-            what="gAMA, cHRM and cICP of PNG, ColorSpace of EXIF, colour tags of AVIF",
-            result="passed over",
-            why="viewers disagree on them; who means them embeds a profile",
-            within=0,
-            cases=_other_colour_tags,
-        ),
-        Line(
-            what="DICOM in grey, with `pip install 'shardprep[dicom]'`",
-            result="rescaled as it says (slope and intercept, or a table); then its table of "
-            "shades or its first window is black to white; without one, 8 bits stay as they are, "
-            "and of deeper values the 0.5th and the 99.5th percentile are black and white, padding "
-            "apart",
-            why="what a viewer opens with; `report` shows images that are all dark",
-            within=1,
-            cases=_dicom_grey,
-        ),
-        Line(
-            what="the same with `--window`",
-            result="CENTER,WIDTH is in rescaled units, for a CT in Hounsfield units; `full` takes "
-            "the range of the type",
-            why="one window for all makes brightness comparable: 40,400 shows soft tissue, "
-            "-600,1500 lungs",
-            within=1,
-            cases=_dicom_window,
-        ),
-        Line(
-            what="DICOM in which 0 is white (MONOCHROME1)",
-            result="inverted, after its window",
-            why="half of the makers of X-ray machines store them so",
-            within=1,
-            cases=_dicom_inverted,
-        ),
-        Line(
-            what="DICOM in colour: RGB, YBR, palette, of 8 and more bits, with a profile",
-            result="RGB, the high byte of deeper values, in sRGB; `--window` says nothing here",
-            why="",
-            within=3,
-            cases=_dicom_colours,
-        ),
-    ),
-    "Turning and frames": (
-        Line(
-            what="EXIF orientation 1 to 8, in JPEG, PNG, TIFF, WebP, AVIF, MPO",
-            result="turned upright; XMP's counts where EXIF has none",
-            why="as every viewer shows it; `tf.io` does not",
-            within=4,
-            cases=_turned,
-        ),
-        Line(
-            what="an orientation of 0 or above 8, of another type, or damaged EXIF",
-            result="taken as upright",
-            why="metadata are no reason to lose a picture",
-            within=4,
-            cases=_badly_turned,
-        ),
-        Line(
-            what="animated GIF, WebP, PNG",
-            result="the first frame, as it is shown",
-            why="one image is one record; `tf.io` would give four dimensions",
-            within=0,
-            cases=lambda: {
-                "GIF": _frames("GIF"),
-                "WebP": _frames("WEBP", lossless=True),
-                "APNG": _frames("PNG"),
-            },
-        ),
-        Line(
-            what="TIFF of several pages, MPO of several pictures",
-            result="the first",
-            why="further ones are previews, masks or the other eye",
-            within=3,
-            cases=lambda: {"TIFF": _frames("TIFF"), "MPO": _frames("MPO", quality=95)},
-        ),
-        Line(
-            what="DICOM of several frames",
-            result="the first, in its own window",
-            why="as above; slices that are files of their own are images of their own",
-            within=0,
-            cases=_dicom_frames,
-        ),
-    ),
-    "File formats": (
-        Line(
-            what="BMP, DDS, JPEG 2000, Netpbm, PCX, PNG, QOI, SGI, TGA, TIFF, WebP; also GIF, PSD, "
-            "XBM, XPM",
-            result="read, whatever the name says; a TGA must be called .tga: nothing else marks it",
-            why="many a WebP is called .jpg",
-            within=0,
-            cases=_formats,
-        ),
-        Line(
-            what="JPEG: progressive, arithmetic, of any sampling; AVIF; lossy JPEG 2000",
-            result="read",
-            why="",
-            within=6,
-            cases=_jpegs,
-        ),
-        Line(
-            what="lossless JPEG of 8 bits (SOF3)",
-            result="read, always at its own size; `--format keep` encodes it anew",
-            why="TensorFlow and browsers do not read it",
-            within=0,
-            cases=_lossless_jpegs,
-        ),
-        Line(
-            what="JPEG of 12 bits, lossless of more than 8 bits, hierarchical, lossless arithmetic",
-            result="rejected: `undecodable`",
-            why="Pillow does not read them",
-            cases=_unread_jpegs,
-        ),
-        Line(
-            what="DICOM, whatever its name: plain, deflated, run lengths, JPEG of 8 to 16 bits and "
-            "lossless, JPEG-LS, JPEG 2000; without the mark DICM at byte 128 it is none",
-            result="read with `pip install 'shardprep[dicom]'`, else rejected: `not_an_image`",
-            why="a directory of an archive often has no suffixes",
-            within=1,
-            cases=_dicom_forms,
-        ),
-        Line(
-            what="HEIC, HEIF: with transparency, profile, turning, of several images",
-            result="read with `pip install 'shardprep[heic]'`, else rejected: `not_an_image`; the "
-            "first image",
-            why="what phones take",
-            within=8,
-            cases=_heic,
-        ),
-        Line(
-            what="JPEG XL, DICOM without an image, DICOMDIR, icons, SVG, PDF, EPS, NumPy arrays, "
-            "archives, HTML, JSON, texts, Git LFS pointers, files of zeros, empty files",
-            result="rejected: `not_an_image`; the reason says which of these it is",
-            why="a Git LFS pointer needs `git lfs pull`, an HTML page a login",
-            cases=_other_data,
-        ),
-    ),
-    "Damage": (
-        Line(
-            what="a file that ends before its image does",
-            result="rejected: `truncated`",
-            why="half a picture teaches the wrong thing, and a whole copy may exist",
-            cases=_cut,
-        ),
-        Line(
-            what="the same with `--truncated recover`, in JPEG, PNG, GIF, BMP, Netpbm, TGA, PCX, "
-            "SGI, uncompressed TIFF",
-            result="what decodes is stored; the rest is grey in JPEG, else black, or background "
-            "where there is transparency; `reason` in items.parquet begins with `recovered`",
-            why="other formats decode as a whole or not at all, and are rejected",
-            cases=_recovered,
-        ),
-        Line(
-            what="the same where nothing decodes, or but one colour",
-            result="rejected: `truncated`",
-            why="",
-            cases=_nothing_recovered,
-        ),
-        Line(
-            what="a JPEG with wrong bytes that libjpeg gets over",
-            result="stored as viewers show it; `reason` in items.parquet begins with `damaged`",
-            why="most have a stray byte between segments and look right",
-            cases=_forgiven,
-        ),
-        Line(
-            what="bytes behind the image; a PNG that lacks only its end",
-            result="passed over",
-            why="the picture is whole",
-            within=0,
-            cases=_junk,
-        ),
-        Line(
-            what="anything else that starts as an image and cannot be decoded",
-            result="rejected: `undecodable`, with what the decoder says",
-            why="",
-            cases=_garbage,
-        ),
-    ),
-    "Limits": (
-        Line(
-            what="more than `--max-pixels`, 100 million by default",
-            result="rejected: `too_many_pixels`, by the header, before pixels are allocated",
-            why="a few bytes can claim gigabytes",
-            cases=_bombs,
-        ),
-        Line(
-            what="a side shorter than `--min-side`, 1 by default",
-            result="rejected: `too_small`",
-            why="icons and tracking pixels among scraped photos",
-            within=0,
-            cases=_small,
-        ),
-        Line(
-            what="a side more than `--max-aspect` times the other; no limit by default",
-            result="rejected: `too_elongated`",
-            why="banners and scan lines among scraped photos",
-            cases=_elongated,
-        ),
-        Line(
-            what="1x60000 and the like, where there is no limit",
-            result="stored at the size asked for; no side becomes less than 1",
-            why="",
-            within=0,
-            cases=_lines_of_pixels,
-        ),
-    ),
+_ROWS = tomllib.loads((DATA / "images.toml").read_text(encoding="utf-8"))
+POLICY: dict[str, list[Line]] = {
+    title: [Line(**{**row, "cases": globals()[f"_{row['cases']}"]}) for row in rows]
+    for title, rows in _ROWS.items()
 }
+CASES = {
+    f"{line.what[:30]}: {name}": (line, case)
+    for lines in POLICY.values()
+    for line in lines
+    for name, case in line.cases().items()
+}
+
+
+def outcome(case: Case) -> ProcessedImage | Rejection:
+    keys: dict[str, Any] = {"background": BACKGROUND, "format": "raw", **case.keys}
+    if "size" not in keys:
+        keys.update(size=None, fit="none")
+    return process_image(case.data, ImageSpec(**keys))
 
 
 def table_text() -> str:

@@ -217,6 +217,8 @@ def images() -> dict[str, bytes]:
     return {f"images/{stem}.png": png(HEIGHT, WIDTH, i) for i, stem in enumerate(_STEMS)}
 
 
+NUM_DOCUMENTS = 400
+"""Tries of a run of the suite; `make soak` makes 8,000."""
 FORMS = _forms()
 _NUMBERS = (
     "9" * 401, "9" * 5000, "-1", "0", "1e999", "-1e308", "1e308", "NaN", "Infinity", "-Infinity",

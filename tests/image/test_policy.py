@@ -19,22 +19,23 @@ from shardprep.dataset.item_table import read_items
 from shardprep.image.process import ProcessedImage, Rejection, RejectionKind, process_image
 from shardprep.image.signatures import is_image
 from shardprep.image.spec import ImageSpec
-from tests.support.builders import SHARED_DATA, build, encoded, jpeg, pixels, png, write_folder
-from tests.support.image_policy import (
-    BACKGROUND,
+from tests.image.policy import (
+    CASES,
     CUT,
+    MIN_WRITTEN_OF_OTHERS,
     NOISY,
     PAGE,
-    POLICY,
     RAMP16,
     RECOVERED,
     STARVED_MEGABYTES,
     Case,
     Line,
     image,
+    outcome,
     page_text,
     whole,
 )
+from tests.support.builders import SHARED_DATA, build, encoded, jpeg, pixels, png, write_folder
 from tests.support.odd_images import (
     ADOBE_RGB,
     Array,
@@ -50,21 +51,6 @@ from tests.support.odd_images import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-MIN_WRITTEN_OF_OTHERS = 1000
-CASES = {
-    f"{line.what[:30]}: {name}": (line, case)
-    for lines in POLICY.values()
-    for line in lines
-    for name, case in line.cases().items()
-}
-
-
-def outcome(case: Case) -> ProcessedImage | Rejection:
-    keys: dict[str, Any] = {"background": BACKGROUND, "format": "raw", **case.keys}
-    if "size" not in keys:
-        keys.update(size=None, fit="none")
-    return process_image(case.data, ImageSpec(**keys))
 
 
 def stored(result: ProcessedImage | Rejection, form: str = "raw") -> Array:
@@ -95,7 +81,7 @@ def test_every_line_of_the_policy_holds(line: Line, case: Case) -> None:
 
 def test_the_page_has_the_tables_of_this_policy() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert page == page_text(page), "run: python -m tests.support.image_policy"
+    assert page == page_text(page), "run: python -m tests.image.policy"
 
 
 def test_every_kind_of_rejection_is_on_the_page() -> None:

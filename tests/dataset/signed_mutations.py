@@ -16,10 +16,10 @@ import pyarrow as pa
 from shardprep import reader
 from shardprep.dataset.schema import BOX, IMAGE, MASK, OBJECT_MASK
 from shardprep.errors import ShardprepError
+from tests.dataset.resigned import Signed, huge_png
 from tests.support.annotated import annotated
 from tests.support.builders import build, jpeg, png, write, zip_bytes
 from tests.support.command import run
-from tests.support.resigned import Signed, huge_png
 from tests.support.viewing import served
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Exports that are killed.
 
-As `tests.support.faulty` does with builds: a child for each export, killed just before one of its
+As `tests.writer.faulty` does with builds: a child for each export, killed just before one of its
 changes of the disk.
 """
 
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.builders import Told, tree
-from tests.support.disk import skip_fsync
-from tests.support.faulty import forked, kill_at_change
+from tests.support.processes import skip_fsync
+from tests.writer.faulty import forked, kill_at_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this machine: python -m tests.support.ray_cluster FOLDER.
+"""A Ray cluster of two nodes on this machine: python -m tests.writer.ray_cluster FOLDER.
 
 Ray listens on all interfaces of a machine. So it runs in a network of its own that has nothing
 but a loopback, and only those who step into that (`inside`) can reach it.
@@ -77,7 +77,7 @@ def ray_cluster() -> Iterator[RayCluster]:
     environment = {**os.environ, **_QUIET, **TOKEN, "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         process = subprocess.Popen(
-            [*_ALONE, sys.executable, "-m", "tests.support.ray_cluster", folder],
+            [*_ALONE, sys.executable, "-m", "tests.writer.ray_cluster", folder],
             cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Builds on Ray that no command line asks for: python -m tests.support.ray_driver ADDRESS FOLDER.
+"""Builds on Ray that no command line asks for: python -m tests.writer.ray_driver ADDRESS FOLDER.
 
 In one process, for each costs the start of one. Prints what each came to, as one JSON object.
 """
@@ -18,8 +18,7 @@ from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.ray import node_checks
 from shardprep.writer.engine.ray.cluster import connected
 from shardprep.writer.plan.fingerprint import versions
-from tests.support.builders import Quiet
-from tests.support.ending import Deadly
+from tests.support.builders import Deadly, Quiet
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -1,6 +1,6 @@
 """Figures and claims of docs/trust.md: they are counted, or asserted by tests.
 
-`python -m tests.support.trust` writes the page, `test_trust` compares it. No fault is made again:
+`python -m tests.documents.trust` writes the page, `test_trust` compares it. No fault is made again:
 their figures are the constants that their own tests hold.
 """
 
@@ -13,19 +13,29 @@ from typing import Any, NamedTuple
 
 from shardprep.image.process import ProcessedImage
 from shardprep.verifier.problem import MEANINGS
-from tests.catalog.test_mutated_documents import NUM_DOCUMENTS
-from tests.documents.test_image_policy import CASES, MIN_WRITTEN_OF_OTHERS, outcome
+from tests.catalog.mutated_documents import FORMS, MOST_KIB, MOST_S, NUM_DOCUMENTS
+from tests.dataset.signed_mutations import NUM_GATE, NUM_SOAK, READERS
+from tests.image.policy import CASES, MIN_WRITTEN_OF_OTHERS, POLICY, STARVED_MEGABYTES, outcome
 from tests.soak.record import RECORD, load, load_documents, page_part
-from tests.source.test_hostile_archives import MIN_ARCHIVES_OF_OTHERS
-from tests.support.equal_builds import meetings
-from tests.support.faulty import LEAST
-from tests.support.image_policy import POLICY, STARVED_MEGABYTES
-from tests.support.mutated_documents import FORMS, MOST_KIB, MOST_S
-from tests.support.ordeal import COUNTED, ERROR, WHOLE, Ordeal, archive_rows, made
-from tests.support.signed_mutations import NUM_GATE, NUM_SOAK, READERS
-from tests.writer.test_engine import CHUNK_SIZES, ENDS_OF_WORKERS
-from tests.writer.test_faults import CHANGES, MIN_WORKER_KILLS, PARENT_KILLS, SOURCES
-from tests.writer.test_two_runs import num_orders
+from tests.source.ordeal import (
+    COUNTED,
+    ERROR,
+    MIN_ARCHIVES_OF_OTHERS,
+    WHOLE,
+    Ordeal,
+    archive_rows,
+    made,
+)
+from tests.writer.faulty import (
+    CHANGES,
+    CHUNK_SIZES,
+    ENDS_OF_WORKERS,
+    LEAST,
+    MIN_WORKER_KILLS,
+    PARENT_KILLS,
+    SOURCES,
+)
+from tests.writer.meetings import meetings, num_orders
 
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
 KINDS_OF_ARCHIVE = {
@@ -168,7 +178,7 @@ def page_text(ordeal: Ordeal) -> str:
     return f"""# What was tried
 
 Can shardprep be trusted with a dataset too large to look at? This page is written by the tests
-(`python -m tests.support.trust`), and they fail where it says more than they do. In all that
+(`python -m tests.documents.trust`), and they fail where it says more than they do. In all that
 follows no image was lost, and none was left out in silence.
 
 ## Inputs

@@ -1,4 +1,4 @@
-"""Stand-ins for sbatch, kubectl and ssh: `python -m tests.support.cluster COMMAND ARGUMENTS…`.
+"""Stand-ins for sbatch, kubectl and ssh: `python -m tests.documents.cluster COMMAND ARGUMENTS…`.
 
 They take what the real ones are given in docs/scale.md, refuse what they do not know, and run the
 jobs here, one after the other.
@@ -22,7 +22,7 @@ JOB = "4711"
 def install(folder: Path) -> dict[str, str]:
     """Put the stand-ins, and this shardprep, into a folder; return the environment for a shell."""
     programs = {
-        name: f'-m tests.support.cluster {name} "$@"' for name in ("sbatch", "kubectl", "ssh")
+        name: f'-m tests.documents.cluster {name} "$@"' for name in ("sbatch", "kubectl", "ssh")
     } | {"shardprep": '-m shardprep "$@"'}
     folder.mkdir()
     for name, what in programs.items():

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardprep.errors import ShardprepError
+from tests.source.hostile import HOSTILE
 from tests.support.builders import build, tree
-from tests.support.hostile import HOSTILE
-from tests.support.program import Program
+from tests.support.processes import Program
 
+MIN_ARCHIVES_OF_OTHERS = 125
 MAX_CPU_S = 10
 MAX_WALL_S = 120
 MAX_FILE_BYTES = 256 << 20
@@ -52,7 +53,7 @@ def try_all(folder: Path) -> list[Ending]:
     """Build every file of a folder in processes of their own; datasets go to a folder beside it."""
     code = """
         import sys
-        from tests.support.ordeal import print_endings
+        from tests.source.ordeal import print_endings
         print_endings(sys.argv[1])
     """
     done = Program(code, folder, framework="none").wait(300)

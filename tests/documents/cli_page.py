@@ -1,4 +1,4 @@
-"""docs/cli.md, made of the commands themselves: `python -m tests.support.cli_page` writes it."""
+"""docs/cli.md, made of the commands themselves: `python -m tests.documents.cli_page` writes it."""
 
 from __future__ import annotations
 

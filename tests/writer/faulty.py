@@ -33,8 +33,19 @@ from shardprep.writer.plan.fingerprint import versions
 from shardprep.writer.repack import repack_dataset
 from shardprep.writer.reuse.record_copier import RecordCopier
 from shardprep.writer.reuse.repack_inputs import open_parent
-from tests.support.builders import Quiet, build, build_part, finalize, in_process, tree
-from tests.support.disk import skip_fsync
+from tests.support.builders import (
+    Quiet,
+    build,
+    build_part,
+    finalize,
+    in_process,
+    tar_bytes,
+    tree,
+    write,
+    write_folder,
+    zip_bytes,
+)
+from tests.support.processes import skip_fsync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,6 +70,25 @@ LEAST = {
     "full disk of copies": 8,
 }
 """Plan → how many faults it must have made."""
+PARENT_KILLS = 3
+MIN_WORKER_KILLS = 2
+ENDS_OF_WORKERS = [
+    ("killed", "crashed", "SIGKILL"),
+    ("segfault", "crashed", "SIGSEGV"),
+    ("exit", "crashed", "exit code 7"),
+    ("hang", "timeout", "longer than 0.3 s"),
+]
+CHUNK_SIZES = [1, 10]
+SOURCES: dict[str, Callable[[Path, dict[str, bytes]], Path]] = {
+    "zip": lambda folder, images: write(folder / "pets.zip", zip_bytes(images)),
+    "tar": lambda folder, images: write(folder / "pets.tar", tar_bytes(images)),
+    "folder": lambda folder, images: write_folder(folder / "pets", images),
+}
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "vanishes": lambda file: file.unlink(),
+    "is cut": lambda file: os.truncate(file, file.stat().st_size - 900),
+    "is replaced": lambda file: file.write_bytes(b"\0" + file.read_bytes()),
+}
 _CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
 _FRUITLESS = {"os.mkdir": True, "os.remove": False, "os.rmdir": False}
 """Event → whether its path is there when it changes nothing: to die before it tells nothing new."""
