@@ -364,7 +364,7 @@ def test_whatever_is_given_is_taken_or_refused_in_a_line(value: Any) -> None:
         arguments = Arguments(where, declared)
         for name in arguments.kinds:
             try:
-                arguments.checked({name: value})
+                arguments.converted({name: value})
             except DatasetError as error:
                 said = str(error)
                 assert said.startswith(f"{where}: {name}=")
@@ -403,7 +403,7 @@ def test_an_address_of_ours_is_a_path() -> None:
     """As `Dataset.path` of a set in object storage."""
     url = ObjectUrl.parse("s3://bucket/pets")
     arguments = Arguments("reader.Dataset", reader.Dataset.__init__)
-    assert arguments.checked({"path": url}) == {"path": url}
+    assert arguments.converted({"path": url}) == {"path": url}
 
 
 def test_a_number_of_calls_may_be_that_of_tf_data_itself() -> None:

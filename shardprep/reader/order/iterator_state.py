@@ -69,7 +69,7 @@ def checked(where: str, state: object, of: str, batching: Batching) -> State:
     missing = [name for name in State._fields if name not in state]
     if missing:
         raise DatasetError(where, f"the state has no {', '.join(map(repr, missing))}", _NO_STATE)
-    given = Arguments(where, State).checked({name: state[name] for name in State._fields})
+    given = Arguments(where, State).converted({name: state[name] for name in State._fields})
     place = State(**given)
     if place.of != of:
         pairs = zip(_PARTS, place.of.split(" "), of.split(" "), strict=False)
