@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import checked, dataset_at
 from shardprep.api.progress import watched
-from shardprep.benchmark.plot import check_plot, write_plot
-from shardprep.benchmark.result import Settings
+from shardprep.benchmark.result import Settings, check_plot, write_plot
 from shardprep.benchmark.run import run_benchmark
 from shardprep.dataset.remote import local_only
 from shardprep.recipe.options import MAX_BATCH, MAX_ROUNDS, MAX_SECONDS
@@ -60,7 +59,7 @@ def bench(
     )
     folder = local_only(dataset_at(dataset), "shardprep bench")
     with watched(progress) as watch:
-        found = run_benchmark(folder, split, settings, watch.doing)
+        found = run_benchmark(folder, split, settings, watch.start)
     if picture is not None:
         write_plot(found, picture)
     return found
