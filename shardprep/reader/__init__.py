@@ -176,7 +176,7 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
         read_config: further options, see `ReadConfig`.
 
     Raises:
-        DatasetError: an argument is not allowed, the dataset or split does not exist, the dataset is
+        DatasetError: an argument is not allowed, the dataset or split does not exist or is
             not finished, a shard is missing or truncated, or images of different sizes are to be
             batched.
 
