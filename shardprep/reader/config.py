@@ -96,7 +96,7 @@ class BadRecord:
 TellOfBadRecord = Callable[[BadRecord], None]
 
 
-class Window(NamedTuple):
+class CropWindow(NamedTuple):
     """The part of an image that a crop shows, in pixels of the image."""
 
     top: int
@@ -129,7 +129,7 @@ class RandomResizedCrop:
     ratio: Ratio = (3 / 4, 4 / 3)
     min_visible: Share = 0.1
 
-    def window(self, height: int, width: int, draws: Iterator[float]) -> Window:
+    def window(self, height: int, width: int, draws: Iterator[float]) -> CropWindow:
         """Return the box in an image of that size; `draws` yields random numbers in [0, 1)."""
         smallest, largest = self.scale
         low, high = map(math.log, self.ratio)
@@ -139,7 +139,7 @@ class RandomResizedCrop:
             tall, wide = round(math.sqrt(area / aspect)), round(math.sqrt(area * aspect))
             if 0 < tall <= height and 0 < wide <= width:
                 top, left = height - tall + 1, width - wide + 1
-                return Window(int(next(draws) * top), int(next(draws) * left), tall, wide)
+                return CropWindow(int(next(draws) * top), int(next(draws) * left), tall, wide)
         aspect = min(max(width / height, self.ratio[0]), self.ratio[1])
         return _middle(height, width, aspect, 1.0)
 
@@ -161,7 +161,7 @@ class CenterCrop:
     fraction: Annotated[float, number(0.01, 1)] = 1.0
     min_visible: Share = 0.1
 
-    def window(self, height: int, width: int, draws: Iterator[float]) -> Window:
+    def window(self, height: int, width: int, draws: Iterator[float]) -> CropWindow:
         """Return the box in an image of that size; `draws` is not used."""
         del draws
         return _middle(height, width, self.size[1] / self.size[0], self.fraction)
@@ -170,10 +170,10 @@ class CenterCrop:
 Crop = RandomResizedCrop | CenterCrop
 
 
-def _middle(height: int, width: int, aspect: float, fraction: float) -> Window:
+def _middle(height: int, width: int, aspect: float, fraction: float) -> CropWindow:
     tall = max(1, round(min(height, width / aspect) * fraction))
     wide = max(1, round(min(width, height * aspect) * fraction))
-    return Window((height - tall) // 2, (width - wide) // 2, tall, wide)
+    return CropWindow((height - tall) // 2, (width - wide) // 2, tall, wide)
 
 
 def _crop_kind(crop: Any) -> Kind:

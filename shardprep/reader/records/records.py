@@ -23,7 +23,7 @@ from shardprep.reader.array_types import Bytes, Ints
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.positions import Frames, Places, starts_of
 from shardprep.reader.records.prefetch import GAP_BYTES, MOST_GROUP_BYTES, PrefetchedBlocks
-from shardprep.reader.records.remote import Part, RemoteShards
+from shardprep.reader.records.remote import ByteRange, RemoteShards
 from shardprep.storage.open_files import OpenFiles
 from shardprep.storage.regular_file import read_at
 
@@ -69,7 +69,7 @@ class LocalShards:
             return way_out(self.folder)
         return f"remove {self.folder}, a cache that is made again"
 
-    def read(self, part: Part) -> bytes:
+    def read(self, part: ByteRange) -> bytes:
         """Return the bytes of a run, fewer where its shard ends before it does."""
         file = self._files.get(part.shard)  # held here, so that nothing closes it meanwhile
         try:
@@ -78,11 +78,11 @@ class LocalShards:
             where, what = self.located(part.shard), f"cannot be read ({error.strerror})"
             raise DatasetError(where, what, self.way_out()) from error
 
-    def read_all(self, parts: Sequence[Part]) -> list[bytes]:
+    def read_all(self, parts: Sequence[ByteRange]) -> list[bytes]:
         """Return the bytes of several runs."""
         return [self.read(part) for part in parts]
 
-    def read_anew(self, part: Part) -> bytes:
+    def read_anew(self, part: ByteRange) -> bytes:
         """Return the bytes of a run that is damaged."""
         return self.read(part)
 
@@ -167,7 +167,7 @@ class Records:
         was; StorageError where the store does not give it.
         """
         name, _, offset = self.place(number)
-        part = Part(name, offset, self.frames.length.item(number))
+        part = ByteRange(name, offset, self.frames.length.item(number))
         found = self._unframed(number, part, self._framed(number, part))
         if isinstance(found, RecordError):
             raise found
@@ -181,7 +181,7 @@ class Records:
         numbers, places = np.unique(positions, return_inverse=True)
         frames = self.frames[numbers]
         parts = [
-            Part(self.shards[shard].name, offset, length)
+            ByteRange(self.shards[shard].name, offset, length)
             for shard, _, offset, length in np.stack(frames.columns(), axis=1).tolist()
         ]
         if self._blocks is not None:
@@ -193,7 +193,7 @@ class Records:
         gap_bytes = GAP_BYTES if self.is_remote else 0
         runs = [parts[start:stop] for start, stop in frames.runs(gap_bytes)]
         wholes = [
-            Part(run[0].shard, run[0].start, run[-1].start + run[-1].num_bytes - run[0].start)
+            ByteRange(run[0].shard, run[0].start, run[-1].start + run[-1].num_bytes - run[0].start)
             for run in runs
         ]
         found: list[memoryview | RecordError] = []
@@ -223,13 +223,13 @@ class Records:
                 note(at, error)
         raise DatasetError(self.where, "has no record that is good", "build the set again")
 
-    def _framed(self, number: int, part: Part) -> Bytes:
+    def _framed(self, number: int, part: ByteRange) -> Bytes:
         """Return the frame of a record, of the part that it is."""
         if self._blocks is not None:
             return self._blocks.read(number, part)
         return np.frombuffer(self._store.read(part), np.uint8)
 
-    def _unframed(self, number: int, part: Part, framed: Bytes) -> memoryview | RecordError:
+    def _unframed(self, number: int, part: ByteRange, framed: Bytes) -> memoryview | RecordError:
         """Return the payload of a frame; the store is asked once more for one that is damaged."""
         if len(framed) < part.num_bytes:
             what = f"{len(framed):,} of {part.num_bytes:,} bytes"

@@ -37,7 +37,7 @@ _BUSY_S = 0.5
 _log = logging.getLogger("shardprep.reader")
 
 
-class Part(NamedTuple):
+class ByteRange(NamedTuple):
     """A run of bytes of a shard."""
 
     shard: str
@@ -72,7 +72,7 @@ class RemoteShards:
         """Return the address of a shard."""
         return str(self._shards[name].url)
 
-    def read(self, part: Part) -> bytes | memoryview:
+    def read(self, part: ByteRange) -> bytes | memoryview:
         """Return the bytes of a run, of the copy or of the store."""
         errors = self._threads(part.shard).errors
         if part.shard in errors:
@@ -80,7 +80,7 @@ class RemoteShards:
         found = self.read_copy(part)
         return self._read_store(part) if found is None else found
 
-    def read_copy(self, part: Part) -> bytes | None:
+    def read_copy(self, part: ByteRange) -> bytes | None:
         """Return the bytes of a run of the copy of its shard, None where there is no copy."""
         return self._staged.read(self._shards[part.shard], part.start, part.num_bytes)
 
@@ -88,7 +88,7 @@ class RemoteShards:
         """Tell whether there is a copy of a shard."""
         return self._staged.path(self._shards[name]).exists()
 
-    def begin(self, part: Part) -> Future[bytes | memoryview]:
+    def begin(self, part: ByteRange) -> Future[bytes | memoryview]:
         """Begin a `read` in a thread of its own; many go on side by side."""
         try:
             return self._threads(part.shard).readers.submit(self.read, part)
@@ -100,16 +100,16 @@ class RemoteShards:
                 found.set_exception(error)
             return found
 
-    def read_anew(self, part: Part) -> memoryview:
+    def read_anew(self, part: ByteRange) -> memoryview:
         """Return the bytes of a run that is damaged as the store has them; remove the copy."""
         self._staged.drop(self._shards[part.shard])
         return self._read_store(part)
 
-    def _read_store(self, part: Part) -> memoryview:
+    def _read_store(self, part: ByteRange) -> memoryview:
         shard = self._shards[part.shard]
         return objects.read_range(shard.url, shard.etag, part.start, part.num_bytes)
 
-    def read_all(self, parts: Sequence[Part]) -> list[bytes | memoryview]:
+    def read_all(self, parts: Sequence[ByteRange]) -> list[bytes | memoryview]:
         """Return the bytes of several runs, asked for side by side."""
         return list(self._threads(parts[0].shard).readers.map(self.read, parts))
 

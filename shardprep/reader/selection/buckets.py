@@ -13,7 +13,7 @@ from shardprep.dataset.schema import HEIGHT, WIDTH
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Ints
-from shardprep.reader.decode.features import Examples, Values
+from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
 from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.positions import Places
 from shardprep.reader.records.remote import NUM_READS
@@ -79,9 +79,9 @@ def buckets(
         raise DatasetError(items.where, f"its records have no {' and '.join(missing)}", hint)
     rows = items.rows(split)
     every = rows.selection()
-    values = Values(items.schema, (HEIGHT, WIDTH), decode=False)
+    values = FeatureDecoder(items.schema, (HEIGHT, WIDTH), decode=False)
     stored = _stored_sizes(
-        Examples(open_subset(items.found, every, before=items.manifest).records, values)
+        ExampleReader(open_subset(items.found, every, before=items.manifest).records, values)
     )
     wanted = np.array(sizes or _usual_sizes(num_pixels))
     logs = [np.log(one[:, 1] / one[:, 0]) for one in (stored, wanted)]
@@ -105,7 +105,7 @@ def _usual_sizes(num_pixels: int) -> Sequence[tuple[int, int]]:
     return sorted(found)
 
 
-def _stored_sizes(examples: Examples) -> Any:
+def _stored_sizes(examples: ExampleReader) -> Any:
     """Return height and width of each image, float64[records, 2]."""
 
     def some(start: int) -> list[list[int]]:

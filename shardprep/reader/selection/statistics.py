@@ -16,7 +16,7 @@ from shardprep.dataset.remote import described
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import StorageError
 from shardprep.machine import usable_cores
-from shardprep.reader.decode.features import Examples, Values
+from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
 from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.remote import NUM_READS
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of
@@ -62,7 +62,7 @@ def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
     counts = _kept(file)
     if counts is None:
         records = open_subset(found, split, before=manifest).records
-        examples = Examples(records, Values(schema, (IMAGE,), decode=True))
+        examples = ExampleReader(records, FeatureDecoder(schema, (IMAGE,), decode=True))
         counts = _counted(examples)
         _keep(file, counts)
     levels = np.arange(_LEVELS) / (_LEVELS - 1)
@@ -72,7 +72,7 @@ def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
     return MeanStd(tuple(mean.tolist()), tuple(std.tolist()))
 
 
-def _counted(examples: Examples) -> Any:
+def _counted(examples: ExampleReader) -> Any:
     """Return how many pixels have each level of red, green and blue, int64[3, 256]."""
 
     def some(start: int) -> Any:
