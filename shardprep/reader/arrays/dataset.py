@@ -190,8 +190,8 @@ class Dataset:
         """Return an iterator over (images, targets), decoded ahead of use by threads.
 
         Images are uint8[batch, height, width, 3]. Targets are NumPy arrays of the form that
-        `reader.load` describes; texts are object[batch] of str. With `decode=False`, images and masks are
-        object[batch] of bytes.
+        `reader.load` describes; texts are object[batch] of str. With `decode=False`, images and
+        masks are object[batch] of bytes.
 
         The memory of an array is reused when neither the caller nor another library holds it or a
         view of it, through DLPack or the buffer protocol.

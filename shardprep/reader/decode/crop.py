@@ -114,7 +114,7 @@ def clipped(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[A
 
 
 def nearest(masks: Array, window: CropWindow, size: Size, axis: int) -> Array:
-    """Return a window of masks, resized by the nearest pixel centers; `axis` is the axis of rows."""
+    """Return a window of masks, resized by the nearest pixel centers; rows are along `axis`."""
     begins, lengths = window[:2], window[2:]
     for i, (begin, length, wanted) in enumerate(zip(begins, lengths, size, strict=True)):
         masks = masks.take(begin + nearest_pixels(length, wanted), axis + i)
