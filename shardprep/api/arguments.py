@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from shardprep.dataset.locate import locate
+from shardprep.dataset.locate import DatasetFiles, locate
+from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.errors import DatasetError, RecipeError, ShardprepError, some_of
 from shardprep.machine import usable_cores
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from shardprep.api.progress import Watch
-    from shardprep.dataset.remote import RemoteDataset
     from shardprep.source.kaggle.ref import KaggleRef
     from shardprep.writer.engine.job import Engine
     from shardprep.writer.plan.shard_plan import Part
@@ -235,8 +235,13 @@ def only_archive() -> str:
     raise RecipeError("shardprep init", what, "name one: shardprep init photos.zip")
 
 
-def dataset_at(dataset: str | Path | None, *, damaged: bool = False) -> Path | RemoteDataset:
-    """Return what `locate` finds; None is the dataset of the recipe, else the one in `tfrecords`.
+def dataset_at(dataset: str | Path | None) -> OpenDataset:
+    """Open a dataset; None is the dataset of the recipe, else the one in `tfrecords`."""
+    return open_dataset(files_at(dataset))
+
+
+def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFiles:
+    """Return the files of a dataset, which is not opened; None as for `dataset_at`.
 
     `damaged`: also take a dataset that has lost its manifest.
     """

@@ -25,6 +25,7 @@ from shardprep.api.json_types import FetchJson
 from shardprep.cli import app
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.folder import index_name
+from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import BuildError, DatasetError, RecipeError, ShardprepError, StorageError
@@ -544,7 +545,7 @@ def test_verify_finds_what_it_finds_in_the_folder(
     (copy / "label.labels.txt").unlink()
     bucket.put(f"{KEY}.incomplete/.parts/x", write(tmp_path / "pets/1.0.0.incomplete/x", b"")
                .read_bytes())  # fmt: skip
-    there, here = check(locate(own_url)), check(copy)
+    there, here = check(locate(own_url)), check(LocalFiles.at(copy))
     assert there.problems == here.problems
     assert there.unknown == here.unknown == ("notes.txt", "../1.0.0.incomplete")
     assert not list((cache_root()).glob("shards/*")), "training keeps its copies"

@@ -14,6 +14,7 @@ from PIL import Image
 
 from shardprep.catalog.items import Items
 from shardprep.dataset import item_table
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import BuildError
 from shardprep.image.near import NEAR_BITS
 from shardprep.image.phash import PHASH
@@ -106,7 +107,7 @@ def _source(tmp_path: Path) -> Path:
 
 def reported(path: Path) -> Report:
     """Return the report of a dataset."""
-    return make_report(path, Options(thumbs=0), Silent())
+    return make_report(open_dataset(path), Options(thumbs=0), Silent())
 
 
 def pairs_across(report: Report) -> int:
