@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import checked, dataset_at
 from shardprep.api.progress import watched
-from shardprep.benchmark.plot import check_plot, write_plot
-from shardprep.benchmark.result import Settings
+from shardprep.benchmark.result import Settings, check_plot, write_plot
 from shardprep.benchmark.run import run_benchmark
 from shardprep.recipe.options import MAX_BATCH, MAX_ROUNDS, MAX_SECONDS
 from shardprep.storage.url import local_path
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from shardprep.api.progress import Show
     from shardprep.benchmark.result import Benchmark
-    from shardprep.reader.select.splits import AnySplit
+    from shardprep.reader.selection.splits import AnySplit
 
 
 def bench(
@@ -59,7 +58,7 @@ def bench(
     )
     folder = dataset_at(dataset).folder("shardprep bench")
     with watched(progress) as watch:
-        found = run_benchmark(folder, split, settings, watch.doing)
+        found = run_benchmark(folder, split, settings, watch.start)
     if picture is not None:
         write_plot(found, picture)
     return found

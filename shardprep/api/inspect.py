@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
-from shardprep.api.progress import PixelWatch, Watch
+from shardprep.api.progress import Watch
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.pictures import contact_sheet
 from shardprep.dataset.stats.describe import read_facts
@@ -65,7 +65,7 @@ def _first_findings(dataset: OpenDataset) -> tuple[str, ...]:
     """
     if not 0 < dataset.manifest.totals.num_written <= _MOST_JUDGED:
         return ()
-    silent = PixelWatch(Watch(lambda _: None))
+    silent = Watch(lambda _: None)
     try:
         found = make_report(dataset, Options(has_pixels=False), silent)
     except DatasetError:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
-from shardprep.api.progress import CopyWatch, watched
+from shardprep.api.progress import watched
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import RecipeError
-from shardprep.reader.select.selection import as_selection
+from shardprep.reader.selection.selection import as_selection
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.repack import repack_dataset
 from shardprep.writer.reuse.repack_inputs import open_parent
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shardprep.api.progress import Show
     from shardprep.dataset.manifest import Manifest
     from shardprep.reader.order.order import Ints
-    from shardprep.reader.select.splits import AnySplit
+    from shardprep.reader.selection.splits import AnySplit
     from shardprep.writer.finalize import BuildResult
 
 
@@ -83,7 +83,7 @@ def repack(
         recipe = make_recipe(
             {"source": "-", "max_rejected": 1.0, "max_dropped": 1.0}, "shardprep repack", given
         )
-        return repack_dataset(parents, recipe, CopyWatch(watch), overwrite=overwrite)
+        return repack_dataset(parents, recipe, watch, overwrite=overwrite)
 
 
 def _name(manifests: Sequence[Manifest]) -> str:

@@ -121,7 +121,7 @@ def _verify(dataset: OpenDataset, watch: Watch) -> None:
     found = verify_dataset(
         dataset.files, decode=False, num_workers=num_workers(None), watcher=watch
     )
-    watch.doing("")
+    watch.finish()
     if found.problems:
         named = some_of([f"{one.file}: {one.what}" for one in found.problems], 2)
         hint = f"shardprep verify {dataset} lists them, and --repair mends them"

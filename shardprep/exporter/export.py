@@ -33,13 +33,13 @@ from shardprep.exporter import output
 from shardprep.exporter.layout import Export, Place
 from shardprep.exporter.names import file_names
 from shardprep.exporter.shard_records import Rows, read_samples
+from shardprep.progress import Watcher
 from shardprep.storage.lock import locked
 from shardprep.storage.space import resumable_writes, shortage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.dataset.fetch import Watcher
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
     from shardprep.exporter.layout import Layout
@@ -203,19 +203,12 @@ def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) ->
     if lacking := shortage(export.work, num_bytes):
         raise BuildError(str(export.work), lacking, "free some space, or choose another --out")
     rows = _rows(source, dots=layout.dots) if left else {}
-    watcher.begin("exporting", sum(shard.num_bytes for _, shard in left))
-    num_done = 0
-
-    def moved(number: int) -> None:
-        nonlocal num_done
-        num_done += number
-        watcher.progress(num_done)
-
+    watcher.start("exporting", sum(shard.num_bytes for _, shard in left), "bytes")
     with ThreadPoolExecutor(1, "shardprep-commit") as pool:
         last: Future[None] | None = None
         for place, shard in left:
             its = rows.get(shard.name, _NO_ROWS)
-            samples = read_samples(source.dataset, shard, its, moved)
+            samples = read_samples(source.dataset, shard, its, watcher.advance)
             before, last = last, pool.submit(layout.write_shard(export, place, samples))
             if before is not None:
                 before.result()

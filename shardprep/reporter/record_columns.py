@@ -18,15 +18,16 @@ from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import LABEL, LABELS, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.records.positions import Places
-from shardprep.reader.select.selection import as_selection
+from shardprep.reader.selection.selection import as_selection
 from shardprep.reporter.rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardprep.dataset.manifest import Manifest
-    from shardprep.reader.select.selection import Selection
-    from shardprep.reader.select.splits import AnySplit
+    from shardprep.dataset.schema import Schema
+    from shardprep.reader.selection.selection import Selection
+    from shardprep.reader.selection.splits import AnySplit
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Numbers = np.ndarray[Any, np.dtype[np.float64]]

@@ -8,16 +8,16 @@ from shardprep.dataset.diff.source_difference import compare_originals
 from shardprep.dataset.manifest import REPACKED
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import DatasetError
+from shardprep.progress import Watcher
 from shardprep.writer.plan.recorded_recipe import recorded_recipe
 from shardprep.writer.source_hashes import hash_originals
 
 if TYPE_CHECKING:
     from shardprep.dataset.diff.source_difference import SourceDifference
-    from shardprep.writer.plan.plan import PlanWatcher
 
 
 def compare_source(
-    dataset: OpenDataset, source: str, *, num_threads: int, watcher: PlanWatcher
+    dataset: OpenDataset, source: str, *, num_threads: int, watcher: Watcher
 ) -> SourceDifference:
     """Return the differences between a dataset and a source; no shard is read, no pixel decoded.
 

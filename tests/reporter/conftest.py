@@ -11,8 +11,9 @@ import pytest
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.report import Options, make_report
 from tests.support.browser import need_browser
+from tests.support.builders import Quiet
+from tests.support.paths import shared_folder
 from tests.support.planted import planted_set
-from tests.support.shared import shared_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,14 +24,7 @@ if TYPE_CHECKING:
     from shardprep.reporter.report import Report
 
 
-class Silent:
-    """A watcher that is told for nothing."""
-
-    def begin(self, num_images: int) -> None:
-        """Hear it."""
-
-    def measured(self, num_images: int) -> None:
-        """Hear it."""
+Silent = Quiet
 
 
 @pytest.fixture(name="passes", scope="session")

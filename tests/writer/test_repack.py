@@ -21,7 +21,7 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.repack import repack_dataset
 from shardprep.writer.reuse.repack_inputs import open_parent
-from tests.support.annotated_sources import outlined
+from tests.support.annotated import outlined
 from tests.support.builders import (
     Quiet,
     animals,

@@ -16,8 +16,8 @@ from shardprep.reader.order.order import make_order, usual_block_length
 from shardprep.reader.records.positions import Places
 from shardprep.reader.records.records import LocalShards, Records, indexed
 from shardprep.reader.records.remote import RemoteShards
-from shardprep.reader.select.selection import numbers_of
-from shardprep.reader.select.splits import part_range
+from shardprep.reader.selection.selection import numbers_of
+from shardprep.reader.selection.splits import part_range
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
     from shardprep.reader.config import Request
     from shardprep.reader.order.order import Order
-    from shardprep.reader.select.splits import AnySplit
-    from shardprep.reader.select.weights import Draws
+    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.weights import Draws
     from shardprep.reader.tf.cache.memory import DecodedRows
 
 
@@ -166,7 +166,7 @@ def open_request(request: Request) -> Subset:
         staging_bytes=config.staging_bytes,
     )
     if is_drawn:
-        from shardprep.reader.select.weights import draws_of
+        from shardprep.reader.selection.weights import draws_of
 
         draws = draws_of("reader", request.weights, subset.records, subset.dataset, config.shard_of)
         subset = replace(subset, draws=draws, num_all=draws.num_all)

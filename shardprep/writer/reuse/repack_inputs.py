@@ -12,18 +12,16 @@ import pyarrow.compute as pc
 from shardprep.dataset.diff.difference import feature_differences
 from shardprep.dataset.item_check import check_items
 from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, with_status
+from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
-from shardprep.dataset.schema import BOX_LABEL, MASK
+from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
 from shardprep.errors import RecipeError, SchemaError, some_of
+from shardprep.image.spec import ImageSpec
 from shardprep.writer.plan.recorded_recipe import recorded_recipe
 from shardprep.writer.reuse.reused_images import with_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
-    from shardprep.image.spec import ImageSpec
 
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardprep.catalog.labels.targets import Target
 from shardprep.dataset.item_table import ANNOTATION_COLUMNS
 from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
-from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, TARGET_FEATURES, WIDTH
+from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, TARGET_FEATURES, WIDTH, Schema
 from shardprep.writer.encode.chunk import ObjectCounts, OldImage, Outcome
 
 if TYPE_CHECKING:
