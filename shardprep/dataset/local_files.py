@@ -71,6 +71,11 @@ class LocalFiles:
         """The dataset's folder."""
         return self.folder
 
+    @property
+    def manifest_mark(self) -> str:
+        """Changes with the content of the manifest: its SHA-256."""
+        return self.sha256
+
     def with_manifest(self) -> tuple[Self, Manifest]:
         """Read the manifest; return the files that belong to it, and the manifest."""
         manifest = load_manifest(self.folder)

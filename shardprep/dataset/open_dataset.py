@@ -18,7 +18,6 @@ from shardprep.dataset.index import ShardIndex, read_index, way_out
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.locate import DatasetFiles, locate
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard
-from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.schema import Schema
 from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import DatasetError, RecipeError, RecordError
@@ -91,10 +90,7 @@ class OpenDataset:
     @property
     def mark(self) -> ManifestMark:
         """The state of the manifest, to check later whether the dataset was replaced."""
-        files, location = self.files, self.files.location(MANIFEST_FILE)
-        if isinstance(files, RemoteFiles):
-            return ManifestMark(location, files.objects[MANIFEST_FILE].etag)
-        return ManifestMark(location, files.sha256)
+        return ManifestMark(self.files.location(MANIFEST_FILE), self.files.manifest_mark)
 
     def documents(self, *names: str) -> AbstractContextManager[Path]:
         """Give a folder with documents; open them in the block, whose errors name the dataset.
@@ -226,7 +222,7 @@ def open_dataset(place: str | Path | ObjectUrl | DatasetFiles) -> OpenDataset:
         StorageError: object storage does not answer, or refuses.
 
     """
-    found = place if isinstance(place, LocalFiles | RemoteFiles) else locate(place)
+    found = place if isinstance(place, DatasetFiles) else locate(place)
     files, manifest = found.with_manifest()
     with files.documents(manifest, (SCHEMA_FILE,)) as folder:
         return OpenDataset(files, manifest, read_schema(folder, manifest))

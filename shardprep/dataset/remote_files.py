@@ -30,6 +30,7 @@ from shardprep.storage.url import ObjectUrl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 _SPARE_ITEM_BYTES = 4 << 30
@@ -56,6 +57,15 @@ class RemoteFiles:
     def place(self) -> ObjectUrl:
         """The dataset's address."""
         return self.url
+
+    @property
+    def manifest_mark(self) -> str:
+        """Changes with the content of the manifest: its ETag."""
+        return self.objects[MANIFEST_FILE].etag
+
+    def unchanged(self) -> AbstractContextManager[None]:
+        """Do nothing: every read of an object compares its ETag."""
+        return contextlib.nullcontext()
 
     def with_manifest(self) -> tuple[Self, Manifest]:
         """Return these files, and their manifest."""

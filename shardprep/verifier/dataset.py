@@ -6,7 +6,6 @@ import re
 import time
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ from shardprep.dataset.folder import (
     OLD_SUFFIX,
     index_name,
 )
-from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.locate import DatasetFiles, unfinished_error
 from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.staged_version import DRAFT_PREFIX
@@ -77,7 +75,7 @@ def verify_dataset(
         StorageError: object storage does not answer, or a shard changed while it was read.
 
     """
-    with found.unchanged() if isinstance(found, LocalFiles) else nullcontext():
+    with found.unchanged():
         return _verify(found, decode=decode, num_workers=num_workers, watcher=watcher)
 
 

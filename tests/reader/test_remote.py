@@ -523,7 +523,8 @@ def test_inspect_shows_what_it_shows_of_the_folder(local: Path, url: str) -> Non
 
 
 def check(found: Any) -> Any:
-    return verify_dataset(found, decode=True, num_workers=2, watcher=Told())
+    files = LocalFiles.at(found) if isinstance(found, Path) else found
+    return verify_dataset(files, decode=True, num_workers=2, watcher=Told())
 
 
 def test_verify_finds_what_it_finds_in_the_folder(
@@ -545,7 +546,7 @@ def test_verify_finds_what_it_finds_in_the_folder(
     (copy / "label.labels.txt").unlink()
     bucket.put(f"{KEY}.incomplete/.parts/x", write(tmp_path / "pets/1.0.0.incomplete/x", b"")
                .read_bytes())  # fmt: skip
-    there, here = check(locate(own_url)), check(LocalFiles.at(copy))
+    there, here = check(locate(own_url)), check(copy)
     assert there.problems == here.problems
     assert there.unknown == here.unknown == ("notes.txt", "../1.0.0.incomplete")
     assert not list((cache_root()).glob("shards/*")), "training keeps its copies"
