@@ -44,7 +44,7 @@ bench: .venv/installed-test
 
 soak: .venv/installed-test
 	$(BIN)/python -m tests.soak.datasets
-	$(BIN)/python -m tests.support.equal_builds
+	$(BIN)/python -m tests.writer.meetings
 	$(BIN)/python -m tests.soak $(SOAK)
 	$(BIN)/python -m tests.soak.documents $(filter --write,$(SOAK))
 

@@ -33,8 +33,8 @@ _PLAN = """
 import json, sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from shardprep.writer.source_plan import make_plan
-from shardprep.writer.shard_plan import Part
+from shardprep.writer.plan.source_plan import make_plan
+from shardprep.writer.plan.shard_plan import Part
 from shardprep.recipe.recipe import make_recipe
 report, source, labels, folder = sys.argv[1:]
 keys = {"source": source, "labels": labels, "split": "train=0.9,validation=0.1"}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from benchmarks import photos
 from benchmarks.measure import Cost, Measure, Row, interleaved, run
 from benchmarks.table import alone
-from tests.support.ray_cluster import RayCluster, can_be_alone, ray_cluster
+from tests.writer.ray_cluster import RayCluster, can_be_alone, ray_cluster
 
 if TYPE_CHECKING:
     from pathlib import Path

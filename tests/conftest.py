@@ -21,15 +21,14 @@ from shardprep.api import sample_archive
 from shardprep.api.sample_archive import write_sample
 from shardprep.storage import store
 from shardprep.writer.engine import worker_process
+from tests.source.ordeal import Ordeal, made
 from tests.support import builders
 from tests.support.browser import MISSING
 from tests.support.builders import build, sample
-from tests.support.disk import skip_fsync
 from tests.support.examples import load_profile
 from tests.support.object_store import Bucket, ObjectStore, Proxy, environment
-from tests.support.ordeal import Ordeal, made
-from tests.support.program import share_servers, use_servers
-from tests.support.shared import shared_folder
+from tests.support.paths import shared_folder
+from tests.support.processes import share_servers, skip_fsync, use_servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from shardprep.api.progress import Show
     from shardprep.benchmark.result import Benchmark
-    from shardprep.reader.select.splits import AnySplit
+    from shardprep.reader.selection.splits import AnySplit
 
 
 def bench(

@@ -21,7 +21,7 @@ from shardprep.reader.arguments import Taking, checking
 from shardprep.reader.config import Advice, BadRecord, ReadConfig, Request
 from shardprep.reader.decode.crop import CenterCrop, RandomResizedCrop
 from shardprep.reader.optional_imports import needing_tensorflow
-from shardprep.reader.select.splits import EvenSplit, even_splits
+from shardprep.reader.selection.splits import EvenSplit, even_splits
 from shardprep.reader.validators import Folder, like, number
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from shardprep.reader.arrays.dataset import Dataset
     from shardprep.reader.diagnosis.diagnosis import Diagnosis
     from shardprep.reader.diagnosis.stall_meter import StallMeter
-    from shardprep.reader.select.buckets import buckets
-    from shardprep.reader.select.folds import folds
-    from shardprep.reader.select.query import select
-    from shardprep.reader.select.selection import Selection
-    from shardprep.reader.select.statistics import mean_std
-    from shardprep.reader.select.weights import Weights, class_weights
+    from shardprep.reader.selection.buckets import buckets
+    from shardprep.reader.selection.folds import folds
+    from shardprep.reader.selection.query import select
+    from shardprep.reader.selection.selection import Selection
+    from shardprep.reader.selection.statistics import mean_std
+    from shardprep.reader.selection.weights import Weights, class_weights
     from shardprep.reader.tf.resume.iterator import Batches
     from shardprep.reader.tf.resume.resume_in_epoch import ResumeInEpoch
 
@@ -75,15 +75,15 @@ _ELSEWHERE = {"read_config=reader.ReadConfig({}=…)": ReadConfig}
 _LAZY = {
     "Dataset": "shardprep.reader.arrays.dataset",
     "ResumeInEpoch": "shardprep.reader.tf.resume.resume_in_epoch",
-    "Selection": "shardprep.reader.select.selection",
+    "Selection": "shardprep.reader.selection.selection",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
-    "Weights": "shardprep.reader.select.weights",
-    "buckets": "shardprep.reader.select.buckets",
-    "class_weights": "shardprep.reader.select.weights",
+    "Weights": "shardprep.reader.selection.weights",
+    "buckets": "shardprep.reader.selection.buckets",
+    "class_weights": "shardprep.reader.selection.weights",
     "collate": "shardprep.reader.arrays.collate",
-    "mean_std": "shardprep.reader.select.statistics",
-    "folds": "shardprep.reader.select.folds",
-    "select": "shardprep.reader.select.query",
+    "mean_std": "shardprep.reader.selection.statistics",
+    "folds": "shardprep.reader.selection.folds",
+    "select": "shardprep.reader.selection.query",
 }
 
 

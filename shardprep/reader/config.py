@@ -14,7 +14,7 @@ from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.arguments import check_position, checked_fields
 from shardprep.reader.decode.crop import AnyCenterCrop, AnyRandomResizedCrop, Crop, crop_of
-from shardprep.reader.select.splits import AnySplit, is_training
+from shardprep.reader.selection.splits import AnySplit, is_training
 from shardprep.reader.validators import (
     Address,
     AnyWeights,

@@ -31,7 +31,7 @@ from tests.support.benchmark import TRACED, example
 from tests.support.builders import build, png, write, zip_bytes
 from tests.support.command import run
 from tests.support.json_page import printed
-from tests.support.program import Done, Program, run_program
+from tests.support.processes import Done, Program, run_program
 
 NUM_IMAGES, BATCH_SIZE = 40, 8
 SHORT = Settings(batch_size=BATCH_SIZE, seconds=0.05, rounds=2)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from shardprep.catalog.objects.masks.mask_files import pair_masks
 from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
 from shardprep.source.string_column import Texts
-from tests.catalog.annotations.test_mask_files import catalog, grey
-from tests.catalog.annotations.test_voc import thing, xml
+from tests.catalog.builders import catalog, grey, thing, xml
 from tests.support.builders import png
 from tests.support.examples import examples
 

@@ -17,7 +17,7 @@ from shardprep.dataset.example import encode, is_beyond_float32
 from shardprep.errors import RecipeError, SourceError
 from shardprep.reader import Dataset
 from shardprep.verifier.dataset import verify_dataset
-from tests.catalog.test_labels import table
+from tests.catalog.builders import table
 from tests.support.builders import Told, animals, build, write_folder
 
 LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]

@@ -4,13 +4,12 @@ import csv
 import io
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.labels.labels import label_keys
 from shardprep.catalog.rules import Labelling, parse_label_rule
 from shardprep.catalog.splits import given_split, natural_order
@@ -18,64 +17,19 @@ from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.catalog.tables.table import Table, parse_table
 from shardprep.dataset.schema import UNLABELLED
 from shardprep.errors import RecipeError, SourceError
-from shardprep.recipe.recipe import make_recipe
 from shardprep.source.names import without_archive_suffix
-from tests.support.builders import animals, jpeg, tar_bytes, write, write_folder, zip_bytes
+from tests.catalog.builders import catalog, found, images, reasons, table, table_of
+from tests.support.builders import animals, tar_bytes, write, zip_bytes
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-
-JPEG = jpeg(8, 8)
-
-
-def images(*keys: str) -> dict[str, bytes]:
-    """Return an image for each key."""
-    return dict.fromkeys(keys, JPEG)
 
 
 def labels_of(keys: Sequence[str], rule: str, *tables: Table) -> Labelling:
     """Label keys by a rule as the command line writes it."""
     return label_keys(KeyIndex(keys), parse_label_rule(rule), tables)
-
-
-def table(text: str, name: str = "labels.csv") -> Table:
-    """Return the table in a text."""
-    return parse_table(text.encode(), name)
-
-
-def table_of(ids: Iterable[str], name: str = "labels.csv") -> Table:
-    """Return a table that calls the ids cat and dog in turn."""
-    rows = [f"{id_},{('cat', 'dog')[i % 2]}" for i, id_ in enumerate(ids)]
-    return table("\n".join(["id,label", *rows]), name)
-
-
-def catalog(
-    folder: Path, members: Mapping[str, bytes], rule: str = "auto", classes: Sequence[str] = ()
-) -> Catalog:
-    """Return the catalog of a folder of the members."""
-    source = write_folder(folder / "source", members)
-    recipe = make_recipe({"source": str(source), "labels": rule, "classes": tuple(classes)}, "test")
-    return make_catalog(recipe, folder / "work", lambda _: None)
-
-
-class Found(NamedTuple):
-    """Split and class name of one item, as a catalog has them."""
-
-    split: str
-    label: str | None
-
-
-def found(catalog: Catalog) -> dict[str, Found]:
-    """Return split and class name of every item."""
-    names = {UNLABELLED: None, **dict(enumerate(catalog.label_names))}
-    return {item.key: Found(item.split, names[item.label]) for item in catalog.items}
-
-
-def reasons(catalog: Catalog) -> dict[str, str]:
-    """Return why members are skipped."""
-    return {skipped.key: skipped.reason for skipped in catalog.skipped}
 
 
 # Rules
@@ -426,7 +380,9 @@ def test_labels_are_numbered_in_natural_order(tmp_path: Path) -> None:
 
 
 def test_given_classes_keep_their_order_and_may_be_absent(tmp_path: Path) -> None:
-    made = catalog(tmp_path, images("cat/a.jpg", "dog/b.jpg"), "folder", ["dog", "emu", "cat"])
+    made = catalog(
+        tmp_path, images("cat/a.jpg", "dog/b.jpg"), "folder", classes=("dog", "emu", "cat")
+    )
     assert made.label_names == ("dog", "emu", "cat")
     assert {item.key: item.label for item in made.items} == {"cat/a.jpg": 2, "dog/b.jpg": 0}
 
@@ -438,7 +394,7 @@ def test_a_label_that_is_not_among_the_given_is_an_error_naming_image_and_label(
     with pytest.raises(
         SourceError, match=r"emu/b\.jpg: label 'emu' \(2 images\) .* known are cat, dog"
     ):
-        catalog(tmp_path, members, "folder", ["cat", "dog"])
+        catalog(tmp_path, members, "folder", classes=("cat", "dog"))
 
 
 # Catalog

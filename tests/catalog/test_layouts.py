@@ -26,8 +26,7 @@ from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import TARGET_FEATURES
 from shardprep.dataset.tfrecord import read_records
 from shardprep.writer.build import build_dataset
-from tests.support.builders import in_process
-from tests.support.engines import by_chunks
+from tests.support.builders import by_chunks, in_process
 from tests.support.layouts import LAYOUTS, OUTSIDE, PAGE, Layout, page_text, write_source
 
 if TYPE_CHECKING:

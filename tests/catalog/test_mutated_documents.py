@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.support.builders import write, zip_bytes
-from tests.support.mutated_documents import (
+from tests.catalog.mutated_documents import (
     FORMS,
+    NUM_DOCUMENTS,
     NUMBER,
     Tally,
     images,
@@ -17,12 +17,12 @@ from tests.support.mutated_documents import (
     try_out,
     try_source,
 )
+from tests.support.builders import write, zip_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-NUM_DOCUMENTS, _PARTS = 400, 4
-"""Tries of a run of the suite; `make soak` makes 8,000."""
+_PARTS = 4
 
 
 @pytest.mark.timeout(300)

@@ -21,7 +21,7 @@ from shardprep.catalog.objects.detect_by_name import annotation_findings, find_m
 from shardprep.catalog.tables import row_matching
 from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex, match_table
 from shardprep.errors import SourceError
-from tests.catalog.test_labels import Found, catalog, found, images, reasons, table, table_of
+from tests.catalog.builders import Found, catalog, found, images, reasons, table, table_of
 from tests.support.builders import write, zip_bytes
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.command import run
-from tests.support.imports import loaded
+from tests.support.processes import loaded
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from shardprep.cli.app import program
+from tests.documents.cli_page import PAGE, page_text
 from tests.support.builders import animals, write, zip_bytes
-from tests.support.cli_page import PAGE, page_text
 from tests.support.command import run
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def shardprep(*arguments: str, cwd: Path, **variables: str) -> str:
 
 
 def test_the_page_is_made_of_the_commands() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page_text(), "run: python -m tests.support.cli_page"
+    assert PAGE.read_text(encoding="utf-8") == page_text(), (
+        "run: python -m tests.documents.cli_page"
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import types
 import typing
 from typing import Any, Literal
@@ -32,6 +33,7 @@ from shardprep.verifier.problem import Verification
 from shardprep.writer.build import PartResult
 from shardprep.writer.finalize import BuildResult
 from tests.support.json_page import RESULTS
+from tests.support.paths import ROOT
 
 COMMANDS: dict[str, Any] = vars(typer.main.get_command(program()))["commands"]
 OF_A_TERMINAL = {"as_json", "quiet", "log_level", "list_", "open_"}
@@ -127,3 +129,12 @@ def alternatives(hint: Any) -> set[Any]:
     if typing.get_origin(hint) is Literal:
         return set(typing.get_args(hint))
     return {hint}
+
+
+def test_the_table_has_each_function_and_its_result() -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)\([^|]*\| `(\w+)` \|", page, re.MULTILINE))
+    assert rows == {name: VALUES[name][0].__name__ for name in COMMANDS} | {
+        "repair": VALUES["verify"][0].__name__
+    }
+    assert {*rows} <= {*shardprep.__all__}

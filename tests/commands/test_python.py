@@ -18,8 +18,7 @@ import pytest
 import shardprep
 from shardprep.api.progress import Progress
 from tests.support.builders import animals, tree, write, zip_bytes
-from tests.support.imports import loaded
-from tests.support.program import run_program
+from tests.support.processes import loaded, run_program
 
 WORKERS = """
 def workers():

@@ -28,16 +28,15 @@ from shardprep.storage.url import ObjectUrl
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.workspace.find import find_workspace
+from tests.dataset.resigned import FIRST, MANIFESTS, changed, resigned
 from tests.support.builders import Quiet, animals, build, build_part, tree, write, zip_bytes
-from tests.support.damage import DAMAGES, damaged
-from tests.support.examples import fuzzed, in_time, texts
-from tests.support.hostile_documents import FIRST, MANIFESTS, changed, resigned
+from tests.support.examples import DAMAGES, damaged, fuzzed, in_time, texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.damage import Damage
+    from tests.support.examples import Damage
     from tests.support.object_store import Bucket
 
 NUM_RANDOM = (80, 80, 40, 30, 15)

@@ -16,9 +16,9 @@ import simplejpeg
 from shardprep.dataset.schema import IMAGE, MASK
 from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import MAX_STORED_PIXELS, ImageSpec
+from tests.dataset.resigned import Signed, huge_png
 from tests.support.annotated import annotated
 from tests.support.builders import build, png, write, zip_bytes
-from tests.support.resigned import Signed, huge_png
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +66,7 @@ import os, resource, sys
 from pathlib import Path
 import shardprep
 from shardprep import reader
-from shardprep.reporter.contents import read_contents
+from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.viewer.pictures import RecordPictures
 
 def tried(name, work):

@@ -6,12 +6,15 @@ before each opening of a file in turn, and what is read must never be of both.
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
+import sys
+import threading
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pytest
@@ -21,15 +24,66 @@ from shardprep import reader
 from shardprep.errors import ShardprepError
 from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.viewer.pictures import RecordPictures
-from tests.support.annotated_sources import outlined
+from tests.support.annotated import outlined
 from tests.support.builders import build, png, tree, write, zip_bytes
-from tests.support.replacing import Replacement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 CHANGED = "has changed since it was found; open the dataset again"
+
+
+_running: list[Replacement] = []
+
+
+class Replacement:
+    """Puts `other` in the place of `folder` right before its file number `at` is opened.
+
+    Folders are renamed as a build with `--overwrite` renames them. Only openings in this process
+    count.
+    """
+
+    def __init__(self, folder: Path, other: Path, at: int) -> None:
+        self.num_opened = 0
+        """Files of the folder that were opened."""
+        self.folder, self._other, self._at = folder, other, at
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Self:
+        _listen()
+        _running.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _running.remove(self)
+
+    def opens(self, path: str) -> None:
+        """Count the opening of a file."""
+        if path.startswith(f"{self.folder}/") and not os.path.isdir(path):  # noqa: PTH112
+            with self._lock:
+                if self.num_opened == self._at:
+                    self.replace()
+                self.num_opened += 1
+
+    def replace(self) -> None:
+        """Put the other dataset into its place."""
+        old = self.folder.with_name(f"{self.folder.name}.old")
+        self.folder.rename(old)
+        self._other.rename(self.folder)
+        shutil.rmtree(old)
+
+
+@cache
+def _listen() -> None:
+    sys.addaudithook(_heard)
+
+
+def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _running and isinstance(arguments[0], (str, os.PathLike)):
+        path = os.fspath(arguments[0])
+        for one in [*_running]:
+            one.opens(path)
 
 
 def _classes(folder: Path, seed: int) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.signed_mutations import (
+from tests.dataset.signed_mutations import (
     KINDS,
     LINE,
     NUM_GATE,
@@ -25,7 +25,7 @@ from tests.support.signed_mutations import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.resigned import Signed
+    from tests.dataset.resigned import Signed
 
 MOST_MEGABYTES = 600
 """Memory that all cases together may add to the process, TensorFlow included."""

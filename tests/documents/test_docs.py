@@ -15,8 +15,8 @@ from shardprep.dataset.item_table import ANNOTATION_COLUMNS, COLUMNS
 from shardprep.dataset.schema import PROVIDED, shipped_schemas
 from shardprep.image.process import RejectionKind
 from shardprep.verifier.problem import MEANINGS, Kind
+from tests.documents.cli_page import page_text
 from tests.support.builders import animals, build, write, zip_bytes
-from tests.support.cli_page import page_text
 from tests.support.command import NARROW, run
 from tests.support.layouts import LAYOUTS
 from tests.support.paths import README, ROOT

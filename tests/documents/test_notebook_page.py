@@ -11,7 +11,7 @@ import pytest
 import shardprep
 from tests.support.builders import animals, jpeg, tree, write_folder, zip_bytes
 from tests.support.paths import ROOT
-from tests.support.program import run_program
+from tests.support.processes import run_program
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import shardprep
-from tests.commands.test_declaration import COMMANDS, VALUES
 from tests.support.paths import ROOT
-from tests.support.program import run_program
+from tests.support.processes import run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,11 +22,3 @@ def test_the_examples_run_one_after_the_other(tmp_path: Path) -> None:
     assert len(examples) == 4
     code = "\n".join(["import os, sys", "os.chdir(sys.argv[1])", *examples, "print(images.shape)"])
     assert run_program(code, tmp_path) == "(32, 64, 64, 3)\n"
-
-
-def test_the_table_has_each_function_and_its_result() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)\([^|]*\| `(\w+)` \|", PAGE, re.MULTILINE))
-    assert rows == {name: VALUES[name][0].__name__ for name in COMMANDS} | {
-        "repair": VALUES["verify"][0].__name__
-    }
-    assert {*rows} <= {*shardprep.__all__}

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from shardprep.reporter.findings.finding import MEANINGS
+from tests.documents.report_picture import MOST_BYTES, PICTURE, SIZE, draw
 from tests.support.browser import need_browser
 from tests.support.paths import README, ROOT
-from tests.support.report_picture import MOST_BYTES, PICTURE, SIZE, draw
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ import pytest
 from shardprep.api.sample_archive import write_sample
 from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
-from tests.support import cluster
+from tests.documents import cluster
 from tests.support.builders import sample, tree, write_folder
-from tests.support.shared import shared_folder
+from tests.support.paths import shared_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,9 +11,9 @@ from shardprep.recipe.document import read_recipe
 from shardprep.source.file_listing import LEADS_OUTSIDE
 from tests.catalog import test_patterns
 from tests.dataset import test_hostile_documents
+from tests.dataset.resigned import MANIFESTS
 from tests.recipe import test_recipe
 from tests.source import test_links
-from tests.support.hostile_documents import MANIFESTS
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "security.md").read_text()

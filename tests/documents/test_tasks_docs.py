@@ -11,7 +11,7 @@ import pytest
 
 from shardprep import reader
 from tests.support.builders import SHARED_DATA, build
-from tests.support.shared import shared_folder
+from tests.support.paths import shared_folder
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.trust import PAGE, page_text
+from tests.documents.trust import PAGE, page_text
 
 if TYPE_CHECKING:
-    from tests.support.ordeal import Ordeal
+    from tests.source.ordeal import Ordeal
 
 
 @pytest.mark.thorough
 def test_the_page_is_what_was_tried(ordeal: Ordeal) -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert text == page_text(ordeal), "run: python -m tests.support.trust"
+    assert text == page_text(ordeal), "run: python -m tests.documents.trust"

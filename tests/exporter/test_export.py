@@ -28,12 +28,19 @@ from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import BuildError, DatasetError, RecordError
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.annotated import HEIGHT, WIDTH, Marked, annotated, rewritten
-from tests.support.builders import Told, animals, build, tree, write, write_folder, zip_bytes
+from tests.support.builders import (
+    StoppedError,
+    Told,
+    animals,
+    build,
+    tree,
+    write,
+    write_folder,
+    zip_bytes,
+)
 from tests.support.command import error_of, run
-from tests.support.damage import flipped
-from tests.support.ending import StoppedError
-from tests.support.imports import loaded
-from tests.support.program import Program
+from tests.support.examples import flipped
+from tests.support.processes import Program, loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -138,7 +145,7 @@ def test_killed_before_any_change_of_the_disk_it_is_complete_or_absent(
     step = 12 if request.config.getoption("--quick") else 1
     code = """
         import sys
-        from tests.support.faulty_export import kill_exports
+        from tests.exporter.faulty import kill_exports
         kill_exports(*sys.argv[1:])
     """
     done = Program(code, marked, tmp_path, step, framework="none").wait(300)

@@ -18,8 +18,8 @@ from shardprep.image.decode import stored_pixels
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import ImageSpec
+from tests.image.policy import POLICY
 from tests.support.builders import SHARED_DATA, encoded, jpeg, pixels
-from tests.support.image_policy import POLICY
 from tests.support.jpeg_frames import LOSSLESS, READ, UNREAD
 from tests.support.odd_images import (
     DISPLAY_P3,

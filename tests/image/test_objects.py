@@ -322,8 +322,8 @@ def test_a_million_boxes_take_seconds_and_300_mb() -> None:
     code = """
 import resource, time
 import numpy as np
-from shardprep.image.annotation import Annotation, AnnotationSpec
-from shardprep.image.objects import place_objects
+from shardprep.image.annotation_types import Annotation, AnnotationSpec
+from shardprep.image.annotations import place_objects
 from shardprep.image.placement import Placement
 from shardprep.image.spec import ImageSpec
 rng = np.random.default_rng(0)

@@ -229,8 +229,8 @@ def test_the_longest_edges_take_little_memory() -> None:
     code = """
 import resource
 import numpy as np
-from shardprep.image.annotation import Polygons
-from shardprep.image.outlines import outline_mask
+from shardprep.image.annotation_types import Polygons
+from shardprep.image.rasterize import outline_mask
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 ring = np.tile([[0.0, 0.0], [3999.0, 2999.0]], (124, 1))
 outline_mask(Polygons((ring,)), (3000, 4000))

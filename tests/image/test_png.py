@@ -22,9 +22,9 @@ from shardprep.image.png import OrdinaryPng, ordinary_png
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.resample import BACKEND
 from shardprep.image.spec import ImageSpec
+from tests.image.policy import POLICY
 from tests.support.builders import SHARED_DATA, encoded, pixels, png
 from tests.support.examples import examples
-from tests.support.image_policy import POLICY
 from tests.support.odd_images import (
     DISPLAY_P3,
     oriented,

@@ -18,7 +18,7 @@ from shardprep.reader import ReadConfig
 from shardprep.reader.config import Request
 from shardprep.reader.tf import batch_decode, pipeline
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
-from tests.support.program import run_program
+from tests.support.processes import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable

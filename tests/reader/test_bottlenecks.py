@@ -19,7 +19,7 @@ from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.benchmark.result import Benchmark, Round, Settings, Way
 from tests.support.benchmark import IMAGE_BYTES, example
 from tests.support.command import run
-from tests.support.program import Program
+from tests.support.processes import Program
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "bottlenecks.md").read_text()

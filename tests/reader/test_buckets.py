@@ -11,7 +11,7 @@ from PIL import Image
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader.select.buckets import _usual_sizes
+from shardprep.reader.selection.buckets import _usual_sizes
 from tests.support.builders import build, encoded, jpeg, write, zip_bytes
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from shardprep.reader import BadRecord, ReadConfig
 from shardprep.reader.tf.cache import memory
 from shardprep.storage.atomic_file import DurableFile
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
-from tests.support.program import Program
+from tests.support.processes import Program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -289,8 +289,8 @@ def test_the_filling_of_a_cache_is_interrupted_within_a_second(
         import os, sys, time
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one second of it is one here
         from shardprep import reader
-        from shardprep.reader.tf import caching
-        caching._SECONDS_A_LINE = 0.05
+        from shardprep.reader.tf.cache import memory
+        memory._SECONDS_A_LINE = 0.05
         try:
             dataset = reader.load(
                 sys.argv[1], batch_size=8, cache=sys.argv[2], split="train",

@@ -11,7 +11,7 @@ from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader.records import records
 from tests.support.builders import animals, build, write, zip_bytes
-from tests.support.program import Program
+from tests.support.processes import Program
 
 if TYPE_CHECKING:
     from pathlib import Path

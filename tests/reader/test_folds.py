@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader.select.folds import shared_out
+from shardprep.reader.selection.folds import shared_out
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.examples import examples
 

@@ -24,9 +24,9 @@ from shardprep.dataset.manifest import Manifest, Shard, Split
 from shardprep.errors import DatasetError
 from shardprep.reader import ReadConfig
 from shardprep.reader.records.positions import Places
-from shardprep.reader.select.splits import split_ranges
+from shardprep.reader.selection.splits import split_ranges
 from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
-from tests.support.shared import shared_folder
+from tests.support.paths import shared_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader import ReadConfig
 from tests.support.builders import animals, build, write, zip_bytes
-from tests.support.program import Program, run_program
+from tests.support.processes import Program, run_program
 
 if TYPE_CHECKING:
     from pathlib import Path

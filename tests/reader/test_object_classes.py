@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL
 from shardprep.errors import DatasetError
-from shardprep.reader.select.folds import shared_out_several
+from shardprep.reader.selection.folds import shared_out_several
 from tests.support.annotated import Marked, annotated
 from tests.support.builders import build, jpeg, write, zip_bytes
 from tests.support.examples import examples

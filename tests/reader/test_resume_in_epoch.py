@@ -18,7 +18,7 @@ from PIL import Image
 from shardprep import reader
 from shardprep.errors import DatasetError
 from tests.support.builders import build, write, zip_bytes
-from tests.support.program import Program
+from tests.support.processes import Program
 
 pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
 

@@ -131,7 +131,7 @@ def test_options_of_one_run_are_no_keys_and_say_so() -> None:
             f"shardprep.toml: {key}: unknown key; is for one run: give {flag} on the command line"
         ).replace("unknown key; ", "")
     text = " ".join(README.split())
-    assert "those that say what is made, and not how one run goes, are keys of `shardprep." in text
+    assert "Options that decide what the dataset contains are also keys of `shardprep.toml`" in text
 
 
 def test_a_problem_of_many_keys_stays_one_short_line() -> None:

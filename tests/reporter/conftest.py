@@ -11,8 +11,8 @@ import pytest
 from shardprep.reporter.report import Options, make_report
 from tests.support.browser import need_browser
 from tests.support.builders import Quiet
+from tests.support.paths import shared_folder
 from tests.support.planted import planted_set
-from tests.support.shared import shared_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from shardprep.reporter.page.page import render
 from shardprep.reporter.pixels.pictures import MOST_BOXES
 from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent
-from tests.reporter.test_page import checked
+from tests.reporter.pages import checked
 from tests.support.annotated import HEIGHT, MARKED, WIDTH, Marked, annotated
 from tests.support.builders import build, png, write, zip_bytes
 

@@ -11,6 +11,7 @@ from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.reporter.page.page import render
 from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent
+from tests.reporter.pages import CONTROLS, LUMINANCE, UNSEEN, WIDTHS, serious
 from tests.support.annotated import annotated
 from tests.support.builders import SHARED_DATA, build
 
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from shardprep.reporter.report import Report
-
-WIDTHS = (360, 1280)
-LUMINANCE = """
-() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0)
-"""
-UNSEEN = """
-() => [...document.images].filter(one => one.complete && one.naturalWidth === 0).length
-"""
-CONTROLS = "a[href], summary, button, [tabindex='0']"
 
 
 @pytest.fixture(name="page_file", scope="module")
@@ -136,18 +128,6 @@ def test_it_prints(browser: Browser, page_file: Path) -> None:
         printed = page.pdf()
         assert printed.startswith(b"%PDF")
         assert printed.count(b"/Type /Page\n") + printed.count(b"/Type /Page ") >= 2
-
-
-def serious(page: Page) -> list[tuple[str, str]]:
-    """Return what axe finds serious in a page."""
-    from axe_playwright_python.sync_playwright import Axe
-
-    found = Axe().run(page).response["violations"]
-    return [
-        (one["id"], one["nodes"][0]["html"])
-        for one in found
-        if one["impact"] in ("serious", "critical")
-    ]
 
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])

@@ -29,7 +29,7 @@ from shardprep.reporter.rows import Rows
 from shardprep.reporter.viewer.routes import Site
 from shardprep.reporter.viewer.server import Request
 from shardprep.writer.save_rejected import read_copy
-from tests.reporter.test_page import HOSTILE, ODD, Page
+from tests.reporter.pages import HOSTILE, ODD, Page
 from tests.support.annotated import MARKED, annotated
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.command import run

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
-from tests.reporter.test_browser import CONTROLS, LUMINANCE, UNSEEN, WIDTHS, serious
+from tests.reporter.pages import CONTROLS, LUMINANCE, UNSEEN, WIDTHS, serious
 from tests.support.annotated import annotated
 from tests.support.viewing import served
 

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from shardprep import __version__
+from tests.documents import trust
 from tests.soak.builds import Means, build_attacked, build_undisturbed
 from tests.soak.clock import Clock
 from tests.soak.place import Disk, FaultyStore, Place
@@ -25,9 +26,8 @@ from tests.soak.readings import read_all
 from tests.soak.record import RECORD, Ordeal, Record
 from tests.soak.source import CLASSES, SIDE, Size, write_source
 from tests.soak.truth import Truth
-from tests.support import trust
-from tests.support.faulty import own_disk
 from tests.support.object_store import ObjectStore
+from tests.writer.faulty import own_disk
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _DISK_BYTES = 256 << 20

@@ -14,7 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 def main() -> int:
     """Try all; return 1 where one ended otherwise than with a result or one line."""
-    from tests.support.signed_mutations import KINDS, NUM_SOAK, bases, ends, mutated
+    from tests.dataset.signed_mutations import KINDS, NUM_SOAK, bases, ends, mutated
 
     folder = Path(tempfile.mkdtemp(prefix="soak-datasets-"))
     os.environ["SHARDPREP_CACHE"] = str(folder / "cache")

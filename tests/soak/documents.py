@@ -16,10 +16,10 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.catalog.mutated_documents import SEED, Tally, try_out
+from tests.documents import trust
 from tests.soak.record import DOCUMENTS, DocumentRecord
-from tests.support import trust
-from tests.support.disk import skip_fsync
-from tests.support.mutated_documents import SEED, Tally, try_out
+from tests.support.processes import skip_fsync
 
 _AT_ONCE = 200
 """Tries of a process in one go."""

@@ -9,7 +9,7 @@ import pytest
 from tests.soak.record import RECORD, load
 from tests.soak.source import Size, write_source
 from tests.soak.truth import Tally, Truth
-from tests.support.program import run_program
+from tests.support.processes import run_program
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -35,6 +35,7 @@ from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.source.listing import Listing, list_source
 from shardprep.source.members import Member, Members
 from shardprep.source.streams import member_stream
+from tests.source.hostile import patched, tar_entry, tar_of, with_damage
 from tests.support.builders import (
     encoded,
     jpeg,
@@ -47,7 +48,6 @@ from tests.support.builders import (
     zip_bytes,
 )
 from tests.support.examples import examples
-from tests.support.hostile import patched, tar_entry, tar_of, with_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -25,8 +25,7 @@ from shardprep.image.spec import ImageSpec
 from shardprep.source.byte_range import MemberError
 from shardprep.source.listing import list_source
 from tests.support.builders import build, encoded, jpeg, pixels, png, tar_bytes, write, zip_bytes
-from tests.support.damage import DAMAGES, Damage, damaged
-from tests.support.examples import fuzzed, in_time
+from tests.support.examples import DAMAGES, Damage, damaged, fuzzed, in_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,20 +9,20 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests.support.builders import SHARED_DATA, write, zip_bytes
-from tests.support.command import run
-from tests.support.hostile import GOOD, HOSTILE
-from tests.support.ordeal import (
+from tests.source.hostile import GOOD, HOSTILE
+from tests.source.ordeal import (
     COUNTED,
     ERROR,
+    MIN_ARCHIVES_OF_OTHERS,
     WHOLE,
     Ordeal,
     archive_rows,
     outcome,
     put_to_ordeal,
 )
+from tests.support.builders import SHARED_DATA, write, zip_bytes
+from tests.support.command import run
 
-MIN_ARCHIVES_OF_OTHERS = 125
 _TORTURE = SHARED_DATA / "torture-archives.tar"
 
 

@@ -30,17 +30,17 @@ from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import KaggleRef, is_ref, parse_ref
 from shardprep.source.kaggle.retry import RetryLimits
-from tests.support.builders import Quiet, tar_bytes, write, zip_bytes
-from tests.support.kaggle_clients import fork_clients
-from tests.support.kaggle_server import (
+from tests.source.kaggle_clients import fork_clients
+from tests.source.kaggle_server import (
     KEY,
     LAST_MODIFIED,
     RULES,
+    Answer,
     Archive,
     Body,
     KaggleServer,
 )
-from tests.support.kaggle_uploads import Answer
+from tests.support.builders import Quiet, tar_bytes, write, zip_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

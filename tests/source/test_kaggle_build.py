@@ -12,10 +12,10 @@ import pytest
 
 from shardprep.api.json_types import DownloadJson
 from shardprep.api.upload import Upload
+from tests.source.kaggle_server import Archive, KaggleServer
 from tests.support import command
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.json_page import printed
-from tests.support.kaggle_server import Archive, KaggleServer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ import shardprep
 from shardprep.errors import SourceError
 from shardprep.source.kaggle import mount
 from shardprep.source.kaggle.ref import parse_ref
+from tests.source.kaggle_server import Archive, KaggleServer
 from tests.support.builders import animals, tree, write_folder, zip_bytes
 from tests.support.command import run
-from tests.support.kaggle_server import Archive, KaggleServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from shardprep.source.byte_range import MemberError
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import Listing, list_source
 from shardprep.writer.plan.fingerprint import make_fingerprint
+from tests.source.hostile import GOOD, patched, sevenzip
 from tests.support.builders import build, jpeg, tar_bytes, write, write_folder, zip_bytes
-from tests.support.hostile import GOOD, patched, sevenzip
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,10 +21,9 @@ from shardprep.source.kaggle.upload import KaggleVersion, upload
 from shardprep.source.kaggle.upload_folder import UploadFolder
 from shardprep.source.kaggle.upload_metadata import Publication, check_publication
 from shardprep.storage.regular_file import sha256_of
+from tests.source.kaggle_clients import ForkedClient, fork_clients
+from tests.source.kaggle_server import KEY, USER, Answer, KaggleServer, Transfer
 from tests.support.builders import Quiet, animals, build, tree, write, write_folder, zip_bytes
-from tests.support.kaggle_clients import ForkedClient, fork_clients
-from tests.support.kaggle_server import KEY, USER, KaggleServer
-from tests.support.kaggle_uploads import Answer, Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

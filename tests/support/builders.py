@@ -1,12 +1,17 @@
-"""Real archives, images and datasets, made where a test needs them."""
+"""Real archives, images and datasets, made where a test needs them; watchers, engines of builds."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
+import os
+import signal
 import tarfile
 import tempfile
 import zipfile
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +25,32 @@ from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
 from shardprep.writer.build import build_dataset
+from shardprep.writer.engine.job import of_shards, write_chunks
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.workspace.find import find_workspace
-from tests.support.engines import by_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from shardprep.writer.build import PartResult
     from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
     from shardprep.writer.engine.job import Engine
     from shardprep.writer.engine.worker_process import WorkerLimits
     from shardprep.writer.finalize import BuildResult
+    from shardprep.writer.plan.shard_plan import ShardPlan
 
     Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
+    from collections.abc import Callable, Generator
+
+    from shardprep.writer.engine.job import Encoder, Progress, ShardJob
+
+    ChunkRunner = Callable[
+        [Encoder, Iterable[ChunkTask], int, WorkerLimits], Generator[EncodedChunk]
+    ]
+    from collections.abc import Callable
+
+    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
 
 SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
 """Real photographs and hostile files; tests that use them are skipped where it is absent."""
@@ -232,3 +248,56 @@ def tree(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def by_chunks(run: ChunkRunner) -> Engine:
+    """Return the engine that writes shards here, one after the other, from chunks of a runner."""
+
+    def engine(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> Generator[Progress]:
+        tasks = (task for shard in shards for task in job.tasks(shard))
+        first = list(islice(tasks, num_workers))  # workers without a task are not started
+        with contextlib.closing(
+            run(job.encoder, chain(first, tasks), max(1, len(first)), job.limits)
+        ) as found:
+            yield from write_chunks(job, of_shards(shards, found))
+
+    return engine
+
+
+class StoppedError(Exception):
+    """Stands for whatever ends a run."""
+
+
+class StopAfter(Quiet):
+    """A watcher that ends the run after some items."""
+
+    def __init__(self, num_items: int) -> None:
+        """End it after this many."""
+        super().__init__()
+        self.left = num_items
+
+    def advance(self, number: int, num_rejected: int = 0) -> None:
+        """Count the items."""
+        super().advance(number, num_rejected)
+        self.left -= number
+        if self.left <= 0:
+            raise StoppedError
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """Encodes as ever, but one image ends the process that touches it."""
+
+    encoder: ChunkEncoder
+    key: str
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether the records have boxes or masks."""
+        return self.encoder.is_annotated
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        """Encode the task, or die."""
+        if any(item.key == self.key for item in task.items):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return self.encoder(task, before_item)

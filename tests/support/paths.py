@@ -2,8 +2,35 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
 
 ROOT = Path(__file__).parents[2]
 """The top of the checkout."""
+DATA = ROOT / "tests" / "data"
+"""Rows of tests that are data."""
 README = (ROOT / "README.md").read_text()
+
+
+def shared_folder(
+    factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]
+) -> Path:
+    """Return a folder that `make` has filled, once in a run of the suite. Nobody changes it."""
+    top = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        top = top.parent
+    folder = top / f"shared-{name}"
+    with (top / f"shared-{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            begun = factory.mktemp(name)
+            make(begun)
+            begun.rename(folder)
+    return folder

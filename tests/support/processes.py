@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
+import gc
 import glob
+import json
+import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
 import time
+import traceback
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,3 +97,252 @@ def written(folder: Path, pattern: str) -> list[Path]:
     """
     found = glob.glob(pattern, root_dir=folder, include_hidden=True)  # noqa: PTH207 - see above
     return [folder / name for name in found]
+
+
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Environment in which torch, which reads it when it is imported, adds up in one order."""
+Done = subprocess.CompletedProcess[str]
+"""A program that has ended: its exit code, stdout and stderr."""
+
+
+class Program:
+    """A program that runs."""
+
+    def __init__(
+        self, code: str, *arguments: object, framework: str = "tensorflow", **environment: str
+    ) -> None:
+        """Begin it, with these arguments; some variables are set for it beside those of here.
+
+        `framework` is "tensorflow", "torch" or, for builds, "none": it is imported already.
+        """
+        self._folder = Path(tempfile.mkdtemp())
+        self._arguments = ["-c", *map(str, arguments)]
+        task = {
+            "folder": str(self._folder),
+            "code": textwrap.dedent(code),
+            "argv": self._arguments,
+            "environment": {**os.environ, **environment},
+        }
+        self._server_pid = _begun(framework, json.dumps(task).encode())
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal; it has begun."""
+        os.kill(int((self._folder / "pid").read_text()), number)
+
+    def interrupt(self) -> float:
+        """Send it SIGINT; return the processor seconds that it had used until then, to a tick.
+
+        It stands still meanwhile: it uses none because this process is not let run.
+        """
+        stat = Path("/proc", (self._folder / "pid").read_text(), "stat")
+        self.signal(signal.SIGSTOP)
+        until = time.monotonic() + 120
+        while (fields := stat.read_text().rpartition(")")[2].split())[0] not in "TZ":
+            assert time.monotonic() < until, "it does not stop"
+            time.sleep(0.001)
+        self.signal(signal.SIGINT)
+        self.signal(signal.SIGCONT)
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def wait_for(self, text: str, number: int = 1, *, in_errors: bool = False) -> None:
+        """Wait until it has printed a text so many times, or has ended."""
+        until = time.monotonic() + 120
+        out = self._folder / ("errors" if in_errors else "out")
+        while not out.exists() or out.read_text().count(text) < number:
+            assert time.monotonic() < until, f"{text!r} was not printed {number} times"
+            if (self._folder / "code").exists():
+                return
+            time.sleep(0.002)
+
+    def wait(self, timeout_s: float = 240) -> Done:
+        """Return what it has printed and its exit code, below 0 the signal, when it has ended."""
+        code = self._folder / "code"
+        until = time.monotonic() + timeout_s
+        while not code.exists():
+            assert _lives(self._server_pid), "the process that forks has ended"
+            if time.monotonic() > until:
+                self.signal(signal.SIGKILL)
+                raise subprocess.TimeoutExpired(self._arguments, timeout_s)
+            time.sleep(0.01)
+        out, errors = ((self._folder / name).read_text() for name in ("out", "errors"))
+        done = Done(self._arguments, int(code.read_text()), out, errors)
+        shutil.rmtree(self._folder)
+        return done
+
+
+def run_program(code: str, *arguments: object, **environment: str) -> str:
+    """Run a program; return what it has printed. It is an error if the program ends with one."""
+    done = Program(code, *arguments, **environment).wait()
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+_shared: dict[str, str] = {}
+"""Address of the process that begins programs for others as well; empty if there is none."""
+
+
+@functools.cache
+def share_servers() -> str:
+    """Begin programs for other processes, as long as this one lives; return the address."""
+    listener = Listener(family="AF_UNIX", backlog=16)
+
+    def begin() -> None:
+        while True:
+            # One that ends before it has its answer is no reason to leave the others without.
+            with contextlib.suppress(OSError, EOFError), listener.accept() as connection:
+                framework, task = connection.recv()
+                connection.send(_sent(framework, task))
+
+    threading.Thread(target=begin, name="programs", daemon=True).start()
+    return str(listener.address)
+
+
+def use_servers(address: str) -> None:
+    """Let the process at an address begin the programs of this one."""
+    _shared["address"] = address
+
+
+def _begun(framework: str, task: bytes) -> int:
+    """Begin a program; return the number of the process that forks it."""
+    if not _shared:
+        return _sent(framework, task)
+    with Client(_shared["address"], family="AF_UNIX") as connection:
+        connection.send((framework, task))
+        return cast("int", connection.recv())
+
+
+def _sent(framework: str, task: bytes) -> int:
+    """Have the server of a framework fork a program; return the number of its process."""
+    server = _server(framework)
+    assert server.stdin
+    server.stdin.write(task + b"\n")
+    server.stdin.flush()
+    return server.pid
+
+
+def _lives(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@functools.cache
+def _server(framework: str) -> subprocess.Popen[bytes]:
+    """Return the process that has imported a framework and forks; it ends with this one."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", __name__, framework],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "",
+            **(_ONE_THREAD if framework == "torch" else {}),
+        },
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def end() -> None:
+        assert server.stdin
+        server.stdin.close()
+        server.wait()
+
+    atexit.register(end)
+    return server
+
+
+def _serve(framework: str) -> None:
+    skip_fsync()
+    if framework == "none":
+        from tests.writer.faulty import import_once
+
+        import_once()
+    elif framework == "torch":
+        import torch
+
+        import shardprep.reader.arrays.batches
+
+        torch.optim.AdamW(torch.nn.Linear(1, 1).parameters())  # the first imports as much again
+    else:
+        import keras  # noqa: F401 - these take seconds
+        import tensorflow as tf  # noqa: F401
+
+        import shardprep.reader.augment
+        import shardprep.reader.tf.pipeline
+        import shardprep.reader.tf.resume.resume_in_epoch  # noqa: F401
+
+    gc.freeze()  # a collection in a program would copy every page that it looks at
+    for line in sys.stdin.buffer:
+        if os.fork() == 0:
+            _keep(json.loads(line))
+            os._exit(0)
+        while _any_ended():
+            pass
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
+
+
+def _any_ended() -> bool:
+    try:
+        return os.waitpid(-1, os.WNOHANG) != (0, 0)
+    except ChildProcessError:
+        return False
+
+
+def _keep(task: dict[str, Any]) -> None:
+    """Fork a program, wait for its end, and say how it was."""
+    folder = Path(task["folder"])
+    pid = os.fork()
+    if pid == 0:
+        _run(folder, task)
+    (folder / "pid").write_text(str(pid))
+    _, status = os.waitpid(pid, 0)
+    (folder / "code.new").write_text(str(os.waitstatus_to_exitcode(status)))
+    (folder / "code.new").rename(folder / "code")
+
+
+def _run(folder: Path, task: dict[str, Any]) -> None:
+    """Be the program, to its end."""
+    for number, name in ((1, "out"), (2, "errors")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.clear()
+    os.environ.update(task["environment"])
+    sys.argv = task["argv"]
+    code = 0
+    try:
+        exec(task["code"], {"__name__": "__main__"})
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
+
+
+def loaded(code: str) -> set[str]:
+    """Return the modules that are loaded when the code has run in a new process."""
+    program = f"import sys\n{code}\nprint(*sys.modules)"
+    out = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    return {*out.stdout.split()}
+
+
+def skip_fsync() -> None:
+    """Let `os.fsync` and `os.sync` do nothing: only a power cut could show what they do.
+
+    None is tried. A build calls the first 27 times, and waits each time.
+    """
+
+    def nothing(fd: object = None) -> None:
+        del fd
+
+    os.fsync = os.sync = nothing

@@ -15,7 +15,7 @@ from shardprep.errors import BuildError, ShardprepError
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset
 from tests.support.builders import Quiet, Told, animals, build, tree, write, zip_bytes
-from tests.support.damage import flipped
+from tests.support.examples import flipped
 from tests.support.object_store import Fault
 from tests.support.processes import wait_until
 

@@ -27,7 +27,7 @@ from tests.support.builders import (
     zip_bytes,
 )
 from tests.support.command import run
-from tests.support.damage import flipped
+from tests.support.examples import flipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,8 +25,7 @@ from shardprep.verifier.dataset import read_contents, side_by_side, verify_datas
 from shardprep.verifier.examples import ExampleCheck
 from shardprep.verifier.shard import ShardTask, check_shard
 from tests.support.builders import Told, animals, build, jpeg, png, tree, write, zip_bytes
-from tests.support.damage import flipped
-from tests.support.examples import examples
+from tests.support.examples import examples, flipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

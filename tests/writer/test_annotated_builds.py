@@ -20,12 +20,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from shardprep.dataset import example, tfrecord
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.item_table import read_items
 from shardprep.errors import BuildError
 from shardprep.writer.engine.pool import run_chunks
-from tests.support.annotated_sources import outlined
+from tests.support.annotated import outlined
 from tests.support.builders import (
     SHARED_DATA,
     build,
@@ -36,33 +35,13 @@ from tests.support.builders import (
     write_folder,
 )
 from tests.support.processes import written
+from tests.writer.records import boxes, png, records
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 BCCD, CAMVID, TASKS = (SHARED_DATA / name for name in ("bccd.zip", "camvid.zip", "tasks.tar"))
 real = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real archives are not here")
-
-
-def records(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the features of every record by its key."""
-    found = {}
-    for path in sorted(folder.glob("*.tfrecord-*")):
-        with path.open("rb") as file:
-            for record in tfrecord.read_records(file, path.name):
-                features: Any = example.decode(record.payload)
-                found[features["image/filename"][0].decode()] = features
-    return found
-
-
-def boxes(features: dict[str, Any]) -> np.ndarray[Any, Any]:
-    return np.array(features["objects/bbox"]).reshape(-1, 4)
-
-
-def png(data: bytes) -> np.ndarray[Any, Any]:
-    with Image.open(io.BytesIO(data)) as image:
-        assert image.mode in ("L", "I;16")
-        return np.array(image)
 
 
 # --- drawn images: any worker, part, engine and moment of death gives the same bytes --------------

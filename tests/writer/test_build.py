@@ -24,9 +24,12 @@ from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.rejection_limits import TooManyRejectedError
 from tests.support.builders import (
     Quiet,
+    StopAfter,
+    StoppedError,
     animals,
     build,
     build_part,
+    by_chunks,
     encoded,
     finalize,
     in_process,
@@ -37,8 +40,6 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
-from tests.support.ending import StopAfter, StoppedError
-from tests.support.engines import by_chunks
 
 if TYPE_CHECKING:
     from pathlib import Path

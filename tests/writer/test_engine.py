@@ -18,6 +18,7 @@ from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.worker_process import WorkerLimits
+from tests.writer.faulty import CHUNK_SIZES, ENDS_OF_WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -119,15 +120,6 @@ def test_tasks_are_taken_only_as_fast_as_results_are() -> None:
     time.sleep(0.2)
     assert len(taken) <= 6
     chunks.close()
-
-
-ENDS_OF_WORKERS = [
-    ("killed", "crashed", "SIGKILL"),
-    ("segfault", "crashed", "SIGSEGV"),
-    ("exit", "crashed", "exit code 7"),
-    ("hang", "timeout", "longer than 0.3 s"),
-]
-CHUNK_SIZES = [1, 10]
 
 
 @pytest.mark.parametrize(("fault", "kind", "said"), ENDS_OF_WORKERS)

@@ -22,25 +22,23 @@ import pytest
 from shardprep.errors import BuildError
 from shardprep.writer.engine.pool import run_chunks
 from tests.support.builders import (
+    Deadly,
     Quiet,
     animals,
     build,
     in_process,
     jpeg,
-    tar_bytes,
     tree,
     write,
     write_folder,
     zip_bytes,
 )
 from tests.support.command import run as run_command
-from tests.support.ending import Deadly
-from tests.support.faulty import LEAST
-from tests.support.processes import is_gone, wait_until, workers, written
-from tests.support.program import Program
+from tests.support.processes import Program, is_gone, wait_until, workers, written
+from tests.writer.faulty import CHANGES, LEAST, MIN_WORKER_KILLS, PARENT_KILLS, SOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
     from shardprep.writer.encode.chunk import EncodedChunk
@@ -49,8 +47,6 @@ if TYPE_CHECKING:
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
 LONG: dict[str, Any] = {"shards": 12, "size": "300x300", "format": "png"}
 """Long enough to be killed in the midst of it."""
-PARENT_KILLS = 3
-MIN_WORKER_KILLS = 2
 
 
 @pytest.mark.parametrize(("plan", "least"), LEAST.items())
@@ -61,7 +57,7 @@ def test_disk_and_kill_faults_leave_nothing_half_done(
     source = write(tmp_path / "pets.zip", zip_bytes(animals(8)))
     code = """
         import sys
-        from tests.support.faulty import run_plan
+        from tests.writer.faulty import run_plan
         run_plan(*sys.argv[1:])
     """
     done = Program(code, plan, source, tmp_path, step, framework="none").wait(300)
@@ -193,22 +189,8 @@ def test_an_image_that_kills_its_worker_is_rejected_and_counted(tmp_path: Path) 
     assert (totals.num_written, totals.rejected) == (39, {"crashed": 1})
 
 
-SOURCES: dict[str, Callable[[Path, dict[str, bytes]], Path]] = {
-    "zip": lambda folder, images: write(folder / "pets.zip", zip_bytes(images)),
-    "tar": lambda folder, images: write(folder / "pets.tar", tar_bytes(images)),
-    "folder": lambda folder, images: write_folder(folder / "pets", images),
-}
-
-
 def _file_of(source: Path) -> Path:
     return next(source.glob("train/dog.9.jpg")) if source.is_dir() else source
-
-
-CHANGES: dict[str, Callable[[Path], object]] = {
-    "vanishes": lambda file: file.unlink(),
-    "is cut": lambda file: os.truncate(file, file.stat().st_size - 900),
-    "is replaced": lambda file: file.write_bytes(b"\0" + file.read_bytes()),
-}
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -16,7 +16,7 @@ from shardprep import reader
 from shardprep.errors import BuildError
 from shardprep.reader import augment
 from tests.support.builders import build, build_part, encoded, write_folder
-from tests.writer.test_annotated_builds import png, records
+from tests.writer.records import png, records
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,9 +26,17 @@ from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.plan.shard_plan import Part
 from shardprep.writer.workspace.find import find_workspace, workspace_of
-from tests.support.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
+from tests.support.builders import (
+    Quiet,
+    animals,
+    build,
+    by_chunks,
+    in_process,
+    tree,
+    write,
+    zip_bytes,
+)
 from tests.support.builders import build_part as one_part
-from tests.support.engines import by_chunks
 from tests.support.object_store import Fault, nth, process_environment
 from tests.support.processes import wait_until
 

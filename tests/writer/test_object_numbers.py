@@ -10,9 +10,9 @@ from PIL import Image
 
 from shardprep.errors import BuildError, RecipeError
 from shardprep.image.mask_decode import decode_numbers
-from tests.catalog.annotations.test_voc import thing, xml
+from tests.catalog.builders import thing, xml
 from tests.support.builders import build, encoded, write_folder
-from tests.writer.test_annotated_builds import boxes, png, records
+from tests.writer.records import boxes, png, records
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -34,6 +34,8 @@ from shardprep.writer.rejection_limits import TooManyRejectedError
 from shardprep.writer.workspace.states import Folders
 from tests.support.builders import (
     Quiet,
+    StopAfter,
+    StoppedError,
     animals,
     build,
     build_part,
@@ -44,7 +46,6 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
-from tests.support.ending import StopAfter, StoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

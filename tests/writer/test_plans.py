@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.plans import CASES, HASHES, digest, planned
+from tests.writer.plans import CASES, HASHES, digest, planned
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,13 +28,11 @@ from shardprep.writer.engine.ray.cluster import connected
 from shardprep.writer.engine.ray.node_checks import difference, terms, unfit
 from shardprep.writer.engine.worker_process import WorkerLimits, limited, start_clock
 from shardprep.writer.plan.shard_plan import ShardPlan
-from tests.support.annotated_sources import outlined
-from tests.support.builders import animals, build, tree, write, zip_bytes
-from tests.support.ending import Deadly
-from tests.support.imports import loaded
-from tests.support.processes import wait_until, written
-from tests.support.ray_cluster import ROOT, RayCluster, can_be_alone, ray_cluster
-from tests.support.ray_driver import DEADLY, KEYS
+from tests.support.annotated import outlined
+from tests.support.builders import Deadly, animals, build, tree, write, zip_bytes
+from tests.support.processes import loaded, wait_until, written
+from tests.writer.ray_cluster import ROOT, RayCluster, can_be_alone, ray_cluster
+from tests.writer.ray_driver import DEADLY, KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +109,7 @@ def test_shards_and_manifest_are_those_of_one_machine(cluster: RayCluster, tmp_p
     """With labels, boxes and masks; also where an image ends whatever process decodes it."""
     source = write(tmp_path / "pets.zip", zip_bytes(outlined(animals(40))))
     command = cluster.inside(
-        sys.executable, "-m", "tests.support.ray_driver", cluster.address, tmp_path
+        sys.executable, "-m", "tests.writer.ray_driver", cluster.address, tmp_path
     )
     done = subprocess.run(
         command, cwd=tmp_path, env=cluster.environment, capture_output=True, text=True, check=False

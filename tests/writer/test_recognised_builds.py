@@ -15,7 +15,7 @@ from shardprep.dataset.tfrecord import read_records
 from shardprep.recipe.recipe import make_recipe
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from tests.catalog.annotations.test_recognise import detection, segmentation
+from tests.catalog.builders import detection, segmentation
 from tests.support.builders import Told, build, encoded, jpeg, write, write_folder
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from shardprep.dataset.manifest import load_manifest
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.repack import repack_dataset
 from shardprep.writer.reuse.repack_inputs import open_parent
-from tests.support.annotated_sources import outlined
+from tests.support.annotated import outlined
 from tests.support.builders import (
     Quiet,
     animals,

@@ -30,7 +30,7 @@ from shardprep.writer.plan.fingerprint import versions
 from shardprep.writer.plan.recorded_recipe import recorded_recipe
 from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.reuse.reused_images import OldImages
-from tests.support.annotated_sources import outlined
+from tests.support.annotated import outlined
 from tests.support.builders import (
     Quiet,
     animals,

@@ -19,9 +19,9 @@ from shardprep.errors import BuildError, RecipeError
 from shardprep.recipe.document import read_recipe
 from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.plan.split_cut import cut_splits
+from tests.dataset.resigned import resigned
 from tests.support.builders import animals, build, build_part, jpeg, write, zip_bytes
 from tests.support.command import run
-from tests.support.hostile_documents import resigned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

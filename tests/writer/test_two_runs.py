@@ -1,6 +1,6 @@
 """Two runs at once over one place in object storage: every order of their requests ends well.
 
-The gate plays a part of the orders; `python -m tests.support.equal_builds` more, or all of them.
+The gate plays a part of the orders; `python -m tests.writer.meetings` more, or all of them.
 """
 
 from __future__ import annotations
@@ -10,20 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.equal_builds import FATES, MOST_STEPS, meetings
-from tests.support.two_runs import drawn_order, one_change
+from tests.writer.meetings import FATES, MOST_STEPS, NUM_DRAWN, STRIDE, meetings
+from tests.writer.two_runs import drawn_order, one_change
 
 if TYPE_CHECKING:
-    from tests.support.equal_builds import Meeting
+    from tests.writer.meetings import Meeting
 
-_STRIDE = 6
-_NUM_DRAWN = 5
 MEETINGS = meetings()
-
-
-def num_orders() -> int:
-    """Return how many orders of requests the gate plays."""
-    return len(MEETINGS) * (MOST_STEPS // _STRIDE + len(FATES) * _NUM_DRAWN)
 
 
 @cache
@@ -33,8 +26,8 @@ def met(name: str) -> Meeting:
 
 @pytest.mark.parametrize("name", MEETINGS)
 def test_a_run_that_pauses_anywhere_while_another_is_over_ends_well(name: str) -> None:
-    start = sum(name.encode()) % _STRIDE
-    for num_steps in range(start, MOST_STEPS, _STRIDE):
+    start = sum(name.encode()) % STRIDE
+    for num_steps in range(start, MOST_STEPS, STRIDE):
         one_change(met(name).scenario(), "a", num_steps)
 
 
@@ -42,5 +35,5 @@ def test_a_run_that_pauses_anywhere_while_another_is_over_ends_well(name: str) -
 @pytest.mark.parametrize("name", MEETINGS)
 def test_two_runs_in_any_order_end_well_though_one_is_ended(name: str, fate: str) -> None:
     """At each moment a finished dataset is there, if one was, and it is whole."""
-    for seed in range(_NUM_DRAWN):
+    for seed in range(NUM_DRAWN):
         drawn_order(met(name).scenario(), seed, fate)

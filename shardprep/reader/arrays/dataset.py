@@ -26,8 +26,8 @@ from shardprep.reader.decode.targets import Cut, check_boxes, target_of
 from shardprep.reader.order.iterator_state import Batching
 from shardprep.reader.order.order import make_order
 from shardprep.reader.records.open import check_readers, open_subset, record_bytes
-from shardprep.reader.select.bucketing import BucketOrder, members_of
-from shardprep.reader.select.splits import AnySplit, is_training, part_range
+from shardprep.reader.selection.bucketing import BucketOrder, members_of
+from shardprep.reader.selection.splits import AnySplit, is_training, part_range
 from shardprep.reader.validators import Function, Location, parameters
 from shardprep.storage.url import is_url
 
@@ -267,8 +267,8 @@ class Dataset:
             found = BucketOrder(tuple(options.buckets), members, size, drop, is_shuffled, part)
             return records, replace(order, buckets=found), found.num_batches
         if options.weights is not None:
-            from shardprep.reader.select.item_rows import Items  # and pyarrow
-            from shardprep.reader.select.weights import draws_of
+            from shardprep.reader.selection.item_rows import Items  # and pyarrow
+            from shardprep.reader.selection.weights import draws_of
 
             items = Items(self._found, self._manifest, self.schema)
             draws = draws_of("Dataset.batches", options.weights, records, items, part)

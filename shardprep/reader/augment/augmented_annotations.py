@@ -1,8 +1,8 @@
-"""Labels that have a place in the image, boxes and masks: they follow the pixels.
+"""Boxes and masks follow the pixels when an op moves them.
 
-They are what `reader.load` yields: a dict of `boxes`, `labels`, and maybe `crowds` and `masks`, of
-objects; `segmentation_mask` in it; or a mask alone. Boxes are ymin, xmin, ymax, xmax, 0 to 1. What
-is cut away becomes a row without an object, behind all that have one.
+Labels are what `reader.load` yields: a dict of `boxes`, `labels` and maybe `crowds` and `masks` of
+objects, maybe with `segmentation_mask`; or a mask alone. Boxes are ymin, xmin, ymax, xmax, 0 to 1.
+An object that is cut away becomes a padding row; padding rows come last.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BOXES, MASKS, CLASSES = KEYS[BOX], KEYS[OBJECT_MASK], KEYS[MASK]
-_FILLS = {KEYS[name]: value for name, value in PADDING.items()}
-_PLACED = {*_FILLS, CLASSES}
+_PADDING = {KEYS[name]: value for name, value in PADDING.items()}
+_SPATIAL = {*_PADDING, CLASSES}
 _WHOLE = (0.0, 0.0, 1.0, 1.0)
 _LEAST_PIXELS = 0.999
-"""Pixels of a side below which a box is cut away: one, less the error of a float."""
+"""Smallest side of a box in pixels: one, less the rounding error of a float."""
 
 
 class Move(ABC):
-    """Base of the ops that move pixels, and with them what has a place among them."""
+    """Base of the ops that move pixels, and boxes and masks with them."""
 
     __slots__ = ()
 
@@ -37,52 +37,47 @@ class Move(ABC):
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
         """Return the images in their dtype; with labels, (images, labels).
 
-        Labels that have no place in the image are returned as they are.
+        Labels that are not boxes or masks are returned unchanged.
         """
         if labels is None:
-            return on_batch(lambda batch: self.moved(batch, None, seed)[0], images)
-        follows, others = parted(labels)
-        if follows is None:
-            return on_batch(lambda batch: self.moved(batch, None, seed)[0], images), labels
-        images = on_batch(lambda batch: batch, images)  # checked
-        is_one = images.shape.rank == 3
-        if is_one:
-            images, follows = tf.nest.map_structure(lambda one: one[tf.newaxis], (images, follows))
-        moved = self.moved(images, follows, seed)
-        if is_one:
-            moved = tf.nest.map_structure(lambda one: one[0], moved)
-        return moved[0], joined(moved[1], others)
+            return on_batch(lambda batch: self._moved(batch, None, seed)[0], images)
+        spatial, others = split_labels(labels)
+        if spatial is None:
+            return on_batch(lambda batch: self._moved(batch, None, seed)[0], images), labels
+        images = on_batch(lambda batch: batch, images)  # checks them
+        is_single = images.shape.rank == 3
+        if is_single:
+            images, spatial = tf.nest.map_structure(lambda x: x[tf.newaxis], (images, spatial))
+        moved = self._moved(images, spatial, seed)
+        if is_single:
+            moved = tf.nest.map_structure(lambda x: x[0], moved)
+        return moved[0], join_labels(moved[1], others)
 
     @abstractmethod
-    def moved(self, images: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
-        """Return a batch of images, and what follows them, None where there is nothing."""
+    def _moved(self, images: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
+        """Return a batch of images, and its boxes and masks or None."""
 
 
-def parted(labels: Any) -> tuple[Any, dict[str, Any]]:
-    """Return those labels that have a place, None where none has, and the others by name."""
+def split_labels(labels: Any) -> tuple[Any, dict[str, Any]]:
+    """Return (boxes and masks, or None; the other labels by name)."""
     if not isinstance(labels, dict):
         labels = tf.convert_to_tensor(labels)
-        return (
-            (labels, {}) if labels.shape.rank is not None and labels.shape.rank > 2 else (None, {})
-        )
-    follows = {name: tf.convert_to_tensor(labels[name]) for name in labels if name in _PLACED}
-    others = {name: one for name, one in labels.items() if name not in _PLACED}
-    return (follows if BOXES in follows or CLASSES in follows else None), others
+        is_mask = labels.shape.rank is not None and labels.shape.rank > 2
+        return (labels if is_mask else None), {}
+    spatial = {name: tf.convert_to_tensor(labels[name]) for name in labels if name in _SPATIAL}
+    others = {name: value for name, value in labels.items() if name not in _SPATIAL}
+    return (spatial if BOXES in spatial or CLASSES in spatial else None), others
 
 
-def joined(follows: Any, others: dict[str, Any]) -> Any:
-    """Return labels that were parted, together again."""
-    return {**follows, **others} if isinstance(follows, dict) else follows
+def join_labels(spatial: Any, others: dict[str, Any]) -> Any:
+    """Undo `split_labels`."""
+    return {**spatial, **others} if isinstance(spatial, dict) else spatial
 
 
-def each_placed(
-    labels: Any,
-    boxes: Callable[[Any], Any],
-    pixels: Callable[[Any, int], Any],
-) -> Any:
+def map_labels(labels: Any, boxes: Callable[[Any], Any], pixels: Callable[[Any, int], Any]) -> Any:
     """Return labels with their boxes and their masks changed.
 
-    `pixels` is called with masks and the axis of their rows; the next one is that of columns.
+    `pixels` is called with masks and the axis of their rows; columns are the next axis.
     """
     if not isinstance(labels, dict):
         return None if labels is None else pixels(labels, 1)
@@ -91,44 +86,45 @@ def each_placed(
         MASKS: lambda masks: pixels(masks, 2),
         CLASSES: lambda mask: pixels(mask, 1),
     }
-    return {name: changes.get(name, _same)(one) for name, one in labels.items()}
+    return {
+        name: changes[name](value) if name in changes else value for name, value in labels.items()
+    }
 
 
 def follow(
     labels: Any, windows: Any, size: tuple[Any, Any], min_visible: float, frames: Any = None
 ) -> Any:
-    """Return the labels of images of which a window is shown.
+    """Return the labels of images after each was replaced by a window of itself.
 
     Args:
-        labels: boxes and masks of a batch; None stays None.
-        windows: float32[batch, 4]: top, left, bottom, right of what is shown, as shares of the
-            image; what is beyond 0 and 1 shows no image.
+        labels: boxes and masks of a batch, or None.
+        windows: float32[batch, 4]: top, left, bottom, right as shares of the image; below 0 and
+            above 1 is outside the image.
         size: height and width of the results.
-        min_visible: share of a box's area that must be shown, else it is cut away.
-        frames: float32[batch, 4]: part of the result that the image fills; by default all of it.
+        min_visible: smallest visible share of a box's area; below it the box is cut away.
+        frames: float32[batch, 4]: part of the result that the image fills; None for all of it.
 
     """
-    if labels is None:
-        return None
-    moved = each_placed(
+    moved = map_labels(
         labels,
-        lambda boxes: shown(boxes, windows),
-        lambda masks, axis: pick(masks, windows, size, axis),
+        lambda boxes: in_window(boxes, windows),
+        lambda masks, axis: resample_masks(masks, windows, size, axis),
     )
-    return clipped(moved, labels, size, min_visible, frames) if _has_boxes(labels) else moved
+    has_boxes = isinstance(labels, dict) and BOXES in labels
+    return clip_objects(moved, labels, size, min_visible, frames) if has_boxes else moved
 
 
-def shown(boxes: Any, windows: Any) -> Any:
+def in_window(boxes: Any, windows: Any) -> Any:
     """Return boxes, float32[batch, n, 4], as shares of windows, float32[batch, 4]."""
     begin = tf.concat([windows[:, :2]] * 2, axis=1)[:, tf.newaxis]
     length = tf.concat([windows[:, 2:] - windows[:, :2]] * 2, axis=1)[:, tf.newaxis]
     return (boxes - begin) / length
 
 
-def clipped(
+def clip_objects(
     moved: dict[str, Any], before: Any, size: tuple[Any, Any], min_visible: float, frames: Any
 ) -> dict[str, Any]:
-    """Return objects with their boxes clipped; those of which too little is left are cut away."""
+    """Return objects with clipped boxes; boxes of which too little is visible are cut away."""
     boxes = moved[BOXES]
     frames = tf.constant([_WHOLE]) if frames is None else frames
     top, left, bottom, right = tf.unstack(frames[:, tf.newaxis], axis=-1)
@@ -148,41 +144,42 @@ def clipped(
     pixels = part * tf.cast(tf.stack(size), tf.float32)
     is_left = tf.reduce_prod(part, -1) >= min_visible * tf.reduce_prod(whole, -1)
     is_left &= tf.reduce_all(pixels >= _LEAST_PIXELS, -1) & (before[BOXES][..., 0] >= 0)
-    return sorted_out({**moved, BOXES: inside}, is_left)
+    return keep_objects({**moved, BOXES: inside}, is_left)
 
 
-def sorted_out(labels: dict[str, Any], is_left: Any) -> dict[str, Any]:
-    """Return the objects that are left, bool[batch, n], in their order, and behind them nothing."""
+def keep_objects(labels: dict[str, Any], is_left: Any) -> dict[str, Any]:
+    """Return the objects that `is_left`, bool[batch, n], in their order, then padding rows."""
     number = tf.shape(is_left)[1]
-    places = tf.range(number)
-    order = tf.argsort(tf.where(is_left, places, places + number))
+    rows = tf.range(number)
+    order = tf.argsort(tf.where(is_left, rows, rows + number))
     is_left = tf.gather(is_left, order, batch_dims=1)
 
     def sort(name: str, values: Any) -> Any:
         values = tf.gather(values, order, batch_dims=1)
-        there = tf.reshape(
-            is_left, tf.concat([tf.shape(is_left), [1] * (values.shape.rank - 2)], 0)
-        )
-        return tf.where(there, values, tf.cast(_FILLS[name], values.dtype))
+        shape = tf.concat([tf.shape(is_left), [1] * (values.shape.rank - 2)], 0)
+        padding = tf.cast(_PADDING[name], values.dtype)
+        return tf.where(tf.reshape(is_left, shape), values, padding)
 
-    return {name: sort(name, one) if name in _FILLS else one for name, one in labels.items()}
+    return {
+        name: sort(name, value) if name in _PADDING else value for name, value in labels.items()
+    }
 
 
-def pick(values: Any, windows: Any, size: tuple[Any, Any], axis: int) -> Any:
-    """Return a window of masks by the nearest pixel centres.
+def resample_masks(values: Any, windows: Any, size: tuple[Any, Any], axis: int) -> Any:
+    """Return a window of masks by nearest pixel centres.
 
-    What is outside the image is 0 of the masks of objects, and of a mask of classes the highest
-    value of its type, which stands for no class.
+    Outside the image, masks of objects are 0, and a mask of classes has the highest value of its
+    dtype, which means "no class".
 
     Args:
         values: [batch, n, height, width] with `axis` 2, or [batch, height, width, 1] with 1.
-        windows: float32[batch, 4], as of `follow`.
+        windows: float32[batch, 4], as for `follow`.
         size: height and width of the results.
-        axis: that of the rows.
+        axis: axis of the rows.
 
     """
     insides = []
-    sides = tf.split(windows, 4, axis=1)  # of [:, i, newaxis] the optimizer of graphs makes [:, i]
+    sides = tf.split(windows, 4, axis=1)  # grappler would turn [:, i, newaxis] into [:, i]
     for i in (0, 1):
         length = tf.shape(values)[axis + i]
         pixels = tf.cast(length, tf.float32)
@@ -194,17 +191,5 @@ def pick(values: Any, windows: Any, size: tuple[Any, Any], axis: int) -> Any:
         values = tf.gather(values, at, axis=axis + i, batch_dims=1)
     inside = insides[0][:, :, tf.newaxis] & insides[1][:, tf.newaxis]
     inside = inside[:, tf.newaxis] if axis == 2 else inside[..., tf.newaxis]
-    return tf.where(inside, values, tf.cast(outside(values, axis), values.dtype))
-
-
-def outside(values: Any, axis: int) -> int:
-    """Return the value of masks where there is no image; `axis` as of `pick`."""
-    return 0 if axis == 2 else int(values.dtype.max)
-
-
-def _has_boxes(labels: Any) -> bool:
-    return isinstance(labels, dict) and BOXES in labels
-
-
-def _same(values: Any) -> Any:
-    return values
+    outside = 0 if axis == 2 else int(values.dtype.max)
+    return tf.where(inside, values, tf.cast(outside, values.dtype))

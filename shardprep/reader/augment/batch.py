@@ -1,8 +1,8 @@
-"""Rules of every op: a batch or one image in, the same dtype out, draws by place in the batch.
+"""What all ops share: a batch or one image in, the same dtype out, draws by position in the batch.
 
-Image `i` of a batch draws from (seed, i) alone, by Philox, whose integers are the same on every
-device, compiled by XLA or not: neither the size of the batch nor the machine changes them. (Its
-floats are not: XLA makes them of other bits.)
+Image `i` of a batch draws from (seed, i) alone, by Philox. Its integers are the same on every
+device, compiled by XLA or not, so neither the batch size nor the machine changes the result. (Its
+floats are not: XLA makes them from other bits.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def on_batch(change: Callable[[Any], Any], images: Any) -> Any:
     images = tf.convert_to_tensor(images)
     if images.shape.rank not in (3, 4) or images.shape[-1] != 3:
         raise DatasetError(
-            "augment", f"{images.shape} are no images", "give [batch, height, width, 3]"
+            "augment", f"images have the shape {images.shape}", "give [batch, height, width, 3]"
         )
     if images.dtype != tf.uint8 and not images.dtype.is_floating:
         raise DatasetError("augment", f"images are {images.dtype.name}", "give uint8 or floats")
@@ -32,7 +32,7 @@ def on_batch(change: Callable[[Any], Any], images: Any) -> Any:
 
 
 def draw(images: Any, seed: Any, num: int) -> list[Any]:
-    """Return `num` draws for each image, 0 to below 1, each float32[batch]."""
+    """Return `num` random numbers per image, each float32[batch], 0 to below 1."""
     bits = tf.random.stateless_uniform(
         (tf.shape(images)[0], num), as_seed(seed), None, None, tf.uint32, alg="philox"
     )
@@ -40,9 +40,9 @@ def draw(images: Any, seed: Any, num: int) -> list[Any]:
     return list(tf.unstack(drawn, axis=1))
 
 
-def fold_in(seed: Any, place: int) -> Any:
-    """Return the seed of the op at a place of a recipe."""
-    return tf.random.experimental.stateless_fold_in(as_seed(seed), place, alg="philox")
+def fold_in(seed: Any, position: int) -> Any:
+    """Return the seed of the op at a position of a recipe."""
+    return tf.random.experimental.stateless_fold_in(as_seed(seed), position, alg="philox")
 
 
 def as_seed(seed: Any) -> Any:
@@ -53,18 +53,18 @@ def as_seed(seed: Any) -> Any:
     return seed
 
 
-def between(low: Any, high: Any, drawn: Any) -> Any:
-    """Return the number so far from `low` to `high`."""
-    return low + (high - low) * drawn
+def between(low: Any, high: Any, share: Any) -> Any:
+    """Return the number at `share`, 0 to 1, of the way from `low` to `high`."""
+    return low + (high - low) * share
 
 
 def each(values: Any) -> Any:
-    """Shape a number for each image, [batch], so that it meets all its pixels."""
+    """Reshape [batch] to [batch, 1, 1, 1], to multiply all pixels of each image."""
     return values[:, tf.newaxis, tf.newaxis, tf.newaxis]
 
 
 def white(images: Any) -> float:
-    """Return the number that stands for white: 255 of uint8, 1 of floats."""
+    """Return the value of white: 255 for uint8, 1 for floats."""
     return _WHITE if images.dtype == tf.uint8 else 1.0
 
 

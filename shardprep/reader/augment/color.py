@@ -1,9 +1,10 @@
-"""Brightness, contrast, saturation and hue of an image are one 3 × 4 matrix for all its pixels.
+"""Brightness, contrast, saturation and hue as one 3 × 4 matrix for all pixels of an image.
 
-The four are those of Pillow's `ImageEnhance` (and torchvision's `ColorJitter`), hue apart, which
-turns the colours about the grey axis in YIQ, keeping luma: a linear stand-in for the rotation in
-HSV of `tf.image.adjust_hue`, after `adjust_hsv_in_yiq` of TensorFlow 1's `contrib.image`. So made,
-the four commute, and no order has to be drawn. Only the result is clipped, nothing between.
+Brightness, contrast and saturation are those of Pillow's `ImageEnhance` and torchvision's
+`ColorJitter`. Hue is a rotation around the grey axis in YIQ, which keeps luma: a linear
+approximation of the rotation in HSV of `tf.image.adjust_hue`, after `adjust_hsv_in_yiq` of
+TensorFlow 1's `contrib.image`. Linear changes commute, so their order needs no draw. Only the
+final result is clipped.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Strength = Annotated[float, number(0)]
 
 
 def _on_yiq(matrix: list[list[int]]) -> Any:
-    """Return the matrix that does to RGB what the given one does to YIQ."""
+    """Return a matrix for YIQ as one for RGB."""
     return (np.linalg.inv(_YIQ) @ np.array(matrix) @ _YIQ).astype(np.float32)
 
 
@@ -40,13 +41,13 @@ _TURNED = _on_yiq([[0, 0, 0], [0, 0, 1], [0, -1, 0]])
 @checked_fields("augment.Color")
 @dataclass(frozen=True, slots=True)
 class Color:
-    """Change brightness, contrast, saturation and hue, each image by factors of its own.
+    """Change brightness, contrast, saturation and hue of each image by random factors.
 
     Args:
-        brightness: 0.2 draws a factor from 0.8 to 1.2; 0 stands for black.
-        contrast: likewise; 0 stands for the grey of the image's mean.
-        saturation: likewise; 0 stands for the grey image.
-        hue: 0.05 turns by up to 0.05 of the circle, either way; at most 0.5.
+        brightness: 0.2 draws a factor from 0.8 to 1.2; the factor 0 gives black.
+        contrast: likewise; the factor 0 gives the mean grey of the image.
+        saturation: likewise; the factor 0 gives the grey image.
+        hue: 0.05 turns by up to 0.05 of the circle in either direction; at most 0.5.
 
     """
 
@@ -57,14 +58,14 @@ class Color:
 
     @as_written
     def __call__(self, images: Any, *, seed: Any) -> Any:
-        """Return the images, uint8, or floats of 0..1, in their dtype and range."""
+        """Return the images, uint8 or floats of 0 to 1, in their dtype and range."""
 
         def change(images: Any) -> Any:
             *drawn, turn = draw(images, seed, 4)
             strengths = (self.brightness, self.contrast, self.saturation)
             brightness, contrast, saturation = (
-                between(max(0.0, 1 - strength), 1 + strength, one) if strength else None
-                for strength, one in zip(strengths, drawn, strict=True)
+                between(max(0.0, 1 - strength), 1 + strength, share) if strength else None
+                for strength, share in zip(strengths, drawn, strict=True)
             )
             hue = between(-self.hue, self.hue, turn) if self.hue else None
             return adjust(images, brightness, contrast, saturation, hue)
@@ -76,11 +77,11 @@ def adjust(images: Any, brightness: Any, contrast: Any, saturation: Any, hue: An
     """Return the images with these changes, each a float32[batch], or None for no change.
 
     Args:
-        images: uint8, or floats of 0..1, [batch, height, width, 3].
-        brightness: the factor of all values.
-        contrast: the factor of the distance from the image's mean luma.
-        saturation: the factor of the distance from each pixel's luma.
-        hue: the part of the circle to turn by; as in `tf.image.adjust_hue`, red goes to green.
+        images: uint8, or floats of 0 to 1, [batch, height, width, 3].
+        brightness: factor of all values.
+        contrast: factor of the distance from the image's mean luma.
+        saturation: factor of the distance from each pixel's luma.
+        hue: share of the circle; positive turns red towards green, as in `tf.image.adjust_hue`.
 
     """
     pixels = tf.cast(images, tf.float32)
@@ -93,7 +94,7 @@ def adjust(images: Any, brightness: Any, contrast: Any, saturation: Any, hue: An
         chroma = _chroma(ones if saturation is None else saturation, zeros if hue is None else hue)
         changed = _product(each(factor)[..., 0] * (_GREY + chroma), pixels)
     if contrast is not None:
-        # One axis at a time: XLA on a CPU is twice as fast as with both.
+        # One axis at a time: XLA on a CPU is twice as fast as with both at once.
         mean = tf.reduce_mean(tf.reduce_mean(pixels, axis=1), axis=1)
         changed += each((brightness - factor) * tf.linalg.matvec(mean, _LUMA))
     return like(images, tf.clip_by_value(changed, 0.0, white(images)))
@@ -105,7 +106,7 @@ def _chroma(saturation: Any, hue: Any) -> Any:
 
 
 def _product(matrix: Any, pixels: Any) -> Any:
-    """Multiply by a matrix for each image; as a sum, which XLA fuses with what stands about it."""
+    """Multiply by a matrix for each image; XLA fuses a sum with the operations around it."""
     columns = tf.unstack(matrix[:, tf.newaxis, tf.newaxis], axis=-1)
     channels = tf.split(pixels, 3, axis=-1)
-    return tf.add_n([one * column for one, column in zip(channels, columns, strict=True)])
+    return tf.add_n([channel * column for channel, column in zip(channels, columns, strict=True)])

@@ -1,34 +1,33 @@
-"""A recipe is its ops in their order, each with a seed of its own place."""
+"""A recipe: ops in order, each with a seed made from its position. `Layer` runs it in a model."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import keras
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
 from shardprep.reader.arguments import checked_fields, checking
-from shardprep.reader.augment.augmented_annotations import Move, joined, parted
+from shardprep.reader.augment.augmented_annotations import Move, join_labels, split_labels
 from shardprep.reader.augment.batch import fold_in
 from shardprep.reader.augment.color import Color
-from shardprep.reader.augment.geometry import Flip, RandomResizedCrop
-from shardprep.reader.augment.letterbox import Mosaic
+from shardprep.reader.augment.geometry import Flip, QuarterTurn, RandomResizedCrop
+from shardprep.reader.augment.letterbox import Letterbox, Mosaic, Zoom
 from shardprep.reader.augment.mixup import CutMix, MixUp
 from shardprep.reader.validators import Count, Kind, Size
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 def _ops(value: Any) -> tuple[Callable[..., Any], ...]:
-    found = tuple(value)
-    if not all(map(callable, found)):
+    ops = tuple(value)
+    if not all(map(callable, ops)):
         raise TypeError
-    return found
+    return ops
 
 
 Ops = Annotated[Sequence[Callable[..., Any]], Kind(_ops, ("a list of ops",))]
@@ -40,13 +39,13 @@ class Compose:
     """Apply ops one after the other.
 
     An op of your own is a function `op(images, *, seed)`, or `op(images, labels, *, seed)` that
-    returns both; its seed is an int32[2] for `tf.random.stateless_…`.
+    returns both. Its seed is an int32[2] for `tf.random.stateless_…`.
 
     Args:
-        ops: flips, turns, crops, zooms, frames, colours, mixes, recipes.
-        jit_compile: let XLA compile each op, which takes half a second for each new shape of a
-            batch, and is then several times as fast. Images whose height and width are not known
-            beforehand are never compiled.
+        ops: ops of this package, your own functions, or other recipes.
+        jit_compile: compile each op with XLA. This takes half a second for each new batch shape
+            and makes the op several times as fast. Images of unknown height and width are not
+            compiled.
 
     """
 
@@ -54,7 +53,7 @@ class Compose:
     jit_compile: bool = True
 
     def __post_init__(self) -> None:
-        """Raise DatasetError where something is no op."""
+        """Raise DatasetError if an op has no parameter `seed`."""
         for op in self.ops:
             if "seed" not in _parameters(op):
                 raise DatasetError(
@@ -62,39 +61,39 @@ class Compose:
                 )
 
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
-        """Return the images, or images and labels where labels are given.
+        """Return the images; with labels, (images, labels).
 
         Args:
-            images: uint8, or floats of 0..1, [batch, height, width, 3] or [height, width, 3].
-            labels: as `reader.load` yields them, boxes as "rel_yxyx"; those that have a place in
-                the image follow its pixels, others are for mixing ops.
-            seed: a pair of integers; the same pair, the same result.
+            images: uint8, or floats of 0 to 1, [batch, height, width, 3] or [height, width, 3].
+            labels: as `reader.load` yields them, boxes as "rel_yxyx". Boxes and masks follow the
+                pixels; other labels are given to ops that mix images.
+            seed: a pair of integers; the same pair gives the same result.
 
         """
         images = tf.convert_to_tensor(images)
-        for place, op in enumerate(self.ops):
+        for position, op in enumerate(self.ops):
             known = images.shape[-3:].is_fully_defined()
             compiled = self.jit_compile and known and not isinstance(op, Compose)
             run = _compiled(op) if compiled else op
+            own = fold_in(seed, position)
             given, others = _given(op, labels)
             if given and compiled and isinstance(op, Move):
-                before, own = images, fold_in(seed, place)
-                images = run(images, seed=own)
-                labels = joined(_following(op)(before, *given, seed=own), others)
+                before, images = images, run(images, seed=own)
+                labels = join_labels(_labels_only(op)(before, *given, seed=own), others)
             elif given:
-                images, changed = run(images, *given, seed=fold_in(seed, place))
-                labels = joined(changed, others)
+                images, changed = run(images, *given, seed=own)
+                labels = join_labels(changed, others)
             else:
-                images = run(images, seed=fold_in(seed, place))
+                images = run(images, seed=own)
         return images if labels is None else (images, labels)
 
 
 @checking("augment.classic")
 def classic(size: Size, num_classes: Count | None = None) -> Compose:
-    """Return the recipe to begin with: crop, flip, colour; with `num_classes` also mixing.
+    """Return the usual recipe: crop, flip and colour; with `num_classes`, MixUp and CutMix as well.
 
-    Half of the images are blended (`MixUp`), half get a box of another (`CutMix`), some both, some
-    neither; labels are then float32[batch, num_classes].
+    With mixing, half of the images are blended and half get a box of another one, independently;
+    labels become float32[batch, num_classes].
     """
     ops: list[Callable[..., Any]] = [
         RandomResizedCrop(size, scale=(0.35, 1.0)),
@@ -107,34 +106,31 @@ def classic(size: Size, num_classes: Count | None = None) -> Compose:
 
 
 def _given(op: Callable[..., Any], labels: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the labels that an op is called with, none or one, and those that it is not by name.
+    """Return the labels to call an op with, none or one, and the labels that it is not given.
 
-    What moves pixels is not given texts and numbers: XLA compiles no texts.
+    Ops that move pixels get only boxes and masks: XLA does not compile strings.
     """
     if isinstance(op, Move) and not isinstance(op, Mosaic):
-        follows, others = (None, {}) if labels is None else parted(labels)
-        return (() if follows is None else (follows,)), others
-    return ((labels,) if _takes_labels(op, labels) else ()), {}
-
-
-def _takes_labels(op: Callable[..., Any], labels: Any) -> bool:
-    """Tell whether an op is called with labels: it mixes them, and can it do without, there are."""
+        spatial, others = (None, {}) if labels is None else split_labels(labels)
+        return (() if spatial is None else (spatial,)), others
     parameter = _parameters(op).get("labels")
-    return parameter is not None and (parameter.default is parameter.empty or labels is not None)
+    # A required parameter is passed even without labels: the op then says what is missing.
+    wants = parameter is not None and (parameter.default is parameter.empty or labels is not None)
+    return ((labels,) if wants else ()), {}
 
 
 def _parameters(op: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(op).parameters
-    except (TypeError, ValueError):  # no function, or one that is written in C
+    except (TypeError, ValueError):  # a function written in C, for example
         return {}
 
 
 @functools.cache
-def _following(op: Move) -> Any:
-    """Return the op as a program that gives labels alone; of the images it takes but the shape.
+def _labels_only(op: Move) -> Any:
+    """Return the op as a separate graph that returns labels; of the images it uses the shape only.
 
-    Batches differ in their number of boxes, and XLA would compile all anew for each.
+    The number of boxes differs by batch, and XLA would compile the whole op for each number.
     """
 
     def run(images: Any, labels: Any, seed: Any) -> Any:
@@ -145,13 +141,115 @@ def _following(op: Move) -> Any:
 
 @functools.cache
 def _compiled(op: Callable[..., Any]) -> Any:
-    """Return the op as a program of its own.
+    """Return the op as a separate program.
 
-    In one program for all of them, XLA on a CPU would compute a pixel of the crop again for each
-    of the nine products of its colours.
+    In one program for all ops, XLA on a CPU would compute each pixel of the crop nine times for the
+    nine products of `Color`.
     """
 
     def run(*arguments: Any, seed: Any) -> Any:
         return op(*arguments, seed=seed)
 
     return tf.function(run, jit_compile=True, autograph=False)
+
+
+_OPS: dict[str, Any] = {
+    op.__name__: op
+    for op in (
+        Flip, QuarterTurn, RandomResizedCrop, Zoom, Letterbox, Mosaic, Color, MixUp, CutMix,
+        Compose,
+    )
+}  # fmt: skip
+"""Ops that a saved model can name."""
+
+
+@keras.saving.register_keras_serializable(package="shardprep")
+class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
+    """A recipe as the first layer of a Keras model: images stay uint8 until the accelerator.
+
+    It runs in training only. In inference it only resizes images to the size of the recipe's crop
+    or letterbox. Import `shardprep.reader.augment` before you load a saved model.
+
+    Args:
+        recipe: an op of this package, or a `Compose`.
+        seed: seed of a `keras.random.SeedGenerator`; None draws one.
+        kwargs: options of `keras.layers.Layer`.
+
+    Raises:
+        DatasetError: Keras does not run on TensorFlow, or the recipe contains a function of your
+            own, which a saved model could not name.
+
+    """
+
+    def __init__(self, recipe: Any, seed: int | None = None, **kwargs: Any) -> None:
+        if keras.backend.backend() != "tensorflow":
+            raise DatasetError(
+                "augment.Layer",
+                f"Keras runs on {keras.backend.backend()}, but the ops need TensorFlow",
+                "use reader.load(augment=…)",
+            )
+        super().__init__(autocast=False, **kwargs)
+        recipe = _from_config(recipe) if isinstance(recipe, dict) else recipe
+        self.recipe = recipe if isinstance(recipe, Compose) else Compose((recipe,))
+        _to_config(self.recipe)
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def call(self, images: Any, labels: Any = None, training: bool | None = None) -> Any:  # noqa: FBT001 - so Keras calls it
+        """Return the images; with labels, (images, labels)."""
+        if training:
+            given = (images,) if labels is None else (images, labels)
+            seed = tf.cast(self.seed_generator.next(), tf.int32)
+            try:
+                return self.recipe(*given, seed=seed)
+            except DatasetError as error:  # Keras would show only its first argument
+                raise ValueError(str(error)) from error
+        resizing = _last_resizing(self.recipe)
+        if resizing is not None and tuple(images.shape[-3:-1]) != resizing.size:
+            return _Whole(resizing)(images, labels, seed=None)
+        return images if labels is None else (images, labels)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments of an equal layer."""
+        return {**super().get_config(), "recipe": _to_config(self.recipe), "seed": self.seed}
+
+
+def _to_config(op: Any) -> dict[str, Any]:
+    """Return an op of this package as values of JSON."""
+    if _OPS.get(type(op).__name__) is not type(op):
+        raise DatasetError(
+            "augment.Layer", f"{op!r} cannot be saved with a model", "give ops of reader.augment"
+        )
+    values = {field.name: getattr(op, field.name) for field in dataclasses.fields(op)}
+    if isinstance(op, Compose):
+        values["ops"] = [_to_config(part) for part in op.ops]
+    return {"op": type(op).__name__, **values}
+
+
+def _from_config(config: dict[str, Any]) -> Any:
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
+    }
+    op = _OPS[values.pop("op")]
+    if op is Compose:
+        values["ops"] = tuple(_from_config(part) for part in values["ops"])
+    return op(**values)
+
+
+def _last_resizing(recipe: Any) -> Any:
+    """Return the last op that sets the size of images, or None."""
+    if isinstance(recipe, Compose):
+        return next(filter(None, map(_last_resizing, reversed(recipe.ops))), None)
+    return recipe if isinstance(recipe, (RandomResizedCrop, Letterbox)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole(Move):
+    """A crop or letterbox in inference: it shows the whole image."""
+
+    op: Any
+
+    def _moved(self, images: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
+        del seed
+        whole: tuple[Any, Any] = self.op.whole(images, labels)
+        return whole

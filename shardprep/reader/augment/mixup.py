@@ -1,4 +1,4 @@
-"""Each image is mixed with the one before it in the batch, and its label by the same share."""
+"""MixUp and CutMix: mix each image, and its label, with the previous one of the batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from shardprep.errors import DatasetError
 from shardprep.reader.arguments import checked_fields
-from shardprep.reader.augment.augmented_annotations import parted
+from shardprep.reader.augment.augmented_annotations import split_labels
 from shardprep.reader.augment.batch import draw, each, like, on_batch
 from shardprep.reader.tf.python_calls import as_written
 from shardprep.reader.validators import Count, Share, number
@@ -22,23 +22,21 @@ Alpha = Annotated[float, number(0.01, 100)]
 
 @dataclass(frozen=True, slots=True)
 class _Mix:
-    """An op that mixes images of a batch, each with probability."""
-
     alpha: Alpha
     num_classes: Count | None = None
     probability: Share = 1.0
 
     def _pairs(self, images: Any, labels: Any) -> tuple[Any, Any]:
-        """Return the images of a batch, and their labels as numbers that can be mixed."""
+        """Return the images, and their labels as numbers that can be mixed."""
         where = f"augment.{type(self).__name__}"
         images = on_batch(lambda batch: batch, images)
         if images.shape.rank == 3:
-            raise DatasetError(where, "one image has no neighbour", "give load a batch_size")
+            raise DatasetError(where, "a single image has no neighbour", "give load a batch_size")
         if labels is None:
             raise DatasetError(where, "there are no labels to mix", "leave it out of the recipe")
-        if parted(labels)[0] is not None or isinstance(labels, dict):
+        if split_labels(labels)[0] is not None or isinstance(labels, dict):
             raise DatasetError(
-                where, "boxes and masks cannot be mixed", "leave it out, augment.Mosaic joins them"
+                where, "boxes and masks cannot be mixed", "use augment.Mosaic, which joins them"
             )
         labels = tf.convert_to_tensor(labels)
         if labels.dtype.is_integer and labels.shape.rank == 1:
@@ -50,7 +48,7 @@ class _Mix:
         return images, tf.cast(labels, tf.float32)
 
     def _share(self, drawn: Any, chance: Any) -> Any:
-        """Return the share λ that each image keeps, float32[batch]; 1 where it is left alone."""
+        """Return the share λ of each image itself, float32[batch]; 1 if it is not mixed."""
         return tf.where(chance < self.probability, beta(drawn, self.alpha), 1.0)
 
 
@@ -59,13 +57,13 @@ class _Mix:
 class MixUp(_Mix):
     """Blend images with their neighbours (Zhang and others, 2018).
 
-    An image keeps a share λ drawn from Beta(alpha, alpha), which is 1 for those left alone. Labels
-    become λ of their own and 1 − λ of the neighbour's, so they come out as float32.
+    The result is λ of the image and 1 − λ of its neighbour, with λ from Beta(alpha, alpha), or 1
+    for images that are not blended. Labels are mixed alike and become float32.
 
     Args:
-        alpha: above 0; small ones mostly leave one of the two images, 1 makes all shares alike.
-        num_classes: needed for labels of class indices, which become one-hot; −1 becomes zeros.
-        probability: that an image is blended.
+        alpha: with a small value, one of the two images dominates; with 1, λ is uniform.
+        num_classes: needed if labels are class indices, which become one-hot; −1 becomes zeros.
+        probability: probability that an image is blended.
 
     """
 
@@ -85,13 +83,13 @@ class MixUp(_Mix):
 class CutMix(_Mix):
     """Paste a box of the neighbour over each image (Yun and others, 2019).
 
-    The box has a share 1 − λ of the image, λ drawn from Beta(alpha, alpha), and its centre lies
-    anywhere, so that a part may fall outside. Labels are mixed by the pixels that are left.
+    The box covers a share 1 − λ of the image, with λ from Beta(alpha, alpha). Its centre is
+    uniform in the image, so part of the box may be outside. Labels are mixed by visible pixels.
 
     Args:
-        alpha: above 0; 1 makes all shares alike.
-        num_classes: needed for labels of class indices, which become one-hot; −1 becomes zeros.
-        probability: that an image gets a box.
+        alpha: with 1, λ is uniform.
+        num_classes: needed if labels are class indices, which become one-hot; −1 becomes zeros.
+        probability: probability that an image gets a box.
 
     """
 
@@ -112,17 +110,17 @@ class CutMix(_Mix):
 
 
 def beta(drawn: Any, alpha: float) -> Any:
-    """Turn even draws of 0..1 into draws of Beta(alpha, alpha), by its quantiles in a table.
+    """Turn uniform draws of 0 to 1 into draws of Beta(alpha, alpha), by a table of quantiles.
 
-    TensorFlow's own way, by two draws of `stateless_gamma`, is none that XLA compiles, and how
-    many numbers it takes depends on what it draws.
+    XLA does not compile the usual way, two draws of `stateless_gamma`, which also takes a varying
+    number of random bits.
     """
     table = tf.constant(_quantiles(alpha), tf.float32)
-    place = tf.minimum(drawn, 1.0 - drawn) * (2 * (_NUM_QUANTILES - 1))
-    below = tf.minimum(tf.floor(place), _NUM_QUANTILES - 2.0)
+    position = tf.minimum(drawn, 1.0 - drawn) * (2 * (_NUM_QUANTILES - 1))
+    below = tf.minimum(tf.floor(position), _NUM_QUANTILES - 2.0)
     index = tf.cast(below, tf.int32)
     low, high = tf.gather(table, index), tf.gather(table, index + 1)
-    half = (low + (high - low) * (place - below)) ** (1 / min(alpha, 1.0))
+    half = (low + (high - low) * (position - below)) ** (1 / min(alpha, 1.0))
     return tf.where(drawn < 0.5, half, 1.0 - half)
 
 
@@ -130,8 +128,9 @@ def beta(drawn: Any, alpha: float) -> Any:
 def _quantiles(alpha: float) -> Any:
     """Return the quantiles of Beta(alpha, alpha) from 0 to 0.5, to the power of min(alpha, 1).
 
-    Below 1 the density has a pole at 0. In s = x^alpha it has none, ∫ x^(alpha−1) (1−x)^(alpha−1)
-    dx being ∫ (1−x)^(alpha−1) ds / alpha, so that sums over even steps of s will do.
+    For alpha below 1 the density has a pole at 0. Substituting s = x^alpha removes it:
+    ∫ x^(alpha−1) (1−x)^(alpha−1) dx = ∫ (1−x)^(alpha−1) ds / alpha. So the sum over even steps of s
+    is accurate.
     """
     power = min(alpha, 1.0)
     steps = np.linspace(0.0, 0.5**power, 1 << 16)
@@ -142,12 +141,12 @@ def _quantiles(alpha: float) -> Any:
 
 
 def _span(length: Any, side: Any, center: Any) -> Any:
-    """Return bool[batch, length]: a stretch of that share of the length, about a drawn centre."""
+    """Return bool[batch, length]: true for a share `side` of the length around a centre."""
     pixels = tf.cast(length, tf.float32)
     half = tf.floor(tf.floor(pixels * side) / 2.0)[:, tf.newaxis]
     middle = tf.floor(center * pixels)[:, tf.newaxis]
-    place = tf.range(pixels)
-    return (place >= middle - half) & (place < middle + half)
+    at = tf.range(pixels)
+    return (at >= middle - half) & (at < middle + half)
 
 
 def _blend(values: Any, share: Any) -> Any:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
-    from shardprep.reader.select.bucketing import BucketOrder
-    from shardprep.reader.select.weights import Draws
+    from shardprep.reader.selection.bucketing import BucketOrder
+    from shardprep.reader.selection.weights import Draws
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -16,8 +16,8 @@ from shardprep.reader.order.order import make_order, usual_block_length
 from shardprep.reader.records.positions import Places
 from shardprep.reader.records.records import open_records
 from shardprep.reader.records.remote import open_remote
-from shardprep.reader.select.selection import numbers_of
-from shardprep.reader.select.splits import part_range
+from shardprep.reader.selection.selection import numbers_of
+from shardprep.reader.selection.splits import part_range
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from shardprep.reader.order.order import Order
     from shardprep.reader.records.records import Records
     from shardprep.reader.records.remote import RemoteShards
-    from shardprep.reader.select.splits import AnySplit
-    from shardprep.reader.select.weights import Draws
+    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.weights import Draws
     from shardprep.reader.tf.cache.memory import DecodedRows
 
 
@@ -147,8 +147,8 @@ def open_request(request: Request) -> Subset:
         staging_bytes=config.staging_bytes,
     )
     if is_drawn:
-        from shardprep.reader.select.item_rows import Items  # and pyarrow
-        from shardprep.reader.select.weights import draws_of
+        from shardprep.reader.selection.item_rows import Items  # and pyarrow
+        from shardprep.reader.selection.weights import draws_of
 
         items = Items(subset.path, subset.manifest, subset.schema)
         draws = draws_of("reader", request.weights, subset.records, items, config.shard_of)

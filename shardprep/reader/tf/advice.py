@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.dataset.schema import LABEL, LABELS, TARGET, TEXT
 from shardprep.reader.config import warn
-from shardprep.reader.select.selection import Selection
+from shardprep.reader.selection.selection import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

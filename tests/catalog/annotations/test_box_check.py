@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from shardprep.catalog.objects.formats import box_format
 from shardprep.errors import SourceError
-from tests.catalog.annotations.test_mask_files import catalog
+from tests.catalog.builders import catalog
 from tests.support.builders import png
 
 if TYPE_CHECKING:

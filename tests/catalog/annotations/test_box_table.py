@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from shardprep.errors import RecipeError, SourceError
-from tests.support.annotated_sources import source
+from tests.support.annotated import source
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.annotated_sources import Source
+    from tests.support.annotated import Source
 
 BOX = (2.0, 3.0, 12.0, 8.0)
 

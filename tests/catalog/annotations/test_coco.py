@@ -12,7 +12,7 @@ import pytest
 
 from shardprep.errors import SourceError
 from shardprep.image.annotation_types import Counts, Polygons
-from tests.support.annotated_sources import opened, source
+from tests.support.annotated import opened, source
 from tests.support.builders import SHARED_DATA
 
 if TYPE_CHECKING:
@@ -305,8 +305,8 @@ def test_a_document_on_disk(tmp_path: Path) -> None:
 def test_a_million_boxes_of_one_image_take_little_memory() -> None:
     code = """
 import resource
-from shardprep.catalog.annotations.coco import read_coco
-from shardprep.catalog.lookup import KeyIndex
+from shardprep.catalog.objects.formats.coco import read_coco
+from shardprep.catalog.tables.row_matching import KeyIndex
 one = b'{"image_id": 1, "category_id": 1, "bbox": [1.5, 2.5, 3.5, 4.5]},'
 data = b'{"images": [{"id": 1, "file_name": "1.png"}], "annotations": [' + one * 1_000_000
 data = data[:-1] + b'], "categories": [{"id": 1, "name": "a"}]}'

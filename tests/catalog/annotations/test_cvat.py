@@ -15,8 +15,8 @@ from shardprep.errors import SourceError
 from shardprep.image.annotation_types import Runs
 from shardprep.image.rasterize import outline_mask
 from shardprep.reader import Dataset
-from tests.catalog.annotations.test_recognise import survey
-from tests.support.annotated_sources import PIXELS, source
+from tests.catalog.builders import survey
+from tests.support.annotated import PIXELS, source
 from tests.support.builders import Quiet, build, write, zip_bytes
 from tests.support.examples import examples
 

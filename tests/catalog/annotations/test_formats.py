@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from shardprep.catalog.objects.known_formats import FORMATS, box_files, parse_boxes
 from shardprep.errors import RecipeError, SourceError
-from tests.support.annotated_sources import PIXELS, opened, source
+from tests.support.annotated import PIXELS, opened, source
 from tests.support.builders import SHARED_DATA, write_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.annotated_sources import Rows
+    from tests.support.annotated import Rows
 
 WIDTH, HEIGHT = 40, 30
 Sets = dict[str, "Rows"]

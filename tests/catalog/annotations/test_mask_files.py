@@ -18,29 +18,13 @@ from shardprep.image.annotation_types import IGNORE
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.members import Member
-from tests.support.builders import SHARED_DATA, encoded, jpeg, write, write_folder
+from tests.catalog.builders import catalog, grey
+from tests.support.builders import SHARED_DATA, encoded, jpeg, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.catalog.catalog import Catalog
-
-
-def grey(*values: int, form: str = "PNG", mode: str = "L", **options: Any) -> bytes:
-    """Return a mask whose pixels have these values, a column each."""
-    dtype = np.uint16 if mode == "I;16" else np.uint8
-    image = Image.fromarray(np.tile(np.array(values, dtype), (8, 1)))
-    if mode == "P":
-        image = image.convert("L")
-        image.putpalette(list(range(256)) * 3)
-    return encoded(image, form, **options)
-
-
-def catalog(folder: Path, members: dict[str, bytes], **keys: Any) -> Catalog:
-    """Return the catalog of a folder of the members."""
-    source = write_folder(folder / "source", members)
-    recipe = make_recipe({"source": str(source), **keys}, "test")
-    return make_catalog(recipe, folder / "work", lambda _: None)
 
 
 def masks_of(made: Catalog) -> dict[str, list[str]]:
@@ -158,7 +142,7 @@ def test_masks_leave_the_catalog_before_labels_are_guessed(tmp_path: Path) -> No
 def test_instances_have_boxes_and_no_background(tmp_path: Path) -> None:
     members = {"7/images/7.png": jpeg(8, 8), "7/masks/a.png": grey(0, 255)}
     members |= {"7/masks/b.png": grey(255, 0)}
-    options = {"masks": "{id}/masks/*.png", "instances": True, "classes": "nucleus"}
+    options: dict[str, Any] = {"masks": "{id}/masks/*.png", "instances": True, "classes": "nucleus"}
     made = catalog(tmp_path, members, **options)
     facts = made.annotations
     assert facts is not None

@@ -15,8 +15,7 @@ from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.errors import RecipeError, SourceError
 from shardprep.image.annotation_types import Segment
 from shardprep.reader import Dataset
-from tests.catalog.annotations.test_mask_files import catalog
-from tests.catalog.annotations.test_recognise import survey
+from tests.catalog.builders import catalog, survey
 from tests.support.builders import build, encoded, jpeg, write, zip_bytes
 
 if TYPE_CHECKING:

@@ -12,37 +12,11 @@ from shardprep.catalog.init.survey import recipe_text, survey_source
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan.source_plan import make_plan
-from tests.catalog.annotations.test_mask_files import catalog, grey
+from tests.catalog.builders import VOC, catalog, detection, grey, segmentation, survey
 from tests.support.builders import SHARED_DATA, Quiet, jpeg, png, write_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from shardprep.catalog.init.survey import Survey
-
-VOC = (
-    b"<annotation><filename>x.jpg</filename><size><width>64</width><height>48</height></size>"
-    b"<object><name>cat</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax>"
-    b"</bndbox></object></annotation>"
-)
-
-
-def detection(number: int = 6) -> dict[str, bytes]:
-    """Return images with a box each."""
-    members = {f"images/{i}.jpg": jpeg(48, 64, seed=i) for i in range(number)}
-    return members | {f"annotations/{i}.xml": VOC for i in range(number)}
-
-
-def segmentation(number: int = 6, folder: str = "masks", name: str = "{}.png") -> dict[str, bytes]:
-    """Return images with a mask each."""
-    members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(number)}
-    return members | {f"{folder}/{name.format(i)}": grey(0, 255) for i in range(number)}
-
-
-def survey(folder: Path, members: dict[str, bytes]) -> Survey:
-    """Return the survey of a folder of the members."""
-    source = write_folder(folder / "source", members)
-    return survey_source(source, folder / "work", lambda _: None)
 
 
 def test_boxes_are_taken_unasked_where_nothing_else_labels_the_images(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardprep.catalog.objects.formats.rle_table import RunRule, parse_run_rule, tell_order
 from shardprep.errors import RecipeError, SourceError
 from shardprep.image.annotation_types import Runs
-from tests.catalog.annotations.test_mask_files import catalog
+from tests.catalog.builders import catalog
 from tests.support.builders import jpeg
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from shardprep import inspect, repack
 from shardprep.reader import Dataset
-from tests.catalog.annotations.test_mask_files import catalog
+from tests.catalog.builders import catalog
 from tests.support.builders import build, png, write_folder
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from shardprep.errors import SourceError
 from shardprep.image.annotation_types import Polygons
-from tests.support.annotated_sources import source
+from tests.support.annotated import source
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ import pytest
 from shardprep import inspect, repack, report
 from shardprep.dataset.stats.annotation_counts import Unmatched
 from shardprep.errors import BuildError, SourceError
-from tests.catalog.annotations.test_mask_files import catalog
+from tests.catalog.builders import catalog
 from tests.support.builders import build, png, write_folder
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import pytest
 
 from shardprep.catalog.objects.formats.voc_file import NotVocError, VocError, VocFile, parse_voc
 from shardprep.errors import SourceError
-from tests.support.annotated_sources import opened, source
+from tests.catalog.builders import thing, xml
+from tests.support.annotated import opened, source
 from tests.support.builders import SHARED_DATA
 
 if TYPE_CHECKING:
@@ -23,17 +24,6 @@ if TYPE_CHECKING:
 
 BCCD = SHARED_DATA / "bccd.zip"
 needs_bccd = pytest.mark.skipif(not BCCD.exists(), reason="real data are not here")
-
-
-def thing(name: str, *sides: object, order: str = "xmin ymin xmax ymax", more: str = "") -> str:
-    tags = "".join(f"<{t}>{v}</{t}>" for t, v in zip(order.split(), sides, strict=True))
-    return f"<object><name>{name}</name>{more}<bndbox>{tags}</bndbox></object>"
-
-
-def xml(*things: str, filename: str = "x.jpg", size: str = "30 40") -> str:
-    height, width = size.split()
-    sides = f"<size><width>{width}</width><height>{height}</height></size>"
-    return f"<annotation><filename>{filename}</filename>{sides}{''.join(things)}</annotation>"
 
 
 @needs_bccd
@@ -342,7 +332,7 @@ def test_a_file_says_the_same_whether_it_is_parsed_or_not() -> None:
 def test_the_worst_files_that_are_read_take_little_memory() -> None:
     code = """
 import resource, sys
-from shardprep.catalog.annotations.voc_file import VocError, parse_voc
+from shardprep.catalog.objects.formats.voc_file import VocError, parse_voc
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for part, number in (
     ("<a/>", 990_000), ("<a>\\n</a>", 330_000), ("<a b=''/>", 190_000), ("\\u0103\\n", 990_000),

@@ -18,7 +18,7 @@ from shardprep.catalog.objects.masks.mask_values import given_values
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError
 from shardprep.image.annotation_types import Polygons
-from tests.support.annotated_sources import opened, source
+from tests.support.annotated import opened, source
 from tests.support.builders import SHARED_DATA
 
 if TYPE_CHECKING:

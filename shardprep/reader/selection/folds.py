@@ -1,0 +1,289 @@
+"""`reader.folds`: a split in equal parts for cross-validation; classes shared out, groups whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardprep.dataset.schema import LABEL
+from shardprep.errors import DatasetError
+from shardprep.reader.arguments import checking, shown
+from shardprep.reader.order.order import key_of, random_numbers
+from shardprep.reader.selection.classes import OBJECT_CLASSES, ClassColumn, class_pairs
+from shardprep.reader.selection.item_rows import Items
+from shardprep.reader.selection.selection import numbers_of, rising
+from shardprep.reader.selection.splits import AnySplit
+from shardprep.reader.validators import Kind, Location, Seed, whole
+
+if TYPE_CHECKING:
+    from shardprep.reader.order.order import Ints
+    from shardprep.reader.selection.item_rows import ItemRows
+    from shardprep.reader.selection.selection import Selection
+
+_WHERE = "reader.folds"
+_GROUP, _ORIGINAL = "group", "original_sha256"
+
+
+def _group(value: Any) -> Any:
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
+        raise TypeError
+    return value
+
+
+Folds = Annotated[int, whole(2)]
+Groups = Annotated[Any, Kind(_group, ("True", "False", "a list with the group of each record"))]
+
+
+@checking(_WHERE)
+def folds(
+    path: Location,
+    k: Folds,
+    *,
+    split: AnySplit = "train",
+    seed: Seed = 0,
+    by: str | None = LABEL,
+    group: Groups = True,
+) -> list[tuple[Selection, Selection]]:
+    """Return `k` pairs (train, validation): each record is in the validation of one of them.
+
+    The records of each class are shared out evenly, to the record where no group prevents it; so
+    is the number of records. Where records have several classes or objects of several, each counts
+    for all of its classes, and these are shared out from the rarest to the most frequent one, as
+    evenly as the classes before them allow. The same arguments give the same folds on any machine.
+    Nothing but the item table is read. A train part is shuffled by default, a validation part is
+    not.
+
+    Args:
+        path: as of `reader.load`.
+        k: number of folds, from 2 on.
+        split: as of `reader.load`; "train+validation" folds both.
+        seed: any whole number.
+        by: "label", the classes of the images, else of their objects; or a column of
+            `items.parquet` whose values are shared out evenly, of "labels" the combinations of
+            classes, of "object_labels" each class of the objects. None: at random.
+        group: True keeps the images of one group of the build (`--group`) in one fold, and those
+            made of equal files. False parts them as well. A list keeps records with equal values
+            together, one for each item of `reader.Dataset(path, split)`, in its order. None is a
+            group of its own. A record that the split has twice joins its two groups.
+
+    Raises:
+        DatasetError: there is no such dataset, split or column, or fewer groups than folds.
+
+    """
+    items = Items.at(path)
+    asked = [] if by is None else [by]
+    column = ClassColumn.of(items.schema)
+    if by == LABEL and column is None:
+        what = "by='label', and its images and objects have no classes"
+        raise DatasetError(items.where, what, "use by=None or a column")
+    rows = items.rows(split, [*asked, *((_GROUP, _ORIGINAL) if group is True else ())])
+    num_records = len(rows.numbers)
+    groups = _groups(rows, split, group)
+    num_groups = len(rising(groups))
+    if num_groups < k:
+        what = f"k={k} of {num_groups:,} groups, {num_records:,} records"
+        raise DatasetError(_WHERE, what, "use fewer folds")
+    key = key_of(seed)
+    several = column.name if by == LABEL and column is not None and column.is_list else None
+    if several or by == OBJECT_CLASSES:
+        pairs = class_pairs(rows.table[several or OBJECT_CLASSES])
+        fold_of = shared_out_several(pairs, groups, k, key)
+    else:
+        classes = np.zeros(num_records, np.int64) if by is None else _codes(rows.table, by)
+        fold_of = shared_out(classes, groups, k, key)
+    every = rows.selection()
+    return [
+        (
+            every.at(fold_of != fold, f"training {fold + 1} of {k}: {rows.split}"),
+            every.at(fold_of == fold, f"validation {fold + 1} of {k}: {rows.split}"),
+        )
+        for fold in range(k)
+    ]
+
+
+def shared_out(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
+    """Return the fold of each record, int64[records], 0 to k − 1.
+
+    The largest groups come first, each to the fold in which its classes are rarest so far; single
+    records then fill what lacks, class by class.
+
+    Args:
+        classes: int64[records], number of the class of each, from 0.
+        groups: likewise of its group.
+        k: number of folds.
+        key: decides between what is otherwise equal.
+
+    """
+    random = random_numbers(key, 0, len(classes))
+    number_of = np.bincount(classes)
+    counts = np.zeros((k, len(number_of)))
+    group_of, size_of = np.unique(groups, return_inverse=True, return_counts=True)[1:]
+    fold_of_group = np.full(len(size_of), -1)
+    pairs, pair_counts = np.unique(group_of * len(number_of) + classes, return_counts=True)
+    bounds = np.searchsorted(pairs, np.arange(len(size_of) + 1) * len(number_of))
+    pair_classes = pairs % len(number_of)
+    first = np.unique(group_of, return_index=True)[1]
+    several = np.flatnonzero(size_of > 1)
+    several = several[np.lexsort((random[first[several]], -size_of[several]))]
+    cost = pair_counts / number_of[pair_classes] ** 2.0
+    sizes = np.zeros(k)
+    tie = np.argsort(random_numbers(key, len(classes), len(classes) + k)) * 1e-9
+    for group in several.tolist():
+        found = slice(bounds[group], bounds[group + 1])
+        own, size = pair_classes[found], size_of[group]
+        filled = counts[:, own] @ cost[found] + sizes * (size / len(classes) ** 2)
+        fold = int(np.argmin(filled + tie / len(classes)))
+        fold_of_group[group] = fold
+        counts[fold, own] += pair_counts[found]
+        sizes[fold] += size
+    singles = np.flatnonzero(size_of[group_of] == 1)
+    singles = singles[np.lexsort((random[singles], classes[singles]))]
+    fold_of = fold_of_group[group_of]
+    begin = 0
+    for number, count in enumerate(np.bincount(classes[singles], minlength=len(number_of))):
+        if not count:
+            continue
+        added = _levelled(counts[:, number], int(count), sizes + tie)
+        fold_of[singles[begin : begin + count]] = np.repeat(np.arange(k), added)
+        sizes += added
+        begin += count
+    return fold_of
+
+
+def shared_out_several(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
+    """Return the fold of each record, as `shared_out`, where a record may have several classes.
+
+    The largest groups come first, each to the fold in which its classes are rarest so far. Then
+    comes the class with the fewest single records left: each goes to the fold with the fewest
+    records of that class, then to that with the fewest of its other classes (after Sechidis and
+    others, On the stratification of multi-label data, 2011).
+
+    Args:
+        pairs: int64[pairs, 2], place of a record and one of its classes.
+        groups: int64[records], number of the group of each.
+        k: number of folds.
+        key: decides between what is otherwise equal.
+
+    """
+    group_of, size_of = np.unique(groups, return_inverse=True, return_counts=True)[1:]
+    num_groups, num_classes = len(size_of), int(pairs[:, 1].max(initial=-1)) + 2
+    # What has no class gets one of its own, the last.
+    alone = np.setdiff1d(np.arange(num_groups), group_of[pairs[:, 0]])
+    members = np.append(
+        group_of[pairs[:, 0]] * num_classes + pairs[:, 1], alone * num_classes + num_classes - 1
+    )
+    found, number = np.unique(members, return_counts=True)
+    group, label = np.divmod(found, num_classes)
+    bounds = np.searchsorted(group, np.arange(num_groups + 1))
+    total = np.bincount(label, number, minlength=num_classes)
+    cost = number / total[label] ** 2
+    counts, sizes = np.zeros((k, num_classes)), np.zeros(k)
+    random = random_numbers(key, 0, num_groups)
+    tie = random_numbers(key, num_groups, num_groups + k)
+    fold_of_group = np.full(num_groups, -1)
+
+    def place(one: int, first: Any) -> None:
+        own = slice(bounds[one], bounds[one + 1])
+        filled = counts[:, label[own]] @ cost[own] + sizes * (size_of[one] / len(groups) ** 2)
+        fold = fold_of_group[one] = np.lexsort((tie, filled, first))[0]
+        counts[fold, label[own]] += number[own]
+        sizes[fold] += size_of[one]
+
+    several = np.flatnonzero(size_of > 1)
+    for one in several[np.lexsort((random[several], -size_of[several]))].tolist():
+        place(one, np.zeros(k))
+    single = size_of[group] == 1
+    in_turn = np.flatnonzero(single)[np.lexsort((random[group[single]], label[single]))]
+    starts = np.searchsorted(label[in_turn], np.arange(num_classes + 1))
+    left = np.bincount(label[single], minlength=num_classes)
+    while left.any():
+        # Those without a class come last, and fill the folds that are too small.
+        of_classes = np.where(left > 0, left, np.inf)[:-1]
+        rarest = int(np.argmin(of_classes)) if left[:-1].any() else num_classes - 1
+        for one in group[in_turn[starts[rarest] : starts[rarest + 1]]].tolist():
+            if fold_of_group[one] < 0:
+                place(one, sizes if rarest == num_classes - 1 else counts[:, rarest])
+                left[label[bounds[one] : bounds[one + 1]]] -= 1
+    return fold_of_group[group_of]
+
+
+def _levelled(filled: Any, number: int, sizes: Any) -> Any:
+    """Return how many of a number of records each fold gets, so that the lowest rise to one level.
+
+    What is left over goes to those with the smallest sizes.
+    """
+    order = np.argsort(filled, kind="stable")
+    low = filled[order]
+    needed = low * np.arange(1, len(low) + 1) - np.cumsum(low)
+    width = int(np.searchsorted(needed, number, side="right"))  # folds that rise
+    level, left = divmod(number + int(low[:width].sum()), width)
+    added = np.zeros(len(low), np.int64)
+    rising = order[:width]
+    added[rising] = level - filled[rising].astype(np.int64)
+    at_level = np.flatnonzero(filled + added == level)
+    added[at_level[np.argsort(sizes[at_level], kind="stable")[:left]]] += 1
+    return added
+
+
+def _codes(table: pa.Table, name: str) -> Ints:
+    """Return numbers from 1 that tell the values of a column apart, 0 for null."""
+    column = table[name]
+    if pa.types.is_list(column.type):
+        column = pc.binary_join(column.cast(pa.list_(pa.string())), ",")
+    try:
+        return _numbered(column)
+    except pa.ArrowException:
+        what = f"by={name!r} has values of type {column.type}"
+        raise DatasetError(_WHERE, what, "use a column of numbers or texts") from None
+
+
+def _numbered(values: pa.ChunkedArray) -> Ints:
+    codes = values.dictionary_encode().unify_dictionaries().combine_chunks()
+    found: Ints = codes.indices.fill_null(-1).to_numpy().astype(np.int64) + 1
+    return found
+
+
+def _groups(rows: ItemRows, split: AnySplit, group: Any) -> Ints:
+    """Return a number for each row, equal for those that are to stay together."""
+    if group is False:
+        return np.arange(len(rows.numbers))
+    if group is True:
+        return _joined(_codes(rows.table, _GROUP), _codes(rows.table, _ORIGINAL))
+    numbers = numbers_of(rows.dataset.manifest, split)  # in the order of the split, rows are not
+    if len(group) != len(numbers):
+        what = f"group has {len(group):,} values of {len(numbers):,} records"
+        raise DatasetError(_WHERE, what, "give one for each record of the split")
+    try:
+        codes = _numbered(pa.chunked_array([pa.array(group)]))
+    except (pa.ArrowException, TypeError, ValueError):
+        what = f"group={shown(group)} is not a list of numbers or of texts"
+        raise DatasetError(_WHERE, what, "give one of them, or None, for each record") from None
+    first = np.unique(numbers, return_index=True)[1]
+    return _joined(codes, numbers + 1)[first]
+
+
+def _joined(*columns: Ints) -> Ints:
+    """Return a number for each row, equal where a column has the same number; 0 joins nothing.
+
+    A value of one column that occurs with two values of another joins those, and so on.
+    """
+    alone = np.arange(len(columns[0]))
+    codes = [
+        np.unique(np.where(one > 0, one, one.max(initial=0) + 1 + alone), return_inverse=True)[1]
+        for one in columns
+    ]
+    groups: Ints = alone
+    while True:
+        before = groups
+        for one in (*codes, before):
+            lowest = np.full(len(alone), len(alone))
+            np.minimum.at(lowest, one, groups)
+            groups = lowest[one]
+        if np.array_equal(groups, before):
+            return groups

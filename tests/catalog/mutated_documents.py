@@ -1,0 +1,360 @@
+"""Annotation documents as accidents and strangers change them, and what a build makes of each.
+
+A try is a number: the same seed and number give the same source. A build ends with a dataset that
+`verify` finds nothing wrong with, or with one line.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import resource
+import shutil
+import time
+import traceback
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from shardprep.errors import ShardprepError
+from shardprep.verifier.dataset import verify_dataset
+from tests.support.builders import Quiet, Told, build, encoded, png, write, zip_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+MOST_S, MOST_KIB = 20.0, 500 << 10
+"""Seconds that one try may take, and memory that all of them may add to the process."""
+SEED = 20261123
+HEIGHT, WIDTH = 30, 40
+_STEMS = ("a", "b", "c")
+_NOT_IN_A_LINE = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Form:
+    """A source in one format: what is mutated, what is not, and the options that read it."""
+
+    documents: dict[str, bytes]
+    options: dict[str, Any]
+    others: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass
+class Tally:
+    """The ends of tries."""
+
+    built: int = 0
+    refused: int = 0
+    faults: list[str] = field(default_factory=list)
+    """Tries that ended otherwise, with their number."""
+    slowest_s: float = 0.0
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+def _mask(values: Iterable[int] = (0, 1)) -> bytes:
+    pixels = np.zeros((HEIGHT, WIDTH), np.uint8)
+    for at, value in enumerate(values):
+        pixels[at * 5 : at * 5 + 5] = value
+    return encoded(Image.fromarray(pixels), "PNG")
+
+
+def _forms() -> dict[str, Form]:
+    images = [
+        {"id": i, "file_name": f"images/{stem}.png", "width": WIDTH, "height": HEIGHT}
+        for i, stem in enumerate(_STEMS)
+    ]
+    categories = [{"id": 1, "name": "cat", "isthing": 1}, {"id": 2, "name": "sky", "isthing": 0}]
+    ring = [4, 4, 20, 4, 20, 18]
+    shapes: list[Any] = [[ring], {"size": [HEIGHT, WIDTH], "counts": [10, 5, HEIGHT * WIDTH - 15]}]
+    objects = [
+        {
+            "id": i, "image_id": i, "category_id": 1 + i % 2, "bbox": [4, 4, 16, 14],
+            "segmentation": shapes[i % 2], "iscrowd": i % 2,
+        }
+        for i in range(len(_STEMS))
+    ]  # fmt: skip
+    coco = _json({"images": images, "annotations": objects, "categories": categories})
+    segments = [{"id": 1, "category_id": 1, "bbox": [0, 5, 40, 5]}, {"id": 2, "category_id": 2}]
+    parts = [
+        {"image_id": i, "file_name": f"{stem}.png", "segments_info": segments}
+        for i, stem in enumerate(_STEMS)
+    ]
+    panoptic = _json({"images": images, "annotations": parts, "categories": categories})
+    corners = "<xmin>4</xmin><ymin>4</ymin><xmax>20</xmax><ymax>18.5</ymax>"
+    voc = (
+        f"<annotation><size><width>{WIDTH}</width><height>{HEIGHT}</height></size>"
+        f"<object><name>cat</name><bndbox>{corners}</bndbox></object>"
+        f"<object><name>dog</name><difficult>1</difficult><bndbox>{corners}</bndbox></object>"
+        "</annotation>\n"
+    )
+    labelme = _json(
+        {
+            "version": "5.0",
+            "shapes": [
+                {"label": "cat", "points": [[4, 4], [20, 4], [20, 18]], "shape_type": "polygon"},
+                {"label": "dog", "points": [[1, 1], [9, 9]], "shape_type": "rectangle"},
+                {"label": "dog", "points": [[9, 9], [12, 9]], "shape_type": "circle"},
+            ],
+            "imagePath": "x.png", "imageHeight": HEIGHT, "imageWidth": WIDTH,
+        }
+    )  # fmt: skip
+    via = _json(
+        {
+            f"{stem}{i}": {
+                "filename": f"{stem}.png",
+                "regions": [
+                    {
+                        "shape_attributes": {
+                            "name": "polygon",
+                            "all_points_x": [4, 20, 20],
+                            "all_points_y": [4, 4, 18],
+                        },
+                        "region_attributes": {"class": "cat"},
+                    },
+                    {
+                        "shape_attributes": {"name": "ellipse", "cx": 9, "cy": 9, "rx": 4, "ry": 2},
+                        "region_attributes": {"class": "dog"},
+                    },
+                ],
+            }
+            for i, stem in enumerate(_STEMS)
+        }
+    )
+    drawn = (
+        '<box label="cat" xtl="4.00" ytl="4.50" xbr="20.00" ybr="18.00" rotation="7.5"></box>'
+        '<polygon label="dog" points="1.00,1.00;9.50,1.00;9.00,9.00"></polygon>'
+        '<ellipse label="dog" cx="20" cy="15" rx="8" ry="4"></ellipse>'
+        '<mask label="cat" rle="1,2,1,3" left="4" top="6" width="4" height="2"></mask>'
+    )
+    named = "".join(
+        f'<image id="0" name="images/{stem}.png" subset="Train" width="{WIDTH}" height="{HEIGHT}">'
+        f"{drawn}</image>"
+        for stem in _STEMS
+    )
+    cvat = (
+        "<annotations><meta><task><labels><label><name>cat</name></label><label><name>dog</name>"
+        f"</label></labels></task></meta>{named}</annotations>"
+    )
+    boxes = "".join(f"{stem}.png,cat,4,4,16,14\n{stem}.png,dog,1,1,9,9\n" for stem in _STEMS)
+    cells = "".join(f'{stem}.png,"[30, 20, 8, 8]"\n' for stem in _STEMS)
+    runs = "".join(f"{stem}.png,cat,12 5 60 7\n{stem}.png,dog,400 9\n" for stem in _STEMS)
+    classes = "".join(f"{stem}.png,{i % 2},{i / 7:.3f}\n" for i, stem in enumerate(_STEMS))
+    rows = [{"id": f"{stem}.png", "kind": f"k{i % 2}"} for i, stem in enumerate(_STEMS)]
+    masks = {f"masks/{stem}.png": _mask() for stem in _STEMS}
+    small = {f"{folder}/{stem}.png" for folder in ("cat", "dog") for stem in _STEMS}
+    shares = "0 0.4 0.4 0.2 0.3\n1 0.1 0.1 0.5 0.1 0.5 0.6\n"
+
+    def each(suffix: str, data: bytes) -> dict[str, bytes]:
+        return {f"images/{stem}{suffix}": data for stem in _STEMS}
+
+    return {
+        "coco": Form({"set.json": coco}, {"boxes": "coco", "masks": "coco"}),
+        "coco boxes": Form({"set.json": coco}, {"boxes": "auto"}),
+        "panoptic": Form(
+            {"panoptic.json": panoptic},
+            {"masks": "coco:panoptic.json"},
+            {f"panoptic/{stem}.png": _mask((0, 1, 2)) for stem in _STEMS},
+        ),
+        "voc": Form(each(".xml", voc.encode()), {"boxes": "voc"}),
+        "labelme": Form(each(".json", labelme), {"boxes": "labelme", "masks": "labelme"}),
+        "via": Form({"via.json": via}, {"boxes": "via", "masks": "via", "instances": True}),
+        "cvat": Form({"cvat.xml": cvat.encode()}, {"boxes": "cvat", "masks": "cvat"}),
+        "cvat boxes": Form({"cvat.xml": cvat.encode()}, {"boxes": "auto"}),
+        "yolo": Form(
+            {"data.yaml": b"names:\n  0: cat\n  1: dog\n", **each(".txt", shares.encode())},
+            {"boxes": "yolo", "masks": "yolo", "unlisted": "background", "max_dropped": 1.0},
+        ),
+        "yaml": Form(
+            {"data.yaml": b"train: images\nnc: 2\nnames: [cat, dog]\n"},
+            {"boxes": "yolo:data.yaml", "unlisted": "background"},
+            each(".txt", shares.encode()),
+        ),
+        "boxes csv": Form(
+            {"t.csv": f"id,class,x,y,w,h\n{boxes}".encode()},
+            {"boxes": "csv:t.csv:id:x,y,w,h:class"},
+        ),
+        "cells csv": Form({"t.csv": f"id,bbox\n{cells}".encode()}, {"boxes": "auto"}),
+        "runs csv": Form(
+            {"t.csv": f"id,class,runs\n{runs}".encode()}, {"masks": "rle:t.csv:id:runs:class"}
+        ),
+        "labels csv": Form(
+            {"t.csv": f"id,kind,share\n{classes}".encode()},
+            {"labels": "csv:t.csv:id:kind", "columns": ["share"], "target": "class"},
+        ),
+        "labels json": Form(
+            {"t.json": _json(rows)}, {"labels": "csv:t.json:id:kind", "target": "class"}
+        ),
+        "class map": Form(
+            {"map.json": _json({"cat": "pet"}), "map.csv": b"cat,pet\ndog,beast\n"},
+            {"labels": "folder", "class_map": "map.json"},
+            {key: png(HEIGHT, WIDTH) for key in sorted(small)},
+        ),
+        "values csv": Form(
+            {"v.csv": b"name,r,g,b\nsky,0,0,0\ncar,1,1,1\n", "w.csv": b"0,sky\n1,car\n"},
+            {"masks": "masks/{stem}.png", "mask_values": "w.csv"},
+            masks,
+        ),
+        "values yaml": Form(
+            {"v.yaml": b"classes: {0: sky, 1: car}\n"},
+            {"masks": "masks/{stem}.png", "mask_values": "v.yaml"},
+            masks,
+        ),
+    }
+
+
+def images() -> dict[str, bytes]:
+    """Return the images of every form."""
+    return {f"images/{stem}.png": png(HEIGHT, WIDTH, i) for i, stem in enumerate(_STEMS)}
+
+
+NUM_DOCUMENTS = 400
+"""Tries of a run of the suite; `make soak` makes 8,000."""
+FORMS = _forms()
+_NUMBERS = (
+    "9" * 401, "9" * 5000, "-1", "0", "1e999", "-1e308", "1e308", "NaN", "Infinity", "-Infinity",
+    "18446744073709551616", "9223372036854775808", "2147483648", "1e-400", "1_0", "0x10", "٣", "",
+    "null", "true", "[]", "{}", '"7"', "[[[[1]]]]", "1:30", "59:" * 2000, "!!bool foo", "!!int ''",
+    "!!timestamp x", "&a [*a]", "-", "+5", "1 2", "1,2", "4294967295",
+)  # fmt: skip
+_TEXTS = (
+    '""', '"\\ud800"', '"\\u0000"', '"a\\nb"', '"' + "x" * 200_000 + '"', "null", "7", "[]", "{}",
+    '"../../x"', '"images/a.png"', '"/etc/passwd"', '"\\u202e"', '"', "'", '"\x1b[2J"', "true",
+    '"background"', '"ignore"', '"0"', '" "', '"cat\\tdog"', '"' + "é" * 300 + '"',
+)  # fmt: skip
+_PIECES = (
+    "[" * 5000, '{"a":' * 5000, "<a>" * 5000, "<![CDATA[x]]>", "&#0;", "&#55296;", "&x;", "\0", '"',
+    "'", ",", "\n", "\r", "\x0b", "\x1b[2J", "\u2028", "<!DOCTYPE a [<!ENTITY x 'y'>]>", "<<: *a",
+    "\ufeff", ":", "- ", "#", "%", "\t", "]" * 200, "}" * 200, "</object>", ";", "x" * 140_000,
+)  # fmt: skip
+NUMBER = re.compile(rb"-?\d+(\.\d+)?")
+_TEXT = re.compile(rb'"[^"]*"|(?<=>)[^<>]+(?=<)|[A-Za-z_]+')
+
+
+def _replaced(
+    draw: random.Random, data: bytes, what: re.Pattern[bytes], by: Iterable[str]
+) -> bytes:
+    matches = [*what.finditer(data)]
+    if not matches:
+        return data
+    match = draw.choice(matches)
+    return data[: match.start()] + draw.choice([*by]).encode() + data[match.end() :]
+
+
+def _span(draw: random.Random, data: bytes) -> tuple[int, int]:
+    start = draw.randrange(len(data) + 1)
+    return start, min(len(data), start + 1 + int(draw.random() ** 3 * len(data)))
+
+
+def _inserted(draw: random.Random, data: bytes) -> bytes:
+    at = draw.randrange(len(data) + 1)
+    return data[:at] + draw.choice(_PIECES).encode() + data[at:]
+
+
+def _deleted(draw: random.Random, data: bytes) -> bytes:
+    start, stop = _span(draw, data)
+    return data[:start] + data[stop:]
+
+
+def _repeated(draw: random.Random, data: bytes) -> bytes:
+    start, stop = _span(draw, data)
+    times = min(draw.choice((2, 3, 1000)), 1 + 2_000_000 // max(stop - start, 1))
+    return data[:start] + data[start:stop] * times + data[stop:]
+
+
+def _moved(draw: random.Random, data: bytes) -> bytes:
+    (start, stop), at = _span(draw, data), draw.randrange(len(data) + 1)
+    return data[:at] + data[start:stop] + data[at:]
+
+
+def _flipped(draw: random.Random, data: bytes) -> bytes:
+    changed = bytearray(data)
+    for _ in range(draw.choice((1, 1, 8))):
+        if changed:
+            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+    return bytes(changed)
+
+
+def _coded(draw: random.Random, data: bytes) -> bytes:
+    text = data.decode("utf-8", "replace")
+    return text.encode(draw.choice(("utf-16", "utf-16-le", "utf-8-sig", "utf-32")), "replace")
+
+
+_CHANGES: tuple[Callable[[random.Random, bytes], bytes], ...] = (
+    lambda draw, data: _replaced(draw, data, NUMBER, _NUMBERS),
+    lambda draw, data: _replaced(draw, data, NUMBER, _NUMBERS),
+    lambda draw, data: _replaced(draw, data, _TEXT, _TEXTS),
+    lambda draw, data: _replaced(draw, data, _TEXT, (*_TEXTS, *_NUMBERS)),
+    lambda draw, data: data[: draw.randrange(len(data) + 1)],
+    _inserted, _deleted, _repeated, _moved, _flipped, _coded,
+)  # fmt: skip
+
+
+def mutated(number: int) -> tuple[str, dict[str, bytes], dict[str, Any]]:
+    """Return the name of the form, the members and the options of a try."""
+    name = [*FORMS][number % len(FORMS)]
+    form, draw = FORMS[name], random.Random(f"{SEED} {number}")
+    documents = dict(form.documents)
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        key = draw.choice([*documents])
+        documents[key] = draw.choice(_CHANGES)(draw, documents[key])
+    return name, {**images(), **form.others, **documents}, form.options
+
+
+def try_out(numbers: Iterable[int], folder: Path) -> Tally:
+    """Return how the builds of these tries ended; they share an empty folder."""
+    tally, first_kib = Tally(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in numbers:
+        name, members, options = mutated(number)
+        source = write(folder / f"{number}.zip", zip_bytes(members))
+        begun = time.monotonic()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "error"
+                )  # a warning of numpy is nothing that a user asked for
+                fault = try_source(source, folder / f"out{number}", options, tally)
+        except Exception:
+            fault = traceback.format_exc()
+        taken_s = time.monotonic() - begun
+        tally.slowest_s = max(tally.slowest_s, taken_s)
+        if not fault and taken_s > MOST_S:
+            fault = f"took {taken_s:.0f} s"
+        if not fault and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > first_kib + MOST_KIB:
+            fault, first_kib = "took more than 500 MiB", first_kib + MOST_KIB
+        if fault:
+            tally.faults.append(f"try {number} ({name}): {fault}")
+        source.unlink()
+        shutil.rmtree(folder / f"out{number}", ignore_errors=True)
+    return tally
+
+
+def try_source(source: Path, out: Path, options: dict[str, Any], tally: Tally) -> str:
+    """Count the end of a build; return what is wrong with it, "" if nothing is."""
+    watcher = Quiet()
+    keys: dict[str, Any] = {"size": "32x24", "format": "png", "shards": 1, "max_rejected": 1.0}
+    try:
+        path = build(source, out, watcher=watcher, **keys, **options).path
+    except ShardprepError as error:
+        tally.refused += 1
+        return _not_a_line(str(error)) if type(error) is not ShardprepError else repr(error)
+    tally.built += 1
+    problems = verify_dataset(path, decode=True, num_workers=1, watcher=Told()).problems
+    counts = Counter(f"{one.kind} {one.file}: {one.what}" for one in problems)
+    return ", ".join(counts)
+
+
+def _not_a_line(text: str) -> str:
+    """Return why a text is no line that a person can be shown, "" if it is one."""
+    if len(text) > 2200:
+        return f"a line of {len(text):,} characters"
+    return f"not printable: {text!r}" if _NOT_IN_A_LINE.search(text) else ""

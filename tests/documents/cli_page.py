@@ -1,0 +1,75 @@
+"""docs/cli.md, made of the commands themselves: `python -m tests.documents.cli_page` writes it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from shardprep.cli.app import program
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+_HEAD = """# Commands and options
+
+This page is made of the program: `shardprep COMMAND --help` says the same. Options of `shardprep
+build` that are not under "This run" are keys of `shardprep.toml` too, with `_` for `-`; a flag wins
+over the file, and a key that contradicts a flag gives way.
+
+Exit codes: 0 done, 1 error, 2 wrong options, 3 `verify` found problems or `fetch` left files out,
+130 interrupted. `shardprep --install-completion` lets the shell complete commands and options.
+"""
+
+
+def page_text() -> str:
+    """Return the page."""
+    root: Any = typer.main.get_command(program())
+    parts = [_HEAD, "## shardprep\n", *_tables(root)]
+    for name, command in root.commands.items():
+        arguments = [_name(one) for one in command.params if one.param_type_name == "argument"]
+        parts += [
+            f"## shardprep {name}\n",
+            f"`{' '.join(['shardprep', name, '[OPTIONS]', *arguments])}`\n",
+            f"{inspect.cleandoc(command.help)}\n",
+            *_tables(command),
+            f"```console\n{_examples(command.epilog)}\n```\n",
+        ]
+    return "\n".join(parts)
+
+
+def _tables(command: Any) -> list[str]:
+    """Return a table for each panel of `--help`."""
+    panels: dict[str, list[str]] = {}
+    for one in command.params:
+        is_argument = one.param_type_name == "argument"
+        panel = "Arguments" if is_argument else getattr(one, "rich_help_panel", None) or "Options"
+        names = _name(one) if is_argument else ", ".join((*one.opts, *one.secondary_opts))
+        value = "" if is_argument or not one.metavar else f" {one.metavar}"
+        panels.setdefault(panel, []).append(f"| {_code(names + value)} | {_plain(one.help)} |")
+    return ["\n".join((f"| {panel} | |", "|---|---|", *rows, "")) for panel, rows in panels.items()]
+
+
+def _name(argument: Any) -> str:
+    name = argument.name.upper()
+    return name if argument.required else f"[{name}]"
+
+
+def _code(text: str) -> str:
+    return "`" + text.replace("|", "\\|") + "`"
+
+
+def _plain(text: str) -> str:
+    """Return a help text without what is for a terminal."""
+    text = re.sub(r"\[/?dim\]", "", text.replace("\\[", "["))
+    text = re.sub(r"\[default: (.*)\]$", r"Default: \1.", text)
+    return re.sub(r"([<>|*_])", r"\\\1", text)
+
+
+def _examples(epilog: str) -> str:
+    return "\n".join(f"$ {line}" for line in epilog.split("\n\n")[1:])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_text(), encoding="utf-8")

@@ -1,0 +1,119 @@
+"""Stand-ins for sbatch, kubectl and ssh: `python -m tests.documents.cluster COMMAND ARGUMENTS…`.
+
+They take what the real ones are given in docs/scale.md, refuse what they do not know, and run the
+jobs here, one after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+ROOT = Path(__file__).parents[2]
+JOB = "4711"
+
+
+def install(folder: Path) -> dict[str, str]:
+    """Put the stand-ins, and this shardprep, into a folder; return the environment for a shell."""
+    programs = {
+        name: f'-m tests.documents.cluster {name} "$@"' for name in ("sbatch", "kubectl", "ssh")
+    } | {"shardprep": '-m shardprep "$@"'}
+    folder.mkdir()
+    for name, what in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\nexec {sys.executable} {what}\n")
+        (folder / name).chmod(0o755)
+    return environment(folder)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the environment of a shell in which the programs of the folder come first."""
+    path = f"{folder}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+
+
+def sbatch(arguments: list[str]) -> None:
+    """Run the tasks of an array, or the command of `--wrap`."""
+    options = dict(_option(a) for a in arguments if a.startswith("--") and a != "--wrap")
+    script = "" if "--wrap" in arguments else arguments[-1]
+    lines = Path(script).read_text().splitlines() if script else []
+    asked = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
+    options = {**dict(map(_option, asked)), **options}
+    assert options.keys() <= {
+        "parsable", "job-name", "array", "cpus-per-task", "mem", "time", "requeue", "dependency",
+        "kill-on-invalid-dep",
+    }, options  # fmt: skip
+    assert options.get("dependency", f"afterok:{JOB}") == f"afterok:{JOB}"
+    if script:
+        ids = [n for run in options["array"].split(",") for n in _run(run)]
+        for number in ids:
+            task = {
+                "SLURM_ARRAY_TASK_ID": str(number),
+                "SLURM_ARRAY_TASK_COUNT": str(len(ids)),
+                "SLURM_CPUS_PER_TASK": "1",
+            }
+            _execute(["bash", script], task)
+    else:
+        _execute(["sh", "-c", arguments[arguments.index("--wrap") + 1]])
+    sys.stdout.write(f"{JOB}\n" if "parsable" in options else f"Submitted batch job {JOB}\n")
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, _, value = text.removeprefix("--").partition("=")
+    return name, value
+
+
+def _run(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def kubectl(arguments: list[str]) -> None:
+    """Run the pods of a Job that is applied; waiting for it is over at once."""
+    if arguments[0] == "wait":
+        assert arguments[1] == "--for=condition=complete"
+        assert arguments[-1].startswith("job/")
+        return
+    assert arguments[:2] == ["apply", "-f"]
+    job = yaml.safe_load(Path(arguments[2]).read_text())
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    spec = job["spec"]
+    is_indexed = spec.get("completionMode") == "Indexed"
+    for index in range(spec.get("completions", 1)):
+        task = {"JOB_COMPLETION_INDEX": str(index)} if is_indexed else {}
+        _pod(spec["template"]["spec"], task)
+
+
+def _pod(spec: dict[str, Any], task: dict[str, str]) -> None:
+    (container,) = spec["containers"]
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts.keys() == volumes
+    assert container["workingDir"] in mounts.values()
+    assert container["resources"]["limits"].keys() == {"cpu", "memory"}
+    assert spec["restartPolicy"] == "Never"
+    _execute([*container["command"], *container.get("args", [])], task, container["workingDir"])
+
+
+def ssh(arguments: list[str]) -> None:
+    """Run the command of a host, in another folder than that of whoever asks."""
+    host, command = arguments
+    assert re.fullmatch(r"node\d", host)
+    _execute(["sh", "-c", command], cwd="/")
+
+
+def _execute(command: list[str], task: dict[str, str] | None = None, cwd: str = ".") -> None:
+    done = subprocess.run(
+        command, env={**os.environ, **(task or {})}, cwd=cwd, check=False, stdout=sys.stderr
+    )
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+if __name__ == "__main__":
+    {"sbatch": sbatch, "kubectl": kubectl, "ssh": ssh}[sys.argv[1]](sys.argv[2:])

@@ -1,0 +1,47 @@
+"""docs/report.png, the head of the sample's report: `python -m tests.documents.report_picture`."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from tests.support.browser import MISSING, browser_program
+from tests.support.builders import build, sample
+from tests.support.command import run
+
+PICTURE = Path(__file__).parents[2] / "docs" / "report.png"
+SIZE = (1200, 1500)
+"""Width and height in pixels."""
+MOST_BYTES = 200_000
+
+
+def draw(program: str, folder: Path) -> bytes:
+    """Return the picture, as a browser draws it; the folder is for what it is made of."""
+    from playwright.sync_api import sync_playwright
+
+    build(sample(folder), folder / "tfrecords", size="64x64", labels="prefix", name="shapes",
+          split="train=0.8,validation=0.2", shards=4)  # fmt: skip
+    cache = {**os.environ, "SHARDPREP_CACHE": str(folder / "cache")}
+    done = run("report", "--quiet", cwd=folder, environment=cache)
+    if done.returncode:
+        sys.exit(done.stderr)
+    page = (folder / "shapes-report.html").as_uri()
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
+        tab.goto(page)
+        drawn = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
+        browser.close()
+    out = io.BytesIO()
+    drawn.quantize(128).save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as here:
+        PICTURE.write_bytes(draw(browser_program() or sys.exit(MISSING), Path(here)))

@@ -1,0 +1,72 @@
+"""Exports that are killed.
+
+As `tests.writer.faulty` does with builds: a child for each export, killed just before one of its
+changes of the disk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardprep.exporter.export import LAYOUTS, export_dataset
+from tests.support.builders import Told, tree
+from tests.support.processes import skip_fsync
+from tests.writer.faulty import forked, kill_at_change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def killed(source: Path, place: Path, layout: str, numbers: Iterable[int]) -> int:
+    """Kill exports before such changes, in turn onto another export; return how many were tried."""
+
+    def export(out: Path, kind: str = layout) -> None:
+        export_dataset(source, kind, out, watcher=Told(), overwrite=True)
+
+    export(place / "whole")
+    export(place / "other", next(one for one in LAYOUTS if one != layout))
+    whole, old = tree(place / "whole"), tree(place / "other")
+    top = place / "top"
+    for tried, number in enumerate(numbers):
+        replaces, out = tried % 2 == 1, top / "out"
+        top.mkdir()
+        if replaces:
+            shutil.copytree(place / "other", out)
+
+        def faulty(out: Path = out, number: int = number) -> None:
+            kill_at_change(number, out)
+            export(out)
+
+        code = forked(faulty)
+        if code == 0:
+            return tried
+        assert code == -signal.SIGKILL
+        mine = {n: d for n, d in tree(out).items() if not n.startswith((".lock", ".replaced/"))}
+        assert mine in ({}, whole, *([old] if replaces else [])), f"change {number}: {list(mine)}"
+        if replaces and not mine:
+            kept = tree(top / "out.incomplete" / ".replaced")
+            assert kept == old, "what is replaced stays until then"
+        export(out)
+        assert tree(top) == {f"out/{name}": data for name, data in whole.items()}, number
+        shutil.rmtree(top)
+    raise AssertionError
+
+
+def kill_exports(dataset: str, folder: str, step: str) -> None:
+    """Kill exports of a dataset in each layout, before every `step`-th of its changes.
+
+    Print how many were tried, a JSON object.
+    """
+    skip_fsync()
+    tried = {}
+    for layout in LAYOUTS:
+        place = Path(folder) / layout
+        place.mkdir()
+        twice = (number for number in itertools.count(1, int(step)) for _ in range(2))
+        tried[layout] = killed(Path(dataset), place, layout, twice)
+    print(json.dumps(tried))  # noqa: T201
