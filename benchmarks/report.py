@@ -25,8 +25,7 @@ from benchmarks import photos
 from benchmarks.measure import Cost, Measure, Row, built, interleaved, run, shardprep
 from benchmarks.table import alone
 from shardprep.api.progress import Watch
-from shardprep.image.near import NEAR_BITS, near_groups, near_pairs
-from shardprep.image.phash import PHASH
+from shardprep.image.phash import NEAR_BITS, PHASH, near_groups, near_pairs
 from shardprep.reporter.report import Options, make_report
 
 if TYPE_CHECKING:
