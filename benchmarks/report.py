@@ -26,8 +26,9 @@ from benchmarks.measure import Cost, Measure, Row, built, interleaved, run, shar
 from benchmarks.table import alone
 from shardprep.api.progress import Watch
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.image.near import NEAR_BITS, near_groups, near_pairs
 from shardprep.image.phash import PHASH
+from shardprep.image.phash import NEAR_BITS
+from shardprep.image.phash import near_groups
 from shardprep.reporter.report import Options, make_report
 
 if TYPE_CHECKING:

@@ -285,7 +285,7 @@ def _objects(values: Values, schema: Schema) -> list[_Object]:
 
 
 def _mask_pixels(data: bytes) -> Pixels:
-    from shardprep.image.mask_decode import (
+    from shardprep.image.masks import (
         decode_mask,  # with Pillow, which most comparisons never need
     )
 
