@@ -328,7 +328,7 @@ def opened(
         patched.enter_context(
             mock.patch.object(
                 remote_files, "cache_root", lambda: cache / threading.current_thread().name
-            )  # noqa: PT008 - by thread
+            )
         )
         patched.enter_context(mock.patch("secrets.token_hex", world.token))
         world.start(runs)
