@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import checked, dataset_at
 from shardprep.api.progress import watched
-from shardprep.benchmark.plot import check_plot, write_plot
-from shardprep.benchmark.result import Settings
+from shardprep.benchmark.result import Settings, check_plot, write_plot
 from shardprep.benchmark.run import run_benchmark
-from shardprep.dataset.remote import local_only
 from shardprep.recipe.options import MAX_BATCH, MAX_ROUNDS, MAX_SECONDS
 from shardprep.storage.url import local_path
 
@@ -58,9 +56,9 @@ def bench(
         rounds=checked("rounds", rounds, int, 1, MAX_ROUNDS),
         timelines=picture is not None,
     )
-    folder = local_only(dataset_at(dataset), "shardprep bench")
+    folder = dataset_at(dataset).folder("shardprep bench")
     with watched(progress) as watch:
-        found = run_benchmark(folder, split, settings, watch.doing)
+        found = run_benchmark(folder, split, settings, watch.start)
     if picture is not None:
         write_plot(found, picture)
     return found

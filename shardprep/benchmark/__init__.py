@@ -1,4 +1,4 @@
-"""The pipelines that `shardprep bench` compares, and their timelines.
+"""`shardprep bench`: compares how fast several input pipelines read the same dataset.
 
-`run` starts a process for each pipeline of `pipelines`; `measure` and `trace` are these processes.
+`run` starts a process for each pipeline of `pipelines`; `measure` is what that process runs.
 """

@@ -1,4 +1,4 @@
-"""The pipelines that `shardprep bench` compares: the same records without end, in batches."""
+"""The pipelines that `shardprep bench` compares: endless batches of the same records."""
 
 from __future__ import annotations
 
@@ -22,55 +22,54 @@ if TYPE_CHECKING:
     from shardprep.reader.selection.splits import AnySplit
 
 _SIZE_OF_OTHERS = (224, 224)
-"""Height and width in pixels to which images are resized where theirs differ."""
+"""Height and width for images that differ in size."""
 _WINDOW = 2048
-"""Records of the shuffle window of the pipelines that have one."""
 _WHITE = 255.0
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The records that every pipeline reads: the first of a split, in whole shards, or chosen."""
+    """The records that every pipeline reads: the first shards of a split, or a Selection."""
 
     folder: Path
     split: str
     num_records: int
     batch_size: int
     chosen: str = ""
-    """File of a Selection of the records, "" for the first ones of the split."""
+    """File of a Selection, or "" for the first records of the split."""
 
     @classmethod
     def parsed(
         cls, folder: str, split: str, num_records: str, batch_size: str, chosen: str = ""
     ) -> Self:
-        """Return the source that arguments of a command line mean."""
+        """Return the source of command-line arguments."""
         return cls(Path(folder), split, int(num_records), int(batch_size), chosen)
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The arguments of a command line that `parsed` takes."""
+        """Command-line arguments for `parsed`."""
         numbers = str(self.num_records), str(self.batch_size)
         return str(self.folder), self.split, *numbers, self.chosen
 
     @property
     def records(self) -> AnySplit:
-        """The records, as this package's readers take them."""
+        """The records as a split for this package's readers."""
         return Selection.load(self.chosen) if self.chosen else self.slice
 
     @property
     def slice(self) -> str:
-        """The split expression of the records; DatasetError where they are chosen one by one."""
+        """The split expression of the records; DatasetError for a Selection."""
         if self.chosen:
-            what = "is no whole split, and this way reads whole shards"
+            what = "is not a whole split, and this pipeline reads whole shards"
             raise DatasetError(self.split, what, "bench a whole split")
         return f"{self.split}[:{self.num_records}]"
 
     @property
     def files(self) -> list[str]:
-        """The shards, in order; DatasetError as `slice`."""
+        """Paths of the shards, in order; DatasetError for a Selection."""
         manifest = load_manifest(self.folder)
-        found = Places.of(manifest, numbers_of(manifest, self.slice))
-        return [str(self.folder / shard.name) for shard in found.shards]
+        places = Places.of(manifest, numbers_of(manifest, self.slice))
+        return [str(self.folder / shard.name) for shard in places.shards]
 
     @property
     def schema(self) -> Schema:
@@ -79,12 +78,12 @@ class Source:
 
     @property
     def resized_to(self) -> tuple[int, int] | None:
-        """Height and width for images that differ in size; None where they do not."""
+        """Height and width to resize images to, or None if they have one size."""
         return None if self.schema.image_size else _SIZE_OF_OTHERS
 
 
 def naive(source: Source) -> Any:
-    """Return the pipeline of a tutorial: a file at a time, an image at a time, float32 early."""
+    """Return a tutorial's pipeline: one file and one image at a time, float32 before batching."""
     import tensorflow as tf
 
     decode = _decoder(source)
@@ -97,7 +96,7 @@ def naive(source: Source) -> Any:
 
 
 def tuned(source: Source) -> Any:
-    """Return the pipeline of the tf.data performance guide and MLPerf, written by hand."""
+    """Return a hand-tuned pipeline after the tf.data performance guide and MLPerf."""
     import tensorflow as tf
 
     files = source.files
@@ -125,7 +124,7 @@ def tuned(source: Source) -> Any:
 
 
 def tfds(source: Source) -> Any:
-    """Return the pipeline of TensorFlow Datasets with its defaults; it opens the folder as is."""
+    """Return the pipeline of TensorFlow Datasets with its defaults."""
     import tensorflow as tf
 
     if importlib.util.find_spec("tensorflow_datasets") is None:
@@ -143,7 +142,7 @@ def tfds(source: Source) -> Any:
             num_parallel_calls=tf.data.AUTOTUNE,
         )
     target = source.schema.target
-    if target == LABELS:  # of any length: tfds leaves batching them to its caller
+    if target == LABELS:  # lists of any length, which `batch` refuses
         return dataset.shuffle(_WINDOW).repeat().ragged_batch(source.batch_size).prefetch(-1)
     return dataset.shuffle(_WINDOW).repeat().batch(source.batch_size).prefetch(tf.data.AUTOTUNE)
 
@@ -162,21 +161,19 @@ def with_tensorflow(source: Source) -> Any:
 
 
 def without_tensorflow(source: Source) -> Any:
-    """Return the batches of `reader.Dataset`, which needs no TensorFlow."""
+    """Return the batches of `reader.Dataset`, without TensorFlow."""
     return Dataset(source.folder, source.records).batches(
         source.batch_size, shuffle=True, epochs=None
     )
 
 
 class Pipeline(NamedTuple):
-    """One pipeline of the comparison."""
+    """A pipeline of the comparison."""
 
     title: str
-    """Name in tables and pictures."""
     make: Callable[[Source], Any]
-    """Returns an iterable of batches without end."""
+    """Returns an endless iterable of batches."""
     is_traced: bool = False
-    """Whether a timeline of it is drawn."""
 
 
 PIPELINES = {
@@ -186,18 +183,18 @@ PIPELINES = {
     "load": Pipeline("reader.load", with_tensorflow, is_traced=True),
     "dataset": Pipeline("reader.Dataset", without_tensorflow, is_traced=True),
 }
-"""The only table of pipelines: name in JSON and on command lines → pipeline, in their order."""
+"""Name in JSON and on command lines → pipeline, in display order."""
 
 
 def images_of(batch: Any) -> Any:
-    """Return the images of a batch: a dict, (images, targets) or images alone."""
+    """Return the images of a batch, which is a dict, (images, targets) or only images."""
     if isinstance(batch, dict):
         return batch[IMAGE]
     return batch[0] if isinstance(batch, tuple) else batch
 
 
 def _decoder(source: Source) -> Callable[[Any], tuple[Any, ...]]:
-    """Return the function that a pipeline written by hand maps over records."""
+    """Return the decoding function of the `naive` and `tuned` pipelines."""
     import tensorflow as tf
 
     schema = source.schema

@@ -1,27 +1,40 @@
-"""The result of a benchmark. Values only."""
+"""The result of a benchmark: values, and a picture of bars and timelines.
+
+Matplotlib is an extra (`pip install 'shardprep[plot]'`) and is imported only to draw.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.dataset.card import Card
+from shardprep.errors import RecipeError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_OURS, _OTHERS, _INK, _FAINT = "#0b6e99", "#b9c4cc", "#22303a", "#8a979f"
+_ROWS = {"Read": "#d08a1d", "Decode": "#5b8c3e", "Train": "#0b6e99"}
+_WIDTH, _BARS_HEIGHT, _TIMELINE_HEIGHT, _DPI = 9.0, 3.7, 1.65, 150
+_GAP_S = 2e-4
+"""Longest pause between two images that is not drawn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One turn of one pipeline."""
+    """One measurement of one pipeline."""
 
     first_batch_s: float
-    """Seconds from nothing to the first batch; the other figures do not count it."""
+    """Seconds from the start to the first batch; not part of the other figures."""
     num_images: int
     elapsed_s: float
     cpu_s: float
-    """Seconds of all cores together."""
+    """Processor seconds of all cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +44,17 @@ class Way:
     name: str
     """Name of the way: naive, tuned, tfds, load or dataset."""
     problem: str = ""
-    """Reason for which it cannot run here; then there are no rounds."""
+    """Reason why it cannot run here; then there are no rounds."""
     yields: str = ""
     """Dtype of its images."""
     peak_bytes: int = 0
-    """The most memory its process has held, libraries included; 0 where the system is not Linux."""
+    """Peak memory of its process, libraries included; 0 if the system is not Linux."""
     rounds: tuple[Round, ...] = ()
     """Measurements, one a round."""
     images_s: float = 0.0
     """Images a second after the first batch, median of the rounds."""
     images_s_core: float = 0.0
-    """Images for each second that one core was at work, median of the rounds."""
+    """Images per processor second, median of the rounds."""
     bytes_s: float = 0.0
     """Bytes of shards a second, median of the rounds."""
     first_batch_s: float = 0.0
@@ -51,8 +64,8 @@ class Way:
     def measured(
         cls, name: str, rounds: Sequence[Round], yields: str, peak_bytes: int, image_bytes: float
     ) -> Self:
-        """Return the medians of rounds; an image has so many bytes of the shards, on average."""
-        images_s = statistics.median(one.num_images / one.elapsed_s for one in rounds)
+        """Return the medians of rounds; `image_bytes` is the mean size of a stored image."""
+        images_s = statistics.median(turn.num_images / turn.elapsed_s for turn in rounds)
         return cls(
             name,
             yields=yields,
@@ -60,17 +73,15 @@ class Way:
             rounds=tuple(rounds),
             images_s=images_s,
             images_s_core=statistics.median(
-                one.num_images / max(one.cpu_s, 1e-9) for one in rounds
+                turn.num_images / max(turn.cpu_s, 1e-9) for turn in rounds
             ),
             bytes_s=images_s * image_bytes,
-            first_batch_s=statistics.median(one.first_batch_s for one in rounds),
+            first_batch_s=statistics.median(turn.first_batch_s for turn in rounds),
         )
 
     @property
     def title(self) -> str:
-        """Name for people: "naive tf.data"."""
-        from shardprep.benchmark.pipelines import PIPELINES
-
+        """Name in tables, such as "naive tf.data"."""
         return PIPELINES[self.name].title
 
 
@@ -79,19 +90,19 @@ Span = tuple[float, float]
 
 
 def union(spans: Iterable[Span], gap_s: float = 0.0) -> list[Span]:
-    """Return, in order, the times when any span was running; a pause of a gap or less counts."""
-    found: list[Span] = []
+    """Return the union of spans in order; spans at most `gap_s` apart are joined."""
+    joined: list[Span] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
-        if found and start - found[-1][1] <= gap_s:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if joined and start - joined[-1][1] <= gap_s:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            joined.append((start, end))
+    return joined
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Times when each kind of work was going on, while a pause stood in for training."""
+    """Times of reading, decoding and training, where training is a pause of the host."""
 
     way: str
     num_images: int
@@ -109,10 +120,9 @@ class Settings:
 
     batch_size: int = 64
     seconds: float = 2.0
-    """Seconds that a pipeline is measured for in each round."""
+    """Seconds of measurement of a pipeline in each round."""
     rounds: int = 3
     timelines: bool = False
-    """Whether timelines are traced as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -139,7 +149,7 @@ class Benchmark(Card):
     """Duration of a training step in the timelines."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the dataset, and images a second of each way to read."""
+        """Return the rows of a card."""
         return {
             "at": self.path,
             "read": f"{self.split}: {self.num_records:,} images",
@@ -149,3 +159,82 @@ class Benchmark(Card):
             },
             "cores": self.num_cores,
         }
+
+
+def check_plot(path: Path) -> None:
+    """Raise RecipeError if the picture cannot be written: before anything is measured for it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise RecipeError(
+            "--plot", "needs matplotlib, which is not installed", "pip install 'shardprep[plot]'"
+        )
+    if path.suffix.lower() != ".png":
+        raise RecipeError("--plot", f"{path} is not a .png file", "give a file that ends in .png")
+    if not path.absolute().parent.is_dir():
+        raise RecipeError("--plot", f"there is no folder {path.parent}", "create it first")
+
+
+def write_plot(result: Benchmark, path: Path) -> None:
+    """Write the picture as a PNG."""
+    from matplotlib.figure import Figure
+
+    rows = [_BARS_HEIGHT, *(_TIMELINE_HEIGHT for _ in result.timelines)]
+    figure = Figure(figsize=(_WIDTH, sum(rows)), dpi=_DPI, facecolor="white")
+    figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.12)
+    axes = figure.subplots(len(rows), 1, height_ratios=rows, squeeze=False)[:, 0]
+    _draw_bars(axes[0], result)
+    longest = max((timeline.train[-1][1] for timeline in result.timelines), default=0.0)
+    for ax, timeline in zip(axes[1:], result.timelines, strict=True):
+        _draw_timeline(ax, timeline, longest)
+    if result.timelines:
+        axes[1].annotate(
+            f"{result.step_s * 1e3:.0f} ms a batch represent training on an accelerator, "
+            "which leaves the cores free",
+            (0, 1), (0, 22), xycoords="axes fraction", textcoords="offset points",
+            color=_INK, fontsize=11, fontweight="bold",
+        )  # fmt: skip
+        axes[-1].set_xlabel("milliseconds", color=_FAINT)
+    figure.savefig(path, format="png")
+
+
+def _draw_bars(ax: Any, result: Benchmark) -> None:
+    ways = [way for way in result.ways if way.rounds][::-1]
+    names = [way.title for way in ways]
+    colours = [_OURS if name.startswith("reader.") else _OTHERS for name in names]
+    bars = ax.barh(names, [way.images_s for way in ways], color=colours, height=0.62)
+    labels = [f"{way.images_s:,.0f}   first batch {way.first_batch_s:.2f} s" for way in ways]
+    ax.bar_label(bars, labels, padding=5, color=_INK, fontsize=9)
+    ax.set_xlim(0, max((way.images_s for way in ways), default=1.0) * 1.3)
+    cores = counted(result.num_cores, "core")
+    title = f"Images a second, {Path(result.path).parent.name} {result.split}, {cores}"
+    ax.set_title(title, loc="left", color=_INK, fontsize=11, fontweight="bold")
+    ax.tick_params(axis="x", labelbottom=False, length=0)
+    _hide_frame(ax)
+
+
+def _draw_timeline(ax: Any, timeline: Timeline, longest: float) -> None:
+    spans: list[Sequence[Span]] = [timeline.read, timeline.decode, timeline.train]
+    for position, (name, row) in enumerate(zip(_ROWS, spans, strict=True)):
+        colour = _ROWS[name]
+        # Steps stay separate; the edge keeps a span visible that is shorter than a pixel.
+        parts = row if name == "Train" else union(row, _GAP_S)
+        bars = [(start * 1e3, (end - start) * 1e3) for start, end in parts]
+        edge = ("white", 0.8) if name == "Train" else (colour, 0.4)
+        ax.broken_barh(
+            bars, (-position - 0.36, 0.72), facecolors=colour, edgecolor=edge[0], linewidth=edge[1]
+        )
+    ax.set_yticks([0, -1, -2], list(_ROWS))
+    ax.set_xlim(0, longest * 1e3)
+    busy = sum(end - start for start, end in timeline.train) / timeline.train[-1][1]
+    rate = timeline.num_images / timeline.elapsed_s
+    ax.set_title(
+        f"{PIPELINES[timeline.way].title}: {rate:,.0f} images/s, training {busy:.0%} of the time",
+        loc="left", color=_INK, fontsize=10,
+    )  # fmt: skip
+    _hide_frame(ax)
+
+
+def _hide_frame(ax: Any) -> None:
+    for side in ("top", "right", "left", "bottom"):
+        ax.spines[side].set_visible(False)
+    ax.tick_params(axis="y", length=0, labelcolor=_INK)
+    ax.tick_params(axis="x", colors=_FAINT)

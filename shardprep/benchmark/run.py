@@ -1,9 +1,8 @@
-"""A benchmark: each pipeline in a process of its own, turn by turn.
+"""Run a benchmark: each pipeline in a separate process, in turns.
 
-A process of its own has a peak of memory of its own, and no pipeline warms up another. They take
-turns for several rounds, and the median of the rounds counts: other work of the machine hits all
-of them alike. TensorFlow is imported by those processes only; `measure` and `trace` say what goes
-through their pipes.
+A separate process has its own peak of memory, and no pipeline warms up another one. The pipelines
+take turns for several rounds and the median counts, so that other load on the machine affects all
+of them alike. Only these processes import TensorFlow; `measure` describes their protocol.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from pydantic import TypeAdapter
 
-from shardprep.benchmark import measure, trace
+from shardprep.benchmark import measure
 from shardprep.benchmark.pipelines import PIPELINES, Source
 from shardprep.benchmark.result import Benchmark, Round, Timeline, Way
 from shardprep.dataset.manifest import load_manifest
@@ -38,24 +37,21 @@ if TYPE_CHECKING:
     from shardprep.reader.selection.splits import AnySplit
 
 _MOST_BYTES = 1 << 30
-"""Bytes of shards that are read at most, but one shard always."""
+"""Largest number of bytes to read, except that one shard is always read."""
 _BLOCK_BYTES = 1 << 22
-"""Bytes that are read at a time to bring a file into memory."""
 _PACE = "load"
-"""The pipeline that a step of the timelines is as long as a batch of, if it runs here."""
+"""The pipeline whose time per batch is the step time of timelines, if it runs here."""
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
-"""Environment without logs and accelerator: the work of the host is compared."""
+"""Environment without logs and without accelerator: the benchmark compares the host's work."""
 
 
 def run_benchmark(
     folder: Path, split: AnySplit, settings: Settings, notice: Callable[[str], None]
 ) -> Benchmark:
-    """Measure every pipeline on one split; of a large one, on its first shards, about 1 GiB.
+    """Measure every pipeline on the first shards of a split, about 1 GiB.
 
-    Of a slice or a Selection, those that can read it: this package's own.
-
-    Timelines are traced while each batch is used for as long as `reader.load` takes to make one:
-    the shortest step that it could keep up with.
+    Only this package's readers read a slice or a Selection. In timelines, a step takes as long as
+    `reader.load` takes for a batch: the shortest step that it can keep up with.
 
     Raises:
         DatasetError: there is no such split.
@@ -72,10 +68,10 @@ def _measured(
     source: Source, num_bytes: int, settings: Settings, notice: Callable[[str], None]
 ) -> Benchmark:
     with ExitStack() as stack:
-        notice("starting")  # all at once: that is not measured
-        runs = [stack.enter_context(_Run(name, source)) for name in PIPELINES]
+        notice("starting")  # all at once, which is not measured
+        runs = [stack.enter_context(_PipelineProcess(name, source)) for name in PIPELINES]
         for run in runs:
-            run.listen()  # it has given a batch, or says why it cannot
+            run.listen()  # for the first batch or a problem
         for turn in range(settings.rounds):
             for run in runs:
                 if not run.problem:
@@ -97,15 +93,15 @@ def _measured(
         settings=settings,
         num_cores=usable_cores(),
         ways=ways,
-        timelines=tuple(one for one in traced if one is not None),
+        timelines=tuple(timeline for timeline in traced if timeline is not None),
         step_s=step_s,
     )
 
 
 def _trace(name: str, source: Source, step_s: float) -> Timeline | None:
-    """Return the timeline of a pipeline, None where the profiler does not run here."""
+    """Return the timeline of a pipeline, or None if the profiler does not run here."""
     done = subprocess.run(  # noqa: S603 - a module of ours
-        [sys.executable, "-m", trace.__name__, name, *source.arguments, str(step_s)],
+        [sys.executable, "-m", measure.__name__, "timeline", name, *source.arguments, str(step_s)],
         capture_output=True, text=True, check=False, env={**os.environ, **_QUIET},
     )  # fmt: skip
     if done.returncode:
@@ -116,9 +112,9 @@ def _trace(name: str, source: Source, step_s: float) -> Timeline | None:
 def _source(
     folder: Path, split: AnySplit, batch_size: int, scratch: Path
 ) -> tuple[Source, Sequence[Shard], int]:
-    """Return what is read, its shards, and the bytes of its records.
+    """Return the records to read, their shards, and their bytes.
 
-    A whole split is read in whole shards, the first ones; of others a Selection goes to a file.
+    For anything but a whole split, a Selection is written to a file.
     """
     manifest = load_manifest(folder)
     if isinstance(split, str) and split in manifest.splits:
@@ -134,16 +130,18 @@ def _source(
 
 
 def _first_shards(split: Split) -> list[Shard]:
-    found: list[Shard] = []
+    shards: list[Shard] = []
+    num_bytes = 0
     for shard in split.shards:
-        if found and sum(one.num_bytes for one in found) + shard.num_bytes > _MOST_BYTES:
+        num_bytes += shard.num_bytes
+        if shards and num_bytes > _MOST_BYTES:
             break
-        found.append(shard)
-    return found
+        shards.append(shard)
+    return shards
 
 
 def _warm(path: Path) -> None:
-    """Read a file, so that the first pipeline to read it does not pay for the disk."""
+    """Read a file into the page cache, so that no pipeline waits for the disk."""
     try:
         with path.open("rb") as file:
             while file.read(_BLOCK_BYTES):
@@ -153,17 +151,17 @@ def _warm(path: Path) -> None:
         raise DatasetError(str(path), what, "build the set again") from error
 
 
-class _Run:
+class _PipelineProcess:
     """The process that measures one pipeline."""
 
     def __init__(self, name: str, source: Source) -> None:
         self.name = name
         self.problem = ""
-        self._said: dict[str, Any] = {}
+        self._facts: dict[str, Any] = {}
         self._rounds: list[Round] = []
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._process = subprocess.Popen(  # noqa: S603 - a module of ours
-            [sys.executable, "-m", measure.__name__, name, *source.arguments],
+            [sys.executable, "-m", measure.__name__, "rounds", name, *source.arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
             env={**os.environ, **_QUIET},
         )  # fmt: skip
@@ -177,32 +175,32 @@ class _Run:
         self._errors.close()
 
     def round(self, seconds: float) -> None:
-        """Measure one round of so many seconds."""
+        """Measure one round."""
         stdin = self._process.stdin
         if stdin is not None:
             stdin.write(f"{seconds}\n")
             stdin.flush()
-        said = self.listen()
-        if said is not None:
-            self._rounds.append(Round(**{key: said[key] for key in Round.__slots__}))
+        facts = self.listen()
+        if facts is not None:
+            self._rounds.append(Round(**{key: facts[key] for key in Round.__slots__}))
 
     def result(self, image_bytes: float) -> Way:
-        """Return the rounds so far, or the problem."""
+        """Return the result of all rounds, or the problem."""
         if self.problem:
             return Way(self.name, self.problem)
-        facts = self._said["yields"], self._said["peak_bytes"]
-        return Way.measured(self.name, self._rounds, *facts, image_bytes)
+        yields, peak_bytes = self._facts["yields"], self._facts["peak_bytes"]
+        return Way.measured(self.name, self._rounds, yields, peak_bytes, image_bytes)
 
     def listen(self) -> dict[str, Any] | None:
-        """Wait for what the process says next; None where that is a problem."""
+        """Return the next answer of the process, or None if it has a problem."""
         stdout = self._process.stdout
         line = stdout.readline() if stdout is not None else ""
-        said: dict[str, Any] = json.loads(line) if line else {"problem": self._last_words()}
-        self.problem = said.get("problem", "")
-        self._said |= said
-        return None if self.problem else said
+        facts: dict[str, Any] = json.loads(line) if line else {"problem": self._ending()}
+        self.problem = facts.get("problem", "")
+        self._facts |= facts
+        return None if self.problem else facts
 
-    def _last_words(self) -> str:
+    def _ending(self) -> str:
         code = self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()

@@ -18,11 +18,11 @@ from shardprep.dataset.folder import (
     OLD_SUFFIX,
     index_name,
 )
-from shardprep.dataset.identity import Identity
-from shardprep.dataset.locate import unfinished_error
-from shardprep.dataset.remote import RemoteDataset
+from shardprep.dataset.locate import DatasetFiles, unfinished_error
+from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.staged_version import DRAFT_PREFIX
 from shardprep.errors import DatasetError
+from shardprep.progress import Watcher
 from shardprep.verifier.documents import Documents, index_problem, read_document
 from shardprep.verifier.examples import ExampleCheck, index_rows, written_rows
 from shardprep.verifier.problem import Problem, Verification
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from shardprep.dataset.fetch import Watcher
     from shardprep.dataset.manifest import Shard
     from shardprep.verifier.shard import ShardReport
 
@@ -59,12 +58,12 @@ _ROW_COLUMNS = (
 
 
 def verify_dataset(
-    found: Path | RemoteDataset, *, decode: bool, num_workers: int, watcher: Watcher
+    found: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
 ) -> Verification:
     """Return every problem of a dataset; nothing is changed.
 
     Args:
-        found: the dataset, as `locate` finds it. Of one in object storage each worker has one
+        found: its files, as `locate` finds them. Of one in object storage each worker has one
             shard at a time in the folder for temporary files.
         decode: decode every image too.
         num_workers: processes that read shards, at least 1; small datasets take fewer.
@@ -76,14 +75,12 @@ def verify_dataset(
         StorageError: object storage does not answer, or a shard changed while it was read.
 
     """
-    if isinstance(found, RemoteDataset):
-        return _verify(found, decode=decode, num_workers=num_workers, watcher=watcher)
-    with Identity.at(found).unchanged():
+    with found.unchanged():
         return _verify(found, decode=decode, num_workers=num_workers, watcher=watcher)
 
 
 def _verify(
-    found: Path | RemoteDataset, *, decode: bool, num_workers: int, watcher: Watcher
+    found: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
 ) -> Verification:
     start = time.monotonic()
     contents = read_contents(found)
@@ -112,7 +109,7 @@ def _verify(
         num_bytes=sum(report.num_bytes for report in reports.values()),
         intact={shard: _intact_shard(name, shards[name]) for shard, name in intact.items()},
         elapsed_s=time.monotonic() - start,
-        address=found.url if isinstance(found, RemoteDataset) else None,
+        address=found.url if isinstance(found, RemoteFiles) else None,
     )
 
 
@@ -128,21 +125,21 @@ class Contents:
     problems: tuple[Problem, ...]
 
 
-def read_contents(found: Path | RemoteDataset) -> Contents:
+def read_contents(found: DatasetFiles) -> Contents:
     """Return the contents of a dataset and their problems; shards are not opened.
 
     DatasetError where there is no such folder, or it is that of an unfinished build.
     """
     files: Mapping[str, Path | StoredObject]
-    if isinstance(found, RemoteDataset):
-        folder = found.documents()
+    if isinstance(found, RemoteFiles):
+        folder = found.copies()
         files = {
             name: StoredObject(found.url / facts.name, facts.etag, facts.num_bytes)
             for name, facts in sorted(found.objects.items())
         }
-        beside = [found.url.name + INCOMPLETE_SUFFIX] if found.is_beside_unfinished() else []
+        beside = [found.url.name + INCOMPLETE_SUFFIX] if found.has_unfinished_build() else []
     else:
-        folder = found
+        folder = found.folder
         files = _files(folder)
         names = [folder.name + end for end in (OLD_SUFFIX, INCOMPLETE_SUFFIX, FETCHING_SUFFIX)]
         beside = [name for name in names if (folder.parent / name).exists()]
@@ -268,18 +265,11 @@ def _index_problems(documents: Documents, reports: Mapping[str, ShardReport]) ->
 def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
     """Return the report of each task, in their order."""
     num_bytes = sum(task.num_bytes for task in tasks)
-    watcher.begin("checking", num_bytes)
+    watcher.start("checking", num_bytes, "bytes")
     num_workers = min(num_workers, len(tasks), num_bytes // _WORKER_BYTES)
     if num_workers > 1:
         return side_by_side(tasks, num_workers, watcher)
-    done = 0
-
-    def moved(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        watcher.progress(done)
-
-    return [check_shard(task, moved) for task in tasks]
+    return [check_shard(task, watcher.advance) for task in tasks]
 
 
 def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
@@ -290,12 +280,14 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
         try:
             with interrupts_blocked():
                 jobs = [pool.submit(check_in_worker, task) for task in tasks]
-            left = {*jobs}
+            left, before = {*jobs}, 0
             while left:
                 found, left = wait(left, _TICK_S)
                 for job in found:
                     job.result()
-                watcher.progress(done.value)
+                now = done.value
+                watcher.advance(now - before)
+                before = now
             return [job.result() for job in jobs]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -18,11 +18,18 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep import reader
+from shardprep.benchmark import measure
 from shardprep.benchmark import run as bench_run
-from shardprep.benchmark import trace
 from shardprep.benchmark.pipelines import PIPELINES, Pipeline, Source, images_of, naive
-from shardprep.benchmark.plot import check_plot, write_plot
-from shardprep.benchmark.result import Benchmark, Round, Settings, Way, union
+from shardprep.benchmark.result import (
+    Benchmark,
+    Round,
+    Settings,
+    Way,
+    check_plot,
+    union,
+    write_plot,
+)
 from shardprep.benchmark.run import run_benchmark
 from shardprep.cli.bench import print_benchmark
 from shardprep.cli.show.console import Terminal
@@ -158,7 +165,9 @@ def test_records_of_a_choice_are_read_by_the_readers_that_can(
     assert found.num_records == NUM_IMAGES // 2
     assert found.split == (split if is_slice else cats.name)
     assert [way.problem for way in found.ways] == [""]
-    with pytest.raises(DatasetError, match=r"train: is no whole split, and this way reads whole"):
+    with pytest.raises(
+        DatasetError, match=r"train: is not a whole split, and this pipeline reads whole"
+    ):
         _ = Source(sets["png"], "train", 20, 8, "some.npz").files
 
 
@@ -187,7 +196,7 @@ def test_bench_gives_json_and_a_picture(
     def forked(command: list[str], **_: object) -> Done:
         started.append(command[2])
         return Program(
-            "import sys; from shardprep.benchmark import trace; trace.main(sys.argv[1:])",
+            "import sys; from shardprep.benchmark import measure; measure.main(sys.argv[1:])",
             *command[3:], **bench_run._QUIET,
         ).wait()  # fmt: skip
 
@@ -198,7 +207,7 @@ def test_bench_gives_json_and_a_picture(
         "--json", "--plot", picture, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert started == [trace.__name__] * 3
+    assert started == [measure.__name__] * 3
     found = printed(done.stdout, Benchmark)
     ways = {way["name"]: way for way in found["ways"]}
     assert list(ways) == list(table)
@@ -231,7 +240,7 @@ import json, sys, time
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from shardprep.benchmark import trace as tracing
+from shardprep.benchmark import measure as tracing
 from shardprep.benchmark.pipelines import Source
 from shardprep.reader.tf import batch_decode
 

@@ -573,7 +573,7 @@ def test_any_parallelism_gives_the_same_batches_of_what_load_yields(tmp_path: Pa
         (lambda: augment.Compose([abs]), "augment.Compose: <built-in function abs> takes no seed"),
         (lambda: augment.Compose([WRONG]), "augment.Compose: ops=['no']; use a list of ops"),
         (lambda: augment.Flip()(batch(), seed=1), "a seed is a pair of integers; give seed="),
-        (lambda: augment.Flip()(batch()[..., :1], seed=SEED), "images have the shape (8, 24, 32, 1); give [batch, "),
+        (lambda: augment.Flip()(batch()[..., :1], seed=SEED), "shape (8, 24, 32, 1); give ["),
         (lambda: augment.Flip()(batch().astype(int), seed=SEED), "images are int64; give uint8 or"),
         (lambda: augment.MixUp()(batch(), range(NUM), seed=SEED), "indices; give num_classes"),
         (lambda: augment.MixUp()(batch(), ["a"] * NUM, seed=SEED), "labels are string; give num"),

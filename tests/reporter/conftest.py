@@ -8,8 +8,10 @@ from unittest import mock
 
 import pytest
 
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.report import Options, make_report
 from tests.support.browser import need_browser
+from tests.support.builders import Quiet
 from tests.support.paths import shared_folder
 from tests.support.planted import planted_set
 
@@ -22,14 +24,7 @@ if TYPE_CHECKING:
     from shardprep.reporter.report import Report
 
 
-class Silent:
-    """A watcher that is told for nothing."""
-
-    def begin(self, num_images: int) -> None:
-        """Hear it."""
-
-    def measured(self, num_images: int) -> None:
-        """Hear it."""
+Silent = Quiet
 
 
 @pytest.fixture(name="passes", scope="session")
@@ -52,7 +47,9 @@ def _planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(name="report", scope="session")
 def _report(planted: Path, passes: Path) -> Report:
     with mock.patch.dict(os.environ, SHARDPREP_CACHE=str(passes)):
-        return make_report(planted / "tfrecords" / "planted" / "1.0.0", Options(), Silent())
+        return make_report(
+            open_dataset(planted / "tfrecords" / "planted" / "1.0.0"), Options(), Silent()
+        )
 
 
 @pytest.fixture(name="browser", scope="session")
