@@ -11,6 +11,7 @@ import shutil
 import signal
 from typing import TYPE_CHECKING
 
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.builders import Told, tree
 from tests.writer.faulty import forked, kill_at_change
@@ -24,7 +25,7 @@ def killed(source: Path, place: Path, layout: str, numbers: Iterable[int]) -> in
     """Kill exports before such changes, in turn onto another export; return how many were tried."""
 
     def export(out: Path, kind: str = layout) -> None:
-        export_dataset(source, kind, out, watcher=Told(), overwrite=True)
+        export_dataset(open_dataset(source), kind, out, watcher=Told(), overwrite=True)
 
     export(place / "whole")
     export(place / "other", next(one for one in LAYOUTS if one != layout))

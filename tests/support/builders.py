@@ -20,7 +20,7 @@ from PIL import Image
 
 from shardprep.api.arguments import part_of
 from shardprep.api.sample_archive import write_sample
-from shardprep.dataset.locate import locate
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
@@ -31,7 +31,12 @@ from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.workspace.find import find_workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable
+    from collections.abc import Generator
+    from collections.abc import Iterable
+    from collections.abc import Iterator
+    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from shardprep.writer.build import PartResult
     from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
@@ -205,7 +210,11 @@ def build(
 def _engine(run: Any, reuse: str | Path | None, watcher: Quiet) -> Engine:
     """Return the engine of a runner of chunks, which copies what a dataset has stored."""
     base = by_chunks(run)
-    return base if reuse is None else open_old_dataset(locate(reuse)).engine(base, watcher.notice)
+    return (
+        base
+        if reuse is None
+        else open_old_dataset(open_dataset(reuse)).engine(base, watcher.notice)
+    )
 
 
 def build_part(

@@ -27,6 +27,7 @@ from unittest import mock
 import pyarrow as pa
 from PIL import Image
 
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import BuildError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan.fingerprint import versions
@@ -246,7 +247,7 @@ def copies(source: Path, folder: Path) -> dict[str, Work]:
             return copied(*arguments)
 
         with mock.patch.object(RecordCopier, "copied", begun):
-            repack_dataset([open_parent(old)], recipe, Quiet())
+            repack_dataset([open_parent(open_dataset(old))], recipe, Quiet())
 
     return {"reuse": reuse, "repack": repack}
 

@@ -41,7 +41,7 @@ _POOLS = (
     "shardprep.writer.shard",
     "shardprep.writer.workspace.remote",
     "shardprep.writer.workspace.repair_input",
-    "shardprep.dataset.remote",
+    "shardprep.dataset.remote_files",
 )
 
 

@@ -15,7 +15,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
 from shardprep.dataset.card import MOST_PICTURES, card
-from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.arguments import Taking, check_position, checking, shown
@@ -86,15 +85,14 @@ class Dataset:
 
         """
         subset = open_subset(path, split, verify_crc=verify_crc)
-        self._found = subset.path
-        self.path = subset.path.url if isinstance(subset.path, RemoteDataset) else subset.path
+        self._dataset = subset.dataset
+        self.path = subset.dataset.files.place
         """The dataset's folder, or its address in object storage."""
         self.split = split
         self.schema = subset.schema
         """Features of an item."""
         self.class_names = subset.class_names
         """Names of the classes, in the order of their numbers."""
-        self._manifest = subset.manifest
         self._as_supervised = as_supervised
         self._decode = decode
         self._transform = transform
@@ -258,20 +256,18 @@ class Dataset:
             records = records[part_range(total, *part)]
         order = make_order(
             len(records),
-            record_bytes(self._manifest),
+            record_bytes(self._dataset.manifest),
             seed=draw_seed() if options.seed is None else options.seed,
             shuffle=is_shuffled,
         )
         if options.buckets is not None:
-            members = members_of(options.buckets, self._manifest, records.places)
+            members = members_of(options.buckets, self._dataset.manifest, records.places)
             found = BucketOrder(tuple(options.buckets), members, size, drop, is_shuffled, part)
             return records, replace(order, buckets=found), found.num_batches
         if options.weights is not None:
-            from shardprep.reader.selection.item_rows import Items  # and pyarrow
             from shardprep.reader.selection.weights import draws_of
 
-            items = Items(self._found, self._manifest, self.schema)
-            draws = draws_of("Dataset.batches", options.weights, records, items, part)
+            draws = draws_of("Dataset.batches", options.weights, records, self._dataset, part)
             order, total = order.drawn_by(draws), draws.num_all
         return records, order, total // part[1] // size if drop else -(-order.num_records // size)
 

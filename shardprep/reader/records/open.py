@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.identity import Identity, check_same
-from shardprep.dataset.locate import locate
-from shardprep.dataset.remote import RemoteDataset, addressed, described
+from shardprep.dataset.folder import index_name
+from shardprep.dataset.open_dataset import OpenDataset, open_dataset
+from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.schema import BOX
 from shardprep.errors import DatasetError
 from shardprep.reader.config import check_request, draw_seed
 from shardprep.reader.decode.targets import check_boxes, class_names
 from shardprep.reader.order.order import make_order, usual_block_length
 from shardprep.reader.records.positions import Places
-from shardprep.reader.records.records import open_records
-from shardprep.reader.records.remote import open_remote
+from shardprep.reader.records.records import LocalShards, Records, indexed
+from shardprep.reader.records.remote import RemoteShards
 from shardprep.reader.selection.selection import numbers_of
 from shardprep.reader.selection.splits import part_range
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
     from shardprep.reader.config import Request
     from shardprep.reader.order.order import Order
-    from shardprep.reader.records.records import Records
-    from shardprep.reader.records.remote import RemoteShards
     from shardprep.reader.selection.splits import AnySplit
     from shardprep.reader.selection.weights import Draws
     from shardprep.reader.tf.cache.memory import DecodedRows
@@ -37,14 +35,11 @@ if TYPE_CHECKING:
 class Subset:
     """A dataset, and which of its records are wanted."""
 
-    path: Path | RemoteDataset
-    folder: Path
-    """Where the shards and their indexes are; the indexes alone, where the shards are `remote`."""
-    manifest: Manifest
+    dataset: OpenDataset
     schema: Schema
+    """Schema of the records: of the dataset, or of its decoded copy."""
     shards: dict[str, Shard]
     """The shards that are wanted, by name."""
-    remote: RemoteShards | None
     records: Records
     num_all: int
     """Records of all readers together."""
@@ -54,6 +49,11 @@ class Subset:
     """Draws by weight of an epoch, where there are such."""
     rows: DecodedRows | None = None
     """Decoded elements, where all are in memory."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Manifest of the dataset."""
+        return self.dataset.manifest
 
     @property
     def num_records(self) -> int:
@@ -97,42 +97,61 @@ class Subset:
 
 
 def open_subset(
-    path: str | Path | RemoteDataset,
+    path: str | Path | OpenDataset,
     split: AnySplit,
     reader: tuple[int, int] = (0, 1),
     *,
-    before: Manifest | None = None,
     staging_bytes: int | None = None,
     verify_crc: bool = True,
 ) -> Subset:
     """Return the records of a split that are one reader's, such as a host's.
 
     Args:
-        path: folder or address of a dataset, or of what it lies in, or the dataset itself.
+        path: folder or address of a dataset, or of one above it, or the opened dataset.
         split: as of `reader.load`.
         reader: number of this reader, from 0, and number of all.
-        before: the manifest that was read before; the dataset must still have it.
         staging_bytes: as of `ReadConfig`.
         verify_crc: compare the checksums of each record that is read.
 
     """
-    found = path if isinstance(path, RemoteDataset) else locate(path)
-    manifest, schema = described(found)
-    if before is not None:
-        check_same(found, manifest, before.sha256)
-    every = numbers_of(manifest, split)
-    check_readers(str(found), len(every), reader[1])
-    places = Places.of(manifest, every[part_range(len(every), *reader)])
-    folder, remote = (
-        open_remote(found, manifest, places.shards, staging_bytes)
-        if isinstance(found, RemoteDataset)
-        else (found, None)
-    )
-    identity = None if remote is not None else Identity.of(folder, manifest)
-    with addressed(folder, found):
-        records = open_records(folder, places, remote, identity=identity, verify_crc=verify_crc)
+    dataset = path if isinstance(path, OpenDataset) else open_dataset(path)
+    every = numbers_of(dataset.manifest, split)
+    check_readers(str(dataset), len(every), reader[1])
+    places = Places.of(dataset.manifest, every[part_range(len(every), *reader)])
+    records = open_records(dataset, places, staging_bytes=staging_bytes, verify_crc=verify_crc)
     shards = {shard.name: shard for shard in places.shards}
-    return Subset(found, folder, manifest, schema, shards, remote, records, len(every))
+    return Subset(dataset, dataset.schema, shards, records, len(every))
+
+
+def open_records(
+    dataset: OpenDataset,
+    places: Places,
+    *,
+    store: LocalShards | RemoteShards | None = None,
+    staging_bytes: int | None = None,
+    verify_crc: bool = True,
+) -> Records:
+    """Return the records at some places of a dataset, in their order.
+
+    Args:
+        dataset: the dataset.
+        places: where the records are.
+        store: what reads the shards; None opens them.
+        staging_bytes: as of `ReadConfig`.
+        verify_crc: compare the checksums of each record that is read.
+
+    """
+    files, shards = dataset.files, {shard.name: shard for shard in places.shards}
+    if store is None:
+        files.check_shards(places.shards)
+        if isinstance(files, RemoteFiles):
+            remote = {name: files.shard(shard) for name, shard in shards.items()}
+            store = RemoteShards(remote, staging_bytes)
+        else:
+            store = LocalShards(files.folder, shards, files)
+    with dataset.documents(*map(index_name, shards)) as folder:
+        frames = indexed(folder, places)
+    return Records(store, places.shards, frames, verify_crc=verify_crc)
 
 
 def open_request(request: Request) -> Subset:
@@ -147,16 +166,14 @@ def open_request(request: Request) -> Subset:
         staging_bytes=config.staging_bytes,
     )
     if is_drawn:
-        from shardprep.reader.selection.item_rows import Items  # and pyarrow
         from shardprep.reader.selection.weights import draws_of
 
-        items = Items(subset.path, subset.manifest, subset.schema)
-        draws = draws_of("reader", request.weights, subset.records, items, config.shard_of)
+        draws = draws_of("reader", request.weights, subset.records, subset.dataset, config.shard_of)
         subset = replace(subset, draws=draws, num_all=draws.num_all)
     crops = request.crop is not None
     if request.batch_size is not None and subset.image_size(request) is None and not crops:
         raise DatasetError(
-            str(subset.path),
+            str(subset.dataset),
             "its images differ in size, so they cannot be batched as they are",
             "pass random_resized_crop, center_crop or ReadConfig(image_size=(height, width)), "
             "leave out batch_size, or build with --size",
@@ -164,15 +181,15 @@ def open_request(request: Request) -> Subset:
     check_boxes("reader", subset.schema, request)
     if config.service and request.max_boxes is None and BOX in subset.schema.features:
         raise DatasetError(
-            str(subset.path),
+            str(subset.dataset),
             "a service sends batches of one shape, and images differ in their number of boxes",
             "give max_boxes",
         )
-    if config.service and subset.remote is not None:
+    if config.service and subset.dataset.is_remote:
         raise DatasetError(
-            str(subset.path),
+            str(subset.dataset),
             "workers of a service see neither this process nor its copies",
-            f"shardprep fetch {subset.path} to a folder they share, or mount the bucket there",
+            f"shardprep fetch {subset.dataset} to a folder they share, or mount the bucket there",
         )
     return subset
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from shardprep.dataset.identity import Identity
+    from shardprep.dataset.local_files import LocalFiles
     from shardprep.dataset.manifest import Shard
     from shardprep.reader.order.order import Order
 
@@ -47,16 +47,16 @@ class LocalShards:
     """
 
     def __init__(
-        self, folder: Path, shards: Mapping[str, Shard], identity: Identity | None = None
+        self, folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None = None
     ) -> None:
         """Take shards by name, as the manifest has them, and the dataset that they belong to."""
         self.folder = folder
         self._shards = shards
-        self._identity = identity
-        self._files = OpenFiles(partial(_opened, folder, shards, identity))
+        self._local = files
+        self._files = OpenFiles(partial(_opened, folder, shards, files))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LocalShards, (self.folder, self._shards, self._identity)
+        return LocalShards, (self.folder, self._shards, self._local)
 
     @property
     def where(self) -> str:
@@ -136,6 +136,11 @@ class Records:
         """Ask for the records at these places of an epoch before they are wanted, if they wait."""
         if self._blocks is not None:
             self._blocks.expect(epoch, start, stop)
+
+    @property
+    def store(self) -> LocalShards | RemoteShards:
+        """What reads the shards."""
+        return self._store
 
     @property
     def waits(self) -> bool:
@@ -273,28 +278,9 @@ class Records:
         return made.hexdigest()[:16]
 
 
-def open_records(
-    folder: Path,
-    places: Places,
-    remote: RemoteShards | None = None,
-    *,
-    identity: Identity | None = None,
-    verify_crc: bool = True,
-) -> Records:
-    """Return the records at some places, in their order.
-
-    Args:
-        folder: has the indexes, and the shards unless they are `remote`.
-        places: where the records are.
-        remote: the shards in object storage.
-        identity: the dataset that was opened in the folder; None for files that nobody replaces.
-        verify_crc: compare the checksums of each record that is read.
-
-    """
-    with nullcontext() if identity is None else identity.unchanged():
-        for shard in places.shards if remote is None else ():
-            check_shard(folder, shard)
-        indexes = [read_index(folder, shard) for shard in places.shards]
+def indexed(folder: Path, places: Places) -> Frames:
+    """Return where the frames of the records at some places are; `folder` has the indexes."""
+    indexes = [read_index(folder, shard) for shard in places.shards]
     starts = [*starts_of(places.shard).tolist(), len(places.shard)]
     found = np.concatenate(
         [
@@ -302,12 +288,17 @@ def open_records(
             for start, stop in pairwise(starts)
         ]
     )
-    frames = Frames(places.shard, places.record, found[:, 0], found[:, 1])
-    shards = {shard.name: shard for shard in places.shards}
-    store = LocalShards(folder, shards, identity) if remote is None else remote
-    return Records(store, places.shards, frames, verify_crc=verify_crc)
+    return Frames(places.shard, places.record, found[:, 0], found[:, 1])
 
 
-def _opened(folder: Path, shards: Mapping[str, Shard], identity: Identity | None, name: str) -> int:
-    with nullcontext() if identity is None else identity.unchanged():
+def open_folder(folder: Path, places: Places) -> Records:
+    """Return the records at some places of a folder of shards that nothing replaces."""
+    for shard in places.shards:
+        check_shard(folder, shard)
+    store = LocalShards(folder, {shard.name: shard for shard in places.shards})
+    return Records(store, places.shards, indexed(folder, places), verify_crc=True)
+
+
+def _opened(folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None, name: str) -> int:
+    with nullcontext() if files is None else files.unchanged():
         return open_shard(folder, shards[name])

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.arguments import checked_fields, checking, shown
 from shardprep.reader.order.order import random_numbers
 from shardprep.reader.selection.classes import ClassColumn, class_pairs
-from shardprep.reader.selection.item_rows import Items
+from shardprep.reader.selection.item_rows import rows_of
 from shardprep.reader.selection.splits import AnySplit, part_range
 from shardprep.reader.validators import Count, Location
 
@@ -89,7 +90,7 @@ class Draws:
 
 
 def draws_of(
-    where: str, weights: Any, records: Records, items: Items, part: tuple[int, int]
+    where: str, weights: Any, records: Records, dataset: OpenDataset, part: tuple[int, int]
 ) -> Draws:
     """Return the draws of one reader.
 
@@ -97,7 +98,7 @@ def draws_of(
         where: the call, for errors.
         weights: the argument of it.
         records: those of all readers.
-        items: the item table of their dataset.
+        dataset: their dataset.
         part: number of this reader, from 0, and number of all.
 
     Raises:
@@ -108,7 +109,7 @@ def draws_of(
     if isinstance(asked.values, str):
         if asked.values != "balanced":
             raise DatasetError(where, f"weights={asked.values!r}", "use 'balanced' or an array")
-        values = _balanced(items, records.places.numbers(items.manifest))
+        values = _balanced(dataset, records.places.numbers(dataset.manifest))
     else:
         values = _checked(where, asked.values, len(records))
     can = int(np.count_nonzero(values))
@@ -134,31 +135,31 @@ def class_weights(path: Location, split: AnySplit = "train") -> dict[int, float]
         DatasetError: there is no such dataset or split, or its records have no classes.
 
     """
-    items = Items.at(path)
-    labels = items.rows(split).labels
+    dataset = open_dataset(path)
+    labels = rows_of(dataset, split).labels
     labels = labels[labels >= 0]
-    if items.schema.target != LABEL or not len(labels):
+    if dataset.schema.target != LABEL or not len(labels):
         hint = 'draw by weights="balanced", or weight the losses yourself'
-        raise DatasetError(items.where, "its images have no class each", hint)
-    counts = np.bincount(labels, minlength=len(items.schema.labels))
+        raise DatasetError(str(dataset), "its images have no class each", hint)
+    counts = np.bincount(labels, minlength=len(dataset.schema.labels))
     used = np.count_nonzero(counts)
     found = np.divide(counts.sum(), used * counts, out=np.zeros(len(counts)), where=counts > 0)
     return dict(enumerate(found.tolist()))
 
 
-def _balanced(items: Items, numbers: Ints) -> Floats:
+def _balanced(dataset: OpenDataset, numbers: Ints) -> Floats:
     """Return weights by which each class is drawn as often as another; 0 of records without one.
 
     They are those of two draws: of a class, and of one of the records that have it.
     """
-    column = ClassColumn.of(items.schema)
-    table = items.records((LABEL if column is None else column.name,))
+    column = ClassColumn.of(dataset.schema)
+    table = dataset.record_rows((LABEL if column is None else column.name,))
     places, labels = class_pairs(table.column(0)).T
     times = np.bincount(numbers, minlength=len(table))
     counts = np.bincount(labels, times[places])
     if column is None or not counts.any():
         hint = "give an array of a weight for each record"
-        raise DatasetError(items.where, "its images and objects have no classes", hint)
+        raise DatasetError(str(dataset), "its images and objects have no classes", hint)
     share = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
     weights: Floats = np.bincount(places, share[labels], minlength=len(table)).astype(np.float64)
     return weights[numbers]
