@@ -330,7 +330,6 @@ def opened(
                 remote_files, "cache_root", lambda: cache / threading.current_thread().name
             )
         )
-        )
         patched.enter_context(mock.patch("secrets.token_hex", world.token))
         world.start(runs)
         patched.callback(world.end)
