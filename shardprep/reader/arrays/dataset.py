@@ -15,7 +15,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
 from shardprep.dataset.card import MOST_PICTURES, card
-from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.arrays.batches import ArrayBatches
@@ -25,7 +24,7 @@ from shardprep.reader.decode.targets import BoxLimit, check_boxes, target_of
 from shardprep.reader.order.epoch import BucketBatches
 from shardprep.reader.order.iterator_state import Batching
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.open import check_readers, open_subset
+from shardprep.reader.records.open import check_hosts, open_subset
 from shardprep.reader.records.records import Records
 from shardprep.reader.selection.split_argument import AnySplit, is_training
 from shardprep.reader.selection.splits import part_range
@@ -95,7 +94,7 @@ class Dataset:
 
         """
         self._subset = subset = open_subset(path, split, verify_crc=verify_crc)
-        self.path = subset.path.url if isinstance(subset.path, RemoteDataset) else subset.path
+        self.path = subset.dataset.files.place
         """Folder of the dataset, or its address in object storage."""
         self.split = split
         self.schema = subset.schema
@@ -264,7 +263,7 @@ class Dataset:
         if options.weights is not None:
             subset = subset.drawn("Dataset.batches", options.weights, host)
         else:
-            check_readers(str(self.path), len(self), host[1])
+            check_hosts(str(self.path), len(self), host[1])
             subset = replace(subset, records=subset.records[part_range(len(self), *host)])
         order = Order(subset.epoch_order(ReadConfig(), shuffle=shuffle), seed)
         num_batches = subset.num_all // host[1] // size if drop else -(-len(order) // size)

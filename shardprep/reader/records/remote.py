@@ -16,17 +16,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardprep.dataset.folder import SCHEMA_FILE, index_name
 from shardprep.dataset.index import way_out
-from shardprep.dataset.manifest import Manifest, Shard
-from shardprep.dataset.remote import RemoteDataset
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.shard_cache import LIMIT_VARIABLE, RemoteShard, StagedShards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
 NUM_READS = 32
 """Number of ranges asked for at a time: most of the seconds of one are waiting."""
@@ -122,15 +118,6 @@ class RemoteShards:
             if self._begun is None or self._begun.process != os.getpid():
                 self._begun = _Threads(self._shards, self._staged, first)
             return self._begun
-
-
-def open_remote(
-    found: RemoteDataset, manifest: Manifest, wanted: Iterable[Shard], limit: int | None
-) -> tuple[Path, RemoteShards]:
-    """Return a folder with the schema and the wanted indexes, and the wanted shards."""
-    shards = {shard.name: found.shard(shard) for shard in wanted}
-    folder = found.checked(manifest, (SCHEMA_FILE, *map(index_name, shards)))
-    return folder, RemoteShards(shards, limit)
 
 
 class _Threads:
