@@ -327,7 +327,7 @@ def test_a_number_that_python_does_not_write_is_refused_all_the_same() -> None:
 @pytest.mark.parametrize("split", ["train[:110%]", "train[-101%:]", f"train[:{'9' * 5000}]"])
 def test_a_slice_beyond_all_percent_is_refused_by_both_readers(folder: Path, split: str) -> None:
     for call in (reader.load, reader.Dataset):
-        assert "is no split; " in refused(lambda call=call: call(folder, split))  # type: ignore[misc]
+        assert "is not a split; " in refused(lambda call=call: call(folder, split))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

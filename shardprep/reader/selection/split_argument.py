@@ -36,7 +36,7 @@ def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
     """Return the numbers of the records of a split, int64, in its order.
 
     Raises:
-        DatasetError: there is no such split, it is of another dataset, or it has no record.
+        DatasetError: the split does not exist, is of another dataset, or is empty.
 
     """
     import numpy as np
