@@ -23,16 +23,18 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Measure, Row, run
 from benchmarks.table import alone
+from shardprep.api.progress import Watch
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import load_schema
+from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.encode.chunk import EncodedChunk, Outcome
 from shardprep.writer.engine.job import ShardJob
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.engine.worker_process import WorkerLimits
-from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.plan_summary import Outline, make_outline
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.run import Run
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from shardprep.writer.encode.chunk import ChunkTask
     from shardprep.writer.engine.job import Progress
     from shardprep.writer.plan.shard_plan import ShardPlan
-    from shardprep.writer.workspace.states import Folders
+    from shardprep.writer.workspace.files import Folders
 
 RATE = Measure("64 simulated workers: images a second", ">= 60000 /s", "/s")
 PARENT = Measure("processor of the parent meanwhile", "< 50 %", "% of a core")
@@ -105,7 +107,7 @@ def simulate(report: str, place: str, shards: str, workers: str) -> None:
     server: Any = forkserver
     server._forkserver._stop()  # noqa: SLF001 - else nobody waits for it, and its children count for no one
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    wall, parent = (end - start for start, end in zip(clock.start, clock.end, strict=True))
+    wall, parent = (end - start for start, end in zip(clock.first, clock.end, strict=True))
     workers_s = used.ru_utime + used.ru_stime
     each = (clock.num_between, clock.num_between, number, number)
     found = zip((wall, parent, workers_s, finish), each, strict=True)
@@ -139,9 +141,10 @@ class _Simulated:
     recipe: Recipe
     planned: BuildPlan
     num_workers: int
+    work = "encoding"
     fingerprint = Fingerprint(inputs={}, options={"seed": 0}, versions={})
 
-    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         del scratch, watcher
         return self.planned
 
@@ -177,29 +180,22 @@ def _records(number: int) -> bytes:
     return bytes(range(250)) * (_RECORD_BYTES // 250) * number
 
 
-class _Clock:
+class _Clock(Watch):
     """The clock of the wall and that of the processor, at the first and the last chunk."""
 
     def __init__(self) -> None:
-        self.start = self.end = (0.0, 0.0)
+        super().__init__(lambda _: None)
+        self.first = self.end = (0.0, 0.0)
         self.num_between = 0
 
-    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
-        pass
-
-    def encoded(self, num_items: int, num_rejected: int) -> None:
+    def advance(self, number: int, num_rejected: int = 0) -> None:
+        """Note the time."""
         del num_rejected
         self.end = time.perf_counter(), time.process_time()
-        if self.start == (0.0, 0.0):
-            self.start = self.end
+        if self.first == (0.0, 0.0):
+            self.first = self.end
         else:
-            self.num_between += num_items
-
-    def count(self, what: str, num_images: int, num_done: int = 0) -> None:
-        pass
-
-    def notice(self, line: str) -> None:
-        pass
+            self.num_between += number
 
 
 if __name__ == "__main__":

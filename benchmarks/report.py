@@ -24,6 +24,7 @@ from PIL import Image
 from benchmarks import photos
 from benchmarks.measure import Cost, Measure, Row, built, interleaved, run, shardprep
 from benchmarks.table import alone
+from shardprep.api.progress import Watch
 from shardprep.image.near import NEAR_BITS, near_groups, near_pairs
 from shardprep.image.phash import PHASH
 from shardprep.reporter.report import Options, make_report
@@ -189,7 +190,7 @@ def _grouped(folder: Path, most: int) -> Iterator[Row]:
 
 def _num_across(dataset: Path) -> int:
     """Count the near pairs of stored images in different splits, each two compared."""
-    found = make_report(dataset, Options(thumbs=0), _Silent())
+    found = make_report(dataset, Options(thumbs=0), Watch(lambda _: None))
     assert found.measured is not None  # nothing asked it to leave pixels out
     hashes, split = found.measured.measures["hash"], found.contents.split
     apart = (np.bitwise_count(one ^ hashes) for one in hashes)
@@ -209,7 +210,7 @@ def _pairs_of(folder: Path, files: Sequence[bytes]) -> set[tuple[int, int]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     dataset = built(folder / "out", folder / "files", "--labels", "none")
-    found = make_report(dataset, Options(thumbs=0), _Silent())
+    found = make_report(dataset, Options(thumbs=0), Watch(lambda _: None))
     pairs = set()
     for one in found.copies:
         numbers = sorted(int(key[-9:-4]) for key in found.contents.keys_of(one.numbers))
@@ -235,16 +236,6 @@ def _changed(data: bytes, name: str, number: int) -> bytes:
     out = io.BytesIO()
     image.save(out, "JPEG", quality=quality)
     return out.getvalue()
-
-
-class _Silent:
-    """A watcher that is told for nothing."""
-
-    def begin(self, num_images: int) -> None:
-        """Hear it."""
-
-    def measured(self, num_images: int) -> None:
-        """Hear it."""
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ archives of raw images → a catalog of items → a plan of shards → chunks of
 parallel → shards of records → a manifest; the reader needs nothing but the folder.
 
     cli/        the command line: what is asked for, and what is printed
-    commands/   each command as a function: `shardprep.build` and the others
+    api/        each command as a function: `shardprep.build` and the others
     verifier/   is a dataset what its manifest says; repair
     reporter/   findings and pictures of a dataset, as one page
     exporter/   dataset → the layouts of other libraries
@@ -17,7 +17,7 @@ parallel → shards of records → a manifest; the reader needs nothing but the 
     dataset/    the format on disk
     image/      bytes → pixels → bytes
     storage/    files and objects: complete or absent
-    errors, machine, profiling
+    errors, machine, profiling, progress
 
 A room imports only rooms below it in this list. Three rules hold them together: a bad image is a
 value and a broken run is an exception; a shard under its final name is complete; equal recipes give

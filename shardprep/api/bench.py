@@ -59,7 +59,7 @@ def bench(
     )
     folder = local_only(dataset_at(dataset), "shardprep bench")
     with watched(progress) as watch:
-        found = run_benchmark(folder, split, settings, watch.doing)
+        found = run_benchmark(folder, split, settings, watch.start)
     if picture is not None:
         write_plot(found, picture)
     return found

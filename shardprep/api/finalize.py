@@ -42,7 +42,7 @@ def finalize(
     """
     share = None if max_rejected is None else checked("max-rejected", max_rejected, float, 0, 1)
     with answering(store_timeout), watched(progress) as watch:
-        watch.doing("checking the shards")
+        watch.start("checking the shards")
         return finalize_dataset(
             unfinished(dataset), num_threads=num_workers(workers), max_rejected=share
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
-from shardprep.api.progress import PixelWatch, Watch
+from shardprep.api.progress import Watch
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE
 from shardprep.dataset.pictures import contact_sheet
 from shardprep.dataset.remote import described, documents_of
@@ -68,7 +68,7 @@ def _first_findings(facts: Facts) -> tuple[str, ...]:
     """
     if not 0 < facts.manifest.totals.num_written <= _MOST_JUDGED:
         return ()
-    silent = PixelWatch(Watch(lambda _: None))
+    silent = Watch(lambda _: None)
     try:
         found = make_report(dataset_at(facts.path), Options(has_pixels=False), silent)
     except DatasetError:

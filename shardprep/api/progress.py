@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from shardprep.writer.plan.plan import BuildPlan
-    from shardprep.writer.plan.shard_plan import ShardPlan
+    from shardprep.progress import Unit
 
 _MEGABYTE = 1e6
 
@@ -27,7 +26,7 @@ class Progress:
     """Images or bytes, those of earlier runs included."""
     total: int | None = None
     """Images or bytes of all this work; None: not known."""
-    unit: Literal["images", "bytes", ""] = ""
+    unit: Unit = ""
     """"" for work that is not counted."""
     num_before: int = 0
     """Images or bytes, among `num_done`, that were done when this run began."""
@@ -72,88 +71,34 @@ class Watch:
         """Let `show` take the reports."""
         self._show = show
         self._now = Progress()
-        self._is_first = True
 
     def notice(self, line: str) -> None:
         """Report one line about something worth knowing."""
         self._show(Progress(notice=line))
 
-    def doing(self, what: str) -> None:
-        """Report work that is not counted; "" is its end."""
-        self._now = Progress(what)
+    def start(
+        self, what: str, total: int | None = None, unit: Unit = "", num_done: int = 0
+    ) -> None:
+        """Report a phase, of which `num_done` was done before."""
+        self._now = Progress(what, num_done, total, unit, num_done)
         self._show(self._now)
 
-    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
-        """Report what is to be built."""
-        num_all = len(plan.shards)
-        labels = f"labels{' by' if plan.schema.target else ':'} {plan.labels_from}"
-        written = f"{num_all:,} shard{'' if num_all == 1 else 's'}"
-        self.notice(f"{plan.num_items:,} images to {written}, {labels}")
-        num_items = sum(len(shard.items) for shard in shards)
-        if len(shards) < num_all:
-            self.notice(f"this part: {num_items:,} images, {len(shards):,} of the shards")
-        for line in plan.findings:
-            self.notice(line)
-        if num_done:
-            self.notice(f"going on with an unfinished build: {num_done:,} images are done")
-        self.count("encoding", num_items, num_done)
-
-    def count(self, what: str, num_images: int, num_done: int = 0) -> None:
-        """Report work on so many images, of which some are done."""
-        self._now = Progress(what, num_done, num_images, "images", num_done)
+    def advance(self, number: int, num_rejected: int = 0) -> None:
+        """Report images or bytes that are done; the rate is measured anew after a loss."""
+        now = self._now
+        num_done = now.num_done + number
+        self._now = replace(
+            now,
+            num_done=num_done,
+            num_before=min(now.num_before, num_done),
+            num_rejected=now.num_rejected + num_rejected,
+        )
         self._show(self._now)
 
-    def encoded(self, num_items: int, num_rejected: int = 0) -> None:
-        """Report images that are done."""
-        old = self._now
-        done, rejected = old.num_done + num_items, old.num_rejected + num_rejected
-        self._now = Progress(old.what, done, old.total, "images", old.num_before, rejected)
+    def finish(self) -> None:
+        """Report the end of a phase."""
+        self._now = Progress()
         self._show(self._now)
-
-    def begin(self, what: str, num_bytes: int | None) -> None:
-        """Take the next work; the first number of bytes is where its rate is measured from."""
-        self._now, self._is_first = Progress(what, 0, num_bytes, "bytes"), True
-
-    def progress(self, num_bytes: int) -> None:
-        """Report the bytes that are done; fewer than before where it started over."""
-        old = self._now
-        starts = self._is_first or num_bytes < old.num_before
-        before, self._is_first = num_bytes if starts else old.num_before, False
-        self._now = Progress(old.what, num_bytes, old.total, "bytes", before)
-        self._show(self._now)
-
-
-class PixelWatch:
-    """Makes reports of what a pass over pixels tells."""
-
-    def __init__(self, watch: Watch) -> None:
-        """Let `watch` make them."""
-        self._watch = watch
-
-    def begin(self, num_images: int) -> None:
-        """Report the number of images."""
-        self._watch.count("looking at pixels", num_images)
-
-    def measured(self, num_images: int) -> None:
-        """Report images that are done."""
-        self._watch.encoded(num_images)
-
-
-class CopyWatch:
-    """Makes reports of what a run tells that copies the records of datasets."""
-
-    def __init__(self, watch: Watch) -> None:
-        """Let `watch` make them."""
-        self.notice, self.count, self.encoded = watch.notice, watch.count, watch.encoded
-
-    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
-        """Report what is to be copied."""
-        num_all = len(shards)
-        written = f"{num_all:,} shard{'' if num_all == 1 else 's'}"
-        self.notice(f"{plan.num_items:,} images to {written}")
-        if num_done:
-            self.notice(f"going on with unfinished work: {num_done:,} images are done")
-        self.count("copying", plan.num_items, num_done)
 
 
 @contextlib.contextmanager
@@ -165,7 +110,7 @@ def watched(progress: Show | bool) -> Iterator[Watch]:  # noqa: FBT001 - the opt
         else:
             watch = Watch(stack.enter_context(_bar()) if progress else lambda _: None)
         yield watch
-        watch.doing("")
+        watch.finish()
 
 
 def _bar() -> contextlib.AbstractContextManager[Show]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
-from shardprep.api.progress import CopyWatch, watched
+from shardprep.api.progress import watched
 from shardprep.dataset.remote import described
 from shardprep.errors import RecipeError
 from shardprep.reader.selection.selection import as_selection
@@ -84,7 +84,7 @@ def repack(
         recipe = make_recipe(
             {"source": "-", "max_rejected": 1.0, "max_dropped": 1.0}, "shardprep repack", given
         )
-        return repack_dataset(parents, recipe, CopyWatch(watch), overwrite=overwrite)
+        return repack_dataset(parents, recipe, watch, overwrite=overwrite)
 
 
 def _name(manifests: Sequence[Manifest]) -> str:

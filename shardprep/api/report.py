@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, checked, dataset_at
-from shardprep.api.progress import PixelWatch, watched
+from shardprep.api.progress import watched
 from shardprep.errors import RecipeError
 from shardprep.machine import address_space_bytes
 from shardprep.recipe.options import MAX_SAMPLE, MAX_SEED, MAX_THUMBS, BuildOptions
@@ -69,7 +69,7 @@ def report(
     if options.has_pixels and address_space_bytes() < _LEAST_ADDRESS_SPACE:
         raise MemoryError
     with answering(store_timeout), watched(progress) as watch:
-        found = make_report(dataset_at(dataset), options, PixelWatch(watch), split)
+        found = make_report(dataset_at(dataset), options, watch, split)
         if page is not None:
             write_durably(page, found.html().encode())
             found = replace(found, page=page)

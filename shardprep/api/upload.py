@@ -120,7 +120,7 @@ def _folder(dataset: str | Path) -> Path:
 def _verify(folder: Path, watch: Watch) -> None:
     """Read every byte of a dataset; DatasetError where it has problems."""
     found = verify_dataset(folder, decode=False, num_workers=num_workers(None), watcher=watch)
-    watch.doing("")
+    watch.finish()
     if found.problems:
         named = some_of([f"{one.file}: {one.what}" for one in found.problems], 2)
         hint = f"shardprep verify {folder} lists them, and --repair mends them"

@@ -103,7 +103,7 @@ def checks(
         settle(place)  # what was begun of publishing it is ended
         place = locate(str(place), damaged=True)
     found = verify_dataset(place, decode=decode, num_workers=num_workers, watcher=watch)
-    watch.doing("")
+    watch.finish()
     yield found
     if source is None or not found.problems:
         return
@@ -111,7 +111,7 @@ def checks(
     repair_dataset(found, local, num_workers=num_workers, watcher=watch)
     again = dataset_at(found.location)
     left = verify_dataset(again, decode=decode, num_workers=num_workers, watcher=watch)
-    watch.doing("")
+    watch.finish()
     yield replace(left, repaired=found.problems)
 
 
@@ -149,5 +149,5 @@ def compared(found: Verification, source: str, watch: Watch, *, num_workers: int
     """Return what a check has found, with the differences from a source on this machine."""
     place = dataset_at(found.location)
     difference = compare_source(place, source, num_threads=num_workers, watcher=watch)
-    watch.doing("")
+    watch.finish()
     return replace(found, against=difference)

@@ -11,7 +11,7 @@ import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, DatasetFolder, index_name
@@ -19,6 +19,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.dataset.remote import is_document
 from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import BuildError, DatasetError
+from shardprep.progress import Watcher
 from shardprep.storage.atomic_file import DurableFile, sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.regular_file import sha256_of
@@ -32,16 +33,6 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest, Shard
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.storage.shard_cache import RemoteShard
-
-
-class Watcher(Protocol):
-    """Receives the progress of a fetch, or of a check."""
-
-    def begin(self, what: str, num_bytes: int | None) -> None:
-        """Take the number of bytes that will be fetched, or checked."""
-
-    def progress(self, num_bytes: int) -> None:
-        """Take the number of bytes done so far."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -136,9 +127,8 @@ class _Copy:
     got: list[str] = field(default_factory=list)
     """Files that are whole in the working folder."""
     left_out: list[DatasetError] = field(default_factory=list)
-    num_bytes: int = 0
     num_new_bytes: int = 0
-    """Bytes of shards that came from the store, of the `num_bytes` that are done."""
+    """Bytes of shards that came from the store."""
     is_over: threading.Event = field(default_factory=threading.Event)
     """Set by the first error, which ends the other threads at their next block."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -155,18 +145,13 @@ class _Copy:
                 "choose another --to, or move it away",
             )
         if hashed:
-            self._begin("checking", self.manifest.totals.num_bytes)
+            self.watcher.start("checking", self.manifest.totals.num_bytes, "bytes")
         return {name for name in names if not self._is_here(name, hashed=hashed)}
-
-    def _begin(self, what: str, num_bytes: int) -> None:
-        self.num_bytes = 0
-        self.watcher.begin(what, num_bytes)
 
     def _count(self, num_bytes: int, num_new_bytes: int = 0) -> None:
         with self.lock:
-            self.num_bytes += num_bytes
             self.num_new_bytes += num_new_bytes
-            self.watcher.progress(self.num_bytes)
+            self.watcher.advance(num_bytes)
 
     def _documents(self) -> set[str]:
         """Return the names of all documents but the manifest: required ones and those there."""
@@ -199,7 +184,8 @@ class _Copy:
                 with self._leaving_out():
                     shards[name] = self.remote.shard(shard)
         _check_room(work, shards)
-        self._begin("fetching", sum(shard.num_bytes for shard in shards.values()))
+        num_bytes = sum(shard.num_bytes for shard in shards.values())
+        self.watcher.start("fetching", num_bytes, "bytes")
         with ThreadPoolExecutor(num_threads, "shardprep-fetch") as pool:
             jobs = {pool.submit(self._fetch, work / n, one): n for n, one in shards.items()}
             try:

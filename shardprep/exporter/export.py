@@ -35,13 +35,13 @@ from shardprep.exporter import output
 from shardprep.exporter.layout import Export, Place
 from shardprep.exporter.names import file_names
 from shardprep.exporter.shard_records import Rows, read_samples
+from shardprep.progress import Watcher
 from shardprep.storage.lock import locked
 from shardprep.storage.space import resumable_writes, shortage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.dataset.fetch import Watcher
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
@@ -212,19 +212,12 @@ def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) ->
         raise BuildError(str(export.work), lacking, "free some space, or choose another --out")
     rows = _rows(source, dots=layout.dots) if left else {}
     dataset = opened(source.dataset, source.manifest)
-    watcher.begin("exporting", sum(shard.num_bytes for _, shard in left))
-    num_done = 0
-
-    def moved(number: int) -> None:
-        nonlocal num_done
-        num_done += number
-        watcher.progress(num_done)
-
+    watcher.start("exporting", sum(shard.num_bytes for _, shard in left), "bytes")
     with ThreadPoolExecutor(1, "shardprep-commit") as pool:
         last: Future[None] | None = None
         for place, shard in left:
             its = rows.get(shard.name, _NO_ROWS)
-            samples = read_samples(dataset, shard, its, export.schema, moved)
+            samples = read_samples(dataset, shard, its, export.schema, watcher.advance)
             before, last = last, pool.submit(layout.write_shard(export, place, samples))
             if before is not None:
                 before.result()

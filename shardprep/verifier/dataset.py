@@ -23,6 +23,7 @@ from shardprep.dataset.locate import unfinished_error
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.staged_version import DRAFT_PREFIX
 from shardprep.errors import DatasetError
+from shardprep.progress import Watcher
 from shardprep.verifier.documents import Documents, index_problem, read_document
 from shardprep.verifier.examples import ExampleCheck, index_rows, written_rows
 from shardprep.verifier.problem import Problem, Verification
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from shardprep.dataset.fetch import Watcher
     from shardprep.dataset.manifest import Shard
     from shardprep.verifier.shard import ShardReport
 
@@ -268,18 +268,11 @@ def _index_problems(documents: Documents, reports: Mapping[str, ShardReport]) ->
 def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
     """Return the report of each task, in their order."""
     num_bytes = sum(task.num_bytes for task in tasks)
-    watcher.begin("checking", num_bytes)
+    watcher.start("checking", num_bytes, "bytes")
     num_workers = min(num_workers, len(tasks), num_bytes // _WORKER_BYTES)
     if num_workers > 1:
         return side_by_side(tasks, num_workers, watcher)
-    done = 0
-
-    def moved(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        watcher.progress(done)
-
-    return [check_shard(task, moved) for task in tasks]
+    return [check_shard(task, watcher.advance) for task in tasks]
 
 
 def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
@@ -290,12 +283,14 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
         try:
             with interrupts_blocked():
                 jobs = [pool.submit(check_in_worker, task) for task in tasks]
-            left = {*jobs}
+            left, before = {*jobs}, 0
             while left:
                 found, left = wait(left, _TICK_S)
                 for job in found:
                     job.result()
-                watcher.progress(done.value)
+                now = done.value
+                watcher.advance(now - before)
+                before = now
             return [job.result() for job in jobs]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)

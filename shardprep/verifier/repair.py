@@ -16,6 +16,7 @@ from shardprep.dataset.manifest import (
     load_manifest,
 )
 from shardprep.errors import BuildError, DatasetError, some_of
+from shardprep.progress import Watcher
 from shardprep.writer.build import build_dataset
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.plan.recorded_recipe import recorded_recipe
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.verifier.problem import Verification
     from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.run import Watcher
 
 
 def repair_dataset(

@@ -8,6 +8,7 @@ from shardprep.dataset.diff.source_difference import compare_originals
 from shardprep.dataset.manifest import REPACKED
 from shardprep.dataset.remote import described
 from shardprep.errors import DatasetError
+from shardprep.progress import Watcher
 from shardprep.writer.plan.recorded_recipe import recorded_recipe
 from shardprep.writer.reuse.reused_images import checked_items
 from shardprep.writer.source_hashes import hash_originals
@@ -17,11 +18,10 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.diff.source_difference import SourceDifference
     from shardprep.dataset.remote import RemoteDataset
-    from shardprep.writer.plan.plan import PlanWatcher
 
 
 def compare_source(
-    found: Path | RemoteDataset, source: str, *, num_threads: int, watcher: PlanWatcher
+    found: Path | RemoteDataset, source: str, *, num_threads: int, watcher: Watcher
 ) -> SourceDifference:
     """Return the differences between a dataset and a source; no shard is read, no pixel decoded.
 

@@ -12,19 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 from shardprep import profiling
 from shardprep.dataset.card import Card
-from shardprep.dataset.manifest import Manifest
+from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, SourceError
+from shardprep.progress import Watcher
+from shardprep.recipe.recipe import Recipe
 from shardprep.writer.encode.chunk_encoder import ChunkEncoder
-from shardprep.writer.engine.job import Progress, ShardJob
+from shardprep.writer.engine.job import Engine, Progress, ShardJob
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.plan.plan_summary import make_outline
+from shardprep.writer.plan.plan import BuildPlan
+from shardprep.writer.plan.plan_summary import Outline, make_outline
+from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.plan.source_plan import make_plan
 from shardprep.writer.run import Run
 from shardprep.writer.workspace import states
+from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
+from shardprep.writer.workspace.repair_input import DamagedDataset
+from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -33,12 +40,10 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Fingerprint
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.engine.job import Engine
-    from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+    from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.plan_summary import Outline
     from shardprep.writer.plan.shard_plan import Part, ShardPlan
-    from shardprep.writer.run import Watcher
     from shardprep.writer.workspace.repair_input import DamagedDataset
-    from shardprep.writer.workspace.states import Folders, Workspace
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -179,7 +184,9 @@ class SourceImages:
     num_workers: int
     engine: Engine
 
-    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
+    work = "encoding"
+
+    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan of the recipe."""
         return make_plan(self.recipe, scratch, watcher, self.num_workers)
 

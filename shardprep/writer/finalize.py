@@ -17,28 +17,26 @@ from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.profiling import stage
-from shardprep.writer.plan.plan_summary import read_outline
+from shardprep.writer.engine.job import Progress
+from shardprep.writer.plan.plan_summary import Outline, read_outline
 from shardprep.writer.plan.shard_plan import numbers_of
 from shardprep.writer.rejection_limits import check_dropped, check_rejections
-from shardprep.writer.shard import read_receipt, read_skipped, written_receipt
+from shardprep.writer.shard import Receipt, read_receipt, read_skipped, written_receipt
 from shardprep.writer.workspace import states
-from shardprep.writer.workspace.states import (
+from shardprep.writer.workspace.files import (
     SKIPPED_FILE,
     DisturbedError,
+    Folders,
     receipt_name,
     taken_over,
 )
+from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import pyarrow as pa
-
-    from shardprep.writer.engine.job import Progress
-    from shardprep.writer.plan.plan_summary import Outline
-    from shardprep.writer.shard import Receipt
-    from shardprep.writer.workspace.states import Folders, Workspace
 
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
 _MANY = 0.9

@@ -6,14 +6,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from shardprep.catalog.objects.parsed import NO_FAULTS
+from shardprep.dataset.manifest import Manifest
 from shardprep.errors import BuildError
 from shardprep.image.boxes import SHORTFALLS
+from shardprep.writer.workspace.files import Folders
+from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.writer.workspace.states import Folders, Workspace
 
 _NO_FAULTS = (*SHORTFALLS, *NO_FAULTS)
 """Reasons to leave an object out that are no fault of the source."""

@@ -20,16 +20,21 @@ from shardprep.catalog.items import Items
 from shardprep.dataset.manifest import REPACKED, Fingerprint
 from shardprep.dataset.stats.annotation_counts import united_unmatched
 from shardprep.errors import BuildError, DatasetError, RecordError
+from shardprep.progress import Watcher
+from shardprep.recipe.recipe import Recipe
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped
 from shardprep.source.members import PLACE, Members
 from shardprep.source.string_column import Texts, integers, release
 from shardprep.storage.store_error import changed
+from shardprep.writer.engine.job import Progress
+from shardprep.writer.finalize import BuildResult
 from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.plan_summary import make_outline
-from shardprep.writer.plan.shard_plan import plan_shards
+from shardprep.writer.plan.plan_summary import Outline, make_outline
+from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.reuse.record_copier import RecordCopier
 from shardprep.writer.reuse.repack_inputs import (
+    Parent,
     check_alike,
     relabelled,
     same_values,
@@ -39,6 +44,7 @@ from shardprep.writer.reuse.repack_inputs import (
 )
 from shardprep.writer.reuse.reused_images import mark_of
 from shardprep.writer.run import Run
+from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
@@ -48,12 +54,9 @@ if TYPE_CHECKING:
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.engine.job import Progress
     from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.plan.plan import PlanWatcher
     from shardprep.writer.plan.plan_summary import Outline
     from shardprep.writer.plan.shard_plan import ShardPlan
     from shardprep.writer.reuse.repack_inputs import Parent
-    from shardprep.writer.run import Watcher
-    from shardprep.writer.workspace.states import Folders
 
 
 def repack_dataset(
@@ -94,6 +97,8 @@ class ParentImages:
     parents: tuple[Parent, ...]
     recipe: Recipe
 
+    work = "copying"
+
     @property
     def fingerprint(self) -> Fingerprint:
         """The manifests of the parents, and what their images were made by."""
@@ -115,7 +120,7 @@ class ParentImages:
             inputs=inputs, options={**same_values(specs), **own}, versions=_versions(made)
         )
 
-    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan: all items of the parents, under keys that no other has."""
         del scratch, watcher
         plan = self._plan()

@@ -9,16 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+from shardprep.catalog.items import Item
 from shardprep.source.byte_range import MemberError
 from shardprep.writer.encode.chunk import UNREADABLE
+from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import read_receipt
+from shardprep.writer.workspace.files import Folders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from shardprep.catalog.items import Item
-    from shardprep.writer.plan.shard_plan import ShardPlan
-    from shardprep.writer.workspace.states import Folders
 
 _NUM_THREADS = 16
 """Number of threads that wait for object storage."""

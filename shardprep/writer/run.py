@@ -13,30 +13,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from shardprep.dataset.manifest import Manifest
-from shardprep.errors import BuildError, ShardprepError
+from shardprep.dataset.manifest import Fingerprint, Manifest
+from shardprep.errors import BuildError, ShardprepError, counted
+from shardprep.progress import Watcher
 from shardprep.storage.store_error import ChangedError
 from shardprep.writer.engine.job import Progress
-from shardprep.writer.finalize import complete, finished_before, publish
-from shardprep.writer.plan.plan import PlanWatcher
-from shardprep.writer.plan.plan_summary import check_outline, write_outline
-from shardprep.writer.plan.shard_plan import WHOLE
+from shardprep.writer.finalize import BuildResult, complete, finished_before, publish
+from shardprep.writer.plan.plan import BuildPlan
+from shardprep.writer.plan.plan_summary import Outline, check_outline, write_outline
+from shardprep.writer.plan.shard_plan import WHOLE, Part, ShardPlan
 from shardprep.writer.retry_unreadable import readable_again
 from shardprep.writer.shard import done_receipt, write_skipped
 from shardprep.writer.workspace import states
-from shardprep.writer.workspace.repair_input import find_damage
+from shardprep.writer.workspace.files import Folders
+from shardprep.writer.workspace.repair_input import DamagedDataset, find_damage
+from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from pathlib import Path
-
-    from shardprep.dataset.manifest import Fingerprint
-    from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.plan.plan import BuildPlan
-    from shardprep.writer.plan.plan_summary import Outline
-    from shardprep.writer.plan.shard_plan import Part, ShardPlan
-    from shardprep.writer.workspace.repair_input import DamagedDataset
-    from shardprep.writer.workspace.states import Folders, Workspace
 
 _NUM_THREADS = 8
 """Number of threads that hash shards, or wait for object storage."""
@@ -44,24 +39,18 @@ _MOST_LOOKS = 3
 """Times that shards are written again, where a source goes away again and again."""
 
 
-class Watcher(PlanWatcher, Protocol):
-    """Receives the progress of a build."""
-
-    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
-        """Take the plan, and the shards that this run is to write; called once.
-
-        Earlier runs have done `num_done` of the items in these shards.
-        """
-
-
 class Images(Protocol):
     """The images that a run makes a dataset of: those of a source, or of other datasets."""
+
+    @property
+    def work(self) -> str:
+        """The phase that writes the shards, such as "encoding"."""
 
     @property
     def fingerprint(self) -> Fingerprint:
         """All that the bytes of the dataset follow from."""
 
-    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan; `scratch` is a folder for its items, which must live as long."""
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
@@ -177,14 +166,16 @@ class Run:
             todo = [shard for shard, is_done in zip(mine, done, strict=True) if not is_done]
         num_todo = sum(len(shard.items) for shard in todo)
         num_mine = sum(len(shard.items) for shard in mine)
-        watcher.planned(plan, mine, num_mine - num_todo)
+        for line in _notices(plan, len(mine), num_mine, num_mine - num_todo):
+            watcher.notice(line)
+        watcher.start(self.images.work, num_mine, "images", num_mine - num_todo)
         now = Progress(0, 0)
         if not todo:
             return now
         self._check_space(plan.estimated_bytes * num_todo // plan.num_items)
         with contextlib.closing(self.images.written(folders, plan, todo)) as progress:
             for step in progress:
-                watcher.encoded(step.num_items, step.num_rejected)
+                watcher.advance(step.num_items, step.num_rejected)
                 now = now.plus(step)
         if now.num_unreadable:
             self._look_again(folders, plan, todo, watcher)
@@ -208,3 +199,16 @@ class Run:
         if lacking:
             hint = "free some space, give another --out, or a smaller --size"
             raise BuildError(str(self.workspace.state), f"about {lacking}", hint)
+
+
+def _notices(plan: BuildPlan, num_shards: int, num_items: int, num_done: int) -> list[str]:
+    """Return what a user should know of a plan, of which this run writes `num_shards`."""
+    num_all = len(plan.shards)
+    labels = f"labels{' by' if plan.schema.target else ':'} {plan.labels_from}"
+    lines = [f"{plan.num_items:,} images to {counted(num_all, 'shard')}, {labels}"]
+    if num_shards < num_all:
+        lines.append(f"this part: {num_items:,} images, {num_shards:,} of the shards")
+    lines += plan.findings
+    if num_done:
+        lines.append(f"going on with an unfinished build: {num_done:,} images are done")
+    return lines

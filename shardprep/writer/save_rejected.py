@@ -15,7 +15,7 @@ from shardprep.dataset.cells import to_cell
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.errors import SourceError
 from shardprep.image.process import RejectionKind
-from shardprep.recipe.recipe import outputs
+from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.byte_range import MemberError
 from shardprep.source.listing import list_source
 from shardprep.storage.atomic_file import write_durably
@@ -23,8 +23,6 @@ from shardprep.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from shardprep.recipe.recipe import Recipe
 
 LIST_FILE = "rejected.csv"
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")

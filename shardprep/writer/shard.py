@@ -19,28 +19,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
-from shardprep.catalog.items import Items
+from shardprep.catalog.items import Item, Items
+from shardprep.catalog.labels.targets import Target
 from shardprep.dataset import item_table
 from shardprep.dataset.documents import Count
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS, REJECTED, WRITTEN
 from shardprep.dataset.manifest import Shard
+from shardprep.image.annotation_types import Annotation
 from shardprep.profiling import stage
+from shardprep.source.listing import Skipped
 from shardprep.source.string_column import integers
-from shardprep.storage.folder import Written
-from shardprep.writer.encode.chunk import ObjectCounts
+from shardprep.storage.folder import Folder, Written
+from shardprep.writer.encode.chunk import EncodedChunk, ObjectCounts, Outcome
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
-from shardprep.writer.workspace.states import SKIPPED_FILE, receipt_name
+from shardprep.writer.workspace.files import SKIPPED_FILE, Folders, receipt_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from shardprep.catalog.items import Item
-    from shardprep.catalog.labels.targets import Target
-    from shardprep.image.annotation_types import Annotation
-    from shardprep.source.listing import Skipped
-    from shardprep.storage.folder import Folder
-    from shardprep.writer.encode.chunk import EncodedChunk, Outcome
-    from shardprep.writer.workspace.states import Folders
 
 _FACTS = b"shardprep"
 """Key of the facts among the metadata of a parquet file."""

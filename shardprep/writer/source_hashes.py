@@ -17,9 +17,11 @@ from shardprep.catalog.init.notices import no_image
 from shardprep.catalog.source_images import source_images
 from shardprep.dataset.diff.source_difference import ORIGINALS
 from shardprep.dataset.item_table import SKIPPED
-from shardprep.recipe.recipe import outputs
+from shardprep.progress import Watcher
+from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.byte_range import MemberError
 from shardprep.source.listing import list_source
+from shardprep.source.members import Member
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.url import is_url
 
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.members import Member
-    from shardprep.writer.plan.plan import PlanWatcher
-
 _AT_ONCE = 64
 """Images that a thread reads before it tells of them."""
 
@@ -42,7 +42,7 @@ class _Original(NamedTuple):
 
 
 def hash_originals(
-    recipe: Recipe, items: pa.Table, *, is_annotated: bool, num_threads: int, watcher: PlanWatcher
+    recipe: Recipe, items: pa.Table, *, is_annotated: bool, num_threads: int, watcher: Watcher
 ) -> pa.Table:
     """Return the `ORIGINALS` of a source that a dataset has, and of those it has no row for.
 
@@ -60,11 +60,11 @@ def hash_originals(
     """
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         members = _members(recipe, items, Path(work), watcher, is_annotated=is_annotated)
-        watcher.count("hashing the source", len(members))
+        watcher.start("hashing the source", len(members), "images")
         found = []
         with contextlib.closing(_hashed(members, num_threads)) as hashed:
             for some in hashed:
-                watcher.encoded(len(some), 0)
+                watcher.advance(len(some))
                 found += some
     place = {one.key: number for number, one in enumerate(found)}
     ordered = [found[place[member.key]] for member in sorted(members)]
@@ -73,7 +73,7 @@ def hash_originals(
 
 
 def _members(
-    recipe: Recipe, items: pa.Table, work: Path, watcher: PlanWatcher, *, is_annotated: bool
+    recipe: Recipe, items: pa.Table, work: Path, watcher: Watcher, *, is_annotated: bool
 ) -> list[Member]:
     """Return the images of a source that are looked for, or new, in the order of their bytes."""
     listing = list_source(

@@ -265,8 +265,8 @@ def test_a_benchmark_of_strange_names_is_shown_as_it_is(
 def test_a_profile_of_the_bar_reads_no_markup_either(capsys: pytest.CaptureFixture[str]) -> None:
     with Bar(Terminal(stderr=True)) as bar:
         watch = Watch(bar)
-        watch.begin(HOSTILE, 100)
-        watch.progress(1)
+        watch.start(HOSTILE, 100, "bytes")
+        watch.advance(1)
         watch.notice(HOSTILE)
     assert "[bold]x[/] [/nope] :smile: \\u202e" in capsys.readouterr().err
 

@@ -29,7 +29,7 @@ from shardprep.verifier.dataset import verify_dataset
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.workspace.find import find_workspace
 from tests.dataset.resigned import FIRST, MANIFESTS, changed, resigned
-from tests.support.builders import animals, build, build_part, tree, write, zip_bytes
+from tests.support.builders import Quiet, animals, build, build_part, tree, write, zip_bytes
 from tests.support.examples import DAMAGES, damaged, fuzzed, in_time, texts
 
 if TYPE_CHECKING:
@@ -43,16 +43,6 @@ NUM_RANDOM = (80, 80, 40, 30, 15)
 """Cases of values, damage, tables, unfinished builds and fetches in a run of the suite."""
 SHARD = "pets-train.tfrecord-00000-of-00002"
 _ODD = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-class Unwatched:
-    """Takes what a watcher is told."""
-
-    def begin(self, what: str, num_bytes: int | None) -> None:
-        del what, num_bytes
-
-    def progress(self, num_bytes: int) -> None:
-        del num_bytes
 
 
 @pytest.fixture(name="whole", scope="module")
@@ -90,7 +80,7 @@ def refusal(work: Callable[[], object]) -> str:
 
 
 def verify(folder: Path) -> Any:
-    return verify_dataset(folder, decode=False, num_workers=1, watcher=Unwatched())
+    return verify_dataset(folder, decode=False, num_workers=1, watcher=Quiet())
 
 
 def load(folder: Path) -> Any:
@@ -134,7 +124,7 @@ def test_no_manifest_makes_fetch_write_outside(whole: Path, bucket: Bucket, tmp_
         bucket.put("out/pets/1.0.0/manifest.json", resigned(document))
         found = locate(ObjectUrl.parse(remote))
         to = home / "tfrecords"
-        assert refusal(partial(fetch_dataset, found, to, num_threads=2, watcher=Unwatched())), lie
+        assert refusal(partial(fetch_dataset, found, to, num_threads=2, watcher=Quiet())), lie
         assert refusal(lambda: Dataset(remote)), lie
         assert not any(home.iterdir()), lie
     cached = {path.parent.parent.name for path in (tmp_path / "cache").rglob("*") if path.is_file()}
@@ -498,7 +488,7 @@ def test_a_fetch_of_any_documents_is_right_or_one_line(
     home = tmp_path / "home"
     try:
         remote = locate(ObjectUrl.parse(f"{bucket.url}/{key}"))
-        found = fetch_dataset(remote, home / "sets", num_threads=2, watcher=Unwatched())
+        found = fetch_dataset(remote, home / "sets", num_threads=2, watcher=Quiet())
         assert found.path == home / "sets" / "pets" / "1.0.0"
     except ShardprepError as error:
         lines(error)

@@ -41,7 +41,7 @@ def test_the_figures_are_those_of_the_program() -> None:
 def test_the_counts_of_what_was_tried_are_those_of_the_tests() -> None:
     links, slow, files = len(test_links.OUTSIDE), len(test_patterns.SLOW), len(test_recipe.HOSTILE)
     random = sum(test_recipe.NUM_RANDOM)
-    assert f"{links} kinds of links in a stranger's folder, {slow} options with a pattern" in TEXT
+    assert f"{links} kinds of links in an untrusted folder, {slow} options with a pattern" in TEXT
     assert f"{files} hostile recipe files and {random} random ones" in TEXT
-    assert f"{len(MANIFESTS)} manifests lie with a right hash" in TEXT
+    assert f"{len(MANIFESTS)} manifests make false claims under a correct hash" in TEXT
     assert f"changed at random, {sum(test_hostile_documents.NUM_RANDOM)} times in each run" in TEXT

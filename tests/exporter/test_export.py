@@ -110,9 +110,9 @@ class StopInSecond(Told):
         super().__init__()
         self.first_bytes = next(iter(load_manifest(dataset).shards.values())).num_bytes
 
-    def progress(self, num_bytes: int) -> None:
-        super().progress(num_bytes)
-        if num_bytes > self.first_bytes:
+    def advance(self, number: int, num_rejected: int = 0) -> None:
+        super().advance(number, num_rejected)
+        if self.done[-1] > self.first_bytes:
             raise StoppedError
 
 

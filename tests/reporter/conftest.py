@@ -10,6 +10,7 @@ import pytest
 
 from shardprep.reporter.report import Options, make_report
 from tests.support.browser import need_browser
+from tests.support.builders import Quiet
 from tests.support.paths import shared_folder
 from tests.support.planted import planted_set
 
@@ -22,14 +23,7 @@ if TYPE_CHECKING:
     from shardprep.reporter.report import Report
 
 
-class Silent:
-    """A watcher that is told for nothing."""
-
-    def begin(self, num_images: int) -> None:
-        """Hear it."""
-
-    def measured(self, num_images: int) -> None:
-        """Hear it."""
+Silent = Quiet
 
 
 @pytest.fixture(name="passes", scope="session")

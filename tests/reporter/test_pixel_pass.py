@@ -11,7 +11,7 @@ from shardprep.dataset.remote import described
 from shardprep.reporter.pixels import pixel_scan
 from shardprep.reporter.pixels.pixel_scan import Measured, measure, plan_pass
 from shardprep.reporter.pixels.stored_images import open_images
-from tests.support.builders import build, tree, write, zip_bytes
+from tests.support.builders import Quiet, build, tree, write, zip_bytes
 from tests.support.planted import file, photo
 
 if TYPE_CHECKING:
@@ -19,19 +19,6 @@ if TYPE_CHECKING:
 
 NUMBER = 150
 """Images, more than a thread takes at a time."""
-
-
-class Told:
-    """A watcher that counts."""
-
-    def __init__(self) -> None:
-        self.total = self.done = 0
-
-    def begin(self, num_images: int) -> None:
-        self.total += num_images
-
-    def measured(self, num_images: int) -> None:
-        self.done += num_images
 
 
 @pytest.fixture(name="cache", autouse=True)
@@ -48,21 +35,21 @@ def made(folder: Path, **keys: Any) -> Path:
     return build(source, folder / "out", labels="folder", **keys).path
 
 
-def passed(path: Path, most: int = 10**6, seed: int = 0, told: Told | None = None) -> Measured:
+def passed(path: Path, most: int = 10**6, seed: int = 0, told: Quiet | None = None) -> Measured:
     """Return the result of a pass over a dataset."""
     manifest, schema = described(path)
     labels = np.arange(manifest.totals.num_written) % 3
     plan = plan_pass(manifest.sha256, labels, most, seed)
-    return measure(plan, lambda: open_images(path, manifest, schema), told or Told())
+    return measure(plan, lambda: open_images(path, manifest, schema), told or Quiet())
 
 
 @pytest.mark.parametrize("form", ["jpeg", "png", "raw", "keep"])
 def test_each_stored_form_is_measured(tmp_path: Path, form: str) -> None:
     keys = {"size": "none", "fit": "none"} if form == "keep" else {"size": "64x64"}
-    path, told = made(tmp_path, format=form, **keys), Told()
+    path, told = made(tmp_path, format=form, **keys), Quiet()
     found = passed(path, told=told)
     assert found.measures["decoded"].all()
-    assert (told.total, told.done) == (NUMBER, NUMBER)
+    assert (told.total, told.done[-1]) == (NUMBER, NUMBER)
     manifest, schema = described(path)
     images = open_images(path, manifest, schema)
     whole = [images.pixels(data) for data in images.data(range(NUMBER)) if isinstance(data, bytes)]
@@ -97,7 +84,7 @@ def test_a_second_pass_opens_no_shard_and_gives_the_same(tmp_path: Path, cache: 
         raise AssertionError("a shard is opened")
 
     plan = plan_pass(manifest.sha256, np.arange(NUMBER) % 3, 10**6, 0)
-    again = measure(plan, none, Told())
+    again = measure(plan, none, Quiet())
     assert (again.measures == found.measures).all()
     assert again.num_tiles == found.num_tiles
     assert all((again.tiles[label] == found.tiles[label]).all() for label in found.tiles)
@@ -153,9 +140,9 @@ def test_an_interruption_leaves_nothing(
 ) -> None:
     path = made(tmp_path, size="64x64")
 
-    class Stopping(Told):
-        def measured(self, num_images: int) -> None:
-            del num_images
+    class Stopping(Quiet):
+        def advance(self, number: int, num_rejected: int = 0) -> None:
+            super().advance(number, num_rejected)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -40,7 +40,7 @@ from tests.source.kaggle_server import (
     Body,
     KaggleServer,
 )
-from tests.support.builders import tar_bytes, write, zip_bytes
+from tests.support.builders import Quiet, tar_bytes, write, zip_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,31 +56,13 @@ ONCE = RetryLimits(attempts=1)
 HASTY = RetryLimits(attempts=3, backoff_s=0.01)
 
 
-class Told:
-    """A watcher that remembers."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.phases: list[tuple[str, int | None]] = []
-        self.num_bytes: list[int] = []
-
-    def notice(self, line: str) -> None:
-        self.lines.append(line)
-
-    def begin(self, what: str, num_bytes: int | None) -> None:
-        self.phases.append((what, num_bytes))
-
-    def progress(self, num_bytes: int) -> None:
-        self.num_bytes.append(num_bytes)
-
-
 class World(NamedTuple):
     """A machine with credentials, and Kaggle beside it."""
 
     server: KaggleServer
     home: Path
     cache: Path
-    told: Told
+    told: Quiet
 
 
 @pytest.fixture(name="world")
@@ -95,7 +77,7 @@ def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         for name, value in server.environment(home).items():
             monkeypatch.setenv(name, value)
         fork_clients(monkeypatch)
-        yield World(server, home, cache, Told())
+        yield World(server, home, cache, Quiet())
 
 
 @pytest.fixture(name="real_client")
@@ -559,7 +541,7 @@ def test_a_cut_body_goes_on_where_it_stopped(world: World) -> None:
     assert fetch(world).read_bytes() == ZIP
     assert world.server.ranges() == ["bytes=196608-"]
     assert any("trying again" in line for line in world.told.lines)
-    assert 196608 in world.told.num_bytes
+    assert 196608 in world.told.done
 
 
 def test_the_next_run_goes_on_where_the_last_one_stopped(world: World) -> None:
@@ -704,8 +686,8 @@ from shardprep.source.kaggle.ref import parse_ref
 from shardprep.source.kaggle.retry import RetryLimits
 class Say:
     def notice(self, line): print(line, flush=True)
-    def begin(self, what, num_bytes): print(what, flush=True)
-    def progress(self, num_bytes): print(num_bytes, flush=True)
+    def start(self, what, total, unit, num_done=0): print(what, flush=True)
+    def advance(self, number): print(number, flush=True)
 hasty = RetryLimits(backoff_s=0.01)
 print("at", download(parse_ref("pets"), watcher=Say(), retries=hasty), flush=True)
 """
@@ -748,7 +730,7 @@ def test_a_second_refresh_takes_what_the_first_has_brought_though_it_is_the_same
 ) -> None:
     fetch(world)
     world.server.bodies = [Body(hang=HALF)]
-    watchers = Told(), Told()
+    watchers = Quiet(), Quiet()
     runs = [
         threading.Thread(
             target=download,
@@ -758,7 +740,7 @@ def test_a_second_refresh_takes_what_the_first_has_brought_though_it_is_the_same
         for watcher in watchers
     ]
     runs[0].start()
-    while 196608 not in watchers[0].num_bytes:
+    while 196608 not in watchers[0].done:
         time.sleep(0.05)
     runs[1].start()
     while not watchers[1].lines:
@@ -785,9 +767,9 @@ def test_a_watcher_that_raises_ends_the_client(world: World) -> None:
     class StoppedError(BaseException):
         pass
 
-    class Stopping(Told):
-        def begin(self, what: str, num_bytes: int | None) -> None:
-            raise StoppedError(what, num_bytes)
+    class Stopping(Quiet):
+        def start(self, what: str, *_: object) -> None:
+            raise StoppedError(what)
 
     world.server.bodies = [Body(hang=0)]
     with pytest.raises(StoppedError):
@@ -835,19 +817,19 @@ DAMAGED = {
 
 @pytest.mark.parametrize("case", WHOLE)
 def test_a_whole_archive_is_found_whole(tmp_path: Path, case: str) -> None:
-    assert damage(write(tmp_path / "x", WHOLE[case]), Told()) == ""
+    assert damage(write(tmp_path / "x", WHOLE[case]), Quiet()) == ""
 
 
 @pytest.mark.parametrize("case", DAMAGED)
 def test_a_damaged_archive_is_found_damaged(tmp_path: Path, case: str) -> None:
-    assert damage(write(tmp_path / "x", DAMAGED[case]), Told())
+    assert damage(write(tmp_path / "x", DAMAGED[case]), Quiet())
 
 
 def test_members_that_cannot_be_read_are_said_to_be_unchecked(tmp_path: Path) -> None:
     data = bytearray(zip_bytes(ONE))
     for header, offset in ((b"PK\3\4", 8), (b"PK\1\2", 10)):
         data[data.index(header) + offset] = 9  # Deflate64
-    told = Told()
+    told = Quiet()
     assert damage(write(tmp_path / "x", bytes(data)), told) == ""
     assert told.lines[0].startswith("members not checked: 1, ")
 
@@ -861,11 +843,11 @@ def shown(monkeypatch: pytest.MonkeyPatch, size: int | None, *, terminal: bool =
     with terminal_progress.Bar(Console(file=out, force_terminal=terminal, width=90)) as bar:
         progress = Watch(bar)
         progress.notice("downloading [kaggle:pets]")
-        progress.begin("downloading", size)
-        for num_bytes in (5_000_000, 10_000_000, 0, 15_000_000):
-            progress.progress(num_bytes)
-        progress.begin("checking", 20_000_000)
-        progress.progress(20_000_000)
+        progress.start("downloading", size, "bytes", 5_000_000)
+        for num_bytes in (5_000_000, -10_000_000, 15_000_000):
+            progress.advance(num_bytes)
+        progress.start("checking", 20_000_000, "bytes")
+        progress.advance(20_000_000)
     return out.getvalue()
 
 
@@ -888,7 +870,7 @@ def test_lines_come_now_and_then() -> None:
     out = io.StringIO()
     with terminal_progress.Bar(Console(file=out)) as bar:
         progress = Watch(bar)
-        progress.begin("downloading", 10)
-        progress.progress(5)
-        progress.progress(10)
+        progress.start("downloading", 10, "bytes")
+        progress.advance(5)
+        progress.advance(5)
     assert out.getvalue() == ""

@@ -14,6 +14,7 @@ import pytest
 import shardprep
 from shardprep import reader
 from shardprep.errors import BusyError, DatasetError, RecipeError, SourceError
+from shardprep.progress import Unit
 from shardprep.source.kaggle.kaggle_state import UploadLimits
 from shardprep.source.kaggle.ref import parse_ref
 from shardprep.source.kaggle.upload import KaggleVersion, upload
@@ -22,7 +23,7 @@ from shardprep.source.kaggle.upload_metadata import Publication, check_publicati
 from shardprep.storage.regular_file import sha256_of
 from tests.source.kaggle_clients import ForkedClient, fork_clients
 from tests.source.kaggle_server import KEY, USER, Answer, KaggleServer, Transfer
-from tests.support.builders import animals, build, tree, write, write_folder, zip_bytes
+from tests.support.builders import Quiet, animals, build, tree, write, write_folder, zip_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,28 +46,22 @@ CUT = 2000
 """Bytes of the first file of more that arrive before a transfer is cut."""
 
 
-class Told:
-    """A watcher that remembers, and can end what it watches."""
+class Told(Quiet):
+    """A watcher that can end what it watches."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.phases: list[str] = []
-        self.stop_at: str = ""
+    stop_at = ""
+    """Phase in which it does."""
 
-    def notice(self, line: str) -> None:
-        self.lines.append(line)
-
-    def begin(self, what: str, num_bytes: int | None) -> None:
-        del num_bytes
-        self.phases.append(what)
-
-    def progress(self, num_bytes: int) -> None:
-        del num_bytes
-        if self.stop_at and self.phases[-1] == self.stop_at:
+    def start(
+        self, what: str, total: int | None = None, unit: Unit = "", num_done: int = 0
+    ) -> None:
+        super().start(what, total, unit, num_done)
+        if what == self.stop_at and not unit:
             raise KeyboardInterrupt
 
-    def doing(self, what: str) -> None:
-        if what and what == self.stop_at:
+    def advance(self, number: int, num_rejected: int = 0) -> None:
+        super().advance(number, num_rejected)
+        if self.phases[-1][0] == self.stop_at:
             raise KeyboardInterrupt
 
 

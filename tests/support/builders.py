@@ -21,6 +21,7 @@ from PIL import Image
 from shardprep.api.arguments import part_of
 from shardprep.api.sample_archive import write_sample
 from shardprep.dataset.locate import locate
+from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
 from shardprep.writer.build import build_dataset
@@ -30,27 +31,20 @@ from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.workspace.find import find_workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from shardprep.writer.build import PartResult
     from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
-    from shardprep.writer.engine.job import Engine
+    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
+    from shardprep.writer.engine.job import Encoder, Engine, Progress, ShardJob
     from shardprep.writer.engine.worker_process import WorkerLimits
     from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.shard_plan import ShardPlan
 
     Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
-    from collections.abc import Callable, Generator
-
-    from shardprep.writer.engine.job import Encoder, Progress, ShardJob
-
     ChunkRunner = Callable[
         [Encoder, Iterable[ChunkTask], int, WorkerLimits], Generator[EncodedChunk]
     ]
-    from collections.abc import Callable
-
-    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
 
 SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
 """Real photographs and hostile files; tests that use them are skipped where it is absent."""
@@ -142,48 +136,39 @@ def sample(folder: Path) -> Path:
 
 
 class Quiet:
-    """A watcher that remembers what it is told."""
+    """A watcher that remembers what it was told."""
 
     def __init__(self) -> None:
-        """Remember nothing yet."""
         self.lines: list[str] = []
+        self.phases: list[tuple[str, int | None]] = []
+        self.done: list[int] = []
+        """How far the phase was, after each report."""
+        self.total: int | None = None
         self.num_done = 0
+        """Images or bytes that an earlier run had done."""
         self.num_new = 0
 
     def notice(self, line: str) -> None:
-        """Remember the line."""
         self.lines.append(line)
 
-    def count(self, what: str, num_images: int, num_done: int = 0) -> None:
-        """Take work that is not a build's."""
+    def start(
+        self, what: str, total: int | None = None, unit: Unit = "", num_done: int = 0
+    ) -> None:
+        del unit
+        self.phases.append((what, total))
+        self.total, self.num_done = total, num_done
+        self.done.append(num_done)
 
-    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
-        """Remember how much was done before."""
-        del plan, shards
-        self.num_done = num_done
-
-    def encoded(self, num_items: int, num_rejected: int) -> None:
-        """Count the items."""
+    def advance(self, number: int, num_rejected: int = 0) -> None:
         del num_rejected
-        self.num_new += num_items
+        self.num_new += number
+        self.done.append((self.done or [0])[-1] + number)
+
+    def finish(self) -> None:
+        pass
 
 
-class Told:
-    """A watcher that remembers how far it was."""
-
-    def __init__(self) -> None:
-        """Remember nothing yet."""
-        self.total: int | None = None
-        self.done: list[int] = []
-
-    def begin(self, what: str, num_bytes: int | None) -> None:
-        """Remember how many bytes there are."""
-        del what
-        self.total = num_bytes
-
-    def progress(self, num_bytes: int) -> None:
-        """Remember how far it is."""
-        self.done.append(num_bytes)
+Told = Quiet
 
 
 def in_process(
@@ -285,10 +270,10 @@ class StopAfter(Quiet):
         super().__init__()
         self.left = num_items
 
-    def encoded(self, num_items: int, num_rejected: int) -> None:
+    def advance(self, number: int, num_rejected: int = 0) -> None:
         """Count the items."""
-        super().encoded(num_items, num_rejected)
-        self.left -= num_items
+        super().advance(number, num_rejected)
+        self.left -= number
         if self.left <= 0:
             raise StoppedError
 

@@ -1,4 +1,9 @@
-"""Other processes: those that live, as /proc shows them, and what they have done so far."""
+"""Other processes: programs that tests start, and what /proc shows of them.
+
+A `Program` is forked from a process that has imported TensorFlow, torch or the writer, and has used
+none of it: the import takes seconds, a fork no time. The processes of a suite that runs in several
+share those that fork. Tests of what a program imports, and of how it ends, start it anew.
+"""
 
 from __future__ import annotations
 
@@ -323,10 +328,6 @@ def _run(folder: Path, task: dict[str, Any]) -> None:
     os._exit(code)
 
 
-if __name__ == "__main__":
-    _serve(sys.argv[1])
-
-
 def loaded(code: str) -> set[str]:
     """Return the modules that are loaded when the code has run in a new process."""
     program = f"import sys\n{code}\nprint(*sys.modules)"
@@ -346,3 +347,7 @@ def skip_fsync() -> None:
         del fd
 
     os.fsync = os.sync = nothing
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from shardprep.dataset.manifest import Fingerprint
+    from shardprep.progress import Watcher
     from shardprep.writer.engine.job import ShardJob
-    from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
+    from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.shard_plan import ShardPlan
-    from shardprep.writer.workspace.states import Folders
+    from shardprep.writer.workspace.files import Folders
     from tests.writer.two_runs import Objects, World
 
 WHERE = "sets/pets/1.0.0"
@@ -58,6 +59,8 @@ _NUM_DRAWN = 40
 
 class Recipe:
     """A build of two photos, any number of times."""
+
+    work = "encoding"
 
     def __init__(self, **keys: Any) -> None:
         """Take keys of the recipe."""
@@ -90,7 +93,7 @@ class Recipe:
 
     # --- what `Images` promises ---
 
-    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan, made once."""
         del scratch, watcher
         return self._plan

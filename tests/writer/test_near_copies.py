@@ -17,6 +17,7 @@ from shardprep.dataset import item_table
 from shardprep.errors import BuildError
 from shardprep.image.near import NEAR_BITS
 from shardprep.image.phash import PHASH
+from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.reporter.report import Options, Report, make_report
 from shardprep.writer.encode.chunk import Outcome
@@ -46,28 +47,8 @@ if TYPE_CHECKING:
     from shardprep.catalog.items import Item
     from shardprep.image.phash import Pixels
     from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
-    from shardprep.writer.plan.plan import BuildPlan
 
 CUT: dict[str, Any] = {"size": "64x64", "split": "train=0.5,test=0.5", "labels": "folder"}
-
-
-class Silent:
-    """A watcher of a report that is not watched."""
-
-    def begin(self, num_images: int) -> None:
-        """Take the number of images."""
-
-    def measured(self, num_images: int) -> None:
-        """Take the images that are done."""
-
-
-class Told(Quiet):
-    """A watcher that remembers the remarks on a plan."""
-
-    def planned(self, plan: BuildPlan, shards: Any, num_done: int) -> None:
-        """Remember them."""
-        super().planned(plan, shards, num_done)
-        self.lines += plan.findings
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +87,7 @@ def _source(tmp_path: Path) -> Path:
 
 def reported(path: Path) -> Report:
     """Return the report of a dataset."""
-    return make_report(path, Options(thumbs=0), Silent())
+    return make_report(path, Options(thumbs=0), Quiet())
 
 
 def pairs_across(report: Report) -> int:
@@ -131,7 +112,7 @@ def rows(path: Path) -> dict[str, dict[str, Any]]:
 def test_near_copies_are_kept_in_one_split(source: Path, tmp_path: Path) -> None:
     plain = build(source, tmp_path / "plain", **CUT)
     assert pairs_across(reported(plain.path)) > 0
-    grouped, told = tmp_path / "grouped", Told()
+    grouped, told = tmp_path / "grouped", Quiet()
     path = build(source, grouped, group="near", watcher=told, **CUT).path
     report = reported(path)
     assert pairs_across(report) == 0
@@ -152,7 +133,7 @@ def test_near_copies_are_kept_in_one_split(source: Path, tmp_path: Path) -> None
 
 
 def test_near_copies_are_left_out_and_named(source: Path, tmp_path: Path) -> None:
-    told = Told()
+    told = Quiet()
     made = build(source, tmp_path / "out", dedup="near", watcher=told, **CUT)
     report, totals = reported(made.path), made.manifest.totals
     assert report.copies == ()
@@ -183,7 +164,7 @@ def test_of_near_copies_the_one_for_evaluation_stays(tmp_path: Path) -> None:
     assert given["train/cat/1.jpg"]["reason"] == "a near copy of another: test/a.jpg"
     assert given["train/dog/5.jpg"]["reason"] == "a copy of another: train/dog/4.jpg"
     cut = {"split": "train=0.5,validation=0.5", **keys}
-    told = Told()
+    told = Quiet()
     build(source, tmp_path / "cut", group="near", watcher=told, **cut)
     assert [line for line in told.lines if "test/a.jpg and train/cat/1.jpg" in line]
     spoiling = {"split": "train=0.5,test=0.5", **keys}
@@ -279,8 +260,12 @@ def test_an_interrupted_pass_goes_on_where_it_stopped(
     monkeypatch.setattr(prehash, "run_chunks", in_process)
 
     class Counting(Quiet):
-        def count(self, what: str, num_images: int, num_done: int = 0) -> None:
-            assert (what, num_images, num_done) == ("looking for near copies", 44, 15)
+        def start(
+            self, what: str, total: int | None = None, unit: Unit = "", num_done: int = 0
+        ) -> None:
+            if what != "encoding":
+                found = (what, total, unit, num_done)
+                assert found == ("looking for near copies", 44, "images", 15)
 
     path = build(source, tmp_path / "out", group="near", watcher=Counting(), **CUT).path
     assert pairs_across(reported(path)) == 0

@@ -26,7 +26,7 @@ from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.shard import read_receipt
-from shardprep.writer.workspace.states import Folders
+from shardprep.writer.workspace.files import Folders
 from tests.support.builders import by_chunks, in_process, tree
 
 if TYPE_CHECKING:

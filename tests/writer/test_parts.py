@@ -31,7 +31,7 @@ from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import Part, numbers_of
 from shardprep.writer.plan.source_plan import make_plan
 from shardprep.writer.rejection_limits import TooManyRejectedError
-from shardprep.writer.workspace.states import Folders
+from shardprep.writer.workspace.files import Folders
 from tests.support.builders import (
     Quiet,
     StopAfter,

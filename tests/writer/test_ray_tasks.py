@@ -19,7 +19,7 @@ from shardprep.writer.engine.job import Progress, ShardJob
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.shard import ShardWriter
-from shardprep.writer.workspace.states import Folders
+from shardprep.writer.workspace.files import Folders
 from tests.support.builders import by_chunks, in_process, tree
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from shardprep.dataset.item_table import COLUMNS
 from shardprep.dataset.manifest import Shard
 from shardprep.storage.folder import LocalFolder
 from shardprep.writer.shard import Receipt, read_receipt, write_receipt
-from shardprep.writer.workspace.states import Folders
+from shardprep.writer.workspace.files import Folders
 
 if TYPE_CHECKING:
     from pathlib import Path

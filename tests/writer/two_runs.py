@@ -24,7 +24,7 @@ from shardprep.dataset import remote
 from shardprep.storage import objects
 from shardprep.storage.objects import ObjectFacts
 from shardprep.storage.store_error import ChangedError
-from shardprep.writer.workspace.states import BUILD_FILE
+from shardprep.writer.workspace.files import BUILD_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

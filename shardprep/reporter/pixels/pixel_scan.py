@@ -10,13 +10,14 @@ import hashlib
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardprep.errors import RecordError
 from shardprep.image.phash import LEAST_SIDE, TILE, tile
 from shardprep.machine import usable_cores
+from shardprep.progress import Watcher
 from shardprep.reporter.pixels import pixel_measures
 from shardprep.reporter.pixels.stored_images import BOXES
 from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
@@ -38,16 +39,6 @@ NUM_EXACT = 10_000
 """Images that are decoded whole for the mean and deviation of channels, at most."""
 _KEPT = {"measures", "channels", "labels", "counts", "tiles", "boxes"}
 """Names of the arrays that a kept pass has."""
-
-
-class Watcher(Protocol):
-    """Receiver of the progress of a pass; see `shardprep.api.progress`."""
-
-    def begin(self, num_images: int) -> None:
-        """A pass over so many images begins."""
-
-    def measured(self, num_images: int) -> None:
-        """So many images more are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +154,7 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> Measured:
     channels = Channels()
     bad: dict[int, RecordError] = {}
     boxes: dict[int, np.ndarray[Any, Any]] = {}
-    watcher.begin(len(plan.numbers))
+    watcher.start("looking at pixels", len(plan.numbers), "images")
     starts = iter(range(0, len(plan.numbers), _AT_ONCE))
     num_threads = usable_cores()
     with ThreadPoolExecutor(num_threads, "shardprep-pixels") as pool:
@@ -187,7 +178,7 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> Measured:
                     for label, (number, total) in part.tiles.items():
                         tiles[label] = tiles.get(label, 0) + total
                         num_tiles[label] = num_tiles.get(label, 0) + number
-                    watcher.measured(len(part.measures))
+                    watcher.advance(len(part.measures))
         finally:
             pool.shutdown(cancel_futures=True)
     order = sorted(bad)

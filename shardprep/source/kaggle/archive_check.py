@@ -10,9 +10,10 @@ import tarfile
 import zipfile
 import zlib
 from lzma import LZMAError
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from shardprep.image.signatures import HEAD_BYTES, archive_type
+from shardprep.progress import Watcher
 from shardprep.source.streams import decompressed
 
 if TYPE_CHECKING:
@@ -25,23 +26,7 @@ _PAGE_STARTS = (b"<!doctype html", b"<html")
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, OSError)
 
 
-class DownloadWatcher(Protocol):
-    """Receives the progress of a download and of the check of its archive."""
-
-    def notice(self, line: str) -> None:
-        """Something that a person may want to know, in one line."""
-
-    def begin(self, what: str, num_bytes: int | None) -> None:
-        """A phase ("downloading", "checking", "copying") of so many bytes begins; None: unknown.
-
-        A download that is taken up again begins anew, and its first `progress` is above 0.
-        """
-
-    def progress(self, num_bytes: int) -> None:
-        """So many bytes of the phase are done; fewer than before where it started over."""
-
-
-def damage(path: Path, watcher: DownloadWatcher) -> str:
+def damage(path: Path, watcher: Watcher) -> str:
     """Return what is wrong with an archive, "" for one whose every checksum holds.
 
     A zip is read to the last member, .gz, .bz2 and .xz to their end; a tar holds checksums of its
@@ -50,7 +35,7 @@ def damage(path: Path, watcher: DownloadWatcher) -> str:
     with path.open("rb") as file:
         kind = archive_type(file.read(HEAD_BYTES))
         file.seek(0)
-        watcher.begin("checking", path.stat().st_size)
+        watcher.start("checking", path.stat().st_size, "bytes")
         try:
             if kind == "zip":
                 _read_zip(file, watcher)
@@ -66,7 +51,7 @@ def damage(path: Path, watcher: DownloadWatcher) -> str:
     return "" if kind else "it is no archive"
 
 
-def _read_zip(file: BinaryIO, watcher: DownloadWatcher) -> None:
+def _read_zip(file: BinaryIO, watcher: Watcher) -> None:
     num_unread = 0
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
@@ -85,23 +70,26 @@ def _read_zip(file: BinaryIO, watcher: DownloadWatcher) -> None:
         watcher.notice(f"members not checked: {num_unread:,}, {why}")
 
 
-def _read_all(stream: IO[bytes], file: BinaryIO, watcher: DownloadWatcher) -> None:
+def _read_all(stream: IO[bytes], file: BinaryIO, watcher: Watcher) -> None:
+    before = file.tell()
     while stream.read(_BLOCK_BYTES):
-        watcher.progress(file.tell())
+        now = file.tell()
+        watcher.advance(now - before)
+        before = now
 
 
-def differences(path: Path, expected: Mapping[str, str], watcher: DownloadWatcher) -> list[str]:
+def differences(path: Path, expected: Mapping[str, str], watcher: Watcher) -> list[str]:
     """Return in words which files a sound archive lacks, or has with another SHA-256 than that.
 
     `expected` are hex digits by path. Files beyond those are not looked at.
     """
     if not zipfile.is_zipfile(path):
         return ["it is no zip"]
-    found, num_bytes = [], 0
+    found = []
     with zipfile.ZipFile(path) as archive:
         members = {info.filename: info for info in archive.infolist()}
         sizes = (members[name].file_size for name in expected if name in members)
-        watcher.begin("comparing", sum(sizes))
+        watcher.start("comparing", sum(sizes), "bytes")
         for name, sha256 in sorted(expected.items()):
             if name not in members:
                 found.append(f"{name} is missing")
@@ -110,8 +98,7 @@ def differences(path: Path, expected: Mapping[str, str], watcher: DownloadWatche
             with archive.open(name) as member:
                 while block := member.read(_BLOCK_BYTES):
                     digest.update(block)
-                    num_bytes += len(block)
-                    watcher.progress(num_bytes)
+                    watcher.advance(len(block))
             if digest.hexdigest() != sha256:
                 found.append(f"{name} has other bytes")
     return found

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from shardprep.errors import SourceError
+from shardprep.progress import Watcher
 from shardprep.source.kaggle.archive_cache import ArchiveFolder, cache_folder, cached_archive
 from shardprep.source.kaggle.archive_check import damage, is_page
 from shardprep.source.kaggle.client_error import ClientError, explained, no_credentials
@@ -17,7 +18,6 @@ from shardprep.source.kaggle.retry import RetryLimits
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.source.kaggle.archive_check import DownloadWatcher
     from shardprep.source.kaggle.ref import KaggleRef
 
 
@@ -26,7 +26,7 @@ def download(
     *,
     to: Path | None = None,
     refresh: bool = False,
-    watcher: DownloadWatcher,
+    watcher: Watcher,
     retries: RetryLimits | None = None,
 ) -> Path:
     """Return the checked archive of a ref, downloaded unless it is there already.
@@ -69,19 +69,17 @@ def download(
         ) from error
 
 
-def _copied(archive: Path, folder: Path, watcher: DownloadWatcher) -> Path:
+def _copied(archive: Path, folder: Path, watcher: Watcher) -> Path:
     num_bytes = archive.stat().st_size
-    watcher.begin("copying", num_bytes)
+    watcher.start("copying", num_bytes, "bytes")
     check_space(folder, archive.name, num_bytes)
     copy = folder / archive.name
     shutil.copy2(archive, copy)
-    watcher.progress(num_bytes)
+    watcher.advance(num_bytes)
     return copy
 
 
-def _whole(
-    archives: ArchiveFolder, lock: int, watcher: DownloadWatcher, retries: RetryLimits
-) -> Path:
+def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryLimits) -> Path:
     """Download until every checksum holds; damage costs a second download from zero, no third."""
     ref = archives.ref
     found = ""
@@ -108,7 +106,7 @@ def _whole(
 
 
 def _download_once(
-    archives: ArchiveFolder, lock: int, watcher: DownloadWatcher, retries: RetryLimits
+    archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryLimits
 ) -> None:
     """Let the client run until it says that it is done, again and again while that may help."""
     ref, folder = archives.ref, archives.incoming

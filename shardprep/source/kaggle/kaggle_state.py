@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError
-from shardprep.source.kaggle.archive_check import DownloadWatcher
+from shardprep.progress import Watcher
 from shardprep.source.kaggle.client_error import AGAIN, ClientError, explained
 from shardprep.source.kaggle.client_process import client_reports
 from shardprep.source.kaggle.retry import RetryLimits
@@ -62,18 +62,11 @@ class KaggleState(NamedTuple):
         return self.status == "ready" and (self.version or 0) >= version
 
 
-class UploadWatcher(DownloadWatcher, Protocol):
-    """Receives the progress of an upload, and that of the download for its check."""
-
-    def doing(self, what: str) -> None:
-        """Work that is not counted goes on; "" is its end."""
-
-
 class KaggleDataset:
     """A dataset that Kaggle has, or is to have."""
 
     def __init__(
-        self, ref: KaggleRef, folder: Path, watcher: UploadWatcher, limits: UploadLimits
+        self, ref: KaggleRef, folder: Path, watcher: Watcher, limits: UploadLimits
     ) -> None:
         """`folder` is one that the client may write to."""
         self.ref = ref
@@ -122,7 +115,7 @@ class KaggleDataset:
         order = ["state", self.ref.slug, str(limits.poll_s)]
         old_status = before.status if before else ""
         there, since_s = None, time.monotonic()
-        watcher.doing("asking Kaggle")
+        watcher.start("asking Kaggle")
         with client_reports(order, self._folder, silence_s=limits.silence_s) as reports:
             for state in (KaggleState(**one["state"]) for one in reports if "state" in one):
                 self._has_answered = True
@@ -136,8 +129,8 @@ class KaggleDataset:
                 if is_new and not is_old:
                     watcher.notice(f"Kaggle is processing the dataset: {there.in_words}")
                 if is_new:
-                    watcher.doing("waiting for Kaggle")
+                    watcher.start("waiting for Kaggle")
                 if same_s >= limits.processing_s:
                     break
-        watcher.doing("")
+        watcher.finish()
         return there or KaggleState()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardprep.errors import SourceError
+from shardprep.progress import Watcher
 from shardprep.source.kaggle.client_error import ClientError
 from shardprep.source.kaggle.client_process import client_reports
 from shardprep.storage.space import shortage
@@ -12,16 +13,13 @@ from shardprep.storage.space import shortage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.source.kaggle.archive_check import DownloadWatcher
     from shardprep.source.kaggle.ref import KaggleRef
 
 _PARTIAL_SUFFIX = ".kaggle-partial"
 """Suffix of the note that the client keeps beside a file until it is complete."""
 
 
-def receive(
-    ref: KaggleRef, folder: Path, watcher: DownloadWatcher, *, lock: int, silence_s: float
-) -> None:
+def receive(ref: KaggleRef, folder: Path, watcher: Watcher, *, lock: int, silence_s: float) -> None:
     """Let the client fetch an archive; it goes on with a partial file that still fits.
 
     Args:
@@ -48,10 +46,11 @@ def receive(
                 before, num_bytes = num_bytes, bytes_in(folder)
                 if "size" in report:
                     in_body, total = True, report["size"]
-                    watcher.begin("downloading", total)
-                if "size" in report or num_bytes != before:
                     check_space(folder, str(ref), max(0, (total or 0) - num_bytes))
-                    watcher.progress(num_bytes)
+                    watcher.start("downloading", total, "bytes", num_bytes)
+                elif num_bytes != before:
+                    check_space(folder, str(ref), max(0, (total or 0) - num_bytes))
+                    watcher.advance(num_bytes - before)
         except ClientError as fault:
             fault.in_body = in_body
             raise

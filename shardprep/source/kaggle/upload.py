@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import RecipeError, SourceError, some_of
+from shardprep.progress import Watcher
 from shardprep.source.kaggle.archive_check import differences
 from shardprep.source.kaggle.client_error import ClientError
 from shardprep.source.kaggle.client_process import client_reports
@@ -25,7 +26,7 @@ from shardprep.storage.space import shortage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shardprep.source.kaggle.kaggle_state import KaggleState, UploadWatcher
+    from shardprep.source.kaggle.kaggle_state import KaggleState
     from shardprep.source.kaggle.upload_metadata import Publication
 
 
@@ -46,7 +47,7 @@ def upload(
     hashes: Mapping[str, str],
     *,
     check: bool,
-    watcher: UploadWatcher,
+    watcher: Watcher,
     limits: UploadLimits | None = None,
 ) -> KaggleVersion:
     """Let Kaggle have a dataset: make it, or a new version of it; go on with what was begun.
@@ -77,7 +78,7 @@ class _Run:
         wanted: Publication,
         hashes: Mapping[str, str],
         folder: UploadFolder,
-        watcher: UploadWatcher,
+        watcher: Watcher,
         limits: UploadLimits,
     ) -> None:
         self._wanted, self._hashes, self._folder = wanted, hashes, folder
@@ -167,14 +168,18 @@ class _Run:
         note = Note(self._fingerprint, there.version or 0)
         folder.write_note(note)
         folder.link(wanted.folder, wanted.sizes, wanted.metadata(is_new=there.status is None))
-        self._watcher.begin("uploading", num_bytes)
+        before: int | None = None
         arguments = [order, str(folder.files), str(folder.path), last]
         with client_reports(arguments, folder.path, silence_s=self._limits.silence_s) as reports:
             for report in reports:
                 if "sent" in report:
                     sent = min(report["sent"], num_bytes)  # the zip of a folder may be larger
                     self._num_sent = max(self._num_sent, sent)
-                    self._watcher.progress(sent)
+                    if before is None:
+                        self._watcher.start("uploading", num_bytes, "bytes", sent)
+                    else:
+                        self._watcher.advance(sent - before)
+                    before = sent
                 if "arrived" in report:
                     folder.write_note(replace(note, is_asked_for=True))
 

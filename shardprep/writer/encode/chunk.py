@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from shardprep.catalog.items import Item
+from shardprep.catalog.labels.targets import Target
+from shardprep.image.annotation_types import AnnotationSpec
+from shardprep.image.annotations import PlacedObjects
+from shardprep.image.process import RejectionKind
+from shardprep.source.members import Member
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from shardprep.catalog.items import Item
-    from shardprep.catalog.labels.targets import Target
-    from shardprep.image.annotation_types import AnnotationSpec
-    from shardprep.image.annotations import PlacedObjects
-    from shardprep.image.process import RejectionKind
-    from shardprep.source.members import Member
 
 
 class ObjectCounts(NamedTuple):

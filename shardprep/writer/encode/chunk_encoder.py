@@ -14,26 +14,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep import profiling
+from shardprep.catalog.items import Item
 from shardprep.dataset import schema as names
 from shardprep.dataset import tfrecord
-from shardprep.image.annotation_types import Annotation
-from shardprep.image.annotations import place_objects
+from shardprep.dataset.schema import Schema
+from shardprep.image.annotation_types import Annotation, AnnotationSpec
+from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.process import ProcessedImage, Rejection, process_image
+from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
 from shardprep.source.byte_range import MemberError
+from shardprep.source.members import Member
 from shardprep.source.range_reads import read_ahead
-from shardprep.writer.encode.chunk import UNREADABLE, EncodedChunk, ObjectCounts, Outcome
+from shardprep.writer.encode.chunk import UNREADABLE, ChunkTask, EncodedChunk, ObjectCounts, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.catalog.items import Item
-    from shardprep.dataset.schema import Schema, Value
-    from shardprep.image.annotation_types import AnnotationSpec
-    from shardprep.image.annotations import PlacedObjects
-    from shardprep.image.spec import ImageSpec
-    from shardprep.source.members import Member
-    from shardprep.writer.encode.chunk import ChunkTask
+    from shardprep.dataset.schema import Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,19 +16,16 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from shardprep import profiling
 from shardprep.profiling import stage
 from shardprep.writer.encode.chunk import UNREADABLE, ChunkTask, EncodedChunk
-from shardprep.writer.plan.shard_plan import chunks
+from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.plan.shard_plan import ShardPlan, chunks
 from shardprep.writer.reuse.reused_images import OldImages
 from shardprep.writer.shard import ShardHead, ShardWriter
-
-if TYPE_CHECKING:
-    from shardprep.writer.engine.worker_process import WorkerLimits
-    from shardprep.writer.plan.shard_plan import ShardPlan
-    from shardprep.writer.workspace.states import Folders
+from shardprep.writer.workspace.files import Folders
 
 _COMMITS_AT_ONCE = 2
 LEAVE_S = 10.0

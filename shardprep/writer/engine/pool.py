@@ -17,19 +17,15 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
 from shardprep import profiling
-from shardprep.writer.encode.chunk import EncodedChunk
-from shardprep.writer.engine.job import Progress, write_chunks
+from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
+from shardprep.writer.engine.job import Progress, ShardJob, write_chunks
 from shardprep.writer.engine.worker_handle import OwnedShard, Worker
-from shardprep.writer.engine.worker_main import Kept, Work
+from shardprep.writer.engine.worker_main import Encode, Kept, Work
+from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.plan.shard_plan import ShardPlan
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
-
-    from shardprep.writer.encode.chunk import ChunkTask
-    from shardprep.writer.engine.job import ShardJob
-    from shardprep.writer.engine.worker_main import Encode
-    from shardprep.writer.engine.worker_process import WorkerLimits
-    from shardprep.writer.plan.shard_plan import ShardPlan
 
     _Chunk = tuple[ShardPlan | None, ChunkTask, bool]
     """A chunk, its shard, and whether it has ended a process before."""

@@ -15,10 +15,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError
+from shardprep.image.process import RejectionKind
 from shardprep.storage.atomic_file import new_token
-from shardprep.writer.encode.chunk import EncodedChunk
+from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
 from shardprep.writer.engine import worker_process
-from shardprep.writer.engine.job import Progress
+from shardprep.writer.engine.job import Progress, ShardJob
 from shardprep.writer.engine.worker_main import (
     ALARM,
     Committed,
@@ -26,19 +27,15 @@ from shardprep.writer.engine.worker_main import (
     Order,
     Said,
     Sent,
+    Work,
     receive_bytes,
     serve,
 )
+from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import ShardHead
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
-
-    from shardprep.image.process import RejectionKind
-    from shardprep.writer.encode.chunk import ChunkTask
-    from shardprep.writer.engine.job import ShardJob
-    from shardprep.writer.engine.worker_main import Work
-    from shardprep.writer.plan.shard_plan import ShardPlan
 
 _MOST_LOST_IN_A_ROW = 16
 """Items lost with none done between them: not the images are at fault then, but the machine."""

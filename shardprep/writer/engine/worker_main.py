@@ -14,23 +14,22 @@ import signal
 import threading
 import traceback
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from shardprep import profiling
 from shardprep.errors import InternalError, ShardprepError, is_short_of_memory
 from shardprep.profiling import stage
+from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.engine import worker_process
 from shardprep.writer.engine.job import Progress
+from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.shard import ShardHead, ShardWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-    from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
-    from shardprep.writer.engine.worker_process import WorkerLimits
-    from shardprep.writer.shard import ShardHead, ShardWriter
-
-    Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
+Encode: TypeAlias = "Callable[[ChunkTask, Callable[[], None]], EncodedChunk]"
 
 ALARM = getattr(signal, "SIGALRM", None)
 """Signal that ends a process whose item takes too long; None where there is none."""

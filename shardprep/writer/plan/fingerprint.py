@@ -22,7 +22,7 @@ from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import shipped_schemas
 from shardprep.errors import BuildError, SourceError
 from shardprep.image.signatures import HEAD_BYTES, archive_type
-from shardprep.recipe.recipe import outputs
+from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source import range_reads
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.file_listing import find_files
@@ -34,8 +34,6 @@ from shardprep.writer.engine.worker_process import start_server
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from multiprocessing.connection import Connection
-
-    from shardprep.recipe.recipe import Recipe
 
 SPLIT_RATIOS = "split ratios"
 """Name, among the versions, of what ratios of `--split` mean."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardprep.catalog.items import Item, Items
 from shardprep.errors import shown
 from shardprep.image.near import joined, near_groups
 from shardprep.source.dictionary_column import Coded
@@ -16,8 +17,6 @@ from shardprep.source.listing import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from shardprep.catalog.items import Item, Items
 
 NEAR_COPY = "a near copy of another"
 """Reason for leaving out an image by `--dedup near`."""

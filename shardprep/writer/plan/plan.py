@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from shardprep.writer.plan.shard_plan import ShardItems
+from shardprep.catalog.objects.combine import AnnotationFacts
+from shardprep.dataset.schema import Schema
+from shardprep.image.spec import ImageSpec
+from shardprep.source.listing import Skipped
+from shardprep.writer.plan.shard_plan import Part, ShardItems, ShardPlan
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-
-    from shardprep.catalog.objects.combine import AnnotationFacts
-    from shardprep.dataset.schema import Schema
-    from shardprep.image.spec import ImageSpec
-    from shardprep.source.listing import Skipped
-    from shardprep.writer.plan.shard_plan import Part, ShardPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +61,3 @@ def _kept(shard: ShardPlan, wanted: Collection[str]) -> ShardPlan:
         return shard
     is_wanted = shard.name in wanted
     return shard._replace(items=shard.items.alone() if is_wanted else shard.items.counted())
-
-
-class PassWatcher(Protocol):
-    """Receives the progress of a pass."""
-
-    def count(self, what: str, num_images: int, num_done: int = 0) -> None:
-        """Take the work that begins, its number of images, and how many of them are done."""
-
-    def encoded(self, num_items: int, num_rejected: int) -> None:
-        """Take the number of items done since the last call, and of the rejected among them."""
-
-
-class PlanWatcher(PassWatcher, Protocol):
-    """Receives the progress of a plan."""
-
-    def notice(self, line: str) -> None:
-        """Take one line about something worth knowing."""

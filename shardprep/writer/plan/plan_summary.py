@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -18,12 +18,10 @@ from shardprep.dataset.schema import MAX_SIDE, Schema
 from shardprep.dataset.stats.annotation_counts import Unmatched
 from shardprep.errors import BuildError, printable
 from shardprep.image.spec import ImageSpec
-from shardprep.writer.workspace.states import OUTLINE_FILE
-
-if TYPE_CHECKING:
-    from shardprep.recipe.recipe import Recipe
-    from shardprep.storage.folder import Folder
-    from shardprep.writer.plan.plan import BuildPlan
+from shardprep.recipe.recipe import Recipe
+from shardprep.storage.folder import Folder
+from shardprep.writer.plan.plan import BuildPlan
+from shardprep.writer.workspace.files import OUTLINE_FILE
 
 _SHOWN_ROWS = 10
 """Number of rows without an image that are named."""

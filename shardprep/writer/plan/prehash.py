@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardprep.catalog.items import Item, Items
 from shardprep.image.decode import stored_pixels
 from shardprep.image.phash import LEAST_SIDE, PHASH, TILE, grey_levels, phashes, tile
 from shardprep.image.process import Rejection, process_image
-from shardprep.recipe.recipe import outputs
+from shardprep.image.spec import ImageSpec
+from shardprep.progress import Watcher
+from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
 from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
@@ -33,11 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from shardprep.catalog.items import Item, Items
     from shardprep.image.phash import Pixels
     from shardprep.image.spec import ImageSpec
     from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.plan.plan import PassWatcher
 
     Phashes = np.ndarray[Any, Any]
     Keys = np.ndarray[Any, np.dtype[np.uint64]]
@@ -85,7 +86,7 @@ class ImageHasher:
 
 
 def hash_images(
-    items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: PassWatcher
+    items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watcher
 ) -> Phashes:
     """Return the `PHASH` of what would be stored of each item, from the cache if it is there.
 
@@ -105,7 +106,7 @@ def hash_images(
     todo = np.flatnonzero(~is_known).tolist()
     if not todo:
         return found
-    watcher.count("looking for near copies", len(items), len(items) - len(todo))
+    watcher.start("looking for near copies", len(items), "images", len(items) - len(todo))
     has_affinity = hasattr(os, "sched_getaffinity")  # macOS and Windows do not tell
     num_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     num_workers = min(num_workers, num_cores, len(todo))
@@ -123,7 +124,7 @@ def hash_images(
                     if not outcome.kind:
                         found[i] = next(hashes)
                 num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
-                watcher.encoded(len(chunk.outcomes), num_rejected)
+                watcher.advance(len(chunk.outcomes), num_rejected)
     finally:
         _keep(file, keys[is_known], found[is_known])
     return found

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from shardprep.dataset.manifest import Manifest
 from shardprep.errors import DatasetError, RecipeError
-from shardprep.recipe.recipe import stored_recipe
-
-if TYPE_CHECKING:
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.recipe.recipe import Recipe
+from shardprep.recipe.recipe import Recipe, stored_recipe
 
 
 def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:

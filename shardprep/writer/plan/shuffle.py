@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardprep.source.string_column import Texts
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from shardprep.source.string_column import Texts
 
 _HASH_BYTES = 16
 _AT_ONCE = 1 << 16

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardprep.catalog.catalog import Catalog, make_catalog
-from shardprep.catalog.items import Item
+from shardprep.catalog.items import Item, Items
+from shardprep.catalog.objects.combine import AnnotationFacts
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.dataset.schema import (
     BOX,
@@ -18,12 +19,15 @@ from shardprep.dataset.schema import (
     MASK,
     OBJECT_MASK,
     TARGET_FEATURES,
+    Encoding,
     Schema,
     load_schema,
 )
 from shardprep.errors import RecipeError, SchemaError
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
+from shardprep.progress import Watcher
+from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.writer.plan.near_copies import NearCopies
 from shardprep.writer.plan.plan import BuildPlan
@@ -39,8 +43,6 @@ if TYPE_CHECKING:
     from shardprep.catalog.objects.combine import AnnotationFacts
     from shardprep.dataset.schema import Encoding
     from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.plan.plan import PlanWatcher
-
 _RECORD_OVERHEAD_BYTES = 200
 """Bytes of a record besides its image and key: framing and feature names."""
 
@@ -59,9 +61,7 @@ def _paused_collection() -> Iterator[None]:
 
 @stage("plan")
 @_paused_collection()
-def make_plan(
-    recipe: Recipe, work_dir: Path, watcher: PlanWatcher, num_workers: int = 1
-) -> BuildPlan:
+def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int = 1) -> BuildPlan:
     """Return the plan of a recipe.
 
     Compressed inner archives are unpacked in `work_dir`, which must live until the items are read.

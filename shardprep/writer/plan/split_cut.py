@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shardprep.catalog.items import Items
+from shardprep.catalog.items import Item, Items
 from shardprep.catalog.splits import is_cut
 from shardprep.source.dictionary_column import Coded
 from shardprep.writer.plan.shuffle import shuffled
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
-
-    from shardprep.catalog.items import Item
 
     Ints = NDArray[np.int64]
 

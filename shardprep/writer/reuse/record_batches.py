@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset import example, tfrecord
-from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS, UNLABELLED
+from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS, UNLABELLED, Schema
 from shardprep.errors import DatasetError, RecordError
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
@@ -25,8 +25,6 @@ from shardprep.storage.url import is_url
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
-
-    from shardprep.dataset.schema import Schema
 
 _BATCH_BYTES = 1 << 20
 """Bytes that are read, hashed and written at a time, unless one record has more."""

@@ -19,19 +19,17 @@ import pyarrow as pa
 
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS
 from shardprep.dataset.manifest import Shard
+from shardprep.dataset.schema import Schema
 from shardprep.source.string_column import release
 from shardprep.writer.engine.job import Progress
-from shardprep.writer.plan.shard_plan import ShardItems
+from shardprep.writer.plan.shard_plan import ShardItems, ShardPlan
 from shardprep.writer.reuse.record_batches import Buffer, OldRecordBatches
 from shardprep.writer.reuse.repack_inputs import moved
 from shardprep.writer.shard import Receipt, write_receipt
+from shardprep.writer.workspace.files import Folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.writer.plan.shard_plan import ShardPlan
-    from shardprep.writer.workspace.states import Folders
 
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -14,19 +14,17 @@ from shardprep.dataset.identity import check_same
 from shardprep.dataset.index import check_shard
 from shardprep.dataset.item_check import check_items
 from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, with_status
+from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.remote import RemoteDataset, described, documents_of
-from shardprep.dataset.schema import BOX_LABEL, MASK
+from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
 from shardprep.errors import RecipeError, SchemaError, some_of
+from shardprep.image.spec import ImageSpec
 from shardprep.writer.plan.recorded_recipe import recorded_recipe
 from shardprep.writer.reuse.reused_images import checked_items, manifest_mark, with_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
-    from shardprep.image.spec import ImageSpec
 
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
 

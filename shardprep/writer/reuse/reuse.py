@@ -17,8 +17,12 @@ import pyarrow.compute as pc
 from shardprep.dataset import item_table
 from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
 from shardprep.dataset.remote import RemoteDataset, described
+from shardprep.image.spec import ImageSpec
+from shardprep.writer.encode.chunk_encoder import ChunkEncoder
+from shardprep.writer.engine.job import Engine, Progress, ShardJob
 from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
 from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.reuse.reuse_encoder import CopyEncoder
 from shardprep.writer.reuse.reused_images import (
     OldRecords,
@@ -30,11 +34,6 @@ from shardprep.writer.reuse.reused_images import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from pathlib import Path
-
-    from shardprep.image.spec import ImageSpec
-    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
-    from shardprep.writer.engine.job import Engine, Progress, ShardJob
-    from shardprep.writer.plan.shard_plan import ShardPlan
 
     Rows = np.ndarray[Any, np.dtype[np.int64]]
 

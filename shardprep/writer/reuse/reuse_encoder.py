@@ -24,21 +24,19 @@ from shardprep.image.process import Original, ProcessedImage, ordinary_placement
 from shardprep.profiling import stage
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
-from shardprep.writer.encode.chunk import EncodedChunk, Outcome
+from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, OldImage, Outcome
 from shardprep.writer.encode.chunk_encoder import (
+    ChunkEncoder,
     counted,
     encode_item,
     read_item,
     sha256_of,
     wait_for,
 )
+from shardprep.writer.reuse.reused_images import OldRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from shardprep.writer.encode.chunk import ChunkTask, OldImage
-    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
-    from shardprep.writer.reuse.reused_images import OldRecords
 
     Bytes = bytes | memoryview
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardprep.catalog.labels.targets import Target
 from shardprep.dataset import item_table
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.item_table import ANNOTATION_COLUMNS
-from shardprep.dataset.manifest import MANIFEST_FILE
+from shardprep.dataset.manifest import MANIFEST_FILE, Manifest
 from shardprep.dataset.remote import RemoteDataset, documents_of
-from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, TARGET_FEATURES, WIDTH
+from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, TARGET_FEATURES, WIDTH, Schema
 from shardprep.errors import DatasetError
 from shardprep.storage import objects
 from shardprep.storage.regular_file import read_regular, sha256_of
@@ -33,10 +34,6 @@ from shardprep.writer.encode.chunk import ObjectCounts, OldImage, Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from shardprep.catalog.labels.targets import Target
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
 
 _TABLED = frozenset({IMAGE, FILENAME, HEIGHT, WIDTH, *TARGET_FEATURES.values()})
 """Features of the image, and those whose value the item table has."""

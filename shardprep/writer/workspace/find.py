@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.locate import VERSION_FOLDER, below, versions_below
 from shardprep.errors import BuildError, DatasetError, some_of
+from shardprep.recipe.recipe import Recipe
 from shardprep.storage.folder import LocalFolder, ObjectFolder
 from shardprep.storage.url import ObjectUrl, parse_place
 from shardprep.writer.plan.plan_summary import read_outline
 from shardprep.writer.workspace.local import LocalWorkspace
 from shardprep.writer.workspace.remote import ObjectWorkspace
+from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.workspace.states import Workspace
 
 
 def workspace_of(recipe: Recipe) -> Workspace:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, OLD_SUFFIX, has_manifest
-from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
+from shardprep.dataset.manifest import MANIFEST_FILE, Fingerprint, Manifest, load_manifest
 from shardprep.storage.atomic_file import sync_folder
-from shardprep.storage.folder import LocalFolder
+from shardprep.storage.folder import Folder, LocalFolder
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.objects import ObjectFacts
-from shardprep.writer.workspace.states import (
+from shardprep.writer.workspace.files import (
     BUILD_FILE,
     RECEIPTS_DIR,
     SCRATCH_DIR,
@@ -26,9 +26,6 @@ from shardprep.writer.workspace.states import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from shardprep.dataset.manifest import Fingerprint, Manifest
-    from shardprep.storage.folder import Folder
 
 
 @dataclass(frozen=True, slots=True)

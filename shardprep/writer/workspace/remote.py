@@ -34,16 +34,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE, belongs, inventory, is_own
-from shardprep.dataset.manifest import MANIFEST_FILE, parse_manifest
+from shardprep.dataset.manifest import MANIFEST_FILE, Fingerprint, Manifest, parse_manifest
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import parse_schema
 from shardprep.dataset.staged_version import DRAFT_PREFIX, draft_in_force, in_force, under
 from shardprep.errors import BuildError, BusyError
 from shardprep.storage import objects
-from shardprep.storage.folder import ObjectFolder
+from shardprep.storage.folder import Folder, ObjectFolder
 from shardprep.storage.lock import locked
+from shardprep.storage.objects import ObjectFacts
 from shardprep.storage.store_error import ChangedError
-from shardprep.writer.workspace.states import (
+from shardprep.storage.url import ObjectUrl
+from shardprep.writer.workspace.files import (
     BUILD_FILE,
     Build,
     disturbed,
@@ -54,11 +56,6 @@ from shardprep.writer.workspace.states import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from shardprep.dataset.manifest import Fingerprint, Manifest
-    from shardprep.storage.folder import Folder
-    from shardprep.storage.objects import ObjectFacts
-    from shardprep.storage.url import ObjectUrl
 
     Found = TypeVar("Found")
 

@@ -10,18 +10,16 @@ import pyarrow as pa
 
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, inventory, is_own, read_schema
 from shardprep.dataset.item_table import columns_of, read_items, rows_by_shard
-from shardprep.dataset.manifest import fingerprint_differences
+from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
 from shardprep.errors import BuildError, ShardprepError, some_of
 from shardprep.storage.regular_file import sha256_of
 from shardprep.writer.shard import Receipt, write_receipt
-from shardprep.writer.workspace.states import RECEIPTS_DIR, SCRATCH_DIR
+from shardprep.writer.workspace.files import RECEIPTS_DIR, SCRATCH_DIR
+from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
-
-    from shardprep.dataset.manifest import Fingerprint, Manifest
-    from shardprep.writer.workspace.states import Workspace
 
 _NUM_THREADS = 16
 """Number of threads that wait for object storage."""

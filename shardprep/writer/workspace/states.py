@@ -1,148 +1,38 @@
-"""The files that an unfinished build keeps beside its shards, and the transitions of its states.
-
-Here are those that both storages share. The files lie in `<version>.incomplete/`: on a disk the
-shards do too, in object storage they lie where `Workspace.output` says.
-"""
+"""The transitions between the states of a build that both storages share."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from pydantic import Field
-
-from shardprep.dataset.documents import DocumentError, parse_document
-from shardprep.dataset.manifest import Fingerprint, fingerprint_differences
+from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
 from shardprep.errors import BuildError, DatasetError
 from shardprep.storage.store_error import ChangedError
+from shardprep.writer.workspace.files import (
+    BUILD_FILE,
+    RECEIPTS_DIR,
+    DisturbedError,
+    Folders,
+    LateError,
+    disturbed,
+    hash_of,
+    new_build,
+    parse_build,
+    read_build,
+    receipt_name,
+    taken_over,
+)
+from shardprep.writer.workspace.local import LocalWorkspace
+from shardprep.writer.workspace.remote import ObjectWorkspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.storage.folder import Folder
-    from shardprep.writer.workspace.local import LocalWorkspace
-    from shardprep.writer.workspace.remote import ObjectWorkspace
+Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
+Result = TypeVar("Result")
 
-    Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
-    Result = TypeVar("Result")
-
-BUILD_FILE = ".build.json"
-"""The fingerprint of the build that owns the folder."""
-RECEIPTS_DIR = ".parts"
-OUTLINE_FILE = f"{RECEIPTS_DIR}/outline.json"
-SKIPPED_FILE = f"{RECEIPTS_DIR}/skipped.parquet"
-"""Rows of the inputs that never became items."""
-SCRATCH_DIR = ".work"
-"""Unpacked archives, on a disk only."""
 _MOST_TRIES = 5
 """Times that a run starts again because an equal run has removed files of their build."""
-
-
-class Build(NamedTuple):
-    """Content of the `BUILD_FILE`: the build that owns the folder."""
-
-    fingerprint: Fingerprint
-    token: str = ""
-    """Random, hex: names the draft in object storage; "" on a disk."""
-
-
-class _BuildDocument(Fingerprint):
-    token: str = Field(default="", pattern=r"^([0-9a-f]{16})?\z")
-
-
-class DisturbedError(BuildError):
-    """Files of the build have gone: an equal run was published, or was ended by its user."""
-
-
-class LateError(DisturbedError):
-    """Another dataset is there than the run has found before it began."""
-
-
-def receipt_name(shard: str) -> str:
-    """Return the name of the receipt of a shard."""
-    return f"{RECEIPTS_DIR}/{shard}.parquet"
-
-
-@dataclass(frozen=True, slots=True)
-class Folders:
-    """The two folders that a build writes to; a small value that travels to every worker."""
-
-    output: Folder
-    """Shards and documents: the files of the future dataset."""
-    state: Folder
-    """The files named above; the same folder on a disk."""
-    build: str = ""
-    """Hash of the build's fingerprint, by which receipts are told from another build's.
-
-    Checks nothing where it is ""."""
-    token: str = ""
-    """The token of the `BUILD_FILE`."""
-
-    def check_build(self) -> None:
-        """Check that this build still owns the folder, and has not been published."""
-        if not self.build:
-            return
-        there = read_build(self.state)
-        if there is not None and _hash_of(there.fingerprint) != self.build:
-            raise taken_over(self.state)
-        if there is None or there.token != self.token:
-            raise disturbed(self.state)
-
-    def is_taken_over(self) -> bool:
-        """Tell whether another build owns the folder now; False where none does."""
-        there = read_build(self.state) if self.build else None
-        return there is not None and _hash_of(there.fingerprint) != self.build
-
-
-def taken_over(state: Folder) -> BuildError:
-    """Return the error of a build whose folder another build has taken over."""
-    return BuildError(
-        str(state),
-        "another build has taken the place of this one",
-        "end one of them, or give another --name or --version",
-    )
-
-
-def disturbed(state: Folder) -> DisturbedError:
-    """Return the error of a build whose `BUILD_FILE` has gone."""
-    return DisturbedError(
-        state.located(BUILD_FILE), "another run has removed it", "run the same command again"
-    )
-
-
-def read_build(state: Folder) -> Build | None:
-    """Return the content of the `BUILD_FILE`, None where there is no such file."""
-    data = state.read(BUILD_FILE)
-    return None if data is None else _parse_build(state, data)
-
-
-def _parse_build(state: Folder, data: bytes) -> Build:
-    try:
-        found = parse_document(_BuildDocument, data)
-    except DocumentError as error:
-        raise BuildError(
-            state.located(BUILD_FILE), f"is damaged ({error})", f"remove {state} to start again"
-        ) from error
-    return Build(Fingerprint(**found.model_dump(exclude={"token"})), found.token)
-
-
-def dump_build(build: Build) -> bytes:
-    """Return the bytes of the `BUILD_FILE`."""
-    document = _BuildDocument(**build.fingerprint.model_dump(), token=build.token)
-    return document.model_dump_json(indent=2, exclude_defaults=True).encode()
-
-
-def new_build(fingerprint: Fingerprint) -> bytes:
-    """Return the bytes of a `BUILD_FILE` that no other run writes."""
-    return dump_build(Build(fingerprint, secrets.token_hex(8)))
-
-
-def _hash_of(fingerprint: Fingerprint) -> str:
-    return hashlib.sha256(dump_build(Build(fingerprint))).hexdigest()
 
 
 @contextlib.contextmanager
@@ -194,9 +84,7 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
     sealed = workspace.sealed() if there is None else None
     if there is not None or sealed is not None:
         begun = (
-            sealed.fingerprint
-            if sealed
-            else _parse_build(workspace.state, there or b"").fingerprint
+            sealed.fingerprint if sealed else parse_build(workspace.state, there or b"").fingerprint
         )
         changes = fingerprint_differences(begun, fingerprint)
         if not changes:
@@ -269,7 +157,7 @@ def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None
         raise disturbed(workspace.state)
     if fingerprint_differences(build.fingerprint, fingerprint):
         raise taken_over(workspace.state)
-    output, mark = workspace.output(build, old), _hash_of(build.fingerprint)
+    output, mark = workspace.output(build, old), hash_of(build.fingerprint)
     return Folders(output, workspace.state, mark, build.token)
 
 

@@ -22,7 +22,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shardprep import profiling
 from shardprep.errors import BuildError, ShardprepError
 from shardprep.profiling import stage
-from shardprep.writer.engine.ray.cluster import nodes
+from shardprep.writer.engine.job import Progress, ShardJob
+from shardprep.writer.engine.ray.cluster import Node, nodes
 from shardprep.writer.engine.ray.node_checks import terms, unfit
 from shardprep.writer.engine.ray.task import (
     MOST_BEGUN,
@@ -31,14 +32,12 @@ from shardprep.writer.engine.ray.task import (
     probe,
     write,
 )
+from shardprep.writer.plan.shard_plan import ShardPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from shardprep.writer.engine.job import Progress, ShardJob
-    from shardprep.writer.engine.ray.cluster import Node
     from shardprep.writer.engine.ray.task import Done
-    from shardprep.writer.plan.shard_plan import ShardPlan
 
     Asked = dict[Any, Node]
     """Question, as Ray refers to its answer, to each node."""

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError, StorageError
-from shardprep.source.byte_range import MemberError, RefusedExtent
+from shardprep.source.byte_range import MemberError, RefusedExtent, StoredExtent
+from shardprep.storage.folder import Folder
 from shardprep.writer.plan.fingerprint import versions
+from shardprep.writer.plan.shard_plan import ShardPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-    from shardprep.source.byte_range import StoredExtent
-    from shardprep.storage.folder import Folder
-    from shardprep.writer.plan.shard_plan import ShardPlan
 
 _MOST_FILES = 16
 """Files of the source that are compared: a folder has as many as it has images."""

@@ -16,6 +16,7 @@ import ray
 from shardprep import profiling
 from shardprep.errors import ShardprepError, is_short_of_memory
 from shardprep.profiling import stage
+from shardprep.writer.encode.chunk import EncodedChunk
 from shardprep.writer.engine.job import (
     LEAVE_S,
     Progress,
@@ -28,13 +29,11 @@ from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.ray.node_checks import Terms, difference, unfit
 from shardprep.writer.engine.worker_main import STARVED, Work, encoded
 from shardprep.writer.engine.worker_process import keep_buffers, limited, without_pandas
+from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import done_receipt
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-
-    from shardprep.writer.encode.chunk import EncodedChunk
-    from shardprep.writer.plan.shard_plan import ShardPlan
 
     Done = tuple[Progress, dict[str, float]]
     """Items of a shard that is written; seconds by stage, where they are counted."""

@@ -1,0 +1,131 @@
+"""The files of an unfinished build beside its shards, and the two folders that hold them.
+
+The files are in `<version>.incomplete/`. On a disk the shards are there too; in object storage they
+are where `Workspace.output` says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pydantic import Field
+
+from shardprep.dataset.documents import DocumentError, parse_document
+from shardprep.dataset.manifest import Fingerprint
+from shardprep.errors import BuildError
+from shardprep.storage.folder import Folder
+
+BUILD_FILE = ".build.json"
+"""The fingerprint of the build that owns the folder."""
+RECEIPTS_DIR = ".parts"
+OUTLINE_FILE = f"{RECEIPTS_DIR}/outline.json"
+SKIPPED_FILE = f"{RECEIPTS_DIR}/skipped.parquet"
+"""Rows of the inputs that never became items."""
+SCRATCH_DIR = ".work"
+"""Unpacked archives, on a disk only."""
+
+
+class Build(NamedTuple):
+    """Content of the `BUILD_FILE`: the build that owns the folder."""
+
+    fingerprint: Fingerprint
+    token: str = ""
+    """Random, hexadecimal: names the draft in object storage; "" on a disk."""
+
+
+class _BuildDocument(Fingerprint):
+    token: str = Field(default="", pattern=r"^([0-9a-f]{16})?\z")
+
+
+class DisturbedError(BuildError):
+    """Files of the build were removed: an equal run was published, or was ended by its user."""
+
+
+class LateError(DisturbedError):
+    """Another dataset was published after this run began."""
+
+
+def receipt_name(shard: str) -> str:
+    """Return the name of the receipt of a shard."""
+    return f"{RECEIPTS_DIR}/{shard}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The two folders that a build writes to; a small value that travels to every worker."""
+
+    output: Folder
+    """Shards and documents: the files of the future dataset."""
+    state: Folder
+    """The files named above; the same folder on a disk."""
+    build: str = ""
+    """Hash of the build's fingerprint, which receipts carry; with "", nothing is checked."""
+    token: str = ""
+    """The token of the `BUILD_FILE`."""
+
+    def check_build(self) -> None:
+        """Check that this build still owns the folder, and has not been published."""
+        if not self.build:
+            return
+        there = read_build(self.state)
+        if there is not None and hash_of(there.fingerprint) != self.build:
+            raise taken_over(self.state)
+        if there is None or there.token != self.token:
+            raise disturbed(self.state)
+
+    def is_taken_over(self) -> bool:
+        """Return whether another build owns the folder now; False if none does."""
+        there = read_build(self.state) if self.build else None
+        return there is not None and hash_of(there.fingerprint) != self.build
+
+
+def taken_over(state: Folder) -> BuildError:
+    """Return the error of a build whose folder another build has taken over."""
+    return BuildError(
+        str(state),
+        "another build has taken the place of this one",
+        "end one of them, or give another --name or --version",
+    )
+
+
+def disturbed(state: Folder) -> DisturbedError:
+    """Return the error of a build whose `BUILD_FILE` was removed."""
+    return DisturbedError(
+        state.located(BUILD_FILE), "another run has removed it", "run the same command again"
+    )
+
+
+def read_build(state: Folder) -> Build | None:
+    """Return the content of the `BUILD_FILE`, None if there is no such file."""
+    data = state.read(BUILD_FILE)
+    return None if data is None else parse_build(state, data)
+
+
+def parse_build(state: Folder, data: bytes) -> Build:
+    """Return the content of a `BUILD_FILE`; BuildError if it is damaged."""
+    try:
+        document = parse_document(_BuildDocument, data)
+    except DocumentError as error:
+        raise BuildError(
+            state.located(BUILD_FILE), f"is damaged ({error})", f"remove {state} to start again"
+        ) from error
+    return Build(Fingerprint(**document.model_dump(exclude={"token"})), document.token)
+
+
+def dump_build(build: Build) -> bytes:
+    """Return the bytes of the `BUILD_FILE`."""
+    document = _BuildDocument(**build.fingerprint.model_dump(), token=build.token)
+    return document.model_dump_json(indent=2, exclude_defaults=True).encode()
+
+
+def new_build(fingerprint: Fingerprint) -> bytes:
+    """Return the bytes of a `BUILD_FILE` that no other run writes."""
+    return dump_build(Build(fingerprint, secrets.token_hex(8)))
+
+
+def hash_of(fingerprint: Fingerprint) -> str:
+    """Return the hash by which the receipts of one build differ from those of another."""
+    return hashlib.sha256(dump_build(Build(fingerprint))).hexdigest()
