@@ -9,7 +9,7 @@ from shardprep.api.arguments import answering, dataset_at
 from shardprep.api.progress import watched
 from shardprep.dataset.remote import described
 from shardprep.errors import RecipeError
-from shardprep.reader.selection.selection import as_selection
+from shardprep.reader.selection.split_argument import as_selection
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.repack import repack_dataset
 from shardprep.writer.reuse.repack_inputs import open_parent
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from shardprep.api.progress import Show
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.remote import RemoteDataset
-    from shardprep.reader.order.order import Ints
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.array_types import Ints
+    from shardprep.reader.selection.split_argument import AnySplit
     from shardprep.writer.finalize import BuildResult
 
 

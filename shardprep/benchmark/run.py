@@ -27,14 +27,14 @@ from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.records.open import record_bytes
 from shardprep.reader.records.positions import Places
-from shardprep.reader.selection.selection import as_selection
+from shardprep.reader.selection.split_argument import as_selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardprep.benchmark.result import Settings
     from shardprep.dataset.manifest import Shard, Split
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
 _MOST_BYTES = 1 << 30
 """Largest number of bytes to read, except that one shard is always read."""

@@ -17,12 +17,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import Taking, checking
-from shardprep.reader.config import Advice, BadRecord, ReadConfig, Request
-from shardprep.reader.decode.crop import CenterCrop, RandomResizedCrop
-from shardprep.reader.optional_imports import needing_tensorflow
+from shardprep.reader.config import (
+    Advice,
+    BadRecord,
+    CenterCrop,
+    RandomResizedCrop,
+    ReadConfig,
+    Request,
+)
 from shardprep.reader.selection.splits import EvenSplit, even_splits
-from shardprep.reader.validators import Folder, like, number
+from shardprep.reader.validators import (
+    Folder,
+    WithOptions,
+    like,
+    needing_tensorflow,
+    number,
+    validated,
+)
 
 if TYPE_CHECKING:
     from shardprep.reader import augment
@@ -102,7 +113,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-@Taking("reader.load", Request, _ELSEWHERE)
+@WithOptions("reader.load", Request, _ELSEWHERE)
 def load(request: Request) -> Any:  # noqa: D417 - its fields
     """Return a `tf.data.Dataset` of (images, labels), ready for `keras.Model.fit`.
 
@@ -173,7 +184,7 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
     return pipeline.load(request)
 
 
-@Taking("reader.iterate", Request, _ELSEWHERE)
+@WithOptions("reader.iterate", Request, _ELSEWHERE)
 def iterate(request: Request) -> Batches:
     """Return the batches of `load` with a place that `state_dict()` saves in a few numbers.
 
@@ -201,7 +212,7 @@ def iterate(request: Request) -> Batches:
     return iterator.Batches(request)
 
 
-@Taking("reader.distribute", Request, _ELSEWHERE)
+@WithOptions("reader.distribute", Request, _ELSEWHERE)
 def distribute(strategy: Strategy, request: Request) -> Any:
     """Return a `tf.distribute.DistributedDataset` for a Mirrored or MultiWorker strategy.
 
@@ -219,7 +230,7 @@ def distribute(strategy: Strategy, request: Request) -> Any:
     return pipeline.distribute(strategy, request)
 
 
-@checking("reader.clear_cache")
+@validated("reader.clear_cache")
 def clear_cache(folder: Folder) -> int:
     """Remove all caches of decoded images in a folder; return the bytes that are free again.
 
@@ -236,7 +247,7 @@ def clear_cache(folder: Folder) -> int:
     return clear(Path(folder))
 
 
-@checking("reader.diagnose")
+@validated("reader.diagnose")
 def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
     """Return the stage that bounds training: restart, read, decode, augment, transfer or model.
 

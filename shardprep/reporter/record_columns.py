@@ -18,7 +18,7 @@ from shardprep.dataset.remote import described, documents_of
 from shardprep.dataset.schema import LABEL, LABELS
 from shardprep.errors import DatasetError
 from shardprep.reader.records.positions import Places
-from shardprep.reader.selection.selection import as_selection
+from shardprep.reader.selection.split_argument import as_selection
 from shardprep.reporter.rows import Rows
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
     from shardprep.reader.selection.selection import Selection
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Numbers = np.ndarray[Any, np.dtype[np.float64]]

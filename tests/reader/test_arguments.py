@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader import augment
-from shardprep.reader.arguments import Arguments
 from shardprep.reader.config import BatchOptions, ReadConfig, Request
 from shardprep.reader.order.iterator_state import Batching, checked
+from shardprep.reader.validators import Arguments
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.examples import texts

@@ -15,21 +15,19 @@ from typing import TYPE_CHECKING, Any, Self
 from shardprep.dataset.schema import BOX, IMAGE
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
-from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
+from shardprep.reader.array_types import Columns
+from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler, Filling
+from shardprep.reader.config import BatchOptions
 from shardprep.reader.decode.annotations import boxes_as
-from shardprep.reader.decode.cropping import crop_keys
-from shardprep.reader.order.iterator_state import State, checked, identity
+from shardprep.reader.decode.crop import crop_keys
+from shardprep.reader.decode.features import Examples
+from shardprep.reader.decode.targets import Target
+from shardprep.reader.order.iterator_state import Batching, State, checked, identity
+from shardprep.reader.order.order import Order
 from shardprep.reader.records.remote import NUM_READS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from shardprep.reader.arrays.buffers import Filling
-    from shardprep.reader.config import BatchOptions
-    from shardprep.reader.decode.features import Columns, Examples
-    from shardprep.reader.decode.targets import Target
-    from shardprep.reader.order.iterator_state import Batching
-    from shardprep.reader.order.order import Order
 
 _STATE = "Dataset.batches.load_state_dict"
 
@@ -63,7 +61,7 @@ class Batches:
         self._prefetch = max(2, busy) if options.prefetch is None else options.prefetch
         self._filler = Filler(
             examples,
-            batch_size=min(batching.batch_size, order.num_records),
+            batch_size=min(batching.batch_size, len(order)),
             num_threads=num_threads,
             num_kept=self._prefetch + 2,
         )
@@ -141,7 +139,7 @@ class Batches:
         self.close()
 
     def _identity(self) -> str:
-        return identity(self._examples.records, self._order, self._batching)
+        return identity(self._examples.records.digest, self._order, self._batching)
 
     def _seek(self, place: int) -> None:
         epochs, steps = self._options.epochs, self.steps_per_epoch
@@ -160,12 +158,12 @@ class Batches:
             if place is None:
                 return
             epoch, batch = divmod(place, self.steps_per_epoch)
-            stop = min((batch + 1) * size, self._order.num_records)
+            stop = min((batch + 1) * size, len(self._order))
             self._examples.records.expect(epoch, batch * size, stop)
             numbers, image_size = self._order.batch(epoch, batch, size)
             keys = [0] * len(numbers)
             if self._options.crop is not None:
-                tags = self._order.tags(epoch, batch * size, numbers, len(self._examples.records))
+                tags = self._order.tags(epoch, batch * size, numbers)
                 keys = crop_keys(self._order.key, tags)
             self._begun.append((place, self._filler.begin(numbers.tolist(), keys, image_size)))
 

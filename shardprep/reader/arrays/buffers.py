@@ -17,12 +17,12 @@ import numpy as np
 
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import RecordError
+from shardprep.reader.array_types import Columns
+from shardprep.reader.decode.features import DecodedExamples, Examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
-
-    from shardprep.reader.decode.features import Columns, DecodedExamples, Examples
 
 IMAGES_A_TURN = 8
 """Images that make it worth while to wake another thread for a batch."""

@@ -9,10 +9,9 @@ import numpy as np
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checking
 from shardprep.reader.decode.annotations import boxes_as
 from shardprep.reader.decode.targets import KEYS
-from shardprep.reader.validators import Number
+from shardprep.reader.validators import Number, validated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +23,7 @@ _ALIGNED = 16
 """Multiple of bytes at which each array of a storage begins."""
 
 
-@checking(_WHERE)
+@validated(_WHERE)
 def collate(items: Any, first_label: Number = 0) -> tuple[list[Any], list[dict[str, Any]]]:
     """Return lists of images and of targets, for `DataLoader(…, collate_fn=reader.collate)`.
 

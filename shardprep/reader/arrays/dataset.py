@@ -18,24 +18,30 @@ from shardprep.dataset.card import MOST_PICTURES, card
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
-from shardprep.reader.arguments import Taking, check_position, checking, shown
 from shardprep.reader.arrays.batches import Batches
-from shardprep.reader.config import BatchOptions, check_weights, draw_seed
+from shardprep.reader.config import BatchOptions, ReadConfig, check_weights, draw_seed
 from shardprep.reader.decode.features import Examples, Values
 from shardprep.reader.decode.targets import Cut, check_boxes, target_of
+from shardprep.reader.order.epoch import BucketBatches
 from shardprep.reader.order.iterator_state import Batching
-from shardprep.reader.order.order import make_order
-from shardprep.reader.records.open import check_readers, open_subset, record_bytes
-from shardprep.reader.selection.bucketing import BucketOrder, members_of
-from shardprep.reader.selection.splits import AnySplit, is_training, part_range
-from shardprep.reader.validators import Function, Location, parameters
+from shardprep.reader.order.order import Order
+from shardprep.reader.records.open import check_readers, open_subset
+from shardprep.reader.records.records import Records
+from shardprep.reader.selection.split_argument import AnySplit, is_training
+from shardprep.reader.selection.splits import part_range
+from shardprep.reader.validators import (
+    Function,
+    Location,
+    WithOptions,
+    check_position,
+    parameters,
+    short_repr,
+    validated,
+)
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from shardprep.reader.order.order import Order
-    from shardprep.reader.records.records import Records
 
 
 class Dataset:
@@ -54,7 +60,7 @@ class Dataset:
     be pickled and forked, and read from many threads.
     """
 
-    @checking("reader.Dataset", {"it to batches: Dataset(…).batches({}=…)": BatchOptions})
+    @validated("reader.Dataset", {"it to batches: Dataset(…).batches({}=…)": BatchOptions})
     def __init__(
         self,
         path: Location,
@@ -85,8 +91,7 @@ class Dataset:
                 split, or a shard or an index is missing or not what the manifest says.
 
         """
-        subset = open_subset(path, split, verify_crc=verify_crc)
-        self._found = subset.path
+        self._subset = subset = open_subset(path, split, verify_crc=verify_crc)
         self.path = subset.path.url if isinstance(subset.path, RemoteDataset) else subset.path
         """The dataset's folder, or its address in object storage."""
         self.split = split
@@ -94,7 +99,6 @@ class Dataset:
         """Features of an item."""
         self.class_names = subset.class_names
         """Names of the classes, in the order of their numbers."""
-        self._manifest = subset.manifest
         self._as_supervised = as_supervised
         self._decode = decode
         self._transform = transform
@@ -180,7 +184,7 @@ class Dataset:
     def __iter__(self) -> Iterator[Any]:
         return (self[number] for number in range(len(self)))
 
-    @Taking("Dataset.batches", BatchOptions)
+    @WithOptions("Dataset.batches", BatchOptions)
     def batches(self, options: BatchOptions) -> Batches:  # noqa: D417 - its fields
         """Return an iterator over (images, targets), decoded ahead of use by threads.
 
@@ -249,31 +253,25 @@ class Dataset:
 
     def _order(self, options: BatchOptions) -> tuple[Records, Order, int]:
         """Return the records that batches are made of, their order and the batches of an epoch."""
-        part = options.shard_index, options.num_shards
+        host = options.shard_index, options.num_shards
         size, drop = options.batch_size, options.drop_remainder
-        records, total = self._examples.records, len(self)
-        is_shuffled = is_training(self.split) if options.shuffle is None else options.shuffle
-        if options.weights is None and options.buckets is None:
-            check_readers(str(self.path), total, part[1])
-            records = records[part_range(total, *part)]
-        order = make_order(
-            len(records),
-            record_bytes(self._manifest),
-            seed=draw_seed() if options.seed is None else options.seed,
-            shuffle=is_shuffled,
-        )
+        subset = replace(self._subset, records=self._examples.records, num_all=len(self))
+        shuffle = is_training(self.split) if options.shuffle is None else options.shuffle
+        seed = draw_seed() if options.seed is None else options.seed
         if options.buckets is not None:
-            members = members_of(options.buckets, self._manifest, records.places)
-            found = BucketOrder(tuple(options.buckets), members, size, drop, is_shuffled, part)
-            return records, replace(order, buckets=found), found.num_batches
-        if options.weights is not None:
-            from shardprep.reader.selection.item_rows import Items  # and pyarrow
-            from shardprep.reader.selection.weights import draws_of
+            from shardprep.reader.selection.buckets import members_of  # and pyarrow
 
-            items = Items(self._found, self._manifest, self.schema)
-            draws = draws_of("Dataset.batches", options.weights, records, items, part)
-            order, total = order.drawn_by(draws), draws.num_all
-        return records, order, total // part[1] // size if drop else -(-order.num_records // size)
+            members = members_of(options.buckets, subset.manifest, subset.records.places)
+            buckets = BucketBatches(tuple(options.buckets), members, size, drop, shuffle, host)
+            return subset.records, Order(buckets, seed), buckets.num_batches
+        if options.weights is not None:
+            subset = subset.drawn("Dataset.batches", options.weights, host)
+        else:
+            check_readers(str(self.path), len(self), host[1])
+            subset = replace(subset, records=subset.records[part_range(len(self), *host)])
+        order = Order(subset.epoch_order(ReadConfig(), shuffle=shuffle), seed)
+        num_batches = subset.num_all // host[1] // size if drop else -(-len(order) // size)
+        return subset.records, order, num_batches
 
     def _names(self, as_supervised: bool) -> tuple[str, ...]:  # noqa: FBT001 - of an option
         """Return the features that are yielded."""
@@ -337,4 +335,4 @@ def _check_transform(transform: Any, *, as_supervised: bool) -> None:
         inspect.Signature(list(named.values())).bind("image", "target")
     except TypeError:
         hint = "give a function of both that returns both"
-        raise DatasetError("reader.Dataset", f"{what}, not {shown(transform)}", hint) from None
+        raise DatasetError("reader.Dataset", f"{what}, not {short_repr(transform)}", hint) from None

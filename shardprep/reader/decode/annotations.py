@@ -8,20 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK, Schema
 from shardprep.dataset.stored_size import open_stored
-from shardprep.reader.decode.cropping import clipped, nearest
-from shardprep.reader.decode.targets import PADDING, formatted
+from shardprep.reader.array_types import Array
+from shardprep.reader.config import BoxFormat, Crop, Window
+from shardprep.reader.decode.crop import clipped, nearest
+from shardprep.reader.decode.targets import PADDING, Cut, formatted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.reader.config import BoxFormat
-    from shardprep.reader.decode.crop import Crop, Window
-    from shardprep.reader.decode.targets import Cut
-
-    Array = np.ndarray[Any, np.dtype[Any]]
 
 _MODES = {"uint8": "L", "uint16": "I;16"}
 """dtype of the pixels of a mask → Pillow's mode of its PNG."""

@@ -1,125 +1,134 @@
-"""Crops that are cut while images are decoded: which part of an image is shown, at which size."""
+"""Parts of images and of what is annotated in them, at the size of a crop.
+
+A JPEG is decoded at a half, a quarter or an eighth of its size where the part still has as many
+pixels as the result: by smaller inverse transforms, which take less time and see every pixel. The
+part is resized by Pillow's bicubic filter, which reaches over its edges where the image goes on.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+import threading
+from typing import TYPE_CHECKING
 
-from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checked_fields
-from shardprep.reader.validators import Kind, Share, Size, kind_of, number, pair
+import numpy as np
+import simplejpeg
+
+from shardprep.dataset.stored_size import check_stored_size
+from shardprep.image.jpeg_header import is_scalable
+from shardprep.image.resample import resize
+from shardprep.reader.array_types import Array, Ints, Pixels
+from shardprep.reader.config import Crop, Window
+from shardprep.reader.order.epoch import Size
+from shardprep.reader.order.permutation import mix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TRIES = 10
-"""Boxes that are drawn before the whole image is taken, as torchvision does."""
 
-Scale = Annotated[
-    tuple[float, float],
-    pair(number(1e-6, 1), "(smallest, largest), two numbers above 0 up to 1", rising=True),
-]
-Ratio = Annotated[
-    tuple[float, float],
-    pair(number(1e-6), "(smallest, largest), two numbers above 0", rising=True),
-]
-
-
-class Window(NamedTuple):
-    """The part of an image that a crop shows, in whole pixels of the image."""
-
-    top: int
-    left: int
-    height: int
-    width: int
+_CROP = 3
+"""Tells the keys of crops from those of augmentation, which are made of the same tags."""
+_UINT64 = (1 << 64) - 1
+_SCALES = (8, 4, 2)
+"""Parts of a size that a JPEG is decoded at; others have no fast inverse transform."""
+_KEPT_BYTES = 64 << 20
+"""Pixels of decoded pixels whose memory a thread keeps for its next image, at most."""
+_LEAST_PIXELS = 0.999
+"""Pixels of a side below which a box is cut away: one, less the error of a float."""
+_kept = threading.local()
 
 
-@checked_fields("reader.RandomResizedCrop")
-@dataclass(frozen=True, slots=True)
-class RandomResizedCrop:
-    """A box of each image, drawn anew in every epoch, and resized.
+def crop_keys(key: int, tags: Ints) -> list[int]:
+    """Return what the crops of records are drawn by; `key` is that of the order, `Order.tags`."""
+    return mix(key, tags, _CROP).tolist()  # type: ignore[attr-defined, no-any-return]
 
-    The box is torchvision's: its share of the area is drawn evenly from `scale`, its aspect evenly
-    in its logarithm from `ratio`, its sides are rounded, and it lies anywhere in the image. After
-    ten draws that do not fit, it is the largest in the middle whose aspect is within `ratio`.
 
-    Args:
-        size: height and width of the results.
-        scale: the smallest and the largest share of the area.
-        ratio: the smallest and the largest aspect, width to height.
-        min_visible: the share of an object's box below which it is cut away; so is what has a side
-            below a pixel.
+def draws(key: int) -> Iterator[float]:
+    """Yield the random numbers of a key, 0 to below 1, without end.
 
+    SplitMix64 (Steele and others, 2014), from the key on: a generator of NumPy's takes longer to be
+    made than a crop needs numbers.
     """
-
-    size: Size
-    scale: Scale = (0.08, 1.0)
-    ratio: Ratio = (3 / 4, 4 / 3)
-    min_visible: Share = 0.1
-
-    def window(self, height: int, width: int, draws: Iterator[float]) -> Window:
-        """Return the box of an image of that size; `draws` yields numbers of 0 to below 1."""
-        smallest, largest = self.scale
-        low, high = map(math.log, self.ratio)
-        for _ in range(_TRIES):
-            area = (smallest + (largest - smallest) * next(draws)) * height * width
-            aspect = math.exp(low + (high - low) * next(draws))
-            tall, wide = round(math.sqrt(area / aspect)), round(math.sqrt(area * aspect))
-            if 0 < tall <= height and 0 < wide <= width:
-                top, left = height - tall + 1, width - wide + 1
-                return Window(int(next(draws) * top), int(next(draws) * left), tall, wide)
-        return _middle(height, width, min(max(width / height, self.ratio[0]), self.ratio[1]), 1.0)
+    while True:
+        key = (key + 0x9E3779B97F4A7C15) & _UINT64
+        found = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _UINT64
+        found = ((found ^ (found >> 27)) * 0x94D049BB133111EB) & _UINT64
+        yield ((found ^ (found >> 31)) >> 11) * 2.0**-53
 
 
-@checked_fields("reader.CenterCrop")
-@dataclass(frozen=True, slots=True)
-class CenterCrop:
-    """The middle of each image in the aspect of the result, and resized; nothing is drawn.
+def crop_jpeg(
+    data: bytes | memoryview, crop: Crop, key: int, out: Pixels
+) -> tuple[Window, Size] | None:
+    """Fill `out` with the part of a JPEG that a key draws; return which, and its height and width.
 
-    Args:
-        size: height and width of the results.
-        fraction: sides of the box as a share of those of the largest that fits: 0.875 is what
-            "resize to 256, cut out 224" shows.
-        min_visible: as of `RandomResizedCrop`.
-
+    None where simplejpeg cannot decode it at every scale.
     """
-
-    size: Size
-    fraction: Annotated[float, number(0.01, 1)] = 1.0
-    min_visible: Share = 0.1
-
-    def window(self, height: int, width: int, draws: Iterator[float]) -> Window:
-        """Return the box of an image of that size; nothing is taken from `draws`."""
-        del draws
-        return _middle(height, width, self.size[1] / self.size[0], self.fraction)
-
-
-Crop = RandomResizedCrop | CenterCrop
-
-
-def _middle(height: int, width: int, aspect: float, fraction: float) -> Window:
-    """Return the box of an aspect, width to height, in the middle: a share of the largest."""
-    tall = max(1, round(min(height, width / aspect) * fraction))
-    wide = max(1, round(min(width, height * aspect) * fraction))
-    return Window((height - tall) // 2, (width - wide) // 2, tall, wide)
+    if not is_scalable(data):
+        return None
+    try:
+        height, width, *_ = simplejpeg.decode_jpeg_header(data)
+        check_stored_size(height, width)
+        window = crop.window(height, width, draws(key))
+        scale = scale_of(window, crop.size)
+        rows, columns = -(-height // scale), -(-width // scale)
+        pixels = simplejpeg.decode_jpeg(
+            data, "RGB", min_height=rows, min_width=columns, min_factor=scale,
+            buffer=_memory(rows * columns * 3),
+        )  # fmt: skip
+    except ValueError:
+        return None
+    _fill(out, pixels, window, scale)
+    return window, (height, width)
 
 
-def _taking(crop: Any) -> Kind:
-    def take(value: Any) -> Any:
-        return value if isinstance(value, crop) else crop(size.take(value))
-
-    size = kind_of(Size)
-    return Kind(take, (*size.right, f"reader.{crop.__name__}(…)"))
-
-
-AnyRandomResizedCrop = Annotated[Any, _taking(RandomResizedCrop)]
-AnyCenterCrop = Annotated[Any, _taking(CenterCrop)]
+def crop_pixels(pixels: Pixels, crop: Crop, key: int, out: Pixels) -> tuple[Window, Size]:
+    """Fill `out` with the part of an image that a key draws; return as `crop_jpeg`."""
+    height, width, _ = pixels.shape
+    window = crop.window(height, width, draws(key))
+    _fill(out, pixels, window, 1)
+    return window, (height, width)
 
 
-def crop_of(where: str, drawn: RandomResizedCrop | None, center: CenterCrop | None) -> Crop | None:
-    """Return the crop that is given, if any; raise DatasetError where there are two."""
-    if drawn is not None and center is not None:
-        what = "random_resized_crop and center_crop"
-        raise DatasetError(where, what, "give the one to train, the other to evaluate")
-    return center if drawn is None else drawn
+def scale_of(window: Window, size: Size) -> int:
+    """Return by how much a JPEG may be smaller than it is, so that its part is not enlarged."""
+    fits = min(window.height // size[0], window.width // size[1])
+    return next((scale for scale in _SCALES if scale <= fits), 1)
+
+
+def _fill(out: Pixels, pixels: Pixels, window: Window, scale: int) -> None:
+    """Fill `out` with a part of an image that is decoded at 1 / `scale` of its size."""
+    top, left, height, width = window
+    bottom = min((top + height) / scale, pixels.shape[0])  # sides are rounded up
+    right = min((left + width) / scale, pixels.shape[1])
+    resize(pixels, (out.shape[0], out.shape[1]), (left / scale, top / scale, right, bottom), out)
+
+
+def clipped(boxes: Array, window: Window, size: Size, crop: Crop) -> tuple[Array, Array]:
+    """Return boxes as shares of a part of an image, and which of them are left, bool[n]."""
+    top, left, height, width = window
+    begin = np.array([top, left] * 2, np.float64) / (size * 2)
+    length = np.array([height, width] * 2, np.float64) / (size * 2)
+    moved = (boxes - begin) / length
+    inside = moved.clip(0.0, 1.0)
+    whole, part = moved[:, 2:] - moved[:, :2], inside[:, 2:] - inside[:, :2]
+    is_left = part.prod(axis=1) >= crop.min_visible * whole.prod(axis=1)
+    is_left &= (part * crop.size >= _LEAST_PIXELS).all(axis=1)
+    return inside.astype(np.float32), is_left
+
+
+def nearest(masks: Array, window: Window, size: Size, axis: int) -> Array:
+    """Return a part of masks by the nearest pixel centres; `axis` is that of rows."""
+    begins, lengths = window[:2], window[2:]
+    for i, (begin, length, wanted) in enumerate(zip(begins, lengths, size, strict=True)):
+        places = begin + (2 * np.arange(wanted) + 1) * length // (2 * wanted)
+        masks = masks.take(places, axis + i)
+    return masks
+
+
+def _memory(num_bytes: int) -> bytearray:
+    """Return memory of this thread: fresh pages would cost half as much again as decoding."""
+    found: bytearray = getattr(_kept, "memory", bytearray())
+    if len(found) < num_bytes:
+        found = bytearray(num_bytes)
+        if num_bytes <= _KEPT_BYTES:
+            _kept.memory = found
+    return found

@@ -15,24 +15,19 @@ import simplejpeg
 
 from shardprep.dataset import example
 from shardprep.dataset.example_decoder import ExampleDecoder
-from shardprep.dataset.schema import IMAGE
+from shardprep.dataset.schema import IMAGE, Feature, Schema
 from shardprep.dataset.stored_size import TooLargeError, check_stored_jpeg, open_stored
 from shardprep.errors import RecordError
 from shardprep.image.resample import resize
+from shardprep.reader.array_types import Columns, Pixels
+from shardprep.reader.config import Crop
 from shardprep.reader.decode.annotations import Annotations
-from shardprep.reader.decode.cropping import crop_jpeg, crop_pixels
+from shardprep.reader.decode.crop import crop_jpeg, crop_pixels
+from shardprep.reader.decode.targets import Cut
+from shardprep.reader.records.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from shardprep.dataset.schema import Feature, Schema
-    from shardprep.reader.decode.crop import Crop
-    from shardprep.reader.decode.targets import Cut
-    from shardprep.reader.records.records import Records
-
-    Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-    Columns = dict[str, np.ndarray[Any, Any]]
-    """Feature → its values in a batch, a row an example."""
 
 _JPEG_START = b"\xff\xd8\xff"
 _DTYPES = {"bytes": np.object_, "int64": np.int64, "float32": np.float32}

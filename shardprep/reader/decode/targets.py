@@ -19,15 +19,13 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
     TARGET,
     TEXT,
+    Schema,
 )
 from shardprep.errors import DatasetError
-from shardprep.reader.config import warn
+from shardprep.reader.config import BatchOptions, BoxFormat, Request, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.reader.config import BatchOptions, BoxFormat, Request
 
 T = TypeVar("T")
 

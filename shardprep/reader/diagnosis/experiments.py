@@ -12,20 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
+from shardprep.reader.config import Request
 from shardprep.reader.decode.targets import target_of
+from shardprep.reader.diagnosis.diagnosis import Candidate
 from shardprep.reader.records.open import Subset, open_request
 from shardprep.reader.tf.cache.decoded_shards import small_twin
 from shardprep.reader.tf.decode import Finisher
-from shardprep.reader.tf.pipeline import load, make_dataset
-
-if TYPE_CHECKING:
-    from shardprep.reader.config import Request
-    from shardprep.reader.diagnosis.diagnosis import Candidate
+from shardprep.reader.tf.pipeline import Source, load, make_dataset
 
 _SAMPLE_BYTES = 1 << 29
 """Largest number of decoded bytes of a sample."""
@@ -96,7 +94,8 @@ def trial(
         with tempfile.TemporaryDirectory(prefix="shardprep-", dir=candidate.options["cache"]) as at:
             small = open_request(sample(request, num_images))
             twin = small_twin(small, request, Path(at))
-            dataset = make_dataset(twin, replace(request, cache=False, repeat=True))
+            source = Source(twin, is_cached=True)
+            dataset = make_dataset(source, replace(request, cache=False, repeat=True))
             yield Changed(dataset, train, lambda: _evict(Path(at)), len(twin.records))
         return
     dataset = pipeline(replace(request, **candidate.options), num_images)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checking
 from shardprep.reader.diagnosis.timing import (
     RESTART_COUNTS,
     STALL_COUNTS,
@@ -24,6 +23,7 @@ from shardprep.reader.diagnosis.timing import (
     Times,
     restart_advice,
 )
+from shardprep.reader.validators import validated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
     returns. With `steps_per_execution=n`, a step is n batches, all drawn before the first is used.
     """
 
-    @checking("reader.StallMeter")
+    @validated("reader.StallMeter")
     def __init__(self, *, verbose: bool = True) -> None:
         """With `verbose`, print a line to stderr for each epoch."""
         super().__init__()

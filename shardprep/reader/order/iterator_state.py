@@ -6,15 +6,11 @@ Both readers have one order, so a state of one is taken by the other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import Arguments, shown
-from shardprep.reader.validators import Number, Seed, whole
-
-if TYPE_CHECKING:
-    from shardprep.reader.order.order import Order
-    from shardprep.reader.records.records import Records
+from shardprep.reader.order.order import Order
+from shardprep.reader.validators import Arguments, Number, Seed, short_repr, whole
 
 _PARTS = ("records", "batch_size", "drop_remainder", "num_batches", "shuffle", "reshuffle")
 """Names of the values in an `identity`, for errors."""
@@ -45,22 +41,15 @@ class State(NamedTuple):
     """The `identity` of the batches."""
 
 
-def identity(records: Records, order: Order, batching: Batching) -> str:
-    """Return the values that the batches follow from, but for the seed, in the order of `_PARTS`.
+def identity(records_digest: str, order: Order, batching: Batching) -> str:
+    """Return the values that the batches follow from, except the seed, in the order of `_PARTS`.
 
-    `shuffle` is False, the records of a window, blocks of a group x records of a block, the
-    weights that draw, or the buckets.
+    `records_digest` is `Records.digest`. `shuffle` is False, the records of a window, blocks of a
+    group x records of a block, or a hash of the weights or the buckets.
     """
-    shuffle: Any = False
-    if order.draws is not None:
-        shuffle = f"weights:{order.draws.digest}"
-    elif order.buckets is not None:
-        shuffle = f"buckets:{order.buckets.digest}"
-    elif order.shuffle:
-        shuffle = batching.window or f"{order.group_width}x{order.block_length}"
     values = (
-        records.digest, batching.batch_size, batching.drop_remainder, batching.num_batches,
-        shuffle, order.reshuffle,
+        records_digest, batching.batch_size, batching.drop_remainder, batching.num_batches,
+        batching.window or order.within_epoch.description, order.reshuffle,
     )  # fmt: skip
     return " ".join(map(str, values))
 
@@ -76,7 +65,7 @@ def checked(where: str, state: object, of: str, batching: Batching) -> State:
 
     """
     if not isinstance(state, Mapping):
-        raise DatasetError(where, f"state={shown(state)}", _NO_STATE)
+        raise DatasetError(where, f"state={short_repr(state)}", _NO_STATE)
     missing = [name for name in State._fields if name not in state]
     if missing:
         raise DatasetError(where, f"the state has no {', '.join(map(repr, missing))}", _NO_STATE)

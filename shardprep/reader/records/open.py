@@ -3,97 +3,110 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardprep.dataset.identity import Identity, check_same
 from shardprep.dataset.locate import locate
+from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.remote import RemoteDataset, addressed, described
-from shardprep.dataset.schema import BOX
+from shardprep.dataset.schema import BOX, Schema
 from shardprep.errors import DatasetError
-from shardprep.reader.config import check_request, draw_seed
+from shardprep.reader.config import ReadConfig, Request, check_request, draw_seed
 from shardprep.reader.decode.targets import check_boxes, class_names
-from shardprep.reader.order.order import make_order, usual_block_length
+from shardprep.reader.order.epoch import (
+    BlockShuffle,
+    EpochOrder,
+    WeightedDraws,
+    block_shuffle,
+    usual_block_length,
+)
+from shardprep.reader.order.order import Order
 from shardprep.reader.records.positions import Places
-from shardprep.reader.records.records import open_records
-from shardprep.reader.records.remote import open_remote
-from shardprep.reader.selection.selection import numbers_of
+from shardprep.reader.records.records import Records, open_records
+from shardprep.reader.records.remote import RemoteShards, open_remote
+from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 from shardprep.reader.selection.splits import part_range
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.dataset.manifest import Manifest, Shard
-    from shardprep.dataset.schema import Schema
-    from shardprep.reader.config import Request
-    from shardprep.reader.order.order import Order
-    from shardprep.reader.records.records import Records
-    from shardprep.reader.records.remote import RemoteShards
-    from shardprep.reader.selection.splits import AnySplit
-    from shardprep.reader.selection.weights import Draws
-    from shardprep.reader.tf.cache.memory import DecodedRows
-
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """A dataset, and which of its records are wanted."""
+    """The records of a dataset that one host reads."""
 
     path: Path | RemoteDataset
     folder: Path
-    """Where the shards and their indexes are; the indexes alone, where the shards are `remote`."""
+    """The folder of the indexes, and of the shards unless they are `remote`."""
     manifest: Manifest
     schema: Schema
-    shards: dict[str, Shard]
-    """The shards that are wanted, by name."""
     remote: RemoteShards | None
     records: Records
     num_all: int
-    """Records of all readers together."""
-    is_cache: bool = False
-    """Whether the shards are decoded twins of the dataset's."""
-    draws: Draws | None = None
-    """Draws by weight of an epoch, where there are such."""
-    rows: DecodedRows | None = None
-    """Decoded elements, where all are in memory."""
+    """Number of records, or draws, of an epoch of all hosts together."""
+    draws: WeightedDraws | None = None
+    """The draws of an epoch, None if each record is read once."""
 
     @property
     def num_records(self) -> int:
-        """Records that are wanted here."""
+        """Number of records of this host."""
         return len(self.records)
 
     @property
     def epoch_records(self) -> int:
-        """Records of an epoch: those that are wanted here, or as many as are drawn."""
-        return len(self.records) if self.draws is None else len(self.draws)
+        """Number of records that an epoch reads."""
+        return len(self.records if self.draws is None else self.draws)
 
     @property
     def class_names(self) -> list[str]:
-        """Names of the classes, in the order of their numbers; none of a set without classes.
-
-        Those of its objects, else of its masks, else of its images.
-        """
+        """Class names in label order: of the objects, else of the masks, else of the images."""
         return class_names(self.schema)
 
     def image_size(self, request: Request) -> tuple[int, int] | None:
-        """Return height and width of images before a crop, None where they differ."""
+        """Return height and width of images before a crop, None if they differ."""
         return request.config.image_size or self.schema.image_size
 
     @property
     def block_length(self) -> int:
-        """Records of a block, unless something else is asked for."""
+        """Default number of records of a block."""
         return usual_block_length(record_bytes(self.manifest))
 
-    def order(self, request: Request) -> Order:
-        """Return the order of the records; without a seed, with one that is drawn."""
-        config = request.config
-        order = make_order(
-            len(self.records),
+    def blocks(self, config: ReadConfig, *, shuffle: bool) -> BlockShuffle:
+        """Return the blocks of an epoch's records."""
+        return block_shuffle(
+            self.epoch_records,
             record_bytes(self.manifest),
-            seed=draw_seed() if request.seed is None else request.seed,
-            shuffle=request.is_shuffled,
+            shuffle=shuffle,
             block_length=config.interleave_block_length,
             group_width=config.interleave_cycle_length,
-        ).drawn_by(self.draws)
-        return replace(order, reshuffle=config.shuffle_reshuffle_each_iteration)
+        )
+
+    def epoch_order(self, config: ReadConfig, *, shuffle: bool) -> EpochOrder:
+        """Return the order within an epoch: the draws, else blocks."""
+        return self.blocks(config, shuffle=shuffle) if self.draws is None else self.draws
+
+    def order(self, request: Request) -> Order:
+        """Return the order of the records; without a seed in the request, a random one."""
+        return Order(
+            self.epoch_order(request.config, shuffle=request.is_shuffled),
+            seed=draw_seed() if request.seed is None else request.seed,
+            reshuffle=request.config.shuffle_reshuffle_each_iteration,
+        )
+
+    def drawn(self, where: str, weights: Any, host: tuple[int, int]) -> Subset:
+        """Return the subset with a host's draws by weight from its records.
+
+        Raises:
+            DatasetError: the weights are not one per record, or draw no record or too few.
+
+        """
+        from shardprep.reader.selection.item_rows import Items  # and pyarrow
+        from shardprep.reader.selection.weights import weighted_draws
+
+        items = Items(self.path, self.manifest, self.schema)
+        numbers = self.records.places.numbers(self.manifest)
+        draws = weighted_draws(where, weights, numbers, items, host)
+        return replace(self, draws=draws, num_all=draws.num_all)
 
 
 def open_subset(
@@ -131,8 +144,7 @@ def open_subset(
     identity = None if remote is not None else Identity.of(folder, manifest)
     with addressed(folder, found):
         records = open_records(folder, places, remote, identity=identity, verify_crc=verify_crc)
-    shards = {shard.name: shard for shard in places.shards}
-    return Subset(found, folder, manifest, schema, shards, remote, records, len(every))
+    return Subset(found, folder, manifest, schema, remote, records, len(every))
 
 
 def open_request(request: Request) -> Subset:
@@ -147,12 +159,7 @@ def open_request(request: Request) -> Subset:
         staging_bytes=config.staging_bytes,
     )
     if is_drawn:
-        from shardprep.reader.selection.item_rows import Items  # and pyarrow
-        from shardprep.reader.selection.weights import draws_of
-
-        items = Items(subset.path, subset.manifest, subset.schema)
-        draws = draws_of("reader", request.weights, subset.records, items, config.shard_of)
-        subset = replace(subset, draws=draws, num_all=draws.num_all)
+        subset = subset.drawn("reader", request.weights, config.shard_of)
     crops = request.crop is not None
     if request.batch_size is not None and subset.image_size(request) is None and not crops:
         raise DatasetError(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from shardprep.dataset.manifest import Manifest, Shard
-    from shardprep.reader.order.order import Ints
+from shardprep.dataset.manifest import Manifest, Shard
+from shardprep.reader.array_types import Ints
 
 
 class Places(NamedTuple):

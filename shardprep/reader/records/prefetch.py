@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shardprep.reader.records.remote import Part
+from shardprep.dataset.manifest import Shard
+from shardprep.reader.array_types import Bytes
+from shardprep.reader.order.epoch import BlockShuffle
+from shardprep.reader.records.positions import Frames
+from shardprep.reader.records.remote import Part, RemoteShards
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
-
-    from shardprep.dataset.manifest import Shard
-    from shardprep.reader.order.order import Order
-    from shardprep.reader.records.positions import Frames
-    from shardprep.reader.records.remote import RemoteShards
-
-    Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 GAP_BYTES = 256 << 10
 """Bytes between two wanted records that cost less than another request."""
@@ -47,18 +44,24 @@ class _Block(NamedTuple):
     """Number of takes for which it is held still, one number."""
 
 
-class Blocks:
-    """The blocks of an order. Read by many threads."""
+class PrefetchedBlocks:
+    """The blocks of an order, read ahead from object storage. Read by many threads."""
 
     def __init__(
-        self, store: RemoteShards, shards: Sequence[Shard], frames: Frames, order: Order
+        self,
+        store: RemoteShards,
+        shards: Sequence[Shard],
+        frames: Frames,
+        blocks: BlockShuffle,
+        epoch_key: Callable[[int], int],
     ) -> None:
-        """`shards` are those that `frames` number, which are those of the order's positions."""
-        self._store, self._shards, self._frames, self._order = store, shards, frames, order
+        """Take the frames of the blocks' positions; `shards` are those that `frames` number."""
+        self._store, self._shards, self._frames = store, shards, frames
+        self._blocks, self._epoch_key = blocks, epoch_key
         self._lock = threading.Lock()
         self._held: OrderedDict[int, _Block] = OrderedDict()
         """By their numbers; that which was used longest ago comes first."""
-        self._most = _NUM_GROUPS * order.group_width
+        self._most = _NUM_GROUPS * blocks.group_width
         self._expected: deque[int] = deque()
         self._groups: dict[int, int] = {}
         """The last group of each epoch that was expected."""
@@ -73,15 +76,15 @@ class Blocks:
 
         No more is asked for than may be held; the rest follows when blocks are done with.
         """
-        order = self._order
-        first, last = (order.find(epoch, place).group for place in (start, stop - 1))
+        blocks, key = self._blocks, self._epoch_key(epoch)
+        first, last = (blocks.find(key, place).group for place in (start, stop - 1))
         with self._lock:
             expected = self._groups.pop(epoch, -1)
-            last = min(last + 1, order.num_groups - 1)
+            last = min(last + 1, blocks.num_groups - 1)
             if expected - 1 <= first <= expected:  # it goes on
                 first, last = expected + 1, max(expected, last)
             for group in range(first, last + 1):
-                self._expected += order.blocks(epoch, group).tolist()
+                self._expected += blocks.blocks(key, group).tolist()
             self._groups[epoch] = last
             if len(self._groups) > _NUM_EPOCHS:
                 del self._groups[next(iter(self._groups))]
@@ -97,7 +100,7 @@ class Blocks:
 
         Raises as `RemoteShards.read`.
         """
-        number, row = divmod(position, self._order.block_length)
+        number, row = divmod(position, self._blocks.block_length)
         with self._lock:
             block = self._held.get(number)
             if block is None:
@@ -127,11 +130,11 @@ class Blocks:
 
     def _is_here(self, number: int) -> bool:
         """Tell whether there is a copy of the shard with the first record of a block."""
-        shard = self._frames.shard.item(number * self._order.block_length)
+        shard = self._frames.shard.item(number * self._blocks.block_length)
         return self._store.has_copy(self._shards[shard].name)
 
     def _begin(self, number: int) -> _Block:
-        length = self._order.block_length
+        length = self._blocks.block_length
         frames = self._frames[number * length : (number + 1) * length]
         runs: list[Future[bytes | memoryview]] = []
         rows: list[tuple[int, int, int]] = []

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from shardprep.dataset.identity import Identity
 from shardprep.dataset.index import check_shard, open_shard, read_index, way_out
-from shardprep.dataset.manifest import MANIFEST_FILE
+from shardprep.dataset.manifest import MANIFEST_FILE, Shard
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
+from shardprep.reader.array_types import Bytes, Ints
+from shardprep.reader.order.order import Order
 from shardprep.reader.records.positions import Frames, Places, starts_of
-from shardprep.reader.records.prefetch import GAP_BYTES, MOST_GROUP_BYTES, Blocks
+from shardprep.reader.records.prefetch import GAP_BYTES, MOST_GROUP_BYTES, PrefetchedBlocks
 from shardprep.reader.records.remote import Part, RemoteShards
 from shardprep.storage.open_files import OpenFiles
 from shardprep.storage.regular_file import read_at
@@ -28,13 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
     from pathlib import Path
     from typing import Any
-
-    from shardprep.dataset.identity import Identity
-    from shardprep.dataset.manifest import Shard
-    from shardprep.reader.order.order import Order
-
-    Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 _T = TypeVar("_T")
 
@@ -105,18 +101,20 @@ class Records:
     ) -> None:
         """`shards` are those that `frames` number; `order` is that in which they are read."""
         self._store = store
-        self._shards = shards
+        self.shards = shards
         self.frames = frames
         self._verify_crc = verify_crc
         self._blocks = None
         if order is not None and isinstance(store, RemoteShards):
-            self._blocks = Blocks(store, shards, frames, order)
+            blocks = order.blocks
+            if blocks is not None:
+                self._blocks = PrefetchedBlocks(store, shards, frames, blocks, order.epoch_key)
 
     def __len__(self) -> int:
         return len(self.frames.shard)
 
     def __getitem__(self, wanted: slice) -> Records:
-        return Records(self._store, self._shards, self.frames[wanted], verify_crc=self._verify_crc)
+        return Records(self._store, self.shards, self.frames[wanted], verify_crc=self._verify_crc)
 
     def in_order(self, order: Order) -> Records:
         """Return these records, to be read in this order, whose places are to be `expect`ed.
@@ -124,12 +122,12 @@ class Records:
         Those of object storage come by blocks then, ahead of use, unless they have copies here; one
         by one, where the order has no blocks or groups of them are too large to be held.
         """
-        has_blocks = self.is_remote and order.draws is None and order.buckets is None
+        blocks = order.blocks if self.is_remote else None
         mean_bytes = int(self.frames.length.sum()) / max(1, len(self))
-        if not has_blocks or order.group_records * mean_bytes > MOST_GROUP_BYTES:
+        if blocks is None or blocks.group_records * mean_bytes > MOST_GROUP_BYTES:
             return self
         return Records(
-            self._store, self._shards, self.frames, verify_crc=self._verify_crc, order=order
+            self._store, self.shards, self.frames, verify_crc=self._verify_crc, order=order
         )
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
@@ -145,7 +143,7 @@ class Records:
     @property
     def places(self) -> Places:
         """Where the records are."""
-        return Places(self._shards, self.frames.shard, self.frames.record)
+        return Places(self.shards, self.frames.shard, self.frames.record)
 
     @property
     def is_remote(self) -> bool:
@@ -160,7 +158,7 @@ class Records:
     @property
     def paths(self) -> list[str]:
         """Files or addresses of the shards, by their numbers in `frames`."""
-        return [self._store.located(shard.name) for shard in self._shards]
+        return [self._store.located(shard.name) for shard in self.shards]
 
     def payload(self, number: int) -> memoryview:
         """Return the payload of a record, 0 ≤ number < len.
@@ -183,7 +181,7 @@ class Records:
         numbers, places = np.unique(positions, return_inverse=True)
         frames = self.frames[numbers]
         parts = [
-            Part(self._shards[shard].name, offset, length)
+            Part(self.shards[shard].name, offset, length)
             for shard, _, offset, length in np.stack(frames.columns(), axis=1).tolist()
         ]
         if self._blocks is not None:
@@ -250,23 +248,23 @@ class Records:
     def damaged(self, number: int, what: str) -> RecordError:
         """Return the error that says `what` is wrong with a record, and where it is."""
         frames = self.frames
-        located = self._store.located(self._shards[frames.shard.item(number)].name)
+        located = self._store.located(self.shards[frames.shard.item(number)].name)
         where = f"{located}, record {frames.record[number]}"
         return RecordError(where, what, self._store.way_out(), offset=frames.offset.item(number))
 
     def place(self, number: int) -> tuple[str, int, int]:
         """Return the shard's name, the number in it and the offset in bytes of a record."""
         frames = self.frames
-        name = self._shards[frames.shard.item(number)].name
+        name = self.shards[frames.shard.item(number)].name
         return name, frames.record.item(number), frames.offset.item(number)
 
     @cached_property
     def digest(self) -> str:
         """A hash of which records these are, in their order: what their shards hold, and where."""
         used = np.flatnonzero(np.bincount(self.frames.shard))
-        numbers = np.zeros(len(self._shards), np.int64)
+        numbers = np.zeros(len(self.shards), np.int64)
         numbers[used] = np.arange(len(used))  # of the used ones: others may be open or not
-        hashes = "".join(self._shards[number].sha256 for number in used)
+        hashes = "".join(self.shards[number].sha256 for number in used)
         made = hashlib.sha256(hashes.encode())
         made.update(numbers[self.frames.shard].tobytes())
         made.update(self.frames.record.tobytes())

@@ -18,17 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.dataset.folder import SCHEMA_FILE, index_name
 from shardprep.dataset.index import way_out
+from shardprep.dataset.manifest import Manifest, Shard
+from shardprep.dataset.remote import RemoteDataset
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
-from shardprep.storage.shard_cache import LIMIT_VARIABLE, StagedShards
+from shardprep.storage.shard_cache import LIMIT_VARIABLE, RemoteShard, StagedShards
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
-
-    from shardprep.dataset.manifest import Manifest, Shard
-    from shardprep.dataset.remote import RemoteDataset
-    from shardprep.storage.shard_cache import RemoteShard
 
 NUM_READS = 32
 """Number of ranges asked for at a time: most of the seconds of one are waiting."""

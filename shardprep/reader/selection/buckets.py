@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.schema import HEIGHT, WIDTH
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
-from shardprep.reader.arguments import checking
+from shardprep.reader.array_types import Ints
 from shardprep.reader.decode.features import Examples, Values
 from shardprep.reader.records.open import open_subset
+from shardprep.reader.records.positions import Places
 from shardprep.reader.records.remote import NUM_READS
 from shardprep.reader.selection.item_rows import Items
-from shardprep.reader.selection.splits import AnySplit
-from shardprep.reader.validators import Kind, Location, Size, kind_of, whole
+from shardprep.reader.selection.selection import Selection
+from shardprep.reader.selection.split_argument import AnySplit
+from shardprep.reader.validators import Kind, Location, Size, kind_of, validated, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardprep.reader.selection.selection import Selection
+    from collections.abc import Mapping, Sequence
 
 _STEP = 32
 """Pixels that the sides of usual buckets are multiples of; a quarter of that for small ones."""
@@ -44,7 +45,7 @@ Sizes = Annotated[Any, Kind(_sizes, ("a list of different (height, width)",))]
 Pixels = Annotated[int, whole(_STEP**2)]
 
 
-@checking("reader.buckets")
+@validated("reader.buckets")
 def buckets(
     path: Location,
     split: AnySplit = "train",
@@ -120,3 +121,28 @@ def _stored_sizes(examples: Examples) -> Any:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return np.array([size for part in parts for size in part], np.float64)
+
+
+def members_of(
+    buckets: Mapping[tuple[int, int], Selection], manifest: Manifest, places: Places
+) -> tuple[Ints, ...]:
+    """Return the positions of the records of each bucket among those at some places.
+
+    Raises:
+        DatasetError: a bucket is of another dataset, or not each record is in one of them.
+
+    """
+    numbers = places.numbers(manifest)
+    count = np.zeros(len(numbers), np.int64)
+    found = []
+    for selection in buckets.values():
+        if len(selection):
+            selection.check(manifest)
+        is_in = np.isin(numbers, selection.numbers)
+        count += is_in
+        found.append(np.flatnonzero(is_in))
+    if (count != 1).any():
+        what = f"{(count == 0).sum():,} of {len(numbers):,} records are in no bucket, "
+        what += f"{(count > 1).sum():,} in several"
+        raise DatasetError("Dataset.batches", what, "make them by reader.buckets of this split")
+    return tuple(found)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS
-from shardprep.reader.selection.selection import rising
-
-if TYPE_CHECKING:
-    from shardprep.dataset.schema import Schema
-    from shardprep.reader.order.order import Ints
+from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, Schema
+from shardprep.reader.array_types import Ints
+from shardprep.reader.selection.selection import sorted_unique
 
 OBJECT_CLASSES = "object_labels"
 """Column of the classes of the objects of a record, each as often as it has such an object."""
@@ -53,5 +50,5 @@ def class_pairs(column: pa.ChunkedArray) -> Ints:
         places = np.arange(len(labels))
     places, labels = places[labels >= 0], labels[labels >= 0]
     number = int(labels.max(initial=0)) + 1
-    pairs = rising(places * number + labels)
+    pairs = sorted_unique(places * number + labels)
     return np.stack(np.divmod(pairs, number), axis=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,18 +11,13 @@ import pyarrow.compute as pc
 
 from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checking, shown
-from shardprep.reader.order.order import key_of, random_numbers
+from shardprep.reader.array_types import Ints
+from shardprep.reader.order.permutation import key_of, random_numbers
 from shardprep.reader.selection.classes import OBJECT_CLASSES, ClassColumn, class_pairs
-from shardprep.reader.selection.item_rows import Items
-from shardprep.reader.selection.selection import numbers_of, rising
-from shardprep.reader.selection.splits import AnySplit
-from shardprep.reader.validators import Kind, Location, Seed, whole
-
-if TYPE_CHECKING:
-    from shardprep.reader.order.order import Ints
-    from shardprep.reader.selection.item_rows import ItemRows
-    from shardprep.reader.selection.selection import Selection
+from shardprep.reader.selection.item_rows import ItemRows, Items
+from shardprep.reader.selection.selection import Selection, sorted_unique
+from shardprep.reader.selection.split_argument import AnySplit, numbers_of
+from shardprep.reader.validators import Kind, Location, Seed, short_repr, validated, whole
 
 _WHERE = "reader.folds"
 _GROUP, _ORIGINAL = "group", "original_sha256"
@@ -40,7 +35,7 @@ Folds = Annotated[int, whole(2)]
 Groups = Annotated[Any, Kind(_group, ("True", "False", "a list with the group of each record"))]
 
 
-@checking(_WHERE)
+@validated(_WHERE)
 def folds(
     path: Location,
     k: Folds,
@@ -85,7 +80,7 @@ def folds(
     rows = items.rows(split, [*asked, *((_GROUP, _ORIGINAL) if group is True else ())])
     num_records = len(rows.numbers)
     groups = _groups(rows, split, group)
-    num_groups = len(rising(groups))
+    num_groups = len(sorted_unique(groups))
     if num_groups < k:
         what = f"k={k} of {num_groups:,} groups, {num_records:,} records"
         raise DatasetError(_WHERE, what, "use fewer folds")
@@ -262,7 +257,7 @@ def _groups(rows: ItemRows, split: AnySplit, group: Any) -> Ints:
     try:
         codes = _numbered(pa.chunked_array([pa.array(group)]))
     except (pa.ArrowException, TypeError, ValueError):
-        what = f"group={shown(group)} is not a list of numbers or of texts"
+        what = f"group={short_repr(group)} is not a list of numbers or of texts"
         raise DatasetError(_WHERE, what, "give one of them, or None, for each record") from None
     first = np.unique(numbers, return_index=True)[1]
     return _joined(codes, numbers + 1)[first]

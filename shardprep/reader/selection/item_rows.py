@@ -18,20 +18,18 @@ from shardprep.dataset.item_table import (
     with_status,
 )
 from shardprep.dataset.locate import locate
+from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.remote import RemoteDataset, described, documents_of
-from shardprep.dataset.schema import LABEL
+from shardprep.dataset.schema import LABEL, Schema
 from shardprep.errors import DatasetError
+from shardprep.reader.array_types import Ints
 from shardprep.reader.selection.classes import ClassColumn, class_pairs
-from shardprep.reader.selection.selection import Selection, numbers_of, rising
+from shardprep.reader.selection.selection import Selection, sorted_unique
+from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
-    from shardprep.reader.order.order import Ints
-    from shardprep.reader.selection.splits import AnySplit
 
 _PLACES = ("status", "shard", "record")
 
@@ -44,7 +42,7 @@ class ItemRows:
     split: str
     """Name of the split, for people."""
     numbers: Ints
-    """Numbers of the records in the dataset, rising."""
+    """Numbers of the records in the dataset, sorted_unique."""
     table: pa.Table
     """The columns asked for, `label`, and that of the classes."""
 
@@ -113,7 +111,7 @@ class Items:
             DatasetError: as `read`, or there is no such split.
 
         """
-        numbers = rising(numbers_of(self.manifest, split))
+        numbers = sorted_unique(numbers_of(self.manifest, split))
         column = ClassColumn.of(self.schema)
         table = self.records((LABEL, *([column.name] if column else []), *columns))
         if len(numbers) != len(table) or (np.diff(numbers) != 1).any():

@@ -15,22 +15,19 @@ from pyarrow import acero
 
 from shardprep.dataset.cells import from_cell
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS
+from shardprep.dataset.manifest import Manifest
 from shardprep.errors import DatasetError, printable, shown, some_of
-from shardprep.reader.arguments import checking
 from shardprep.reader.config import warn
 from shardprep.reader.selection.classes import ClassColumn
-from shardprep.reader.selection.item_rows import Items
-from shardprep.reader.selection.splits import AnySplit
-from shardprep.reader.validators import Kind, Location, text
+from shardprep.reader.selection.item_rows import ItemRows, Items
+from shardprep.reader.selection.selection import Selection
+from shardprep.reader.selection.split_argument import AnySplit
+from shardprep.reader.validators import Kind, Location, text, validated
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import CsvRows, decoded, text_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.reader.selection.item_rows import ItemRows
-    from shardprep.reader.selection.selection import Selection
 
 _WHERE = "reader.select"
 _MOST_SHOWN = 80
@@ -79,7 +76,7 @@ Condition = Annotated[
 ]
 
 
-@checking(_WHERE)
+@validated(_WHERE)
 def select(
     path: Location,
     split: AnySplit | None = None,

@@ -11,19 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardprep.dataset.manifest import Manifest
 from shardprep.errors import DatasetError, shown
-from shardprep.reader.arguments import checking
-from shardprep.reader.order.order import key_of, random_numbers
-from shardprep.reader.selection.splits import split_ranges
-from shardprep.reader.validators import Count, File, Seed
+from shardprep.reader.array_types import Ints
+from shardprep.reader.order.permutation import key_of, random_numbers
+from shardprep.reader.validators import Count, File, Seed, validated
 from shardprep.storage.atomic_file import DurableFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.reader.order.order import Ints
-    from shardprep.reader.selection.splits import AnySplit
 
 _MOST_NAME = 100
 """Characters of a name; that of a long expression is shortened."""
@@ -83,7 +79,7 @@ class Selection:
 
         """
         try:
-            chosen = rising(np.arange(len(self))[positions])
+            chosen = sorted_unique(np.arange(len(self))[positions])
         except (IndexError, TypeError, ValueError) as error:
             hint = "use a slice, an array of whole numbers or one of bools"
             raise DatasetError(self.name, f"{error}", hint) from None
@@ -109,7 +105,7 @@ class Selection:
         classes = self.classes[np.isin(self.classes[:, 0], numbers)]
         return Selection(name, self.fingerprint, numbers, self.labels[places], classes)
 
-    @checking("Selection.sample")
+    @validated("Selection.sample")
     def sample(self, n: Count, seed: Seed = 0) -> Selection:
         """Return `n` of the records, each as likely as another; the same for the same seed.
 
@@ -123,7 +119,7 @@ class Selection:
         chosen = np.argsort(self._random(seed), kind="stable")[:n]
         return replace(self[chosen], name=f"{self.name}, {n:,} drawn")
 
-    @checking("Selection.per_class")
+    @validated("Selection.per_class")
     def per_class(self, n: Count, seed: Seed = 0) -> Selection:
         """Return `n` records of each class, drawn as by `sample`; all of a class with fewer.
 
@@ -145,7 +141,7 @@ class Selection:
         chosen = places[order[rank < n]]
         return replace(self[chosen], name=f"{self.name}, {n:,} a class")
 
-    @checking("Selection.save")
+    @validated("Selection.save")
     def save(self, path: File) -> Path:
         """Write it to a file of NumPy's (.npz), which `load` reads; return its path."""
         file = Path(path)
@@ -166,7 +162,7 @@ class Selection:
         return file
 
     @classmethod
-    @checking("Selection.load")
+    @validated("Selection.load")
     def load(cls, path: File) -> Selection:
         """Return what `save` has written; DatasetError where the file is missing or another."""
         try:
@@ -220,36 +216,7 @@ class Selection:
             raise DatasetError("reader.Selection", what, "select both from one dataset")
 
 
-def rising(numbers: Ints) -> Ints:
-    """Return numbers sorted, each once; `numpy.unique` of a million takes a second."""
-    found = np.sort(numbers)
-    return found[np.diff(found, prepend=found[:1] - 1) > 0]
-
-
-def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
-    """Return the numbers of the records of a split, int64, in its order.
-
-    Raises:
-        DatasetError: there is no such split, it is of another dataset, or has no record.
-
-    """
-    if isinstance(split, Selection):
-        split.check(manifest)
-        return split.numbers
-    ranges = split_ranges(manifest, split)
-    return np.concatenate([np.arange(one.start, one.stop, dtype=np.int64) for one in ranges])
-
-
-def as_selection(manifest: Manifest, split: AnySplit) -> Selection:
-    """Return the records of a split as a selection, each once; without their classes.
-
-    Raises:
-        DatasetError: as `numbers_of`.
-
-    """
-    if isinstance(split, Selection):
-        split.check(manifest)
-        return split
-    numbers = rising(numbers_of(manifest, split))
-    unknown, none = np.full(len(numbers), -1), np.empty((0, 2), np.int64)
-    return Selection(str(split), manifest.sha256, numbers, unknown, none)
+def sorted_unique(numbers: Ints) -> Ints:
+    """Return numbers sorted, each once. `numpy.unique` of a million takes a second."""
+    ordered = np.sort(numbers)
+    return ordered[np.diff(ordered, prepend=ordered[:1] - 1) > 0]

@@ -8,15 +8,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import check_position, checked_fields, checking
-from shardprep.reader.validators import Count, Kind, Number, like, text
+from shardprep.reader.validators import (
+    Count,
+    Number,
+    check_position,
+    validated,
+    validated_fields,
+)
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
-    from shardprep.reader.selection.selection import Selection
 
 _SLICE = re.compile(r"(?P<split>\w+)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,18}%?)?\])?")
 
@@ -24,7 +28,7 @@ _WHOLE = 100
 """Percent."""
 
 
-@checked_fields("reader.EvenSplit")
+@validated_fields("reader.EvenSplit")
 @dataclass(frozen=True, slots=True)
 class EvenSplit:
     """One of several equal parts of a split; `reader.load` takes it in place of a text."""
@@ -41,24 +45,7 @@ class EvenSplit:
         check_position("reader.EvenSplit", index=self.index, number=self.number)
 
 
-if TYPE_CHECKING:
-    AnySplit: TypeAlias = str | EvenSplit | Selection
-else:  # a Selection has arrays, which this module does not import
-    AnySplit = (
-        Annotated[str, Kind(text, ("a text such as 'train[:90%]+validation'",))]
-        | EvenSplit
-        | Annotated[Any, like("a reader.Selection", "numbers", "fingerprint")]
-    )
-
-
-def is_training(split: AnySplit) -> bool:
-    """Tell whether a split is one for training, which both readers shuffle by default."""
-    if isinstance(split, str):
-        return split.startswith("train")
-    return (split.split if isinstance(split, EvenSplit) else split.name).startswith("train")
-
-
-@checking("reader.even_splits")
+@validated("reader.even_splits")
 def even_splits(split: str, n: Count, *, drop_remainder: bool = False) -> tuple[EvenSplit, ...]:
     """Return `n` parts of a split that together are the whole, as `tfds.even_splits` cuts them.
 

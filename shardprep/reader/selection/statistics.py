@@ -16,13 +16,11 @@ from shardprep.dataset.remote import described
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import StorageError
 from shardprep.machine import usable_cores
-from shardprep.reader.arguments import checking
 from shardprep.reader.decode.features import Examples, Values
 from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.remote import NUM_READS
-from shardprep.reader.selection.selection import numbers_of
-from shardprep.reader.selection.splits import AnySplit
-from shardprep.reader.validators import Location
+from shardprep.reader.selection.split_argument import AnySplit, numbers_of
+from shardprep.reader.validators import Location, validated
 from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.cache import cache_root, make_cache
 
@@ -43,7 +41,7 @@ class MeanStd(NamedTuple):
     std: Triple
 
 
-@checking("reader.mean_std")
+@validated("reader.mean_std")
 def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
     """Return mean and standard deviation of the pixels of all images of a split, each decoded once.
 

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checked_fields, checking, shown
-from shardprep.reader.order.order import random_numbers
+from shardprep.reader.array_types import Floats, Ints
+from shardprep.reader.order.epoch import WeightedDraws
 from shardprep.reader.selection.classes import ClassColumn, class_pairs
 from shardprep.reader.selection.item_rows import Items
-from shardprep.reader.selection.splits import AnySplit, part_range
-from shardprep.reader.validators import Count, Location
+from shardprep.reader.selection.split_argument import AnySplit
+from shardprep.reader.selection.splits import part_range
+from shardprep.reader.validators import Count, Location, short_repr, validated, validated_fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.reader.order.order import Ints
-    from shardprep.reader.records.records import Records
 
-    Floats = np.ndarray[Any, np.dtype[np.float64]]
-
-
-@checked_fields("reader.Weights")
+@validated_fields("reader.Weights")
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
     """Weights by which the records of an epoch are drawn, and how; for `weights` of the readers.
@@ -47,58 +41,17 @@ class Weights:
     replacement, as many as have a weight above 0."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Draws:
-    """The draws of one reader, in place of the order of its records.
-
-    They are a function of (weights, seed, epoch, place) alone, and those of several readers are
-    parts of one series.
-    """
-
-    weights: Floats
-    """float64[records], none below 0."""
-    cumulated: Floats
-    replacement: bool
-    num_all: int
-    """Draws of an epoch, of all readers together."""
-    part: slice
-    """Those of this reader."""
-
-    def __len__(self) -> int:
-        return self.part.stop - self.part.start  # type: ignore[no-any-return]
-
-    @property
-    def digest(self) -> str:
-        """A hash of what the draws follow from beside the records and the seed."""
-        made = hashlib.sha256(self.weights.tobytes())
-        made.update(f"{self.replacement} {self.num_all} {self.part}".encode())
-        return made.hexdigest()[:16]
-
-    def positions(self, key: int, start: int, stop: int) -> Ints:
-        """Return the positions that come at the places from `start` to before `stop`.
-
-        `key` is that of the epoch.
-        """
-        start, stop = start + self.part.start, stop + self.part.start
-        if not self.replacement:
-            return _without_replacement(self, key)[start:stop]
-        drawn = random_numbers(key, start, stop) * self.cumulated[-1]
-        found: Ints = np.searchsorted(self.cumulated, drawn, side="right")
-        last = int(np.flatnonzero(self.weights)[-1])  # where rounding has reached the sum
-        return np.minimum(found, last, out=found)
-
-
-def draws_of(
-    where: str, weights: Any, records: Records, items: Items, part: tuple[int, int]
-) -> Draws:
-    """Return the draws of one reader.
+def weighted_draws(
+    where: str, weights: Any, numbers: Ints, items: Items, host: tuple[int, int]
+) -> WeightedDraws:
+    """Return the draws of one host.
 
     Args:
-        where: the call, for errors.
-        weights: the argument of it.
-        records: those of all readers.
-        items: the item table of their dataset.
-        part: number of this reader, from 0, and number of all.
+        where: name of the call, for errors.
+        weights: the argument `weights` of the call.
+        numbers: numbers of the records that all hosts draw from, in the order of the split.
+        items: item table of their dataset.
+        host: number of this host, from 0, and number of hosts.
 
     Raises:
         DatasetError: the weights are not one for each record, or draw none or too few.
@@ -108,21 +61,22 @@ def draws_of(
     if isinstance(asked.values, str):
         if asked.values != "balanced":
             raise DatasetError(where, f"weights={asked.values!r}", "use 'balanced' or an array")
-        values = _balanced(items, records.places.numbers(items.manifest))
+        values = _balanced(items, numbers)
     else:
-        values = _checked(where, asked.values, len(records))
+        values = _checked(where, asked.values, len(numbers))
     can = int(np.count_nonzero(values))
-    num_all = asked.num_samples or (len(records) if asked.replacement else can)
+    num_all = asked.num_samples or (len(numbers) if asked.replacement else can)
     if not asked.replacement and num_all > can:
         what = f"num_samples={num_all:,} of {can:,} records with a weight above 0"
         raise DatasetError(where, what, "use fewer, or replacement=True")
-    if num_all < part[1]:
-        what = f"{num_all} draws cannot be shared by {part[1]} readers"
+    if num_all < host[1]:
+        what = f"{num_all} draws cannot be shared by {host[1]} readers"
         raise DatasetError(where, what, "use fewer readers")
-    return Draws(values, np.cumsum(values), asked.replacement, num_all, part_range(num_all, *part))
+    part = part_range(num_all, *host)
+    return WeightedDraws(values, np.cumsum(values), asked.replacement, num_all, part)
 
 
-@checking("reader.class_weights")
+@validated("reader.class_weights")
 def class_weights(path: Location, split: AnySplit = "train") -> dict[int, float]:
     """Return the weight of each class by its number, for `class_weight` of `keras.Model.fit`.
 
@@ -169,7 +123,7 @@ def _checked(where: str, values: Sequence[float], num_records: int) -> Floats:
     try:
         found = np.array(values, np.float64)
     except (TypeError, ValueError):
-        what = f"weights={shown(values)}"
+        what = f"weights={short_repr(values)}"
         raise DatasetError(where, what, "use 'balanced' or an array of numbers") from None
     if found.shape != (num_records,):
         what = f"weights of shape {found.shape} for {num_records:,} records"
@@ -178,16 +132,3 @@ def _checked(where: str, values: Sequence[float], num_records: int) -> Floats:
         what = "weights are below 0, infinite, NaN or all 0"
         raise DatasetError(where, what, "use numbers from 0 on")
     return found
-
-
-@lru_cache(maxsize=2)
-def _without_replacement(draws: Draws, key: int) -> Ints:
-    """Return the draws of an epoch, each among the records that are left.
-
-    The order of exponential times with the weights as rates (Efraimidis, Spirakis: Weighted random
-    sampling with a reservoir, 2006).
-    """
-    times = np.full(len(draws.weights), np.inf)
-    can = draws.weights > 0
-    times[can] = -np.log1p(-random_numbers(key, 0, len(times))[can]) / draws.weights[can]
-    return np.argsort(times, kind="stable")[: draws.num_all]

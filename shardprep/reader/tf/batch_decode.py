@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from shardprep.machine import usable_cores
 from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
-from shardprep.reader.decode.cropping import crop_keys
+from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.targets import target_of
 from shardprep.reader.tf.python_calls import in_python
 

@@ -9,14 +9,13 @@ import tensorflow as tf
 
 from shardprep.dataset.schema import BOX, IMAGE, LABELS
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import shown
-from shardprep.reader.decode.cropping import crop_keys
+from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.features import Values
 from shardprep.reader.decode.targets import KEYS, Cut, target_of
-from shardprep.reader.order import order
+from shardprep.reader.order.permutation import mix
 from shardprep.reader.tf.graph_annotations import Annotations, boxes_as, trimmed
 from shardprep.reader.tf.python_calls import as_written, in_python
-from shardprep.reader.validators import AUGMENT_OPTIONS, parameters
+from shardprep.reader.validators import AUGMENT_OPTIONS, parameters, short_repr
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -230,7 +229,7 @@ class Finisher:
         if len(changed) != len(("images", "labels")) or changed[0] is None:
             what = "None" if found is None else f"a {type(found).__name__} of {len(changed)}"
             self._fault = DatasetError(
-                f"augment={shown(augment)}",
+                f"augment={short_repr(augment)}",
                 f"returned {what}",
                 "let it return images, or (images, labels)",
             )
@@ -245,5 +244,5 @@ class Finisher:
     def _seed(self, tag: Any) -> Any:
         """Return int32[2] made of the first record of a batch and its epoch."""
         first = tf.reshape(tag, (-1,))[0]
-        pair = [order.mixed(self.key, first, 1), order.mixed(self.key, first, 2)]
+        pair = [mix(self.key, first, 1), mix(self.key, first, 2)]
         return tf.cast(tf.stack(pair), tf.int32)
