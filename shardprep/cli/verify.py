@@ -62,7 +62,7 @@ def verify(
     from shardprep.api.progress import watched
     from shardprep.api.verify import checks, compared, other_source
 
-    place, origin = arguments.dataset_at(dataset, damaged=True), None
+    place, origin = arguments.files_at(dataset, damaged=True), None
     if repair:
         origin = arguments.repair_source(str(place), source)
     num_workers = arguments.num_workers(workers)

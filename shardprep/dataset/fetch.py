@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, DatasetFolder, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
-from shardprep.dataset.remote import is_document
+from shardprep.dataset.remote_files import RemoteFiles, is_document
 from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import BuildError, DatasetError
 from shardprep.progress import Watcher
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.dataset.manifest import Manifest, Shard
-    from shardprep.dataset.remote import RemoteDataset
     from shardprep.storage.shard_cache import RemoteShard
 
 
@@ -71,7 +70,7 @@ class Fetched(Card):
 
 
 def fetch_dataset(
-    remote: RemoteDataset,
+    remote: RemoteFiles,
     to: Path,
     *,
     num_threads: int,
@@ -119,7 +118,7 @@ def fetch_dataset(
 class _Copy:
     """A dataset on its way to a folder."""
 
-    remote: RemoteDataset
+    remote: RemoteFiles
     manifest: Manifest
     folder: DatasetFolder
     watcher: Watcher
@@ -174,7 +173,7 @@ class _Copy:
         there = self.remote.objects.get(name)
         if there is None or not hashed:
             return there is None or path.stat().st_size == there.num_bytes
-        return path.read_bytes() == (self.remote.documents((name,)) / name).read_bytes()
+        return path.read_bytes() == (self.remote.copies((name,)) / name).read_bytes()
 
     def get_shards(self, wanted: set[str], num_threads: int) -> None:
         """Fetch shards side by side."""
@@ -214,10 +213,11 @@ class _Copy:
     def get_documents(self, wanted: set[str]) -> None:
         """Write the documents that are what the manifest says."""
         names = sorted(wanted & self._documents())
-        self.remote.documents([name for name in names if name in self.remote.objects])
+        self.remote.copies([name for name in names if name in self.remote.objects])
         for name in names:
             with self._leaving_out():
-                data = (self.remote.checked(self.manifest, (name,)) / name).read_bytes()
+                with self.remote.documents(self.manifest, (name,)) as copies:
+                    data = (copies / name).read_bytes()
                 path = self.folder.fetching / name
                 path.parent.mkdir(exist_ok=True)
                 write_durably(path, data)

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardprep.dataset.folder import index_name
+from shardprep.dataset.manifest import Shard
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import opened_regular, read_regular, regular_size
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Any
 
-    from shardprep.dataset.manifest import Shard
-
-    Frames = np.ndarray[Any, np.dtype[np.int64]]
+ShardIndex = np.ndarray[Any, np.dtype[np.int64]]
 
 _MAX_LINE_BYTES = 41
 """Bytes of a line of an index: two numbers of 64 bits, a space and the end of the line."""
 _NUMERALS = b"0123456789 \n"
 
 
-def read_index(folder: Path, shard: Shard) -> Frames:
+def read_index(folder: Path, shard: Shard) -> ShardIndex:
     """Return offset and length of every frame of a shard, int64[records, 2], bytes.
 
     DatasetError where the index is missing, its frames do not lie one behind the other, or are not
@@ -50,7 +48,7 @@ def read_index(folder: Path, shard: Shard) -> Frames:
     return frames
 
 
-def _is_chain(frames: Frames, num_bytes: int) -> bool:
+def _is_chain(frames: ShardIndex, num_bytes: int) -> bool:
     """Tell whether frames follow each other from the first byte of a shard to its last."""
     if not len(frames):
         return num_bytes == 0

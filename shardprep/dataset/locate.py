@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 
 from shardprep.dataset.documents import VERSION, version_key
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, ITEMS_FILE, SCHEMA_FILE, has_manifest
+from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import MANIFEST_FILE
-from shardprep.dataset.remote import RemoteDataset
+from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.staged_version import in_force, under
 from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import DatasetError, some_of
@@ -29,6 +30,8 @@ VERSION_FOLDER = re.compile(
     rf"(?P<version>{VERSION.pattern})(?P<unfinished>{re.escape(INCOMPLETE_SUFFIX)})?"
 )
 """The name of a finished dataset's folder, or of an unfinished build's."""
+DatasetFiles = LocalFiles | RemoteFiles
+"""The files of a dataset, wherever they are; both have the same methods."""
 _LEVELS = 2
 """Depth of the folders that are searched: versions, or datasets with their versions."""
 _REMAINS = (ITEMS_FILE, SCHEMA_FILE, *DOCUMENTS[:1])
@@ -46,11 +49,11 @@ class Version(NamedTuple):
 
 
 @overload
-def locate(place: ObjectUrl, *, damaged: bool = ...) -> RemoteDataset: ...
+def locate(place: ObjectUrl, *, damaged: bool = ...) -> RemoteFiles: ...
 @overload
-def locate(place: str | Path, *, damaged: bool = ...) -> Path | RemoteDataset: ...
-def locate(place: str | Path | ObjectUrl, *, damaged: bool = False) -> Path | RemoteDataset:
-    """Return the dataset that a path or an address means.
+def locate(place: str | Path | ObjectUrl, *, damaged: bool = ...) -> DatasetFiles: ...
+def locate(place: str | Path | ObjectUrl, *, damaged: bool = False) -> DatasetFiles:
+    """Return the files of the dataset that a path or an address means.
 
     Args:
         place: the dataset, or a folder of its versions, or of one dataset.
@@ -66,8 +69,8 @@ def locate(place: str | Path | ObjectUrl, *, damaged: bool = False) -> Path | Re
     if isinstance(root, ObjectUrl):
         return _stored_dataset(root, damaged=damaged)
     if has_manifest(root) or (damaged and _has_remains(root)):
-        return root
-    return root.joinpath(*_newest(root, versions_below(root)))
+        return LocalFiles.at(root)
+    return LocalFiles.at(root.joinpath(*_newest(root, versions_below(root))))
 
 
 def _has_remains(folder: Path) -> bool:
@@ -76,14 +79,14 @@ def _has_remains(folder: Path) -> bool:
     return files and not is_unfinished
 
 
-def _stored_dataset(root: ObjectUrl, *, damaged: bool) -> RemoteDataset:
+def _stored_dataset(root: ObjectUrl, *, damaged: bool) -> RemoteFiles:
     found = {facts.name: facts for facts in objects.listing(root)}
     is_unfinished = root.key.endswith(INCOMPLETE_SUFFIX)
     if MANIFEST_FILE in found or (damaged and not is_unfinished and found.keys() & {*_REMAINS}):
-        return RemoteDataset(root, in_force(root, found))
+        return RemoteFiles(root, in_force(root, found))
     prefix = "/".join(_newest(root, _versions(_stored_folders(found))))
     inside = {name: facts._replace(name=name) for name, facts in under(prefix, found).items()}
-    return RemoteDataset(root / prefix, in_force(root / prefix, inside))
+    return RemoteFiles(root / prefix, in_force(root / prefix, inside))
 
 
 def _newest(root: Path | ObjectUrl, found: list[Version]) -> tuple[str, ...]:

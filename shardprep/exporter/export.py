@@ -18,17 +18,15 @@ import pyarrow as pa
 
 from shardprep.dataset import sub_manifest
 from shardprep.dataset.card import Card
-from shardprep.dataset.folder import INCOMPLETE_SUFFIX, ITEMS_FILE
-from shardprep.dataset.identity import check_same
+from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.item_check import check_items
 from shardprep.dataset.item_table import (
     ANNOTATION_COLUMNS,
     WRITTEN,
-    read_items,
     rows_by_shard,
     with_status,
 )
-from shardprep.dataset.remote import described, documents_of, opened
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, MASK
 from shardprep.errors import BuildError, RecipeError
 from shardprep.exporter import output
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
     from shardprep.exporter.layout import Layout
 
@@ -67,8 +64,6 @@ class Chosen(NamedTuple):
     """The split or selection, for people."""
     numbers: Ints
     """int64[records], their numbers through all shards, rising; one or more."""
-    manifest_sha256: str
-    """SHA-256 that the manifest of their dataset states."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -94,7 +89,7 @@ class Exported(Card):
 
 
 def export_dataset(
-    found: Path | RemoteDataset,
+    dataset: OpenDataset,
     layout: str,
     out: Path | None,
     *,
@@ -105,7 +100,7 @@ def export_dataset(
     """Write a dataset in another layout to a folder.
 
     Args:
-        found: the dataset.
+        dataset: the dataset.
         layout: one of `LAYOUTS`.
         out: the folder that the export becomes; None is `exports/<name>-<version>-<layout>`.
         watcher: receives the progress, in bytes of shards.
@@ -121,7 +116,7 @@ def export_dataset(
     """
     if layout not in LAYOUTS:
         raise RecipeError("--to", f"{layout!r} is not one of {', '.join(LAYOUTS)}")
-    manifest, schema = described(found)
+    manifest, schema = dataset.manifest, dataset.schema
     writer: Layout = import_module(f"shardprep.exporter.{LAYOUTS[layout]}").LAYOUT
     if writer.needs_boxes and BOX_LABEL not in schema.features:
         what = f"{layout!r} is a layout of boxes, and {manifest.name} has none"
@@ -129,10 +124,9 @@ def export_dataset(
     out = out or Path("exports") / f"{manifest.name}-{manifest.version}-{layout}"
     if out.name in ("", ".."):
         out = out.resolve()
-    source, own = _Source(found, manifest, schema), manifest
+    source, own = _Source(dataset), manifest
     if chosen is not None:
-        check_same(found, manifest, chosen.manifest_sha256)
-        source, own = _excerpt(source, schema, chosen)
+        source, own = _excerpt(dataset, chosen)
     facts = {"shardprep_export": writer.version, "layout": layout, **_facts(own, schema, chosen)}
     if output.finished(out) == facts:
         output.tidy(out)
@@ -152,28 +146,26 @@ def export_dataset(
 class _Source(NamedTuple):
     """A dataset, and the records of it that are exported."""
 
-    dataset: Path | RemoteDataset
-    manifest: Manifest
-    schema: Schema
+    dataset: OpenDataset
     numbers: Ints | slice = slice(None)
     written: pa.Table | None = None
     """Rows of all its records; None: not read yet."""
 
 
-def _excerpt(source: _Source, schema: Schema, chosen: Chosen) -> tuple[_Source, Manifest]:
+def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
     """Return the source of the chosen records alone, and their manifest."""
-    of_objects = ANNOTATION_COLUMNS.names if schema.annotations else ()
-    written = _written(source, (*sub_manifest.COLUMNS, *of_objects))
-    manifest = sub_manifest.excerpt(source.manifest, schema, written.take(pa.array(chosen.numbers)))
-    return source._replace(numbers=chosen.numbers, written=written), manifest
+    of_objects = ANNOTATION_COLUMNS.names if dataset.schema.annotations else ()
+    written = _written(dataset, (*sub_manifest.COLUMNS, *of_objects))
+    manifest = sub_manifest.excerpt(
+        dataset.manifest, dataset.schema, written.take(pa.array(chosen.numbers))
+    )
+    return _Source(dataset, chosen.numbers, written), manifest
 
 
-def _written(source: _Source, columns: Sequence[str] = ()) -> pa.Table:
+def _written(dataset: OpenDataset, columns: Sequence[str] = ()) -> pa.Table:
     """Return the rows of all records: some columns, and those that are needed to read them."""
-    wanted = [*dict.fromkeys((*_COLUMNS, *columns))]
-    with documents_of(source.dataset, source.manifest, (ITEMS_FILE,)) as folder:
-        table = read_items(folder / ITEMS_FILE, wanted)
-    check_items(source.dataset, table, source.manifest, source.schema)
+    table = dataset.item_rows([*dict.fromkeys((*_COLUMNS, *columns))])
+    check_items(dataset, table, dataset.manifest, dataset.schema)
     return with_status(table, WRITTEN)
 
 
@@ -200,7 +192,7 @@ def _facts(manifest: Manifest, schema: Schema, chosen: Chosen | None) -> dict[st
 def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) -> int:
     """Write the shards that are not written yet, and the documents; return the number of those."""
     places = _places(export.manifest)
-    whole = source.manifest.shards
+    whole = source.dataset.manifest.shards
     shards = [
         (place, whole[shard.name])
         for split_name, split in export.manifest.splits.items()
@@ -211,13 +203,12 @@ def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) ->
     if lacking := shortage(export.work, num_bytes):
         raise BuildError(str(export.work), lacking, "free some space, or choose another --out")
     rows = _rows(source, dots=layout.dots) if left else {}
-    dataset = opened(source.dataset, source.manifest)
     watcher.start("exporting", sum(shard.num_bytes for _, shard in left), "bytes")
     with ThreadPoolExecutor(1, "shardprep-commit") as pool:
         last: Future[None] | None = None
         for place, shard in left:
             its = rows.get(shard.name, _NO_ROWS)
-            samples = read_samples(dataset, shard, its, export.schema, watcher.advance)
+            samples = read_samples(source.dataset, shard, its, watcher.advance)
             before, last = last, pool.submit(layout.write_shard(export, place, samples))
             if before is not None:
                 before.result()
@@ -244,7 +235,7 @@ _NO_ROWS = Rows([], [], [], [])
 
 def _rows(source: _Source, *, dots: bool) -> dict[str, Rows]:
     """Return the rows of each shard; those that are not chosen have no name."""
-    table = _written(source) if source.written is None else source.written
+    table = _written(source.dataset) if source.written is None else source.written
     names = np.full(len(table), None, object)
     keys, splits = (_texts(table[one])[source.numbers].tolist() for one in ("key", "split"))
     names[source.numbers] = file_names([key or "" for key in keys], splits, dots=dots)

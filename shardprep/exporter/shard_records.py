@@ -6,25 +6,20 @@ silently lack it.
 
 from __future__ import annotations
 
-import io
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shardprep.dataset.index import open_shard, way_out
-from shardprep.dataset.remote import RemoteDataset
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import DatasetError, RecordError, some_of
 from shardprep.exporter.samples import sample_parser
-from shardprep.storage import objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from shardprep.dataset.identity import Identity
     from shardprep.dataset.manifest import Shard
-    from shardprep.dataset.schema import Schema
     from shardprep.exporter.samples import Sample
 
 _BLOCK_BYTES = 1 << 20
@@ -44,19 +39,14 @@ class Rows(NamedTuple):
 
 
 def read_samples(
-    found: Identity | RemoteDataset,
-    shard: Shard,
-    rows: Rows,
-    schema: Schema,
-    moved: Callable[[int], None],
+    dataset: OpenDataset, shard: Shard, rows: Rows, moved: Callable[[int], None]
 ) -> Iterator[Sample]:
     """Yield the records of a shard; memory holds a block of the file, and what is kept of others.
 
     Args:
-        found: the dataset.
+        dataset: the dataset.
         shard: the shard.
         rows: all its records.
-        schema: the dataset's.
         moved: called with each number of bytes read.
 
     Raises:
@@ -64,16 +54,18 @@ def read_samples(
         RecordError: records are damaged; raised behind the last of the shard.
 
     """
-    where, hint = f"{found}/{shard.name}", f"run `shardprep verify {found}`"
+    where, hint = f"{dataset}/{shard.name}", f"run `shardprep verify {dataset}`"
     ends = list(itertools.accumulate(rows.lengths, initial=0))
     is_chain = ends == [*rows.offsets, shard.num_bytes]
     if len(rows.keys) != shard.num_records or not is_chain or min(rows.lengths, default=1) <= 0:
         raise DatasetError(where, "has other records than items.parquet says", hint)
-    parse = sample_parser(schema)
+    parse = sample_parser(dataset.schema)
     damaged: list[str] = []
     first: RecordError | None = None
     runs = _runs(rows.lengths)
-    for run, block in zip(runs, _blocks(found, shard, [_size(ends, r) for r in runs]), strict=True):
+    for run, block in zip(
+        runs, dataset.files.blocks(shard, [_size(ends, r) for r in runs]), strict=True
+    ):
         moved(len(block))
         data, start = np.frombuffer(block, np.uint8), ends[run.start]
         for number in run:
@@ -108,33 +100,3 @@ def _runs(lengths: Sequence[int]) -> list[range]:
 
 def _size(ends: Sequence[int], run: range) -> int:
     return ends[run.stop] - ends[run.start]
-
-
-def _blocks(found: Identity | RemoteDataset, shard: Shard, sizes: Sequence[int]) -> Iterator[bytes]:
-    """Yield a shard, which is of the manifest's size, in blocks; shorter where it has ended."""
-    if isinstance(found, RemoteDataset):
-        there = found.shard(shard)
-        yield from _cut(objects.read_whole(there.url, there.etag), sizes)
-        return
-    with found.unchanged():
-        descriptor = open_shard(found.folder, shard)
-    with io.FileIO(descriptor, "rb") as raw, io.BufferedReader(raw) as file:
-        for size in sizes:
-            try:
-                yield file.read(size)
-            except OSError as error:
-                what = f"cannot be read ({error.strerror or error})"
-                raise DatasetError(f"{found}/{shard.name}", what, way_out(found.folder)) from error
-
-
-def _cut(blocks: Iterator[bytes], sizes: Sequence[int]) -> Iterator[bytes]:
-    """Yield bytes in blocks of other sizes, shorter where they have ended."""
-    data = b""
-    for size in sizes:
-        rest, left = [data], size - len(data)
-        while left > 0 and (block := next(blocks, b"")):
-            rest.append(block)
-            left -= len(block)
-        data = b"".join(rest)
-        yield data[:size]
-        data = data[size:]

@@ -1,4 +1,4 @@
-"""Arguments of the readers: what each may be, and the errors for those that are not.
+"""Arguments of the readers: the values that each may have, and the errors for others.
 
 An annotation declares what an argument may be: `batch_size: Annotated[int, whole(1)]`. A `Kind`
 converts a value to the form that is used, so NumPy's integers are as good as Python's. Decorators
@@ -34,39 +34,37 @@ _P = ParamSpec("_P")
 _Options = TypeVar("_Options")
 _First = TypeVar("_First")
 _Result = TypeVar("_Result")
-_Made = TypeVar("_Made")
+_Class = TypeVar("_Class")
 _INT64_BITS = 63
-"""Bits beside the sign of the int64 that numbers become in a graph."""
-_PAIR = 2
-SYNONYMS = dict.fromkeys(("ram", "mem", "in_memory", "in-memory", "in memory"), "memory")
-"""Word that people write → the word that the readers take."""
-_NAMES_OF_NO_FOLDER = {
-    "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *SYNONYMS,
+_SYNONYMS = dict.fromkeys(("ram", "mem", "in_memory", "in-memory", "in memory"), "memory")
+_NOT_FOLDERS = {
+    "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *_SYNONYMS,
 }  # fmt: skip
-_MISSPELT = 0.8
-"""Least `difflib` ratio of a word that is another one, misspelt."""
-AUGMENT_OPTIONS = ("labels", "seed", "training")
-"""Parameters by which `augment` is given more than images."""
-_AUTOTUNE = -1
-"""`tf.data.AUTOTUNE`, known without TensorFlow."""
+"""Words that are meant as a value of an option, not as the name of a folder."""
+_MISSPELLED = 0.8
+"""Minimum `difflib` ratio of a misspelled word."""
+_SIMILAR = 0.7
+"""Minimum `difflib` ratio of a name that is proposed instead of another."""
 _MAX_SHOWN = 60
 """Characters of a value in an error."""
-_LIKENESS = 0.7
-"""Least `difflib` ratio of two names one of which is proposed in place of the other."""
+AUGMENT_OPTIONS = ("labels", "seed", "training")
+"""Optional parameters of an `augment` function."""
+_AUTOTUNE = -1
+"""`tf.data.AUTOTUNE`, known without TensorFlow."""
 _MODULE_NAMES = {"tensorflow": "TensorFlow", "keras": "Keras"}
 
 
 class Kind(NamedTuple):
-    """A kind of values, in `Annotated[type, Kind(…)]`."""
+    """A kind of values, for `Annotated[type, Kind(…)]`."""
 
     take: Callable[[Any], Any]
-    """Return the value as it is used; a TypeError or a ValueError where it is not of this kind."""
+    """Converts a value to the form that is used. Raises TypeError or ValueError for others."""
     expected: tuple[str, ...]
-    """Values of this kind, in words: any one of these."""
+    """Descriptions of the values that are allowed, for errors."""
 
 
 def whole(least: int | None = None, *, bits: int = _INT64_BITS) -> Kind:
-    """Return the kind of whole numbers, of those from `least` on; True and False are none."""
+    """Return the kind of whole numbers from `least` on, except True and False."""
     lowest = -(1 << bits) if least is None else least
 
     def take(value: Any) -> int:
@@ -81,7 +79,7 @@ def whole(least: int | None = None, *, bits: int = _INT64_BITS) -> Kind:
 
 
 def having(test: Callable[[Any], bool], *words: str) -> Kind:
-    """Return the kind of values for which a test is true."""
+    """Return the kind of values that pass a test."""
 
     def take(value: Any) -> Any:
         if not test(value):
@@ -92,7 +90,7 @@ def having(test: Callable[[Any], bool], *words: str) -> Kind:
 
 
 def like(words: str, *attributes: str) -> Kind:
-    """Return the kind of objects that have these attributes: their class may be TensorFlow's."""
+    """Return the kind of objects with these attributes, whose class is not imported here."""
     return having(lambda value: all(hasattr(value, name) for name in attributes), words)
 
 
@@ -104,7 +102,7 @@ def _one_of(*values: object) -> Kind:
 
 
 def _either(*kinds: Kind) -> Kind:
-    """Return the kind of what is of one of these; the first that takes a value has it."""
+    """Return the kind that converts a value by the first of some kinds that takes it."""
 
     def take(value: Any) -> Any:
         for kind in kinds:
@@ -118,7 +116,7 @@ def _either(*kinds: Kind) -> Kind:
 
 
 def number(low: float, high: float = math.inf) -> Kind:
-    """Return the kind of numbers from `low` to `high`; True and False are none."""
+    """Return the kind of numbers from `low` to `high`, except True and False."""
 
     def take(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -132,13 +130,13 @@ def number(low: float, high: float = math.inf) -> Kind:
 
 
 def pair(kind: Kind, words: str, *, rising: bool = False) -> Kind:
-    """Return the kind of two values of a kind, the first of them at most the second if `rising`."""
+    """Return the kind of two values of a kind; with `rising`, the first is not the larger one."""
 
     def take(value: Any) -> tuple[Any, ...]:
-        found = tuple(map(kind.take, itertools.islice(value, _PAIR + 1)))
-        if len(found) != _PAIR or (rising and found[0] > found[1]):
+        values = tuple(map(kind.take, itertools.islice(value, 3)))
+        if len(values) != 2 or (rising and values[0] > values[1]):
             raise ValueError
-        return found
+        return values
 
     return Kind(take, (words,))
 
@@ -150,7 +148,7 @@ def _flag(value: Any) -> bool:
 
 
 def text(value: Any) -> str:
-    """Return a text that is not empty; raise TypeError for anything else."""
+    """Return a text that is not empty. Raises TypeError for anything else."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise TypeError
     return str(value)
@@ -159,30 +157,29 @@ def text(value: Any) -> str:
 def _path(value: Any) -> Any:
     if isinstance(value, ObjectUrl):
         return value
-    found = _expanded(text(os.fspath(value)))
-    return Path(found) if isinstance(value, Path) else found
+    path = _expand_user(text(os.fspath(value)))
+    return Path(path) if isinstance(value, Path) else path
 
 
-def _expanded(path: str) -> str:
-    """Return a path with the home folder in place of `~`."""
+def _expand_user(path: str) -> str:
     return os.path.expanduser(path)  # noqa: PTH111 - Path makes s3:/ of s3://
 
 
 def _folder(value: Any) -> str:
-    found = text(os.fspath(value))
-    if isinstance(value, str) and not {"/", os.sep} & {*found}:
-        name = found.strip().casefold()
-        is_misspelt = difflib.get_close_matches(name, ["memory"], 1, _MISSPELT)
-        if name in _NAMES_OF_NO_FOLDER or is_misspelt:
+    path = text(os.fspath(value))
+    if isinstance(value, str) and not {"/", os.sep} & {*path}:
+        name = path.strip().casefold()
+        is_misspelled = difflib.get_close_matches(name, ["memory"], 1, _MISSPELLED)
+        if name in _NOT_FOLDERS or is_misspelled:
             raise ValueError
-    return _expanded(found)
+    return _expand_user(path)
 
 
 def _file(value: Any) -> Path:
-    found = _expanded(text(os.fspath(value)))
-    if "://" in found:
+    path = _expand_user(text(os.fspath(value)))
+    if "://" in path:
         raise ValueError
-    return Path(found)
+    return Path(path)
 
 
 def _augmentation(value: Any) -> Any:
@@ -196,7 +193,7 @@ def _augmentation(value: Any) -> Any:
 
 
 def parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
-    """Return the parameters of a function or a Keras layer, None of what is written in C."""
+    """Return the parameters of a function or a Keras layer, None if it is written in C."""
     try:
         return inspect.signature(getattr(function, "call", function)).parameters
     except ValueError:
@@ -204,7 +201,7 @@ def parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
 
 
 def _weights(value: Any) -> Any:
-    """Return what may be weights, which `weights.draws_of` looks into with NumPy."""
+    # `weighted_draws` checks the numbers, with NumPy.
     is_text = isinstance(value, (str, bytes, dict))
     if value == "balanced" if is_text else hasattr(value, "values") or hasattr(value, "__len__"):
         return value
@@ -213,10 +210,10 @@ def _weights(value: Any) -> Any:
 
 def _buckets(value: Any) -> Any:
     size, selection = kind_of(Size), like("a reader.Selection", "numbers", "fingerprint")
-    found = {size.take(one): selection.take(value[one]) for one in value}
-    if not found:
+    buckets = {size.take(key): selection.take(value[key]) for key in value}
+    if not buckets:
         raise ValueError
-    return found
+    return buckets
 
 
 def _autotune(value: Any) -> None:
@@ -271,7 +268,7 @@ def kind_of(hint: Any) -> Kind:
 
 
 class Arguments:
-    """The kind of each argument of a call, in the order of its parameters."""
+    """The kinds of the arguments of a call, by name, in the order of its parameters."""
 
     def __init__(
         self, where: str, *calls: Callable[..., Any], elsewhere: Mapping[str, Any] | None = None
@@ -279,10 +276,10 @@ class Arguments:
         """Read the annotations of functions or dataclasses.
 
         Args:
-            where: the call, for errors.
-            calls: the functions or dataclasses.
-            elsewhere: text with {} for a name → dataclass that has further options, which the call
-                does not take: where one is given, the error says that text.
+            where: name of the call, for errors.
+            calls: functions or dataclasses.
+            elsewhere: hint with {} for a name → dataclass of options that the call does not take.
+                The hint is shown for an argument that is a field of the dataclass.
 
         """
         self.where = where
@@ -293,24 +290,24 @@ class Arguments:
             for name, hint in _hints(call, include_extras=True).items()
         }
 
-    def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments as they are used; raise DatasetError where one is not what it may be."""
-        return {name: self._taken(name, value) for name, value in given.items()}
+    def converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments in the form that is used. DatasetError if a value is not allowed."""
+        return {name: self._convert(name, value) for name, value in given.items()}
 
     def bind(self, signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
-        """Return the arguments of a call; raise DatasetError where they are not those it takes."""
+        """Return the converted arguments of a call. DatasetError if it does not take them."""
         for name in kwargs:
             if name not in signature.parameters:
                 what = f"got an unexpected keyword argument {short_repr(name)}"
-                raise DatasetError(self.where, what, self._instead(name))
+                raise DatasetError(self.where, what, self._hint_for(name))
         try:
-            given = signature.bind(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise DatasetError(self.where, str(error), self._takes) from None
-        given.arguments.update(self.checked(given.arguments))
-        return given
+        bound.arguments.update(self.converted(bound.arguments))
+        return bound
 
-    def _taken(self, name: str, value: Any) -> Any:
+    def _convert(self, name: str, value: Any) -> Any:
         if name not in self.kinds:
             return value
         kind = self.kinds[name]
@@ -318,41 +315,41 @@ class Arguments:
             return kind.take(value)
         except (TypeError, ValueError):
             *others, last = kind.expected
-            right = f"use {', '.join(others)} or {last}" if others else f"use {last}"
-            near = _near(value, [one[1:-1] for one in kind.expected if one[0] == one[-1] == "'"])
-            hint = f"did you mean {near!r}? {right}" if near else right
+            hint = f"use {', '.join(others)} or {last}" if others else f"use {last}"
+            near = _nearest(
+                value, [word[1:-1] for word in kind.expected if word[0] == word[-1] == "'"]
+            )
+            hint = f"did you mean {near!r}? {hint}" if near else hint
             raise DatasetError(self.where, f"{name}={short_repr(value)}", hint) from None
 
     @property
     def _takes(self) -> str:
         return f"it takes {', '.join(self.kinds)}"
 
-    def _instead(self, name: str) -> str:
-        """Return what to write in place of an argument that there is not."""
+    def _hint_for(self, name: str) -> str:
         for template, options in self._elsewhere.items():
-            if name in {one.name for one in dataclasses.fields(options)}:
+            if name in {field.name for field in dataclasses.fields(options)}:
                 return f"give {template.format(name)}"
-        near = _near(name, self.kinds)
+        near = _nearest(name, self.kinds)
         return f"did you mean {near}?" if near else self._takes
 
 
-def _near(given: object, choices: Iterable[str]) -> str | None:
-    """Return the one of some names that was probably meant."""
+def _nearest(given: object, choices: Iterable[str]) -> str | None:
     if not isinstance(given, str):
         return None
-    names = {one.casefold(): one for one in choices}
+    names = {choice.casefold(): choice for choice in choices}
     name = given[:_MAX_SHOWN].strip().casefold()
-    found = difflib.get_close_matches(SYNONYMS.get(name, name), names, 1, _LIKENESS)
-    return names[found[0]] if found else None
+    near = difflib.get_close_matches(_SYNONYMS.get(name, name), names, 1, _SIMILAR)
+    return names[near[0]] if near else None
 
 
 def validated(
     where: str, elsewhere: Mapping[str, Any] | None = None
 ) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """Return a decorator: the function gets its arguments as their annotations say.
+    """Return a decorator that checks and converts the arguments of a function.
 
-    It raises DatasetError where it is called with others, before anything is done. `where` and
-    `elsewhere` are as of `Arguments`.
+    A call with other arguments raises DatasetError before anything is done. `where` and `elsewhere`
+    are the arguments of `Arguments`.
     """
 
     def decorated(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
@@ -361,19 +358,30 @@ def validated(
 
         @functools.wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
-            given = arguments.bind(signature, args, kwargs)
-            return function(*given.args, **given.kwargs)
+            bound = arguments.bind(signature, args, kwargs)
+            return function(*bound.args, **bound.kwargs)
 
         return call
 
     return decorated
 
 
-class WithOptions(Generic[_P, _Options]):
-    """A decorator: the function is called with the fields of a dataclass and gets the dataclass.
+def validated_fields(where: str) -> Callable[[type[_Class]], type[_Class]]:
+    """Return a decorator of dataclasses that checks and converts the fields as `validated` does."""
 
-    So the dataclass alone declares name, type, default and check of each option. What the function
-    takes before it, such as `self`, comes first. It raises DatasetError as `validated` does.
+    def decorated(cls: type[_Class]) -> type[_Class]:
+        dataclass: Any = cls
+        dataclass.__init__ = validated(where)(dataclass.__init__)
+        return cls
+
+    return decorated
+
+
+class WithOptions(Generic[_P, _Options]):
+    """A decorator: callers give the fields of a dataclass, the function gets the dataclass.
+
+    So the dataclass alone declares name, type, default and check of each option. Parameters of the
+    function before the dataclass, such as `self`, are passed on.
     """
 
     def __init__(
@@ -382,7 +390,7 @@ class WithOptions(Generic[_P, _Options]):
         options: Callable[_P, _Options],
         elsewhere: Mapping[str, Any] | None = None,
     ) -> None:
-        """`where` and `elsewhere` are as of `Arguments`; `options` is the dataclass."""
+        """Take the dataclass `options`; the rest as of `Arguments`."""
         self._where = where
         self._options = options
         self._elsewhere = elsewhere
@@ -394,76 +402,54 @@ class WithOptions(Generic[_P, _Options]):
         self, function: Callable[[_First, _Options], _Result]
     ) -> Callable[Concatenate[_First, _P], _Result]: ...
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with a signature that shows all of its options."""
-        plain = inspect.signature(function)
-        *first, options = plain.parameters.values()
+        """Return the function with a signature that shows all options."""
+        signature = inspect.signature(function)
+        *first, last = signature.parameters.values()
         hints = _hints(self._options)
-        last = [
-            one.replace(annotation=hints[one.name])
-            for one in inspect.signature(self._options).parameters.values()
+        options = [
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in inspect.signature(self._options).parameters.values()
         ]
-        signature = plain.replace(parameters=[*first, *last])
+        signature = signature.replace(parameters=[*first, *options])
         arguments = Arguments(self._where, function, self._options, elsewhere=self._elsewhere)
-        options_of: Callable[..., Any] = self._options
-        del arguments.kinds[options.name]
+        del arguments.kinds[last.name]
+        make_options: Callable[..., Any] = self._options
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             given = arguments.bind(signature, args, kwargs).arguments
-            leading = [given.pop(one.name) for one in first]
-            return function(*leading, options_of(**given))
+            leading = [given.pop(parameter.name) for parameter in first]
+            return function(*leading, make_options(**given))
 
         call.__signature__ = signature  # type: ignore[attr-defined]
         return call
 
 
-def validated_fields(where: str) -> Callable[[type[_Made]], type[_Made]]:
-    """Return a decorator of dataclasses: the fields are set as their annotations say.
-
-    Raises DatasetError, as `validated`, where one is made of other arguments.
-    """
-
-    def decorated(made: type[_Made]) -> type[_Made]:
-        signature, arguments = inspect.signature(made), Arguments(where, made)
-        plain: Any = made.__init__
-        holder: Any = made
-
-        @functools.wraps(plain)
-        def init(self: _Made, *args: Any, **kwargs: Any) -> None:
-            given = arguments.bind(signature, args, kwargs)
-            plain(self, *given.args, **given.kwargs)
-
-        holder.__init__ = init
-        return made
-
-    return decorated
-
-
 def check_position(where: str, **given: int) -> None:
-    """Compare an index with a number, both given by name; raise DatasetError where it is beyond."""
+    """Raise DatasetError unless 0 ≤ index < number; both are given by their names."""
     (name, index), (of, number) = given.items()
     if not 0 <= index < number:
         raise DatasetError(where, f"{name}={index} of {of}={number}", f"count from 0 to {of} - 1")
 
 
 def _hints(call: Callable[..., Any], *, include_extras: bool = False) -> dict[str, Any]:
-    """Return the annotations of parameters, evaluated; that of the result may not be imported."""
+    # The annotation of a result is left out: its module may not be imported.
     holder: Any = call
     if not isinstance(call, type):
-        named = {name: one for name, one in call.__annotations__.items() if name != "return"}
+        named = {name: hint for name, hint in call.__annotations__.items() if name != "return"}
         holder = types.SimpleNamespace(__annotations__=named)
     names = vars(sys.modules[call.__module__])
-    found = typing.get_type_hints(holder, names, include_extras=include_extras)
-    return {name: hint for name, hint in found.items() if hint is not dataclasses.KW_ONLY}
+    hints = typing.get_type_hints(holder, names, include_extras=include_extras)
+    return {name: hint for name, hint in hints.items() if hint is not dataclasses.KW_ONLY}
 
 
 def short_repr(value: object) -> str:
-    """Return a value in a few words, for an error."""
+    """Return a short text of a value, for an error."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = _MAX_SHOWN
     try:
         return short.repr(value)
-    except ValueError:  # of more digits than Python writes
+    except ValueError:  # a number with more digits than Python writes
         return f"<{type(value).__name__}>"
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset import item_table, sub_manifest
-from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE, SCHEMA_FILE
+from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.item_file import ItemFile
-from shardprep.dataset.remote import described, documents_of
-from shardprep.dataset.schema import LABEL, LABELS
+from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.schema import LABEL, LABELS, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.records.positions import Places
 from shardprep.reader.selection.split_argument import as_selection
@@ -23,10 +23,8 @@ from shardprep.reporter.rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
     from shardprep.reader.selection.selection import Selection
     from shardprep.reader.selection.split_argument import AnySplit
@@ -83,9 +81,9 @@ class Contents:
     Where they are narrowed, the numbers count through the records of the scope.
     """
 
+    dataset: OpenDataset
     manifest: Manifest
     """Manifest of the dataset, or its excerpt for the scope."""
-    schema: Schema
     items: ItemFile
     """Rows of all inputs."""
     status: np.ndarray[Any, np.dtype[np.int8]]
@@ -99,6 +97,11 @@ class Contents:
 
     def __len__(self) -> int:
         return len(self.written)
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the dataset."""
+        return self.dataset.schema
 
     @property
     def mark(self) -> str:
@@ -256,7 +259,7 @@ class Contents:
         return place, self.key(number)
 
 
-def read_contents(dataset: Path | RemoteDataset, split: AnySplit | None = None) -> Contents:
+def read_contents(dataset: OpenDataset, split: AnySplit | None = None) -> Contents:
     """Return what the documents say of the records of a split, None for all, and of other inputs.
 
     Raises:
@@ -264,9 +267,7 @@ def read_contents(dataset: Path | RemoteDataset, split: AnySplit | None = None) 
             has no record.
 
     """
-    manifest, schema = described(dataset)
-    with documents_of(dataset, manifest, (SCHEMA_FILE, ITEMS_FILE)) as folder:
-        items = ItemFile(folder / ITEMS_FILE)
+    manifest, items = dataset.manifest, dataset.item_file()
     words, known = coded(items.column("status"))
     places = [STATUSES.index(one) if one in STATUSES else len(STATUSES) - 1 for one in known]
     status = np.array(places, np.int8)[words]
@@ -279,7 +280,7 @@ def read_contents(dataset: Path | RemoteDataset, split: AnySplit | None = None) 
     if found != expected:
         what = "its rows are not the records that the manifest says"
         raise DatasetError(f"{dataset}/{ITEMS_FILE}", what, COPY_AGAIN)
-    contents = Contents(manifest, schema, items, status, written, others)
+    contents = Contents(dataset, manifest, items, status, written, others)
     return contents if split is None else _narrowed(contents, split)
 
 
@@ -295,8 +296,8 @@ def _narrowed(contents: Contents, split: AnySplit) -> Contents:
         columns = (*columns, *item_table.ANNOTATION_COLUMNS.names)
     rows = pa.table({name: written.read(name) for name in columns})
     return Contents(
+        contents.dataset,
         sub_manifest.excerpt(manifest, schema, rows),
-        schema,
         items,
         contents.status,
         written,

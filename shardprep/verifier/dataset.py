@@ -18,9 +18,8 @@ from shardprep.dataset.folder import (
     OLD_SUFFIX,
     index_name,
 )
-from shardprep.dataset.identity import Identity
-from shardprep.dataset.locate import unfinished_error
-from shardprep.dataset.remote import RemoteDataset
+from shardprep.dataset.locate import DatasetFiles, unfinished_error
+from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.staged_version import DRAFT_PREFIX
 from shardprep.errors import DatasetError
 from shardprep.progress import Watcher
@@ -59,12 +58,12 @@ _ROW_COLUMNS = (
 
 
 def verify_dataset(
-    found: Path | RemoteDataset, *, decode: bool, num_workers: int, watcher: Watcher
+    found: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
 ) -> Verification:
     """Return every problem of a dataset; nothing is changed.
 
     Args:
-        found: the dataset, as `locate` finds it. Of one in object storage each worker has one
+        found: its files, as `locate` finds them. Of one in object storage each worker has one
             shard at a time in the folder for temporary files.
         decode: decode every image too.
         num_workers: processes that read shards, at least 1; small datasets take fewer.
@@ -76,14 +75,12 @@ def verify_dataset(
         StorageError: object storage does not answer, or a shard changed while it was read.
 
     """
-    if isinstance(found, RemoteDataset):
-        return _verify(found, decode=decode, num_workers=num_workers, watcher=watcher)
-    with Identity.at(found).unchanged():
+    with found.unchanged():
         return _verify(found, decode=decode, num_workers=num_workers, watcher=watcher)
 
 
 def _verify(
-    found: Path | RemoteDataset, *, decode: bool, num_workers: int, watcher: Watcher
+    found: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
 ) -> Verification:
     start = time.monotonic()
     contents = read_contents(found)
@@ -112,7 +109,7 @@ def _verify(
         num_bytes=sum(report.num_bytes for report in reports.values()),
         intact={shard: _intact_shard(name, shards[name]) for shard, name in intact.items()},
         elapsed_s=time.monotonic() - start,
-        address=found.url if isinstance(found, RemoteDataset) else None,
+        address=found.url if isinstance(found, RemoteFiles) else None,
     )
 
 
@@ -128,21 +125,21 @@ class Contents:
     problems: tuple[Problem, ...]
 
 
-def read_contents(found: Path | RemoteDataset) -> Contents:
+def read_contents(found: DatasetFiles) -> Contents:
     """Return the contents of a dataset and their problems; shards are not opened.
 
     DatasetError where there is no such folder, or it is that of an unfinished build.
     """
     files: Mapping[str, Path | StoredObject]
-    if isinstance(found, RemoteDataset):
-        folder = found.documents()
+    if isinstance(found, RemoteFiles):
+        folder = found.copies()
         files = {
             name: StoredObject(found.url / facts.name, facts.etag, facts.num_bytes)
             for name, facts in sorted(found.objects.items())
         }
-        beside = [found.url.name + INCOMPLETE_SUFFIX] if found.is_beside_unfinished() else []
+        beside = [found.url.name + INCOMPLETE_SUFFIX] if found.has_unfinished_build() else []
     else:
-        folder = found
+        folder = found.folder
         files = _files(folder)
         names = [folder.name + end for end in (OLD_SUFFIX, INCOMPLETE_SUFFIX, FETCHING_SUFFIX)]
         beside = [name for name in names if (folder.parent / name).exists()]

@@ -26,7 +26,7 @@ from shardprep.writer.workspace.repair_input import DamagedDataset, foreign_file
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.remote_files import RemoteFiles
     from shardprep.verifier.problem import Verification
     from shardprep.writer.finalize import BuildResult
 
@@ -69,7 +69,7 @@ def repair_dataset(
     return build_dataset(recipe, num_workers=num_workers, watcher=watcher, damaged=damaged)
 
 
-def settle(found: RemoteDataset) -> None:
+def settle(found: RemoteFiles) -> None:
     """Publish to its end a dataset in object storage whose publishing was interrupted."""
     workspace = ObjectWorkspace(found.url)
     with contextlib.suppress(DatasetError):  # a damaged manifest: `verify` tells of it

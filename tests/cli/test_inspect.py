@@ -18,6 +18,7 @@ from PIL import Image
 from shardprep.dataset import item_table
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.pictures import annotated_pictures
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, MASK
 from shardprep.dataset.stats.describe import Facts, read_facts
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from shardprep.image.contact_sheet import AnnotatedPicture
+    from shardprep.image.drawing import AnnotatedPicture
     from tests.support.command import Done
     from tests.support.object_store import Bucket
 
@@ -219,7 +220,7 @@ def test_a_sheet_is_drawn_from_the_shards(
 
 
 def pictured(folder: Path, number: int) -> Iterator[AnnotatedPicture]:
-    return annotated_pictures(folder, load_manifest(folder), read_schema(folder), number)
+    return annotated_pictures(open_dataset(folder), number)
 
 
 def test_pictures_are_those_of_the_dataset(whole: Path) -> None:
@@ -286,7 +287,7 @@ def test_a_sheet_is_drawn_from_object_storage(
 def test_real_boxes_are_measured(tmp_path: Path) -> None:
     """Figures that were counted in its XML files by other means."""
     folder = build(SHARED_DATA / "bccd.zip", tmp_path / "out", boxes="voc", size="none").path
-    facts = read_facts(folder, "it")
+    facts = read_facts(open_dataset(folder))
     assert facts.boxes is not None
     assert facts.boxes.num_near_duplicates == 7
     assert (facts.boxes.boxes_per_image.smallest, facts.boxes.boxes_per_image.largest) == (1, 30)

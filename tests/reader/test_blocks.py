@@ -17,7 +17,7 @@ from shardprep.reader.records.positions import Frames
 from shardprep.reader.records.prefetch import PrefetchedBlocks
 
 if TYPE_CHECKING:
-    from shardprep.reader.records.remote import Part
+    from shardprep.reader.records.remote import ByteRange
 
 NUM_SHARDS, RECORDS_A_SHARD, RECORD_BYTES = 3, 50, 7
 NUM_RECORDS = NUM_SHARDS * RECORDS_A_SHARD
@@ -37,14 +37,14 @@ class Store:
     """A store of these records, whose answers may be withheld."""
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[ByteRange] = []
         self.copied: set[str] = set()
         self.error: Exception | None = None
 
     def has_copy(self, name: str) -> bool:
         return name in self.copied
 
-    def begin(self, part: Part) -> Future[bytes]:
+    def begin(self, part: ByteRange) -> Future[bytes]:
         self.parts.append(part)
         found = Future[bytes]()
         if self.error is not None:
@@ -177,7 +177,7 @@ def test_what_the_store_did_not_give_is_asked_for_again(store: Store) -> None:
 def test_what_nobody_wants_any_more_is_called_off(store: Store, monkeypatch: Any) -> None:
     answers: list[Future[bytes]] = []
 
-    def begin(_: Part) -> Future[bytes]:
+    def begin(_: ByteRange) -> Future[bytes]:
         answers.append(Future())
         return answers[-1]
 

@@ -25,7 +25,7 @@ from tests.support.builders import build, jpeg, write, zip_bytes
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.reader.records.remote import Part
+    from shardprep.reader.records.remote import ByteRange
 
 SECONDS = 1.0
 """More where stages are compared: what was read ahead, or a pause, then counts for little."""
@@ -159,7 +159,7 @@ def test_slow_reading_is_found(
     )
     plain = LocalShards.read
 
-    def read(self: LocalShards, part: Part) -> bytes:
+    def read(self: LocalShards, part: ByteRange) -> bytes:
         pause(IMAGE_PAUSE_S / 3 * part.num_bytes / RAW_BYTES)  # many steps to a turn
         return plain(self, part)
 

@@ -22,7 +22,7 @@ from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError
 from shardprep.reader.order import epoch as epoch_order
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.open import record_bytes
+from shardprep.reader.records.open import mean_record_bytes
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.examples import examples
 
@@ -337,7 +337,7 @@ def _large_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module", name="expected")
 def _expected(many: Path) -> list[Ints]:
     """Return the labels of 3 epochs, from the numbers alone: no record is read."""
-    each = record_bytes(load_manifest(many))
+    each = mean_record_bytes(load_manifest(many))
     width = int(GROUP_BYTES / each) // 64
     blocks = epoch_order.BlockShuffle(
         num_records=NUM_MANY, block_length=64, group_width=width, shuffle=True

@@ -20,7 +20,7 @@ from PIL import Image
 
 from shardprep.api.arguments import part_of
 from shardprep.api.sample_archive import write_sample
-from shardprep.dataset.locate import locate
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
@@ -205,7 +205,11 @@ def build(
 def _engine(run: Any, reuse: str | Path | None, watcher: Quiet) -> Engine:
     """Return the engine of a runner of chunks, which copies what a dataset has stored."""
     base = by_chunks(run)
-    return base if reuse is None else open_old_dataset(locate(reuse)).engine(base, watcher.notice)
+    return (
+        base
+        if reuse is None
+        else open_old_dataset(open_dataset(reuse)).engine(base, watcher.notice)
+    )
 
 
 def build_part(

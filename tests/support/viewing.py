@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 from urllib.parse import urlsplit
 
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.viewer import viewer
 from shardprep.reporter.viewer.server import Server
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardprep.dataset.remote import RemoteDataset
     from shardprep.reporter.viewer.routes import Originals
 
 
@@ -85,7 +85,7 @@ class Served:
 
 
 @contextmanager
-def served(dataset: Path | RemoteDataset, originals: Originals | None = None) -> Iterator[Served]:
+def served(dataset: str | Path, originals: Originals | None = None) -> Iterator[Served]:
     """Serve a dataset, and let a client in by the address that is printed."""
     made: list[Server] = []
 
@@ -94,7 +94,7 @@ def served(dataset: Path | RemoteDataset, originals: Originals | None = None) ->
         return made[0]
 
     with mock.patch.object(viewer, "Server", remembered):
-        one = viewer.serve(dataset, 0, originals, ExitStack())
+        one = viewer.serve(open_dataset(dataset), 0, originals, ExitStack())
     with one, entered(one) as client:
         yield Served(one, made[0], client, Client(client.port))
 

@@ -36,15 +36,13 @@ from shardprep.dataset.diff.record_changes import (
     has_other_classes,
     record_changes,
 )
-from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE, SCHEMA_FILE
+from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.item_check import check_values
 from shardprep.dataset.manifest import fingerprint_differences
-from shardprep.dataset.remote import RemoteDataset, described, documents_of, opened
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import DatasetError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shardprep.dataset.diff.item_changes import Rows
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
@@ -147,14 +145,20 @@ class Difference(Card):
 class _Side(NamedTuple):
     """One of two datasets."""
 
-    dataset: Path | RemoteDataset
-    manifest: Manifest
-    schema: Schema
+    dataset: OpenDataset
     table: pa.Table
     """All its inputs; `target` in words."""
 
+    @property
+    def manifest(self) -> Manifest:
+        return self.dataset.manifest
 
-def compare(before: Path | RemoteDataset, after: Path | RemoteDataset) -> Difference:
+    @property
+    def schema(self) -> Schema:
+        return self.dataset.schema
+
+
+def compare(before: OpenDataset, after: OpenDataset) -> Difference:
     """Return the differences between two datasets.
 
     Raises:
@@ -188,18 +192,14 @@ def compare(before: Path | RemoteDataset, after: Path | RemoteDataset) -> Differ
     )
 
 
-def _side(found: Path | RemoteDataset) -> _Side:
-    manifest, schema = described(found)
-    with documents_of(found, manifest, (SCHEMA_FILE, ITEMS_FILE)) as folder:
-        table = item_table.read_items(folder / ITEMS_FILE, _COLUMNS)
-    check_values(found, table, manifest, schema)
+def _side(dataset: OpenDataset) -> _Side:
+    table, manifest = dataset.item_rows(_COLUMNS), dataset.manifest
+    check_values(dataset, table, manifest, dataset.schema)
     for name in ("status", "kind", "split", "shard"):
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, table[name].cast("string"))
     place = table.schema.get_field_index("target")
-    return _Side(
-        found, manifest, schema, table.set_column(place, "target", _targets(table, manifest))
-    )
+    return _Side(dataset, table.set_column(place, "target", _targets(table, manifest)))
 
 
 def _targets(table: pa.Table, manifest: Manifest) -> pa.ChunkedArray:
@@ -320,7 +320,7 @@ def _records(side: _Side, rows: Rows) -> RecordSide:
         if shard not in shards:
             what = f"has a record in {str(shard)[:200]!r}, which the manifest does not list"
             raise DatasetError(f"{side.dataset}/{ITEMS_FILE}", what, COPY_AGAIN)
-    return RecordSide(opened(side.dataset, side.manifest), side.schema, table)
+    return RecordSide(side.dataset, table)
 
 
 def _are_in_equal_shards(before: _Side, after: _Side, one: RecordSide, two: RecordSide) -> Mask:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shardprep.dataset.example_decoder import ExampleDecoder
-from shardprep.dataset.frames import read_frames
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from shardprep.dataset.identity import Identity
-    from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
 
     Values = dict[str, list[Any]]
@@ -61,10 +59,14 @@ _SHOWN_TEXT = 60
 class RecordSide(NamedTuple):
     """Where the compared records of one of two datasets are."""
 
-    dataset: Identity | RemoteDataset
-    schema: Schema
+    dataset: OpenDataset
     table: pa.Table
     """`shard`, `offset` and `length` of each, in the order of the other side."""
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the dataset."""
+        return self.dataset.schema
 
     @property
     def names(self) -> frozenset[str]:
@@ -151,8 +153,8 @@ def _payloads(side: RecordSide, rows: range, pool: ThreadPoolExecutor) -> list[b
     return [one for read in pool.map(lambda run: _read(side.dataset, run), runs) for one in read]
 
 
-def _read(dataset: Identity | RemoteDataset, run: _Run) -> list[bytes]:
-    data = read_frames(dataset, run.shard, run.offset, sum(run.lengths))
+def _read(dataset: OpenDataset, run: _Run) -> list[bytes]:
+    data = dataset.files.read(run.shard, run.offset, sum(run.lengths))
     where, at, found = f"{dataset}/{run.shard}", 0, []
     for length in run.lengths:
         found.append(unframe(data[at : at + length], where, run.offset + at))
@@ -188,7 +190,7 @@ class _Comparison:
             raise self._damaged(side, number, error.what) from error
 
     def _damaged(self, side: int, number: int, what: str) -> RecordError:
-        dataset, _, table = self._sides[side]
+        dataset, table = self._sides[side]
         row = table.slice(number, 1).to_pylist()[0]
         hint = f"`shardprep verify {dataset}` says more"
         return RecordError(f"{dataset}/{row['shard']}", what, hint, offset=row["offset"])
@@ -283,7 +285,7 @@ def _objects(values: Values, schema: Schema) -> list[_Object]:
 
 
 def _mask_pixels(data: bytes) -> Pixels:
-    from shardprep.image.mask_decode import (
+    from shardprep.image.masks import (
         decode_mask,  # with Pillow, which most comparisons never need
     )
 

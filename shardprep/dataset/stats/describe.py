@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
 from shardprep.dataset.card import Card
-from shardprep.dataset.folder import ITEMS_FILE, read_schema
-from shardprep.dataset.identity import Identity
-from shardprep.dataset.manifest import Manifest, load_manifest
+from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset.manifest import Manifest
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import Schema
 from shardprep.dataset.stats.object_facts import ObjectFacts, measure_objects
 from shardprep.dataset.stats.range import Range
@@ -20,6 +20,7 @@ from shardprep.dataset.stats.range import Range
 if TYPE_CHECKING:
     from pathlib import Path
 
+_EXAMPLE_COLUMNS = ("key", "status", "kind", "reason")
 MOST_EXAMPLES = 3
 LACKING = "^(no label|in no split)"
 """Pattern of the reasons for which an image is skipped that nobody asked to leave out."""
@@ -81,40 +82,44 @@ class Facts(Card):
         return found | ({"findings": self.findings} if self.findings else {})
 
 
-def read_facts(folder: Path, path: str, *, has_shards: bool = True) -> Facts:
-    """Return the facts on a finished dataset whose documents, and maybe shards, are in a folder.
+def read_facts(dataset: OpenDataset) -> Facts:
+    """Return the facts on a dataset; boxes are measured only if its shards are local.
 
     Raises:
-        DatasetError: its manifest is missing or cannot be read, or a shard with boxes is missing.
+        DatasetError: the item table is damaged, or a shard with boxes is missing.
         RecordError: a record with boxes is damaged.
 
     """
-    manifest = load_manifest(folder)
-    with Identity.of(folder, manifest).unchanged():
-        return _read_facts(folder, manifest, path, has_shards=has_shards)
-
-
-def _read_facts(folder: Path, manifest: Manifest, path: str, *, has_shards: bool) -> Facts:
-    schema = read_schema(folder, manifest)
-    columns = ("status", "original_width", "original_height", "original_format", "target")
-    table = item_table.read_items(folder / ITEMS_FILE, columns)
+    table = dataset.item_rows(
+        (*_EXAMPLE_COLUMNS, "original_width", "original_height", "original_format", "target")
+    )
     written = item_table.with_status(table, item_table.WRITTEN)
     return Facts(
-        path=path,
-        manifest=manifest,
-        schema=schema,
+        path=str(dataset),
+        manifest=dataset.manifest,
+        schema=dataset.schema,
         formats=_counts(written["original_format"]),
         original_width=_range(written["original_width"].drop_null()),
         original_height=_range(written["original_height"].drop_null()),
         target=_range(written["target"].drop_null()),
-        boxes=measure_objects(folder, manifest, schema) if has_shards else None,
-        **read_examples(folder),
+        boxes=_boxes(dataset),
+        **_listed(table),
     )
 
 
+def _boxes(dataset: OpenDataset) -> ObjectFacts | None:
+    if dataset.is_remote:
+        return None
+    with dataset.documents() as folder:
+        return measure_objects(folder, dataset.manifest, dataset.schema)
+
+
 def read_examples(folder: Path) -> Examples:
-    """Return some inputs that were not written, in the order of the table."""
-    table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
+    """Return some inputs that a folder's item table lists as not written, in its order."""
+    return _listed(item_table.read_items(folder / ITEMS_FILE, _EXAMPLE_COLUMNS))
+
+
+def _listed(table: pa.Table) -> Examples:
     rejected = item_table.with_status(table, item_table.REJECTED)
     skipped = item_table.with_status(table, item_table.SKIPPED)
     kinds = rejected["kind"].cast("string")

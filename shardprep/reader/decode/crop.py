@@ -1,8 +1,8 @@
-"""Parts of images and of what is annotated in them, at the size of a crop.
+"""Crops: decode the part of an image that a crop shows, and move boxes and masks to it.
 
-A JPEG is decoded at a half, a quarter or an eighth of its size where the part still has as many
-pixels as the result: by smaller inverse transforms, which take less time and see every pixel. The
-part is resized by Pillow's bicubic filter, which reaches over its edges where the image goes on.
+A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if the part still has at least as many pixels as
+the result. libjpeg then uses smaller inverse transforms, which are faster and still average every
+pixel. The part is resized by Pillow's bicubic filter, which reads pixels beyond its edges.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shardprep.dataset.stored_size import check_stored_size
 from shardprep.image.jpeg_header import is_scalable
 from shardprep.image.resample import resize
 from shardprep.reader.array_types import Array, Ints, Pixels
-from shardprep.reader.config import Crop, Window
+from shardprep.reader.config import Crop, CropWindow
 from shardprep.reader.order.epoch import Size
 from shardprep.reader.order.permutation import mix
 
@@ -26,41 +26,40 @@ if TYPE_CHECKING:
 
 
 _CROP = 3
-"""Tells the keys of crops from those of augmentation, which are made of the same tags."""
+"""Separates the keys of crops from keys of augmentation, which depend on the same tags."""
 _UINT64 = (1 << 64) - 1
 _SCALES = (8, 4, 2)
-"""Parts of a size that a JPEG is decoded at; others have no fast inverse transform."""
-_KEPT_BYTES = 64 << 20
+"""Divisors of a JPEG's size that have a fast inverse transform."""
+_MAX_BUFFER_BYTES = 64 << 20
 """Pixels of decoded pixels whose memory a thread keeps for its next image, at most."""
-_LEAST_PIXELS = 0.999
-"""Pixels of a side below which a box is cut away: one, less the error of a float."""
-_kept = threading.local()
+_MIN_PIXELS = 0.999
+"""Minimum side of a box in the crop: one pixel, less the rounding error of a float."""
+_buffers = threading.local()
 
 
 def crop_keys(key: int, tags: Ints) -> list[int]:
-    """Return what the crops of records are drawn by; `key` is that of the order, `Order.tags`."""
+    """Return the keys that decide the crops of records; `key` and `tags` are of the `Order`."""
     return mix(key, tags, _CROP).tolist()  # type: ignore[attr-defined, no-any-return]
 
 
 def draws(key: int) -> Iterator[float]:
-    """Yield the random numbers of a key, 0 to below 1, without end.
-
-    SplitMix64 (Steele and others, 2014), from the key on: a generator of NumPy's takes longer to be
-    made than a crop needs numbers.
-    """
+    """Yield endless random numbers in [0, 1) that follow from a key."""
+    # SplitMix64 (Steele, Lea and Flood, 2014): the state advances by 2⁶⁴ divided by the golden
+    # ratio, and two multiply-xorshift rounds mix it. Creating a NumPy generator would take longer
+    # than drawing the few numbers of a crop.
     while True:
         key = (key + 0x9E3779B97F4A7C15) & _UINT64
-        found = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _UINT64
-        found = ((found ^ (found >> 27)) * 0x94D049BB133111EB) & _UINT64
-        yield ((found ^ (found >> 31)) >> 11) * 2.0**-53
+        mixed = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _UINT64
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _UINT64
+        yield ((mixed ^ (mixed >> 31)) >> 11) * 2.0**-53  # 53 bits: a float's precision
 
 
 def crop_jpeg(
     data: bytes | memoryview, crop: Crop, key: int, out: Pixels
-) -> tuple[Window, Size] | None:
-    """Fill `out` with the part of a JPEG that a key draws; return which, and its height and width.
+) -> tuple[CropWindow, Size] | None:
+    """Fill `out` with the crop of a JPEG; return the window and the size of the whole image.
 
-    None where simplejpeg cannot decode it at every scale.
+    None if simplejpeg cannot decode the image at every scale.
     """
     if not is_scalable(data):
         return None
@@ -80,55 +79,59 @@ def crop_jpeg(
     return window, (height, width)
 
 
-def crop_pixels(pixels: Pixels, crop: Crop, key: int, out: Pixels) -> tuple[Window, Size]:
-    """Fill `out` with the part of an image that a key draws; return as `crop_jpeg`."""
+def crop_pixels(pixels: Pixels, crop: Crop, key: int, out: Pixels) -> tuple[CropWindow, Size]:
+    """Fill `out` with the crop of an image; return the window and the size of the whole image."""
     height, width, _ = pixels.shape
     window = crop.window(height, width, draws(key))
     _fill(out, pixels, window, 1)
     return window, (height, width)
 
 
-def scale_of(window: Window, size: Size) -> int:
-    """Return by how much a JPEG may be smaller than it is, so that its part is not enlarged."""
+def scale_of(window: CropWindow, size: Size) -> int:
+    """Return the divisor of a JPEG's size at which the window still needs no enlargement."""
     fits = min(window.height // size[0], window.width // size[1])
     return next((scale for scale in _SCALES if scale <= fits), 1)
 
 
-def _fill(out: Pixels, pixels: Pixels, window: Window, scale: int) -> None:
-    """Fill `out` with a part of an image that is decoded at 1 / `scale` of its size."""
+def _fill(out: Pixels, pixels: Pixels, window: CropWindow, scale: int) -> None:
     top, left, height, width = window
-    bottom = min((top + height) / scale, pixels.shape[0])  # sides are rounded up
+    bottom = min((top + height) / scale, pixels.shape[0])  # decoders round sides up
     right = min((left + width) / scale, pixels.shape[1])
     resize(pixels, (out.shape[0], out.shape[1]), (left / scale, top / scale, right, bottom), out)
 
 
-def clipped(boxes: Array, window: Window, size: Size, crop: Crop) -> tuple[Array, Array]:
-    """Return boxes as shares of a part of an image, and which of them are left, bool[n]."""
+def clipped(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:
+    """Return boxes relative to a window, clipped, and which are visible enough, bool[n]."""
     top, left, height, width = window
     begin = np.array([top, left] * 2, np.float64) / (size * 2)
     length = np.array([height, width] * 2, np.float64) / (size * 2)
     moved = (boxes - begin) / length
     inside = moved.clip(0.0, 1.0)
     whole, part = moved[:, 2:] - moved[:, :2], inside[:, 2:] - inside[:, :2]
-    is_left = part.prod(axis=1) >= crop.min_visible * whole.prod(axis=1)
-    is_left &= (part * crop.size >= _LEAST_PIXELS).all(axis=1)
-    return inside.astype(np.float32), is_left
+    is_visible = part.prod(axis=1) >= crop.min_visible * whole.prod(axis=1)
+    is_visible &= (part * crop.size >= _MIN_PIXELS).all(axis=1)
+    return inside.astype(np.float32), is_visible
 
 
-def nearest(masks: Array, window: Window, size: Size, axis: int) -> Array:
-    """Return a part of masks by the nearest pixel centres; `axis` is that of rows."""
+def nearest(masks: Array, window: CropWindow, size: Size, axis: int) -> Array:
+    """Return a window of masks, resized by the nearest pixel centers; rows are along `axis`."""
     begins, lengths = window[:2], window[2:]
     for i, (begin, length, wanted) in enumerate(zip(begins, lengths, size, strict=True)):
-        places = begin + (2 * np.arange(wanted) + 1) * length // (2 * wanted)
-        masks = masks.take(places, axis + i)
+        masks = masks.take(begin + nearest_pixels(length, wanted), axis + i)
     return masks
 
 
+def nearest_pixels(length: int, wanted: int) -> Ints:
+    """Return the pixels nearest to the centers of `wanted` pixels over a side of `length`."""
+    # In whole numbers: floats would break the ties of ⌊(i + ½) · length / wanted⌋ by chance.
+    return (2 * np.arange(wanted) + 1) * length // (2 * wanted)
+
+
 def _memory(num_bytes: int) -> bytearray:
-    """Return memory of this thread: fresh pages would cost half as much again as decoding."""
-    found: bytearray = getattr(_kept, "memory", bytearray())
-    if len(found) < num_bytes:
-        found = bytearray(num_bytes)
-        if num_bytes <= _KEPT_BYTES:
-            _kept.memory = found
-    return found
+    # The thread's own buffer: fresh pages would add half of the time of decoding.
+    memory: bytearray = getattr(_buffers, "memory", bytearray())
+    if len(memory) < num_bytes:
+        memory = bytearray(num_bytes)
+        if num_bytes <= _MAX_BUFFER_BYTES:
+            _buffers.memory = memory
+    return memory

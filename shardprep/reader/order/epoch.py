@@ -37,7 +37,7 @@ class EpochOrder(Protocol):
     """The order of one host's records in an epoch, given the key of the epoch.
 
     A *position* numbers the records of a selection from 0, in the order of the shards. A *place*
-    numbers the records of an epoch from 0, in the order in which they are read.
+    numbers the records of an epoch from 0, in reading order.
     """
 
     may_repeat: ClassVar[bool] = False
@@ -60,7 +60,7 @@ class EpochOrder(Protocol):
     def batch(self, key: int, number: int, size: int) -> tuple[Ints, Size | None]:
         """Return the positions of batch `number` of `size` records, and the size of its images.
 
-        The size is None unless the images of the batch are to be resized to it.
+        The size is None if images are not resized.
         """
         stop = min((number + 1) * size, len(self))
         return self.positions(key, number * size, stop), None
@@ -157,7 +157,7 @@ def block_shuffle(
     block_length: int | None = None,
     group_width: int | None = None,
 ) -> BlockShuffle:
-    """Return the order of epochs in which each record is read once.
+    """Return an order that reads each record once per epoch.
 
     Args:
         num_records: records of the selection.

@@ -52,7 +52,7 @@ class Order:
     def batch(self, epoch: int, number: int, size: int) -> tuple[Ints, Size | None]:
         """Return the positions of a batch of an epoch, and the size its images are resized to.
 
-        The size is None where images are not resized to buckets.
+        The size is None if images are not resized.
         """
         return self.within_epoch.batch(self.epoch_key(epoch), number, size)
 

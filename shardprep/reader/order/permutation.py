@@ -9,7 +9,7 @@ advances. Everything is a function of a *key*, a number from 0 to 2³¹ − 2:
   2⁴⁸. (64-bit multiplicative hashes rely on overflow, where Python and int64 differ.)
 * `permute` returns elements of a permutation without computing the rest. It is the generalized
   Feistel network with cycle walking of Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
-  CT-RSA 2002. It orders the blocks of an epoch, of which a graph needs a few at a time.
+  CT-RSA 2002. It orders the blocks of an epoch; a graph computes a few of them at a time.
 * `shuffled_range` is a Fisher-Yates shuffle by the numbers of Philox4x32-10 (Salmon and others,
   "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). It is what TensorFlow's `ShuffleDataset`
   op draws from a full window, so a graph can shuffle a group by that op and get the same order.

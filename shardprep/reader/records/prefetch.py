@@ -17,7 +17,7 @@ from shardprep.dataset.manifest import Shard
 from shardprep.reader.array_types import Bytes
 from shardprep.reader.order.epoch import BlockShuffle
 from shardprep.reader.records.positions import Frames
-from shardprep.reader.records.remote import Part, RemoteShards
+from shardprep.reader.records.remote import ByteRange, RemoteShards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -90,7 +90,7 @@ class PrefetchedBlocks:
                 del self._groups[next(iter(self._groups))]
             self._ask()
 
-    def read(self, position: int, part: Part) -> Bytes:
+    def read(self, position: int, part: ByteRange) -> Bytes:
         """Return the frame of the record at a position, of the copy of its shard or as `take`."""
         copied = self._store.read_copy(part)
         return self.take(position) if copied is None else np.frombuffer(copied, np.uint8)
@@ -144,6 +144,6 @@ class PrefetchedBlocks:
             rows += [(len(runs), *row) for row in zip(starts, run.length.tolist(), strict=True)]
             name = self._shards[run.shard.item(0)].name
             num_bytes = starts[-1] + run.length.item(-1)
-            runs.append(self._store.begin(Part(name, run.offset.item(0), num_bytes)))
+            runs.append(self._store.begin(ByteRange(name, run.offset.item(0), num_bytes)))
         block = self._held[number] = _Block(runs, rows, [len(rows)])
         return block

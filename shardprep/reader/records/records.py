@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from shardprep.dataset.identity import Identity
 from shardprep.dataset.index import check_shard, open_shard, read_index, way_out
+from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
@@ -23,7 +23,7 @@ from shardprep.reader.array_types import Bytes, Ints
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.positions import Frames, Places, starts_of
 from shardprep.reader.records.prefetch import GAP_BYTES, MOST_GROUP_BYTES, PrefetchedBlocks
-from shardprep.reader.records.remote import Part, RemoteShards
+from shardprep.reader.records.remote import ByteRange, RemoteShards
 from shardprep.storage.open_files import OpenFiles
 from shardprep.storage.regular_file import read_at
 
@@ -43,16 +43,16 @@ class LocalShards:
     """
 
     def __init__(
-        self, folder: Path, shards: Mapping[str, Shard], identity: Identity | None = None
+        self, folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None = None
     ) -> None:
         """Take shards by name, as the manifest has them, and the dataset that they belong to."""
         self.folder = folder
         self._shards = shards
-        self._identity = identity
-        self._files = OpenFiles(partial(_opened, folder, shards, identity))
+        self._local = files
+        self._files = OpenFiles(partial(_opened, folder, shards, files))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LocalShards, (self.folder, self._shards, self._identity)
+        return LocalShards, (self.folder, self._shards, self._local)
 
     @property
     def where(self) -> str:
@@ -69,7 +69,7 @@ class LocalShards:
             return way_out(self.folder)
         return f"remove {self.folder}, a cache that is made again"
 
-    def read(self, part: Part) -> bytes:
+    def read(self, part: ByteRange) -> bytes:
         """Return the bytes of a run, fewer where its shard ends before it does."""
         file = self._files.get(part.shard)  # held here, so that nothing closes it meanwhile
         try:
@@ -78,11 +78,11 @@ class LocalShards:
             where, what = self.located(part.shard), f"cannot be read ({error.strerror})"
             raise DatasetError(where, what, self.way_out()) from error
 
-    def read_all(self, parts: Sequence[Part]) -> list[bytes]:
+    def read_all(self, parts: Sequence[ByteRange]) -> list[bytes]:
         """Return the bytes of several runs."""
         return [self.read(part) for part in parts]
 
-    def read_anew(self, part: Part) -> bytes:
+    def read_anew(self, part: ByteRange) -> bytes:
         """Return the bytes of a run that is damaged."""
         return self.read(part)
 
@@ -100,7 +100,7 @@ class Records:
         order: Order | None = None,
     ) -> None:
         """`shards` are those that `frames` number; `order` is that in which they are read."""
-        self._store = store
+        self.store = store
         self.shards = shards
         self.frames = frames
         self._verify_crc = verify_crc
@@ -114,7 +114,7 @@ class Records:
         return len(self.frames.shard)
 
     def __getitem__(self, wanted: slice) -> Records:
-        return Records(self._store, self.shards, self.frames[wanted], verify_crc=self._verify_crc)
+        return Records(self.store, self.shards, self.frames[wanted], verify_crc=self._verify_crc)
 
     def in_order(self, order: Order) -> Records:
         """Return these records, to be read in this order, whose places are to be `expect`ed.
@@ -127,7 +127,7 @@ class Records:
         if blocks is None or blocks.group_records * mean_bytes > MOST_GROUP_BYTES:
             return self
         return Records(
-            self._store, self.shards, self.frames, verify_crc=self._verify_crc, order=order
+            self.store, self.shards, self.frames, verify_crc=self._verify_crc, order=order
         )
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
@@ -148,17 +148,17 @@ class Records:
     @property
     def is_remote(self) -> bool:
         """Whether a record may have to come from object storage."""
-        return isinstance(self._store, RemoteShards)
+        return isinstance(self.store, RemoteShards)
 
     @property
     def where(self) -> str:
         """The dataset's folder or address, for people."""
-        return self._store.where
+        return self.store.where
 
     @property
     def paths(self) -> list[str]:
         """Files or addresses of the shards, by their numbers in `frames`."""
-        return [self._store.located(shard.name) for shard in self.shards]
+        return [self.store.located(shard.name) for shard in self.shards]
 
     def payload(self, number: int) -> memoryview:
         """Return the payload of a record, 0 ≤ number < len.
@@ -167,7 +167,7 @@ class Records:
         was; StorageError where the store does not give it.
         """
         name, _, offset = self.place(number)
-        part = Part(name, offset, self.frames.length.item(number))
+        part = ByteRange(name, offset, self.frames.length.item(number))
         found = self._unframed(number, part, self._framed(number, part))
         if isinstance(found, RecordError):
             raise found
@@ -181,7 +181,7 @@ class Records:
         numbers, places = np.unique(positions, return_inverse=True)
         frames = self.frames[numbers]
         parts = [
-            Part(self.shards[shard].name, offset, length)
+            ByteRange(self.shards[shard].name, offset, length)
             for shard, _, offset, length in np.stack(frames.columns(), axis=1).tolist()
         ]
         if self._blocks is not None:
@@ -193,11 +193,11 @@ class Records:
         gap_bytes = GAP_BYTES if self.is_remote else 0
         runs = [parts[start:stop] for start, stop in frames.runs(gap_bytes)]
         wholes = [
-            Part(run[0].shard, run[0].start, run[-1].start + run[-1].num_bytes - run[0].start)
+            ByteRange(run[0].shard, run[0].start, run[-1].start + run[-1].num_bytes - run[0].start)
             for run in runs
         ]
         found: list[memoryview | RecordError] = []
-        for run, data in zip(runs, self._store.read_all(wholes), strict=True):
+        for run, data in zip(runs, self.store.read_all(wholes), strict=True):
             whole = np.frombuffer(data, np.uint8)
             for part in run:
                 start = part.start - run[0].start
@@ -223,13 +223,13 @@ class Records:
                 note(at, error)
         raise DatasetError(self.where, "has no record that is good", "build the set again")
 
-    def _framed(self, number: int, part: Part) -> Bytes:
+    def _framed(self, number: int, part: ByteRange) -> Bytes:
         """Return the frame of a record, of the part that it is."""
         if self._blocks is not None:
             return self._blocks.read(number, part)
-        return np.frombuffer(self._store.read(part), np.uint8)
+        return np.frombuffer(self.store.read(part), np.uint8)
 
-    def _unframed(self, number: int, part: Part, framed: Bytes) -> memoryview | RecordError:
+    def _unframed(self, number: int, part: ByteRange, framed: Bytes) -> memoryview | RecordError:
         """Return the payload of a frame; the store is asked once more for one that is damaged."""
         if len(framed) < part.num_bytes:
             what = f"{len(framed):,} of {part.num_bytes:,} bytes"
@@ -239,7 +239,7 @@ class Records:
         try:
             return unframe(framed, "", part.start).data
         except RecordError:  # of a copy that the disk has damaged, or of the shard itself
-            framed = np.frombuffer(self._store.read_anew(part), np.uint8)
+            framed = np.frombuffer(self.store.read_anew(part), np.uint8)
         try:
             return unframe(framed, "", part.start).data
         except RecordError as error:
@@ -248,9 +248,9 @@ class Records:
     def damaged(self, number: int, what: str) -> RecordError:
         """Return the error that says `what` is wrong with a record, and where it is."""
         frames = self.frames
-        located = self._store.located(self.shards[frames.shard.item(number)].name)
+        located = self.store.located(self.shards[frames.shard.item(number)].name)
         where = f"{located}, record {frames.record[number]}"
-        return RecordError(where, what, self._store.way_out(), offset=frames.offset.item(number))
+        return RecordError(where, what, self.store.way_out(), offset=frames.offset.item(number))
 
     def place(self, number: int) -> tuple[str, int, int]:
         """Return the shard's name, the number in it and the offset in bytes of a record."""
@@ -271,28 +271,9 @@ class Records:
         return made.hexdigest()[:16]
 
 
-def open_records(
-    folder: Path,
-    places: Places,
-    remote: RemoteShards | None = None,
-    *,
-    identity: Identity | None = None,
-    verify_crc: bool = True,
-) -> Records:
-    """Return the records at some places, in their order.
-
-    Args:
-        folder: has the indexes, and the shards unless they are `remote`.
-        places: where the records are.
-        remote: the shards in object storage.
-        identity: the dataset that was opened in the folder; None for files that nobody replaces.
-        verify_crc: compare the checksums of each record that is read.
-
-    """
-    with nullcontext() if identity is None else identity.unchanged():
-        for shard in places.shards if remote is None else ():
-            check_shard(folder, shard)
-        indexes = [read_index(folder, shard) for shard in places.shards]
+def indexed(folder: Path, places: Places) -> Frames:
+    """Return where the frames of the records at some places are; `folder` has the indexes."""
+    indexes = [read_index(folder, shard) for shard in places.shards]
     starts = [*starts_of(places.shard).tolist(), len(places.shard)]
     found = np.concatenate(
         [
@@ -300,12 +281,17 @@ def open_records(
             for start, stop in pairwise(starts)
         ]
     )
-    frames = Frames(places.shard, places.record, found[:, 0], found[:, 1])
-    shards = {shard.name: shard for shard in places.shards}
-    store = LocalShards(folder, shards, identity) if remote is None else remote
-    return Records(store, places.shards, frames, verify_crc=verify_crc)
+    return Frames(places.shard, places.record, found[:, 0], found[:, 1])
 
 
-def _opened(folder: Path, shards: Mapping[str, Shard], identity: Identity | None, name: str) -> int:
-    with nullcontext() if identity is None else identity.unchanged():
+def open_folder(folder: Path, places: Places) -> Records:
+    """Return the records at some places of a folder of shards that nothing replaces."""
+    for shard in places.shards:
+        check_shard(folder, shard)
+    store = LocalShards(folder, {shard.name: shard for shard in places.shards})
+    return Records(store, places.shards, indexed(folder, places), verify_crc=True)
+
+
+def _opened(folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None, name: str) -> int:
+    with nullcontext() if files is None else files.unchanged():
         return open_shard(folder, shards[name])

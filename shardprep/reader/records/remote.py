@@ -16,17 +16,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardprep.dataset.folder import SCHEMA_FILE, index_name
 from shardprep.dataset.index import way_out
-from shardprep.dataset.manifest import Manifest, Shard
-from shardprep.dataset.remote import RemoteDataset
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.shard_cache import LIMIT_VARIABLE, RemoteShard, StagedShards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
 NUM_READS = 32
 """Number of ranges asked for at a time: most of the seconds of one are waiting."""
@@ -37,7 +33,7 @@ _BUSY_S = 0.5
 _log = logging.getLogger("shardprep.reader")
 
 
-class Part(NamedTuple):
+class ByteRange(NamedTuple):
     """A run of bytes of a shard."""
 
     shard: str
@@ -72,7 +68,7 @@ class RemoteShards:
         """Return the address of a shard."""
         return str(self._shards[name].url)
 
-    def read(self, part: Part) -> bytes | memoryview:
+    def read(self, part: ByteRange) -> bytes | memoryview:
         """Return the bytes of a run, of the copy or of the store."""
         errors = self._threads(part.shard).errors
         if part.shard in errors:
@@ -80,7 +76,7 @@ class RemoteShards:
         found = self.read_copy(part)
         return self._read_store(part) if found is None else found
 
-    def read_copy(self, part: Part) -> bytes | None:
+    def read_copy(self, part: ByteRange) -> bytes | None:
         """Return the bytes of a run of the copy of its shard, None where there is no copy."""
         return self._staged.read(self._shards[part.shard], part.start, part.num_bytes)
 
@@ -88,7 +84,7 @@ class RemoteShards:
         """Tell whether there is a copy of a shard."""
         return self._staged.path(self._shards[name]).exists()
 
-    def begin(self, part: Part) -> Future[bytes | memoryview]:
+    def begin(self, part: ByteRange) -> Future[bytes | memoryview]:
         """Begin a `read` in a thread of its own; many go on side by side."""
         try:
             return self._threads(part.shard).readers.submit(self.read, part)
@@ -100,16 +96,16 @@ class RemoteShards:
                 found.set_exception(error)
             return found
 
-    def read_anew(self, part: Part) -> memoryview:
+    def read_anew(self, part: ByteRange) -> memoryview:
         """Return the bytes of a run that is damaged as the store has them; remove the copy."""
         self._staged.drop(self._shards[part.shard])
         return self._read_store(part)
 
-    def _read_store(self, part: Part) -> memoryview:
+    def _read_store(self, part: ByteRange) -> memoryview:
         shard = self._shards[part.shard]
         return objects.read_range(shard.url, shard.etag, part.start, part.num_bytes)
 
-    def read_all(self, parts: Sequence[Part]) -> list[bytes | memoryview]:
+    def read_all(self, parts: Sequence[ByteRange]) -> list[bytes | memoryview]:
         """Return the bytes of several runs, asked for side by side."""
         return list(self._threads(parts[0].shard).readers.map(self.read, parts))
 
@@ -122,15 +118,6 @@ class RemoteShards:
             if self._begun is None or self._begun.process != os.getpid():
                 self._begun = _Threads(self._shards, self._staged, first)
             return self._begun
-
-
-def open_remote(
-    found: RemoteDataset, manifest: Manifest, wanted: Iterable[Shard], limit: int | None
-) -> tuple[Path, RemoteShards]:
-    """Return a folder with the schema and the wanted indexes, and the wanted shards."""
-    shards = {shard.name: found.shard(shard) for shard in wanted}
-    folder = found.checked(manifest, (SCHEMA_FILE, *map(index_name, shards)))
-    return folder, RemoteShards(shards, limit)
 
 
 class _Threads:

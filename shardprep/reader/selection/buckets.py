@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from shardprep.dataset.manifest import Manifest
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import HEIGHT, WIDTH
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Ints
-from shardprep.reader.decode.features import Examples, Values
+from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
 from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.positions import Places
 from shardprep.reader.records.remote import NUM_READS
-from shardprep.reader.selection.item_rows import Items
+from shardprep.reader.selection.item_rows import rows_of
 from shardprep.reader.selection.selection import Selection
 from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.reader.validators import Kind, Location, Size, kind_of, validated, whole
@@ -72,17 +73,15 @@ def buckets(
         RecordError: a record is damaged.
 
     """
-    items = Items.at(path)
-    missing = {HEIGHT, WIDTH} - items.schema.features.keys()
+    dataset = open_dataset(path)
+    missing = {HEIGHT, WIDTH} - dataset.schema.features.keys()
     if missing:
         hint = "make a dict of (height, width) and reader.select yourself"
-        raise DatasetError(items.where, f"its records have no {' and '.join(missing)}", hint)
-    rows = items.rows(split)
+        raise DatasetError(str(dataset), f"its records have no {' and '.join(missing)}", hint)
+    rows = rows_of(dataset, split)
     every = rows.selection()
-    values = Values(items.schema, (HEIGHT, WIDTH), decode=False)
-    stored = _stored_sizes(
-        Examples(open_subset(items.found, every, before=items.manifest).records, values)
-    )
+    values = FeatureDecoder(dataset.schema, (HEIGHT, WIDTH), decode=False)
+    stored = _stored_sizes(ExampleReader(open_subset(dataset, every).records, values))
     wanted = np.array(sizes or _usual_sizes(num_pixels))
     logs = [np.log(one[:, 1] / one[:, 0]) for one in (stored, wanted)]
     nearest = np.abs(logs[0][:, None] - logs[1]).argmin(axis=1)
@@ -105,7 +104,7 @@ def _usual_sizes(num_pixels: int) -> Sequence[tuple[int, int]]:
     return sorted(found)
 
 
-def _stored_sizes(examples: Examples) -> Any:
+def _stored_sizes(examples: ExampleReader) -> Any:
     """Return height and width of each image, float64[records, 2]."""
 
     def some(start: int) -> list[list[int]]:

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.order.permutation import key_of, random_numbers
 from shardprep.reader.selection.classes import OBJECT_CLASSES, ClassColumn, class_pairs
-from shardprep.reader.selection.item_rows import ItemRows, Items
+from shardprep.reader.selection.item_rows import ItemRows, rows_of
 from shardprep.reader.selection.selection import Selection, sorted_unique
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 from shardprep.reader.validators import Kind, Location, Seed, short_repr, validated, whole
@@ -71,13 +72,13 @@ def folds(
         DatasetError: there is no such dataset, split or column, or fewer groups than folds.
 
     """
-    items = Items.at(path)
+    dataset = open_dataset(path)
     asked = [] if by is None else [by]
-    column = ClassColumn.of(items.schema)
+    column = ClassColumn.of(dataset.schema)
     if by == LABEL and column is None:
         what = "by='label', and its images and objects have no classes"
-        raise DatasetError(items.where, what, "use by=None or a column")
-    rows = items.rows(split, [*asked, *((_GROUP, _ORIGINAL) if group is True else ())])
+        raise DatasetError(str(dataset), what, "use by=None or a column")
+    rows = rows_of(dataset, split, [*asked, *((_GROUP, _ORIGINAL) if group is True else ())])
     num_records = len(rows.numbers)
     groups = _groups(rows, split, group)
     num_groups = len(sorted_unique(groups))

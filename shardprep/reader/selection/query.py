@@ -16,10 +16,11 @@ from pyarrow import acero
 from shardprep.dataset.cells import from_cell
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS
 from shardprep.dataset.manifest import Manifest
+from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.errors import DatasetError, printable, shown, some_of
 from shardprep.reader.config import warn
 from shardprep.reader.selection.classes import ClassColumn
-from shardprep.reader.selection.item_rows import ItemRows, Items
+from shardprep.reader.selection.item_rows import ItemRows, rows_of
 from shardprep.reader.selection.selection import Selection
 from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.reader.validators import Kind, Location, text, validated
@@ -108,13 +109,13 @@ def select(
             no such values.
 
     """
-    items = Items.at(path)
+    dataset = open_dataset(path)
     if split is None:
         split = "train"
-        _tell_of_others(items.manifest)
-    column = ClassColumn.of(items.schema)
-    numbers = [] if label is None else _numbers_of_classes(items.where, column, label)
-    rows = items.rows(split, [] if where is None else _columns(items, where))
+        _tell_of_others(dataset.manifest)
+    column = ClassColumn.of(dataset.schema)
+    numbers = [] if label is None else _numbers_of_classes(str(dataset), column, label)
+    rows = rows_of(dataset, split, [] if where is None else _columns(dataset, where))
     every = rows.selection()
     fits = np.ones(len(every), bool)
     said = []
@@ -125,7 +126,7 @@ def select(
         fits &= _fits(rows, where)
         said.append(shown(_said(where), _MOST_SHOWN))
     if keys is not None:
-        fits &= np.isin(every.numbers, _numbers_of_keys(items, keys))
+        fits &= np.isin(every.numbers, _numbers_of_keys(dataset, keys))
         said.append(f"keys of {keys.name}" if isinstance(keys, Path) else f"{len(keys):,} keys")
     name = f"{rows.split}: {'; '.join(said)}" if said else rows.split
     return every.at(fits, name)
@@ -158,9 +159,13 @@ def _numbers_of_classes(
     return numbers
 
 
-def _columns(items: Items, where: Any) -> list[str]:
+def _columns(dataset: OpenDataset, where: Any) -> list[str]:
     """Return the columns that a condition may need; those of an expression are in its text."""
-    return [*where] if isinstance(where, dict) else [n for n in items.columns if n in str(where)]
+    return (
+        [*where]
+        if isinstance(where, dict)
+        else [n for n in dataset.item_columns if n in str(where)]
+    )
 
 
 def _said(where: Any) -> str:
@@ -204,18 +209,18 @@ def _expression(where: Any, types: Mapping[str, pa.DataType]) -> Any:
     return functools.reduce(operator.and_, parts)
 
 
-def _types(items: Items) -> dict[str, pa.DataType]:
+def _types(dataset: OpenDataset) -> dict[str, pa.DataType]:
     """Return the types of the values of the columns of the item table."""
-    types = {name: ANNOTATED_COLUMNS.field(name).type for name in items.columns}
+    types = {name: ANNOTATED_COLUMNS.field(name).type for name in dataset.item_columns}
     return {
         name: one.value_type if pa.types.is_dictionary(one) else one for name, one in types.items()
     }
 
 
-def _numbers_of_keys(items: Items, keys: Path | Sequence[str]) -> Any:
+def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
     """Return the numbers of the records with some keys; DatasetError where there is no such key."""
     wanted = _listed(keys) if isinstance(keys, Path) else keys
-    known = items.records(("key",))["key"].combine_chunks()
+    known = dataset.record_rows(("key",))["key"].combine_chunks()
     numbers = pc.index_in(pa.array(wanted, pa.string()), known)
     found = numbers.drop_null().to_pylist()
     left = [one for one, number in zip(wanted, numbers, strict=True) if not number.is_valid]
@@ -224,7 +229,7 @@ def _numbers_of_keys(items: Items, keys: Path | Sequence[str]) -> Any:
         found += [number for numbers in by_name.values() for number in numbers]
         left = [one for one in left if not by_name[one]]
     if left:  # of images that were not written there is no record, and that is no mistake
-        by_name = _by_name(items.read(("key",))["key"].to_pylist(), left)
+        by_name = _by_name(dataset.item_rows(("key",))["key"].to_pylist(), left)
         left = [one for one in left if not by_name[one]]
     if left and isinstance(keys, Path) and left[0] == wanted[0] and keys.suffix.lower() in _TABLES:
         del left[0]  # the names of its columns
@@ -233,7 +238,7 @@ def _numbers_of_keys(items: Items, keys: Path | Sequence[str]) -> Any:
             f"{len(left):,} of {len(wanted):,} keys are of no image: {shown(left[0], _MOST_SHOWN)}"
         )
         hint = f"a key is {shown(known[0].as_py(), _MOST_SHOWN)}" if len(known) else "it has none"
-        raise DatasetError(str(keys) if isinstance(keys, Path) else items.where, what, hint)
+        raise DatasetError(str(keys) if isinstance(keys, Path) else str(dataset), what, hint)
     return np.array(found, np.int64)
 
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from shardprep.dataset.locate import locate
-from shardprep.dataset.remote import described
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import StorageError
 from shardprep.machine import usable_cores
-from shardprep.reader.decode.features import Examples, Values
+from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
 from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.remote import NUM_READS
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of
@@ -54,15 +53,14 @@ def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
         RecordError: a record is damaged.
 
     """
-    found = locate(path)
-    manifest, schema = described(found)
-    made = hashlib.sha256(manifest.sha256.encode())
-    made.update(numbers_of(manifest, split).tobytes())
+    dataset = open_dataset(path)
+    made = hashlib.sha256(dataset.manifest.sha256.encode())
+    made.update(numbers_of(dataset.manifest, split).tobytes())
     file = cache_root() / "channels" / f"{made.hexdigest()[:32]}.json"
     counts = _kept(file)
     if counts is None:
-        records = open_subset(found, split, before=manifest).records
-        examples = Examples(records, Values(schema, (IMAGE,), decode=True))
+        records = open_subset(dataset, split).records
+        examples = ExampleReader(records, FeatureDecoder(dataset.schema, (IMAGE,), decode=True))
         counts = _counted(examples)
         _keep(file, counts)
     levels = np.arange(_LEVELS) / (_LEVELS - 1)
@@ -72,7 +70,7 @@ def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
     return MeanStd(tuple(mean.tolist()), tuple(std.tolist()))
 
 
-def _counted(examples: Examples) -> Any:
+def _counted(examples: ExampleReader) -> Any:
     """Return how many pixels have each level of red, green and blue, int64[3, 256]."""
 
     def some(start: int) -> Any:

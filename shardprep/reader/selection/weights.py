@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.order.epoch import WeightedDraws
 from shardprep.reader.selection.classes import ClassColumn, class_pairs
-from shardprep.reader.selection.item_rows import Items
+from shardprep.reader.selection.item_rows import rows_of
 from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.reader.selection.splits import part_range
 from shardprep.reader.validators import Count, Location, short_repr, validated, validated_fields
@@ -42,7 +43,7 @@ class Weights:
 
 
 def weighted_draws(
-    where: str, weights: Any, numbers: Ints, items: Items, host: tuple[int, int]
+    where: str, weights: Any, numbers: Ints, dataset: OpenDataset, host: tuple[int, int]
 ) -> WeightedDraws:
     """Return the draws of one host.
 
@@ -50,7 +51,7 @@ def weighted_draws(
         where: name of the call, for errors.
         weights: the argument `weights` of the call.
         numbers: numbers of the records that all hosts draw from, in the order of the split.
-        items: item table of their dataset.
+        dataset: their dataset.
         host: number of this host, from 0, and number of hosts.
 
     Raises:
@@ -61,7 +62,7 @@ def weighted_draws(
     if isinstance(asked.values, str):
         if asked.values != "balanced":
             raise DatasetError(where, f"weights={asked.values!r}", "use 'balanced' or an array")
-        values = _balanced(items, numbers)
+        values = _balanced(dataset, numbers)
     else:
         values = _checked(where, asked.values, len(numbers))
     can = int(np.count_nonzero(values))
@@ -88,31 +89,31 @@ def class_weights(path: Location, split: AnySplit = "train") -> dict[int, float]
         DatasetError: there is no such dataset or split, or its records have no classes.
 
     """
-    items = Items.at(path)
-    labels = items.rows(split).labels
+    dataset = open_dataset(path)
+    labels = rows_of(dataset, split).labels
     labels = labels[labels >= 0]
-    if items.schema.target != LABEL or not len(labels):
+    if dataset.schema.target != LABEL or not len(labels):
         hint = 'draw by weights="balanced", or weight the losses yourself'
-        raise DatasetError(items.where, "its images have no class each", hint)
-    counts = np.bincount(labels, minlength=len(items.schema.labels))
+        raise DatasetError(str(dataset), "its images have no class each", hint)
+    counts = np.bincount(labels, minlength=len(dataset.schema.labels))
     used = np.count_nonzero(counts)
     found = np.divide(counts.sum(), used * counts, out=np.zeros(len(counts)), where=counts > 0)
     return dict(enumerate(found.tolist()))
 
 
-def _balanced(items: Items, numbers: Ints) -> Floats:
+def _balanced(dataset: OpenDataset, numbers: Ints) -> Floats:
     """Return weights by which each class is drawn as often as another; 0 of records without one.
 
     They are those of two draws: of a class, and of one of the records that have it.
     """
-    column = ClassColumn.of(items.schema)
-    table = items.records((LABEL if column is None else column.name,))
+    column = ClassColumn.of(dataset.schema)
+    table = dataset.record_rows((LABEL if column is None else column.name,))
     places, labels = class_pairs(table.column(0)).T
     times = np.bincount(numbers, minlength=len(table))
     counts = np.bincount(labels, times[places])
     if column is None or not counts.any():
         hint = "give an array of a weight for each record"
-        raise DatasetError(items.where, "its images and objects have no classes", hint)
+        raise DatasetError(str(dataset), "its images and objects have no classes", hint)
     share = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
     weights: Floats = np.bincount(places, share[labels], minlength=len(table)).astype(np.float64)
     return weights[numbers]

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from shardprep.dataset.schema import BOX
 from shardprep.errors import DatasetError
-from shardprep.reader.decode.features import DecodedExamples, Examples
+from shardprep.reader.decode.features import DecodedExamples, ExampleReader
 from shardprep.reader.records.open import Subset, open_request
 from shardprep.reader.tf.advice import advise
 from shardprep.reader.tf.bad_records import GoodRecords
@@ -180,7 +180,7 @@ def _filled(subset: Subset, rows: DecodedRows | None, decoder: Decoder, key: int
         arrays = rows.by_feature(decoder)
         return Filled(DecodedExamples(arrays, decoder.values()), decoder, key)
     if rows is None and not subset.records.waits and is_faster(subset.schema, request):
-        return Filled(Examples(subset.records, decoder.values()), decoder, key)
+        return Filled(ExampleReader(subset.records, decoder.values()), decoder, key)
     return None
 
 

@@ -108,7 +108,7 @@ class _ChunkCopy:
                 records.append(record)
                 outcomes.append(outcome)
         if any(outcome.is_copied for outcome in outcomes):
-            self._copying.records.check()
+            self._copying.records.mark.check()
         return EncodedChunk(b"".join(records), tuple(outcomes))
 
     def _spans(self) -> list[PlainExtent]:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE, belongs, inventory, is_own
 from shardprep.dataset.manifest import MANIFEST_FILE, Fingerprint, Manifest, parse_manifest
-from shardprep.dataset.remote import RemoteDataset
+from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.schema import parse_schema
 from shardprep.dataset.staged_version import DRAFT_PREFIX, draft_in_force, in_force, under
 from shardprep.errors import BuildError, BusyError
@@ -285,7 +285,7 @@ class ObjectWorkspace:
                 found = in_force(self.url, found)
             elif output != self._root:
                 found = under(str(output).removeprefix(f"{self.url}/"), found)
-            return RemoteDataset(self.url, found).documents()
+            return RemoteFiles(self.url, found).copies()
 
         return self._looked(copied)
 

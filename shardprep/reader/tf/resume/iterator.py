@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from shardprep.reader.config import draw_seed
-from shardprep.reader.order.iterator_state import Batching, State, checked, identity
+from shardprep.reader.order.iterator_state import Batching, State, check_state, identity
 from shardprep.reader.tf.batching import num_batches
 from shardprep.reader.tf.pipeline import make_dataset, opened
 from shardprep.reader.tf.records import Cursor
@@ -114,7 +114,9 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
             DatasetError: the state is none, or of other records, batches or order.
 
         """
-        place = checked("reader.iterate.load_state_dict", state, self._identity(), self._batching)
+        place = check_state(
+            "reader.iterate.load_state_dict", state, self._identity(), self._batching
+        )
         if place.seed != self._request.seed:
             self._request = replace(self._request, seed=place.seed)
             self._make()
