@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from shardprep.dataset.item_file import ItemFile
+    from shardprep.dataset.item_table import ItemFile
 
 
 class ManifestMark(NamedTuple):
@@ -101,7 +101,7 @@ class OpenDataset:
 
     def item_file(self) -> ItemFile:
         """Return the item table, open, to read single columns and rows."""
-        from shardprep.dataset.item_file import ItemFile  # and pyarrow
+        from shardprep.dataset.item_table import ItemFile  # and pyarrow
 
         with self.documents(ITEMS_FILE) as folder:
             return ItemFile(folder / ITEMS_FILE)
