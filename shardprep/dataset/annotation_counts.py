@@ -50,7 +50,7 @@ class MaskCounts(Document):
 
 
 class AnnotationCounts(Document):
-    """The objects and masks of one split, and what became of those that were not stored whole."""
+    """The objects and masks of one split, and the reasons for dropped or clipped ones."""
 
     num_clipped: Count
     """Objects whose box was clipped at the edge of its image."""

@@ -53,13 +53,13 @@ class Facts(Card):
     formats: dict[str, int]
     """Written images by the format they came in, most frequent first."""
     original_width: Range | None
-    """Width of the written originals in pixels; null where there are none."""
+    """Width of the written originals in pixels; null without any."""
     original_height: Range | None
-    """Height of the written originals in pixels; null where there are none."""
+    """Height of the written originals in pixels; null without any."""
     target: Range | None
     """Numbers to learn, in a regression set; null in others."""
     boxes: ObjectFacts | None
-    """Boxes as they are stored; null in a dataset without, and in object storage."""
+    """Stored boxes; null in a dataset without, and in object storage."""
     rejections: dict[str, tuple[Example, ...]]
     """A few examples for each kind of rejection."""
     skipped: tuple[Example, ...]

@@ -6,7 +6,7 @@ each list {1: repeated value}, numbers packed. Names are written in sorted order
 examples are equal bytes: protobuf itself promises no order for a map.
 
 `ExampleDecoder` is the fast way back for examples that `encode` wrote: the names of the schema
-stand in their order, each with one list of packed numbers, so a few comparisons find each value.
+appear in order, each with one list of packed numbers, so a few comparisons find each value.
 Any other layout is left to `decode`; both return the same.
 """
 
@@ -76,7 +76,7 @@ def replaced(
     """Return a serialized Example with some values replaced, in pieces.
 
     If `encode` wrote the data, the other values are views into it; otherwise the whole Example is
-    encoded again. Values and errors are those of `encode`.
+    encoded again. Values and errors as for `encode`.
 
     Raises:
         RecordError: the bytes are not an Example.
@@ -97,7 +97,7 @@ def replaced(
 def _replaced(
     data: memoryview, features: Mapping[str, Values], dtypes: Mapping[str, str]
 ) -> list[bytes | memoryview] | None:
-    """Return the entries of an Example, or None if the layout is not that of `encode`."""
+    """Return the entries of an Example, or None if `encode` did not write it."""
     size, at = read_varint(data, 1)
     if data[0] != _ENTRY or at + size != len(data):
         return None
@@ -131,7 +131,7 @@ def decode(data: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
     """Return the features of a serialized Example, in the order of their bytes.
 
     Accepts all that protobuf accepts: any order, unpacked numbers, unknown fields and repeated
-    names, of which the last one counts.
+    names (the last one counts).
 
     Raises:
         RecordError: the bytes are not an Example.
@@ -309,7 +309,7 @@ class _KnownFeature:
 
     name: str
     head: bytes
-    """Bytes between the length of the entry and that of the Feature."""
+    """Bytes between the lengths of the entry and of its Feature."""
     list_tag: int
     short: tuple[bytes, ...]
     """Length of the entry in bytes, below 128 → all bytes before its only value; b"" if none
@@ -382,7 +382,7 @@ class ExampleDecoder:
 
 def _known_feature(name: str, list_tag: int, *, wanted: bool) -> _KnownFeature:
     raw = name.encode()
-    if len(raw) >= _ONE_BYTE:  # no such name is in use; nothing is found where there is one
+    if len(raw) >= _ONE_BYTE:  # no schema has such a name; with one, nothing is found
         return _KnownFeature(name, b"", 0, (), wanted)
     head = bytes((_ENTRY, len(raw))) + raw + b"\x12"
     before = len(head) + 5

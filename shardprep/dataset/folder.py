@@ -1,4 +1,4 @@
-"""The folder of a dataset, `<out>/<name>/<version>/`: where it lies, and which files it has."""
+"""The folder of a dataset, `<out>/<name>/<version>/`: its path and the names of its files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ITEMS_FILE = "items.parquet"
 SCHEMA_FILE = "schema.json"
 INDEX_DIR = "index"
 INCOMPLETE_SUFFIX = ".incomplete"
-"""Suffix of the folder of an unfinished build, beside that of the dataset."""
+"""Suffix of the folder of an unfinished build, next to the dataset's folder."""
 FETCHING_SUFFIX = ".fetching"
 OLD_SUFFIX = ".old"
 """Suffix of a dataset's folder while another one replaces it."""
@@ -35,7 +35,7 @@ _SHARD = r"[^./][^/]*\.tfrecord[^/]*"
 _LABELS = re.compile(r"[^./][^/]*\.labels\.txt")
 _OWN = re.compile(rf"{_SHARD}|{INDEX_DIR}/{_SHARD}\.idx|{_LABELS.pattern}")
 DOCUMENT_FILES = (SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, MANIFEST_FILE)
-"""Names of the documents that every dataset has, besides its indexes."""
+"""Names of the documents that every dataset has, in addition to its indexes."""
 
 
 @dataclass(frozen=True, slots=True)

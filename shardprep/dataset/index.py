@@ -26,7 +26,7 @@ _NUMERALS = b"0123456789 \n"
 def read_index(folder: Path, shard: Shard) -> ShardIndex:
     """Return offset and length in bytes of every frame of a shard, int64[records, 2].
 
-    DatasetError if the index is missing, its frames are not adjacent, or they are not those of the
+    DatasetError if the index is missing, its frames are not adjacent, or do not match the
     manifest up to the end of the shard.
     """
     path = f"{folder}/{index_name(shard.name)}"  # a Path for each of a thousand takes its time

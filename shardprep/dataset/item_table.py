@@ -98,7 +98,7 @@ def index_text(table: pa.Table) -> str:
 
 
 def columns_of(schema: pa.Schema) -> pa.Schema:
-    """Return the columns that a table must have, given those that it has."""
+    """Return the columns that a table with these columns must have."""
     is_annotated = {*ANNOTATION_COLUMNS.names} <= {*schema.names}
     return ANNOTATED_COLUMNS if is_annotated else COLUMNS
 
@@ -252,7 +252,7 @@ class ItemFile:
     def part(self, name: str, row: int) -> tuple[range, pa.ChunkedArray]:
         """Return the values of a column around a row, and their row numbers.
 
-        They are those of its row group, usually one shard; raises as `read_items`.
+        They belong to its row group, usually one shard; raises as `read_items`.
         """
         group = int(np.searchsorted(self._ends, row, "right"))
         table = self._read((name,), group)

@@ -60,8 +60,8 @@ def locate(place: str | Path | ObjectUrl, *, damaged: bool = False) -> DatasetFi
 
     Raises:
         RecipeError: `place` is neither a path nor an address.
-        DatasetError: there is no such dataset, or there are several.
-        StorageError: there is no such bucket, or it cannot be read.
+        DatasetError: no dataset was found, or several.
+        StorageError: the bucket does not exist or cannot be read.
 
     """
     root = place if isinstance(place, ObjectUrl) else parse_place(str(place))

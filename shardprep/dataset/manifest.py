@@ -151,10 +151,10 @@ class Manifest(SparseDocument):
     """In a dataset with boxes or masks: their counts by split."""
     unmatched: Unmatched | None = None
     """In a dataset with boxes or masks: annotations without an image, and images without an
-    annotation; left out where there are none."""
+    annotation; left out if all counts are 0."""
     num_rescaled: Count = 0
     """Written images of another size than their annotations state, whose boxes and outlines are
-    scaled; left out where there are none."""
+    scaled; left out if 0."""
     files: dict[str, Sha256] = Field(default_factory=dict)
     """SHA-256 of `items.parquet` and `schema.json`, hex."""
     sha256: str = ""

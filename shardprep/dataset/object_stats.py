@@ -60,12 +60,12 @@ def range_of(values: NDArray[Any]) -> Range | None:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFacts:
-    """The boxes of a dataset as they are stored."""
+    """The stored boxes of a dataset."""
 
     boxes_per_image: Range
     """Boxes in an image, those without one included."""
     shorter_side: Range | None
-    """Shorter side of a box in pixels of the stored image; null where there is no box."""
+    """Shorter side of a box in pixels of the stored image; null without boxes."""
     num_below_8: int
     """Boxes with an area of less than 8 x 8 pixels of the stored image."""
     num_below_32: int
@@ -172,7 +172,7 @@ def _without_first(descriptor: int, start: int, size: int) -> bytes:
 
 
 def _fault(found: Mapping[str, Sequence[Any]], wanted: Sequence[str]) -> str:
-    """Return what is wrong with the number or type of values, or ""."""
+    """Return the fault in the number or type of values, or ""."""
     number = len(found.get(BOX, ())) // 4
     counts = {BOX: 4 * number, BOX_LABEL: number, HEIGHT: 1, WIDTH: 1}
     for name in wanted:
@@ -198,8 +198,8 @@ def near_duplicates(image: Ints, label: Ints, boxes: Floats) -> Ints:
     """Return the image of each pair of nearly equal boxes of one image and class.
 
     `boxes`, float[n, 4], are ymin, xmin, ymax, xmax; `image` and `label`, int[n], belong to them.
-    Boxes are sorted by ymin, and each is compared only with those that begin within a tenth of its
-    height: boxes further down cannot have so much in common.
+    Boxes are sorted by ymin, and each is compared only with boxes that begin within a tenth of
+    its height: boxes further down cannot have so much in common.
     """
     order = np.lexsort((boxes[:, 0], label, image))
     image, label, boxes = image[order], label[order], boxes[order]

@@ -121,7 +121,7 @@ def record_changes(one: RecordSide, two: RecordSide) -> Iterator[RecordChange]:
 
 
 def _batches(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[range]:
-    """Yield ranges of records, limited in number and bytes; a large record is one range."""
+    """Yield ranges of records, limited in number and bytes; a larger record has its own range."""
     start, num_bytes = 0, 0
     for stop, length in enumerate(lengths.tolist()):
         if stop > start and (stop - start == _BATCH_RECORDS or num_bytes + length > _BATCH_BYTES):

@@ -1,12 +1,12 @@
-"""The files of a dataset in object storage, and local copies of the documents beside its shards.
+"""The files of a dataset in object storage, and local copies of its documents.
 
 All later reads rely on the names, sizes and ETags of one listing. A file that is missing, or that
 differs from the listing or the manifest, is a `DatasetError`.
 
 Objects cannot be renamed, so a dataset that replaces a finished one is first written as a draft:
 its files below a prefix of its own, its manifest last. Then the same manifest is written over that
-of the old dataset, and the draft is in force: a file of the dataset is that of the draft, if there
-is one, else that under the final name. Afterwards the files are copied to their final names.
+of the old dataset, and the draft is in force: a file is read from the draft, if it has
+one of that name, else under the final name. Afterwards the files are copied to their final names.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class RemoteFiles:
 
     @contextlib.contextmanager
     def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:
-        """Give a folder with copies of documents whose hashes are those of the manifest.
+        """Give a folder with copies of documents that match their hashes in the manifest.
 
         Errors that are raised in this block for files of the folder name the originals.
         """
@@ -177,7 +177,7 @@ class RemoteFiles:
             self.shard(shard)
 
     def shard(self, shard: Shard) -> RemoteShard:
-        """Return the object of a shard; DatasetError if its size is not that of the manifest."""
+        """Return the object of a shard; DatasetError if its size differs from the manifest."""
         facts = self.objects.get(shard.name)
         if facts is None or facts.num_bytes != shard.num_bytes:
             here = "is missing" if facts is None else f"has {facts.num_bytes:,} bytes"
@@ -256,7 +256,7 @@ def draft_in_force(
     try:
         manifest = parse_manifest(data, str(url / MANIFEST_FILE))
     except DatasetError:
-        return None  # whoever opens it is told
+        return None  # opening it reports the error
     for seal in seals:
         if found[seal].num_bytes == len(data) and _read(url, found[seal]) == data:
             return seal.removesuffix(f"/{MANIFEST_FILE}"), manifest
@@ -266,7 +266,7 @@ def draft_in_force(
 def in_force(url: ObjectUrl, found: Mapping[str, ListedObject]) -> Mapping[str, ListedObject]:
     """Return the files of a dataset by name; a draft in force replaces others.
 
-    Arguments and errors are those of `draft_in_force`.
+    Arguments and errors as for `draft_in_force`.
     """
     draft = draft_in_force(url, found)
     if draft is None:

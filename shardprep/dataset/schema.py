@@ -2,7 +2,7 @@
 
 A schema file (`schemas/*.json`) names the features of every example. The shipped ones are
 templates: a build fills in the shape and encoding of the image and the class names, and writes
-the result as `schema.json` beside the shards.
+the result as `schema.json` next to the shards.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Feature(SparseDocument):
     repeated: bool = False
     """Whether an example has any number of them, one for each object, in their order."""
     labels: tuple[str, ...] = ()
-    """Class names of objects, or of the values of a mask; those of images are in the schema."""
+    """Class names of objects, or of the values of a mask; the schema has the classes of images."""
 
     @property
     def mask_dtype(self) -> Literal["uint8", "uint16"]:
@@ -246,7 +246,7 @@ def shipped_schemas() -> dict[str, Path]:
 def load_schema(name_or_path: str) -> Schema:
     """Return a shipped schema by its name, or the schema in a JSON file.
 
-    SchemaError if there is no such schema; for a file it names all rules that are broken.
+    SchemaError if the schema does not exist; for a file it lists all broken rules.
     """
     shipped = shipped_schemas()
     try:

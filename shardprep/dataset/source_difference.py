@@ -54,7 +54,7 @@ class SourceChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SourceDifference(Card):
-    """The differences of the originals of a dataset and those of a source."""
+    """The differences between the originals of a dataset and of a source."""
 
     source: str
     """The source: a folder, an archive or an address; of a slug, the archive on this machine."""

@@ -1,4 +1,4 @@
-"""Limit on the size of stored images: a record from elsewhere may lie about its image.
+"""Limit on the size of stored images: a record from elsewhere may state a false size.
 
 The size in the header is compared before any memory is allocated, wherever an image or a mask of a
 record is decoded. TensorFlow's decoders have the same limit of their own.

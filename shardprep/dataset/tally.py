@@ -1,4 +1,4 @@
-"""Counts of the item table: those that a manifest states, of all records or of some."""
+"""Counts of the item table that a manifest states, for all records or for some."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Tally:
     _places: list[int] = field(default_factory=list)
     """Position of each shard's split."""
     _are_enlarged: dict[tuple[int, int], bool] = field(default_factory=dict)
-    """Whether an original of each height and width has fewer pixels than what is stored of it."""
+    """Whether an original of each height and width has fewer pixels than its stored image."""
     _num_damaged: int = 0
     _num_enlarged: int = 0
     _original_bytes: int = 0
@@ -156,9 +156,9 @@ COLUMNS = (
 def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:
     """Return a manifest with the counts and sizes of some records only.
 
-    Splits and shards without any of them are left out; names and hashes are those of the whole
-    files. No input counts as enlarged, rejected or skipped. `written` has the rows of the records,
-    one or more, in their order, with `COLUMNS` at least.
+    Splits and shards without any of them are left out; names and hashes refer to whole files. No
+    input counts as enlarged, rejected or skipped. `written` has the rows of the records, one or
+    more, in their order, with `COLUMNS` at least.
     """
     tally = Tally(ImageSpec(size=None, fit="none"))
     rows = rows_by_shard(written)

@@ -34,7 +34,7 @@ def tfds_files(manifest: Manifest, schema: Schema) -> dict[str, str]:
 
 
 def _names(feature: Feature, schema: Schema) -> tuple[str, ...]:
-    """Return the class names of a feature, else those of the images."""
+    """Return the class names of a feature, else of the images."""
     return feature.labels if feature.repeated or feature.kind == "mask" else schema.labels
 
 

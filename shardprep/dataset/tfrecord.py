@@ -46,7 +46,7 @@ def _masked_crc(data: Bytes) -> int:
 
 
 def _masked(crc: Any) -> Any:
-    """Return a checksum of 32 bits, or a uint64 array of them, as it is stored."""
+    """Return a checksum of 32 bits, or a uint64 array of them, in stored form."""
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 

@@ -108,7 +108,7 @@ def export_dataset(
         overwrite: replace another export, once the new one is complete.
 
     Raises:
-        RecipeError: there is no such layout, or it needs boxes and the dataset has none.
+        RecipeError: the layout is unknown, or it needs boxes and the dataset has none.
         BuildError: something else is there, it does not fit, or another export is at work.
         DatasetError: a document or shard is missing, or not what the manifest says.
         RecordError: records are damaged.

@@ -51,7 +51,7 @@ class FolderNames:
     document: str | None
     """COCO's annotations, or None."""
     by_class: bool = False
-    """Whether images are in a folder of their class, below that of the split. COCO's file names
+    """Whether images are in a folder of their class, below the split's folder. COCO's file names
     then start with these folders, else they are names only."""
     columns: tuple[str, ...] = ()
     """Further columns of the table, which the samples have last."""
@@ -105,7 +105,7 @@ def write_files(
 
 
 def _class_folders(folders: FolderNames, export: Export, split: str) -> list[str]:
-    """Return the folder of each class of a split, and last that of unlabelled images."""
+    """Return the folder of each class of a split, and last the one for unlabelled images."""
     folder = folders.images.format(split)
     if export.schema.target != LABEL or not folders.by_class:
         return [folder]

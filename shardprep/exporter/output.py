@@ -1,6 +1,6 @@
 """The folder of an export, and the working folder next to it: complete or absent.
 
-The work is done in `<out>.incomplete/`, whose `.export.json` says what it is for; `export.json` is
+The work is done in `<out>.incomplete/`, whose `.export.json` states its purpose; `export.json` is
 written last, and then the folder is renamed.
 """
 

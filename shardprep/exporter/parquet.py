@@ -1,6 +1,6 @@
 """Parquet as `datasets` of Hugging Face has it: images and classes by its features, and a card.
 
-The features stand in the schema's metadata as JSON, as `datasets` writes them, so that a file says
+The schema's metadata has the features as JSON, as `datasets` writes them, so that a file says
 for itself that its bytes are images and its numbers classes. The card is README.md with the YAML
 that the hub reads: https://huggingface.co/docs/hub/datasets-cards
 """
@@ -90,7 +90,7 @@ def _classes(names: Iterable[str]) -> dict[str, Any]:
 
 
 def _arrow(feature: Any) -> pa.DataType:
-    """Return the Arrow type in which a feature is stored."""
+    """Return the Arrow type that stores a feature."""
     if isinstance(feature, list):
         return pa.list_(_arrow(feature[0]))
     kind = feature.get("_type")

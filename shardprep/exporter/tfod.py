@@ -104,7 +104,7 @@ def _named(prefix: str, labels: Sequence[int], names: Sequence[str]) -> dict[str
 def write_label_maps(export: Export, _: Mapping[str, list[ShardPlace]]) -> None:
     """Write the class names of objects, else of images, as `label_map.pbtxt`.
 
-    With objects, class names of images get a file of their own. So do those of masks, which count
+    With objects, class names of images get a file of their own. So do classes of masks, which count
     from 0 as their pixels do.
     """
     schema = export.schema

@@ -69,8 +69,8 @@ def verify_dataset(
         watcher: receives the progress.
 
     Raises:
-        DatasetError: there is no such folder, its build is not finished, or a worker died.
-        ChangedError: another dataset took its place meanwhile.
+        DatasetError: the folder does not exist, its build is not finished, or a worker died.
+        ChangedError: another dataset took its place.
         StorageError: object storage does not answer, or a shard changed while it was read.
 
     """
@@ -127,7 +127,7 @@ class FolderContents:
 def read_contents(found: DatasetFiles) -> FolderContents:
     """Return the contents of a dataset and their problems; shards are not opened.
 
-    DatasetError if there is no such folder, or it belongs to an unfinished build.
+    DatasetError if the folder does not exist, or belongs to an unfinished build.
     """
     files: Mapping[str, Path | StoredObject]
     if isinstance(found, RemoteFiles):

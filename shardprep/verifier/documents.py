@@ -1,4 +1,4 @@
-"""Checks of the documents beside the shards, each against what it is derived from."""
+"""Checks of all documents, each against its source of truth."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def index_problem(
 ) -> Problem | None:
     """Return the first fault of a shard's index, None if it is right.
 
-    If `places` is None, its content is not checked.
+    Without `places`, its content is not checked.
     """
     name = index_name(shard)
     expected = "".join(f"{offset} {length}\n" for offset, length in places or ())

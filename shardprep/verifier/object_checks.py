@@ -133,7 +133,9 @@ def _box_fault(values: list[float]) -> Fault | None:
         return Fault("objects", f"{BOX}: has {len(values):,} values, which is not 4 for each box")
     boxes = np.array(values).reshape(-1, _SIDES)
     low, high = boxes[:, :2], boxes[:, 2:]
-    is_box = ((low >= 0) & (low < high) & (high <= 1)).all(axis=1)  # false of what is not finite
+    is_box = ((low >= 0) & (low < high) & (high <= 1)).all(
+        axis=1
+    )  # False for values that are not finite
     if is_box.all():
         return None
     wrong = np.flatnonzero(~is_box)

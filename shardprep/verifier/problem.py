@@ -63,7 +63,7 @@ class Problem:
     record: int | None = None
     """Number in its shard, from 0, of the record as it was written."""
     offset: int | None = None
-    """Offset of the record in the file as it is, bytes; if it is gone, where it should be."""
+    """Offset in bytes of the record in the file; if it is missing, where it should start."""
     key: str = ""
     """Key of the record's image in the source, "" if unknown."""
 
@@ -86,7 +86,7 @@ class Verification(Card):
     path: Path
     """The dataset's folder, or one with copies of its documents."""
     problems: tuple[Problem, ...]
-    """Sorted by file, then record; those of the whole folder first."""
+    """Sorted by file, then record; problems of the whole folder first."""
     unknown: tuple[str, ...]
     """Files that do not belong to a dataset and do it no harm."""
     num_shards: int

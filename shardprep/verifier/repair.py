@@ -1,6 +1,6 @@
 """Repair: build a damaged dataset again, with its intact shards and with the same bytes.
 
-The damaged dataset stays as it is until one that equals its manifest can take its place.
+The damaged dataset is not changed until one that equals its manifest can replace it.
 """
 
 from __future__ import annotations

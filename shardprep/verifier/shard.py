@@ -90,12 +90,12 @@ class ShardTask:
         """Size of the file, 0 if it is missing."""
         if isinstance(self.file, StoredObject):
             return self.file.num_bytes
-        with contextlib.suppress(OSError):  # reading it will say what it is
+        with contextlib.suppress(OSError):  # reading the file reports the error
             return regular_size(self.file) or 0
         return 0
 
     def rows(self) -> RecordRows | None:
-        """Return what is known of its records, or None."""
+        """Return the expected records, or None."""
         if self.table is None:
             return self.index
         return written_rows(self.table, self.check.target)
@@ -231,7 +231,7 @@ def _measured(
 ) -> Iterator[Problem]:
     """Yield the differences from the manifest in size, hash and number of records.
 
-    `num_records` is None if each missing record has a problem of its own.
+    `num_records` is None if every missing record already has a problem.
     """
     name, expected = task.name, task.expected
     if expected is None:
@@ -259,7 +259,7 @@ def begin_worker(done: Synchronized[int]) -> None:
 
 
 def check_in_worker(task: ShardTask) -> ShardReport:
-    """Return the report of a shard file, adding the bytes read to those of all workers."""
+    """Return the report of a shard file, adding the bytes read to the common counter."""
     return check_shard(task, _count)
 
 
