@@ -19,6 +19,7 @@ import pytest
 
 from shardprep.api import sample_archive
 from shardprep.api.sample_archive import write_sample
+from shardprep.errors import name_options_as_flags
 from shardprep.storage import store
 from shardprep.writer.engine import worker_process
 from tests.source.ordeal import Ordeal, made
@@ -49,6 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    name_options_as_flags()  # as nearly all tests expect; those of the Python functions undo it
     load_profile(quick=config.getoption("--quick"))
     skip_fsync()
     # A suite in the background may be started with it ignored, and so would all that tests start.

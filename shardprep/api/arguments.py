@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from shardprep.dataset.locate import DatasetFiles, locate
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
-from shardprep.errors import DatasetError, RecipeError, ShardprepError, some_of
+from shardprep.errors import DatasetError, OptionName, RecipeError, ShardprepError, some_of
 from shardprep.machine import usable_cores
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
 from shardprep.recipe.options import MAX_WORKERS, Option
@@ -65,11 +65,15 @@ def blaming(flags: Collection[str]) -> Iterator[None]:
     try:
         yield
     except ShardprepError as error:
+        if isinstance(error.place, OptionName):
+            if error.place.name not in flags and error.place.name in _keys_here():
+                error.blame(RECIPE_FILE)
+            raise
         option = _OPTION.match(error.where)
         key = option[1].replace("-", "_") if option else ""
         if option and key not in flags and key in _keys_here():
-            error.where = f"{RECIPE_FILE}: {key}{error.where[option.end() :]}"
-            error.args = (error.where, error.what, error.hint)
+            error.place = f"{RECIPE_FILE}: {key}{error.where[option.end() :]}"
+            error.args = (error.place, error.what, error.hint)
         raise
 
 

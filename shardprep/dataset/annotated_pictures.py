@@ -22,7 +22,7 @@ from shardprep.dataset.schema import (
 )
 from shardprep.dataset.stored_size import open_stored
 from shardprep.errors import RecordError
-from shardprep.image.contact_sheet import AnnotatedPicture, Legend, draw_contact_sheet
+from shardprep.image.drawing import AnnotatedPicture, Legend, draw_contact_sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -114,7 +114,7 @@ def card(name: str, facts: Mapping[str, Any], pictures: Iterable[Pixels] = ()) -
 
 
 def _pictures(pictures: Iterable[Pixels]) -> str:
-    from shardprep.image.thumbnail import thumbnail
+    from shardprep.image.drawing import thumbnail
 
     found = ""
     for one in islice(pictures, MOST_PICTURES):

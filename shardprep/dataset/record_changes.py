@@ -279,7 +279,7 @@ def _objects(values: Values, schema: Schema) -> list[_ComparedObject]:
 
 
 def _mask_pixels(data: bytes) -> Pixels:
-    from shardprep.image.mask_decode import (
+    from shardprep.image.masks import (
         decode_mask,  # with Pillow, which most comparisons never need
     )
 

@@ -15,8 +15,15 @@ import numpy as np
 
 from shardprep.image.annotation_types import NO_NUMBERS, NO_OUTLINE, Counts, Polygons, Segment
 from shardprep.image.boxes import Boxes, annotated_size, plain_boxes, size_of_boxes
-from shardprep.image.mask_decode import MaskError, encode_mask, segment_classes, value_counts
-from shardprep.image.mask_layers import MaskFiles, fault_of, size_mismatch
+from shardprep.image.masks import (
+    MaskError,
+    MaskFiles,
+    encode_mask,
+    fault_of,
+    segment_classes,
+    size_mismatch,
+    value_counts,
+)
 from shardprep.image.process import Rejection
 from shardprep.image.rasterize import outline_mask
 

@@ -14,7 +14,7 @@ import numpy as np
 from pycocotools import mask as coco
 
 from shardprep.image.annotation_types import Counts, Polygons, Runs
-from shardprep.image.mask_decode import MaskError
+from shardprep.image.masks import MaskError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

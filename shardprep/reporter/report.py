@@ -11,7 +11,7 @@ import numpy as np
 
 from shardprep.dataset.card import MOST_PICTURES, Card, Link
 from shardprep.errors import ShardprepError
-from shardprep.image.thumbnail import SIDE
+from shardprep.image.drawing import SIDE
 from shardprep.progress import Watcher
 from shardprep.reporter.findings import copies, imbalance, object_findings, quality
 from shardprep.reporter.findings.finding import Finding, images, of_the_set, ranked

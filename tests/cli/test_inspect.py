@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from shardprep.image.contact_sheet import AnnotatedPicture
+    from shardprep.image.drawing import AnnotatedPicture
     from tests.support.command import Done
     from tests.support.object_store import Bucket
 

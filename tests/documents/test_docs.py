@@ -81,7 +81,7 @@ def test_every_build_command_of_the_readme_is_understood(tmp_path: Path) -> None
 
 
 def test_readme_counts_the_kaggle_sets_that_are_tried() -> None:
-    tried = (ROOT / "docs" / "kaggle.md").read_text().split("## Data sets that are tried")[1]
+    tried = (ROOT / "docs" / "kaggle.md").read_text().split("## Datasets that are tested")[1]
     rows = set(re.findall(r"^\| (\d+) \|", tried.split("\n## ")[0], re.MULTILINE))
     working = {layout.row for layout in LAYOUTS}
     assert {str(row) for row in working} <= rows

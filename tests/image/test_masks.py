@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
 from shardprep.image.annotation_types import AnnotationSpec
-from shardprep.image.mask_decode import (
+from shardprep.image.masks import (
     MaskError,
     decode_mask,
     encode_mask,
@@ -204,7 +204,7 @@ def test_values_and_colours_that_mean_nothing_are_named() -> None:
 
 def test_files_that_are_no_masks_are_faults() -> None:
     whole = encode_mask(np.arange(200, dtype=np.uint8).reshape(10, 20))
-    assert "no image" in fault(b"")
+    assert "not a readable image" in fault(b"")
     assert "no image" in fault(b"<html>")
     assert "cannot be decoded" in fault(whole[:-30])
     floats = encoded(Image.fromarray(np.array([[0.5, 1.0]], np.float32)), "TIFF")

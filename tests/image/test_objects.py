@@ -31,7 +31,7 @@ from shardprep.image.annotation_types import (
 )
 from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.boxes import Reason
-from shardprep.image.mask_decode import encode_mask
+from shardprep.image.masks import encode_mask
 from shardprep.image.placement import Placement
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import Fit, ImageSpec
@@ -722,8 +722,8 @@ def test_a_segment_without_a_pixel_is_dropped_and_a_mask_of_another_image_reject
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        ([b"no image"], "the mask is no image that can be read"),
-        ([coloured(np.full((100, 200), 5), "JPEG")], "the mask is a JPEG, which keeps no exact"),
+        ([b"no image"], "the mask is not a readable image"),
+        ([coloured(np.full((100, 200), 5), "JPEG")], "the mask is a JPEG, which does not keep"),
         ([coloured(np.full((30, 200), 5))], "the mask is of 200x30 pixels, and its image has"),
         ([], "has 0 files"),
         ([coloured(np.full((100, 200), 5))] * 2, "has 2 files"),

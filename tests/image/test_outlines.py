@@ -16,7 +16,7 @@ from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 from shardprep.image.annotation_types import Counts, Polygons, RunOrder, Runs
-from shardprep.image.mask_decode import MaskError
+from shardprep.image.masks import MaskError
 from shardprep.image.rasterize import outline_mask
 from tests.support.examples import examples
 

@@ -16,8 +16,7 @@ from shardprep.catalog.items import Items
 from shardprep.dataset import item_table
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import BuildError
-from shardprep.image.near import NEAR_BITS
-from shardprep.image.phash import PHASH
+from shardprep.image.phash import NEAR_BITS, PHASH
 from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.reporter.report import Options, Report, make_report

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardprep.dataset.schema import Schema
-    from shardprep.image.thumbnail import Thumbnail
+    from shardprep.image.drawing import Thumbnail
     from shardprep.reporter.pixels.pictures import Overlay
     from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.report import Report

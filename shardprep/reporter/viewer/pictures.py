@@ -21,9 +21,8 @@ from shardprep.dataset import example
 from shardprep.dataset.annotated_pictures import annotated_picture
 from shardprep.dataset.schema import MASK
 from shardprep.errors import RecordError, ShardprepError
-from shardprep.image.contact_sheet import Legend, draw_marked
+from shardprep.image.drawing import Legend, draw_marked, thumbnail
 from shardprep.image.jpeg_header import is_common
-from shardprep.image.thumbnail import thumbnail
 from shardprep.reader.records.open import open_records
 from shardprep.reader.records.positions import Places
 from shardprep.reporter.pixels.pictures import Overlay, draw_overlay
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.example import Features
     from shardprep.dataset.schema import Schema
-    from shardprep.image.contact_sheet import AnnotatedPicture
+    from shardprep.image.drawing import AnnotatedPicture
     from shardprep.reporter.record_columns import Contents
 
 TILE_SIDE = 176

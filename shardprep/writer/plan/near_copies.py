@@ -11,7 +11,7 @@ import numpy as np
 
 from shardprep.catalog.items import Item, Items
 from shardprep.errors import shown
-from shardprep.image.near import joined, near_groups
+from shardprep.image.phash import joined, near_groups
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped
 
