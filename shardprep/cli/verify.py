@@ -14,7 +14,7 @@ from shardprep.errors import counted, some_of
 if TYPE_CHECKING:
     from shardprep.api.json_types import Problem, Verification
     from shardprep.cli.show.console import Terminal
-    from shardprep.dataset.diff.source_difference import SourceChange, SourceDifference
+    from shardprep.dataset.source_difference import SourceChange, SourceDifference
 
 EPILOG = (
     "Examples:\n\nshardprep verify\n\n"
@@ -130,7 +130,7 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
 
 def _print_difference(terminal: Terminal, found: SourceDifference) -> None:
     from shardprep.cli.show.changes import print_changes
-    from shardprep.dataset.diff.source_difference import SOURCE_MEANINGS
+    from shardprep.dataset.source_difference import SOURCE_MEANINGS
 
     terminal.entry("against", found.source)
     print_changes(terminal, found, SOURCE_MEANINGS, _difference_line)

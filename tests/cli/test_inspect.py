@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.dataset import item_table
+from shardprep.dataset.annotated_pictures import annotated_pictures
+from shardprep.dataset.describe import Facts, read_facts
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.object_stats import measure_objects, near_duplicates
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.dataset.pictures import annotated_pictures
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, MASK
-from shardprep.dataset.stats.describe import Facts, read_facts
-from shardprep.dataset.stats.object_facts import measure_objects, near_duplicates
 from shardprep.storage.folder import LocalFolder
 from tests.support.annotated import HEIGHT, MARKED, WIDTH, Marked, annotated
 from tests.support.builders import SHARED_DATA, animals, build, jpeg, tree, write_folder

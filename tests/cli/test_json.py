@@ -23,7 +23,7 @@ from shardprep.api.json_types import (
 )
 from shardprep.catalog.init.survey import Survey
 from shardprep.cli import app
-from shardprep.dataset.stats.describe import Facts
+from shardprep.dataset.describe import Facts
 from shardprep.exporter.export import Exported
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import NARROW, Done

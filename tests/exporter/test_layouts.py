@@ -344,7 +344,7 @@ def test_a_layout_of_boxes_is_refused_for_a_set_without(layout: str, tmp_path: P
 def as_ultralytics(folder: Path, key: str) -> list[tuple[Path, list[list[float]]]]:
     """Return the images of a split and their lines, found as `ultralytics.data` finds them.
 
-    Folders are relative to the YAML; the text of an image has `labels` in place of the last
+    FolderNames are relative to the YAML; the text of an image has `labels` in place of the last
     `images` of its path.
     """
     data = yaml.safe_load((folder / "data.yaml").read_text())

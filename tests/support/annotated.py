@@ -27,7 +27,6 @@ from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_s
 from shardprep.dataset.item_table import (
     ANNOTATED_COLUMNS,
     SKIPPED,
-    Tally,
     index_text,
     read_items,
     rows_by_shard,
@@ -35,6 +34,7 @@ from shardprep.dataset.item_table import (
     write_items,
 )
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard, load_manifest
+from shardprep.dataset.tally import Tally
 from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.listing import list_source

@@ -32,8 +32,8 @@ from shardprep.api.json_types import (
 from shardprep.api.upload import Upload
 from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.init.survey import Survey
-from shardprep.dataset.diff.difference import Difference
-from shardprep.dataset.stats.describe import Facts
+from shardprep.dataset.describe import Facts
+from shardprep.dataset.diff import Difference
 from shardprep.exporter.export import Exported
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
