@@ -703,7 +703,7 @@ def _other_data() -> Cases:
         "EPS": (encoded(image(PICTURE), "EPS"), "a PostScript drawing"),
         "NumPy": (b"\x93NUMPY\1\0" + bytes(60), "a NumPy array"),
         "icon": (encoded(image(PICTURE), "ICO"), "an icon"),
-        "noise": (np.random.default_rng(0).bytes(300), "no image that is known"),
+        "noise": (np.random.default_rng(0).bytes(300), "not a known kind of image"),
     }
     return {name: rejected(data, "not_an_image", says) for name, (data, says) in found.items()}
 

@@ -205,7 +205,7 @@ def test_values_and_colours_that_mean_nothing_are_named() -> None:
 def test_files_that_are_no_masks_are_faults() -> None:
     whole = encode_mask(np.arange(200, dtype=np.uint8).reshape(10, 20))
     assert "not a readable image" in fault(b"")
-    assert "no image" in fault(b"<html>")
+    assert "not a readable image" in fault(b"<html>")
     assert "cannot be decoded" in fault(whole[:-30])
     floats = encoded(Image.fromarray(np.array([[0.5, 1.0]], np.float32)), "TIFF")
     assert "whole numbers" in fault(floats)

@@ -159,8 +159,8 @@ def test_an_outline_may_be_empty() -> None:
 # --- hostile outlines ---------------------------------------------------------------------------
 
 HOSTILE: dict[str, tuple[Polygons | Runs | Counts, str]] = {
-    "NaN": (Polygons((np.array([[0, 0], [np.nan, 5], [5, 5]]),)), "no number"),
-    "infinity": (Polygons((np.array([[0, 0], [np.inf, 5], [5, 5]]),)), "no number"),
+    "NaN": (Polygons((np.array([[0, 0], [np.nan, 5], [5, 5]]),)), "not a number"),
+    "infinity": (Polygons((np.array([[0, 0], [np.inf, 5], [5, 5]]),)), "not a number"),
     "1e9": (Polygons((np.array([[0, 0], [1e9, 5], [5, 5]]),)), "10 times"),
     "odd polygon": (Polygons((np.zeros(7),)), "pairs"),
     "long edges": (Polygons((MANY_CORNERS * (300, 200),)), "edges"),
@@ -177,14 +177,14 @@ HOSTILE: dict[str, tuple[Polygons | Runs | Counts, str]] = {
     "sides swapped": (Counts((600,), (30, 20)), "20x30 pixels"),
     "text that ends early": (Counts("a", (20, 30)), "end early"),
     "text of other characters": (Counts("0 é", (20, 30)), "whole numbers"),
-    "text below its characters": (Counts("!!!", (20, 30)), "never have"),
+    "text below its characters": (Counts("!!!", (20, 30)), "invalid characters"),
     "a count of many characters": (Counts("o" * 30 + "0", (20, 30)), "beyond"),
     "a text without end": (Counts("0" * 100_000, (20, 30)), "more run lengths"),
     "run from 0": (Runs("0 3", "column"), "starts at 0"),
     "run of 0": (Runs("5 0", "column"), "no pixels"),
     "run past the end": (Runs("590 12", "column"), "601 of 600"),
     "relative run past the end": (Runs("300 100 300 1", "relative"), "701 of 600"),
-    "odd runs": (Runs("1 2 3", "row"), "no pairs"),
+    "odd runs": (Runs("1 2 3", "row"), "not pairs"),
     "negative run": (Runs("-1 5", "row"), "whole numbers"),
     "words": (Runs("none", "row"), "whole numbers"),
     "fractions": (Runs("1.5 2", "row"), "whole numbers"),
