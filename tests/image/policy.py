@@ -6,6 +6,7 @@ file and compares the tables.
 
 from __future__ import annotations
 
+import io
 import struct
 import tomllib
 from dataclasses import dataclass, field
@@ -67,6 +68,8 @@ NOISY = (
     .clip(0, 255)
     .astype(np.uint8)
 )
+JPEG_PIXELS = np.asarray(Image.open(io.BytesIO(jpeg())))
+"""As Pillow alone decodes them."""
 BEST: dict[str, Any] = {"quality": 100, "subsampling": 0}
 
 
@@ -179,6 +182,10 @@ def _transparent() -> Cases:
         "GIF with a clear colour": shown(
             over(colours, np.where(index == 2, 0, 255), BACKGROUND),
             encoded(p, "GIF", transparency=2),
+        ),
+        "grey key": shown(
+            over(grey(red), np.where(red == red[5, 5], 0, 255), BACKGROUND),
+            encoded(image(red), "PNG", transparency=int(red[5, 5])),
         ),
         "colour key": shown(keyed, encoded(image(key), "PNG", transparency=(1, 2, 3))),
         "16-bit colour key": shown(
@@ -623,6 +630,7 @@ def _pages() -> Cases:
 
 LOSSLESS: dict[str, dict[str, Any]] = {
     "BMP": {},
+    "DIB": {},
     "DDS": {},
     "PCX": {},
     "PPM": {},
@@ -677,6 +685,8 @@ def _unread_jpegs() -> Cases:
 def _other_data() -> Cases:
     found = {
         "empty": (b"", "the file is empty"),
+        "one byte": (b"\xff", "no image"),
+        "start of a JPEG": (jpeg()[:2], "no image"),
         "zeros": (bytes(5000), "nothing but 5,000 zero bytes"),
         "HTML": (b"\n<!DOCTYPE html>\n<html><body>404", "an HTML page"),
         "Git LFS pointer": (
@@ -821,6 +831,7 @@ def _garbage() -> Cases:
 def _junk() -> Cases:
     plain = encoded(image(PICTURE), "PNG")
     return {
+        "JPEG": Case(data=jpeg() + b"\0garbage" * 99, expected=JPEG_PIXELS),
         "PNG": shown(PICTURE, plain + b"behind the end" * 9),
         "PNG without its end": shown(PICTURE, plain[: plain.index(b"IEND") - 4]),
         "GIF": shown(FRAMES[0], encoded(image(FRAMES[0]), "GIF") + b"\0garbage" * 99),
