@@ -42,10 +42,8 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
 
 FIRST_S = Measure("first page of 1,000,000 items, from the start of the command", "< 1 s", "s")
-FILTER_MS = Measure(
-    "page of a filter, the slowest of five, asked for the first time", "< 200 ms", "ms"
-)
-PEAK_MB = Measure("peak memory of the server after all that", "< 600 MB", "MB")
+FILTER_MS = Measure("page of a filter, the slowest of five, first request", "< 200 ms", "ms")
+PEAK_MB = Measure("peak memory of the server at the end", "< 600 MB", "MB")
 AT_ONCE_MS = Measure("20 pages at once, the slowest", "", "ms")
 TILES = Measure("tiles a second / `python -m http.server` on the same file", ">= 0.5")
 MEASURES = (FIRST_S, FILTER_MS, PEAK_MB, AT_ONCE_MS, TILES)

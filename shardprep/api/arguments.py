@@ -13,15 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from shardprep.dataset.locate import DatasetFiles
-from shardprep.dataset.locate import locate
-from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.dataset.open_dataset import open_dataset
-from shardprep.errors import DatasetError
-from shardprep.errors import RecipeError
-from shardprep.errors import ShardprepError
-from shardprep.errors import some_of
-from shardprep.errors import OptionName
+from shardprep.dataset.locate import DatasetFiles, locate
+from shardprep.dataset.open_dataset import OpenDataset, open_dataset
+from shardprep.errors import DatasetError, OptionName, RecipeError, ShardprepError, some_of
 from shardprep.machine import usable_cores
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
 from shardprep.recipe.options import MAX_WORKERS, Option

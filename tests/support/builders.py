@@ -31,12 +31,7 @@ from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.workspace.find import find_workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Generator
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from shardprep.writer.build import PartResult
     from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from unittest import mock
 
-from shardprep.dataset import remote
+from shardprep.dataset import remote_files
 from shardprep.storage import objects
 from shardprep.storage.objects import ObjectFacts
 from shardprep.storage.store_error import ChangedError
@@ -326,7 +326,9 @@ def opened(
         for module in _POOLS:
             patched.enter_context(mock.patch(f"{module}.ThreadPoolExecutor", Pool))
         patched.enter_context(
-            mock.patch.object(remote, "cache_root", lambda: cache / threading.current_thread().name)  # noqa: PT008 - by thread
+            mock.patch.object(  # noqa: PT008 - a folder for each thread
+                remote_files, "cache_root", lambda: cache / threading.current_thread().name
+            )
         )
         patched.enter_context(mock.patch("secrets.token_hex", world.token))
         world.start(runs)
