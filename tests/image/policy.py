@@ -9,9 +9,10 @@ from __future__ import annotations
 import io
 import struct
 import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pydicom
@@ -51,9 +52,6 @@ from tests.support.odd_images import (
 )
 from tests.support.paths import DATA, ROOT
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 PAGE = ROOT / "docs" / "images.md"
 START, END = "<!-- policy -->\n", "<!-- end of policy -->\n"
 MIN_WRITTEN_OF_OTHERS = 1000
@@ -75,8 +73,6 @@ BEST: dict[str, Any] = {"quality": 100, "subsampling": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One file."""
-
     data: bytes
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the `ImageSpec`, beside raw pixels of the image's own size over `BACKGROUND`."""
@@ -925,7 +921,6 @@ def outcome(case: Case) -> ProcessedImage | Rejection:
 
 
 def table_text() -> str:
-    """Return the tables of the page."""
     parts = []
     for title, lines in POLICY.items():
         rows = [f"### {title}", "", "| input | what happens | within | why |", "|---|---|---|---|"]

@@ -46,7 +46,6 @@ UPRIGHT = pixels(40, 56, seed=3)
 
 
 def processed(data: bytes, **spec: Any) -> ProcessedImage:
-    """Process an image that must not be rejected."""
     result = process_image(data, ImageSpec(**spec))
     assert isinstance(result, ProcessedImage), result
     return result
