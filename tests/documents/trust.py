@@ -54,7 +54,6 @@ class ImageRow(NamedTuple):
 
 
 def image_rows() -> list[ImageRow]:
-    """Process every image of the policy."""
     rows = []
     for title, lines in POLICY.items():
         results = [outcome(case) for line, case in CASES.values() if line in lines]
@@ -70,7 +69,6 @@ def image_rows() -> list[ImageRow]:
 
 
 def document_part() -> str:
-    """Return what came of mutated annotation documents."""
     found = load_documents()
     text = (
         f"{found.tried:,} sources whose annotation documents, tables and lists of names were "
@@ -83,7 +81,6 @@ def document_part() -> str:
 
 
 def table(head: tuple[str, ...], rows: list[Any]) -> str:
-    """Return a Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 

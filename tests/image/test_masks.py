@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image, ImageCms
 
 from shardprep.image.annotation_types import AnnotationSpec
@@ -22,9 +23,6 @@ from shardprep.image.masks import (
 )
 from tests.support.builders import SHARED_DATA, encoded, jpeg
 from tests.support.odd_images import png_by_hand
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 INDICES = np.array([[0, 1, 2, 3], [3, 2, 1, 0], [1, 1, 2, 2]], np.uint8)
 COLOURS = {0: (0, 0, 0), 1: (128, 64, 32), 2: (0, 255, 0), 3: (255, 0, 1)}

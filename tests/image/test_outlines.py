@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
@@ -20,10 +21,7 @@ from shardprep.image.masks import MaskError
 from shardprep.image.rasterize import outline_mask
 from tests.support.examples import examples
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Mask = NDArray[np.uint8]
+Mask = NDArray[np.uint8]
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")  # of pycocotools
 
@@ -45,7 +43,6 @@ def by_coco(segmentation: Any, size: tuple[int, int], *, crowd: bool = False) ->
 
 
 def counts_of(mask: Mask) -> tuple[int, ...]:
-    """Return uncompressed counts, one step after another."""
     counts = [0]
     value = 0
     for pixel in mask.T.ravel().tolist():
@@ -57,7 +54,6 @@ def counts_of(mask: Mask) -> tuple[int, ...]:
 
 
 def runs_of(mask: Mask, order: RunOrder) -> Runs:
-    """Return Kaggle's text, one step after another."""
     flat = [0, *(mask if order == "row" else mask.T).ravel().tolist(), 0]
     starts = [i for i in range(1, len(flat)) if flat[i] and not flat[i - 1]]
     stops = [i for i in range(1, len(flat)) if flat[i - 1] and not flat[i]]

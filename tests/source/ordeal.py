@@ -54,8 +54,6 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the build of one archive ended."""
-
     name: str
     ended: str
     """"built", "error" (one of ours), or what else has happened to the process."""
@@ -82,8 +80,6 @@ def try_all(folder: Path) -> list[Ending]:
 
 
 class Ordeal(NamedTuple):
-    """Endings of the builds of some archives."""
-
     endings: dict[str, Ending]
     """By the name each archive is known by."""
     before: dict[str, bytes]
