@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from shardprep.writer.workspace.files import Folders
 
 RATE = Measure("64 simulated workers: images a second", ">= 60000 /s", "/s")
-PARENT = Measure("processor of the parent meanwhile", "< 50 %", "% of a core")
+PARENT = Measure("processor time of the parent during the build", "< 50 %", "% of a core")
 PARENT_US = Measure("parent, per image", "", "µs")
-ADMITTED = Measure("images a second for which one core is enough as parent", "", "/s")
+ADMITTED = Measure("images per second that a parent with one core can handle", "", "/s")
 WORKER_US = Measure("workers, per image, without encoding", "", "µs")
 FINISH_US = Measure("tables and manifest in the end, per image", "", "µs")
 MEASURES = (RATE, PARENT, PARENT_US, ADMITTED, WORKER_US, FINISH_US)
@@ -74,7 +74,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
             100 * parent / wall,
             f"{(parent + worker) / wall:.2f} cores in all, starts of workers included",
         ),
-        PARENT_US.came_to(parent, "gives out chunks, counts what is done"),
+        PARENT_US.came_to(parent, "hands out chunks, counts results"),
         ADMITTED.came_to(1e6 / parent, "by arithmetic"),
         WORKER_US.came_to(worker, "start, hash, write, rows, receipt"),
         FINISH_US.came_to(finish, "one process, after the last shard"),

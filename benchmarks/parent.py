@@ -20,7 +20,7 @@ from benchmarks.table import alone
 if TYPE_CHECKING:
     from pathlib import Path
 
-SHARE = Measure("parent's share of processor time, 2 workers, start-up aside", "<= 8 %", "%")
+SHARE = Measure("parent's share of processor time, 2 workers, without start-up", "<= 8 %", "%")
 SHARE_WHOLE = Measure("the same, start-up and imports included", "", "%")
 PARENT_US = Measure("parent, per image", "", "µs")
 WORKER_US = Measure("workers, per image", "", "µs")
@@ -74,11 +74,11 @@ def scaling(found: list[Row]) -> str:
     parent, worker = value[PARENT_US], value[WORKER_US]
     rate = 1e6 / parent
     return (
-        f"The parent takes *p* = {parent:,.0f} µs of one core for an image, a worker *w* = "
-        f"{worker:,.0f} µs. One parent keeps up with *w* / *p* = {worker:,.0f} / {parent:,.0f} = "
-        f"**{worker / parent:,.0f} workers**, that is {rate:,.0f} images/s, each worker and the "
-        f"parent on a core of its own; at {value[IMAGE_BYTES]:,.0f} bytes a record these are "
-        f"{rate * value[IMAGE_BYTES] / 1e6:,.0f} MB/s into the shards."
+        f"The parent needs *p* = {parent:,.0f} µs of one core for each image, a worker *w* = "
+        f"{worker:,.0f} µs. One parent can feed *w* / *p* = {worker:,.0f} / {parent:,.0f} = "
+        f"**{worker / parent:,.0f} workers**. This is {rate:,.0f} images/s, if the parent and each "
+        f"worker have a core of their own. With {value[IMAGE_BYTES]:,.0f} bytes for each record, "
+        f"{rate * value[IMAGE_BYTES] / 1e6:,.0f} MB/s are written into the shards."
     )
 
 

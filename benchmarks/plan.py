@@ -22,9 +22,9 @@ PLAIN_S = Measure("catalog and plan of 1,000,000 members, no labels", "< 4 s", "
 TABLE_S = Measure("catalog and plan of 1,000,000 members, labels joined", "< 7 s", "s")
 PLAIN_GB = Measure("peak memory of that plan, no labels", "< 0.35 GB", "GB")
 TABLE_GB = Measure("peak memory of that plan, labels joined", "< 0.35 GB", "GB")
-MANY_S = Measure("catalog and plan of 10,000,000 members of a made directory", "< 60 s", "s")
+MANY_S = Measure("catalog and plan of a generated directory of 10,000,000 members", "< 60 s", "s")
 MANY_GB = Measure("peak memory of that plan", "< 2.5 GB", "GB")
-PART = Measure("an item of that plan held by one part of 100", "<= 40 bytes", "bytes")
+PART = Measure("an item of that plan, in memory of one part of 100", "<= 40 bytes", "bytes")
 RERUN = Measure("rerun of a finished build of 1,000,000 items", "< 5 s", "s")
 MEASURES = (PLAIN_S, PLAIN_GB, TABLE_S, TABLE_GB, MANY_S, MANY_GB, PART, RERUN)
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-LOAD = Measure("`load`, raw, from a store with copies here / from a folder", ">= 0.9")
+LOAD = Measure("`load`, raw, from a store with copies / from a folder", ">= 0.9")
 ARRAYS = Measure("`Dataset.batches`, the same", ">= 0.9")
-LOAD_STORE = Measure("`load`, raw, from a store, nothing kept / from a folder")
-ARRAYS_STORE = Measure("`Dataset.batches`, the same, nothing kept")
+LOAD_STORE = Measure("`load`, raw, from a store, without copies / from a folder")
+ARRAYS_STORE = Measure("`Dataset.batches`, the same, without copies")
 BARE = Measure("requests alone, images of 147 KB a second / `load` from a folder")
 SERVER = Measure("processor time of the server, an image", "", "µs")
 CLIENT = Measure("processor time of the requests alone, an image", "", "µs")

@@ -2,6 +2,7 @@
 
     ShardprepError            exit 1: one line, "where: what; what to do"
     ├─ RecipeError            exit 2: an option or a recipe file cannot be used as given
+    │  └─ OptionError         the value of an option is not one of those allowed
     ├─ SourceError            an archive, a label table or a folder cannot be read as asked
     ├─ SchemaError            a schema file is wrong, or asks for what the source cannot give
     ├─ RecordError            a record of a shard is cut, damaged or malformed
@@ -12,6 +13,10 @@
     └─ InternalError          a fault of shardprep: please report it
 
 A bad image is none of these: it is a value (`shardprep.image.process.Rejection`).
+
+An option is named by `OptionName`, as the place of an error and in its text: users see
+`--mask-values` if they called the command line, `mask_values` if they called Python, and
+`shardprep.toml: mask_values` if the option is set there. No text is rewritten afterwards.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import copyreg
 import errno
 import re
 import traceback
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -86,10 +92,39 @@ def is_short_of_memory(error: BaseException) -> bool:
     )
 
 
+_spelling = {"as flags": False}
+
+
+def name_options_as_flags(*, yes: bool = True) -> None:
+    """Let errors of this process name options as the command line does, or as Python does."""
+    _spelling["as flags"] = yes
+
+
+@dataclass(frozen=True, slots=True)
+class OptionName:
+    """The name of an option in an error; `str` spells it for the user who called."""
+
+    name: str
+    """Keyword of the Python function; in capitals if the command line takes an argument instead of
+    a flag: SOURCE."""
+    value: str = ""
+    """Value of the option, if the error names it too: `--masks auto`."""
+    file: str = ""
+    """Recipe file that sets the option."""
+
+    def __str__(self) -> str:
+        name = self.name.lower()
+        if self.file:
+            name = f"{self.file}: {name}"
+        elif _spelling["as flags"]:
+            name = self.name if self.name.isupper() else f"--{name.replace('_', '-')}"
+        return f"{name} {self.value}" if self.value else name
+
+
 class ShardprepError(Exception):
     """Base of all errors of this package; `str()` is the one line that the user reads."""
 
-    def __init__(self, where: str, what: str = "", hint: str = "") -> None:
+    def __init__(self, where: str | OptionName, what: str = "", hint: str = "") -> None:
         """Say `where` it is (a file, an option), `what` is wrong, and the way out (`hint`).
 
         A text alone is a traceback that ends with such an error: PyTorch makes the error of a
@@ -97,15 +132,26 @@ class ShardprepError(Exception):
         """
         super().__init__(where, what, hint)
         if not what:
-            self.add_note(where)
-            where, what = "", _line_of(type(self), where)
-        self.where = where
+            self.add_note(str(where))
+            where, what = "", _line_of(type(self), str(where))
+        self.place = where
         self.what = concise(what)
         self.hint = concise(hint)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Let every field come through a pickle, whatever the constructor of a subclass takes."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+    @property
+    def where(self) -> str:
+        """The place in words."""
+        return str(self.place)
+
+    def blame(self, file: str) -> None:
+        """Name the recipe file that sets the option which the error is about."""
+        if isinstance(self.place, OptionName):
+            self.place = replace(self.place, file=file)
+            self.args = (self.place, *self.args[1:])
 
     def __str__(self) -> str:
         line = f"{shown(self.where, _MAX_WHERE)}: {self._fault}" if self.where else self._fault
@@ -137,6 +183,30 @@ class RecipeError(ShardprepError):
     """An option or a key of the recipe is unknown, malformed or contradicts another."""
 
 
+class OptionError(RecipeError):
+    """The value of an option is not one of those allowed."""
+
+    def __init__(
+        self,
+        where: str | OptionName,
+        what: str = "",
+        hint: str = "",
+        *,
+        value: object = None,
+        allowed: str | Sequence[str] = "",
+    ) -> None:
+        """Name the option (`where`), and say what is wrong with its `value`.
+
+        `allowed` describes the values that the option takes ("a whole number from 1 to 9"), or
+        lists them; it makes the text. Otherwise `what` is the text.
+        """
+        if allowed:
+            words = allowed if isinstance(allowed, str) else f"one of {', '.join(allowed)}"
+            what = f"{shown(repr(value), _MAX_VALUE)} is not {words}"
+        super().__init__(where, what, hint)
+        self.value, self.allowed = value, allowed
+
+
 class SourceError(ShardprepError):
     """The source cannot be read as asked: archive, label table, keys, labels."""
 
@@ -149,7 +219,12 @@ class RecordError(ShardprepError):
     """A record that is cut, fails a checksum or holds no valid example; carries its offset."""
 
     def __init__(
-        self, where: str, what: str = "", hint: str = "", *, offset: int | None = None
+        self,
+        where: str | OptionName,
+        what: str = "",
+        hint: str = "",
+        *,
+        offset: int | None = None,
     ) -> None:
         """`offset` is where the damaged record starts in its file, in bytes; None: not known."""
         super().__init__(where, what, hint)

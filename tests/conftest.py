@@ -11,6 +11,7 @@ import re
 import signal
 import uuid
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from unittest import mock
@@ -19,6 +20,7 @@ import pytest
 
 from shardprep.api import sample_archive
 from shardprep.api.sample_archive import write_sample
+from shardprep.errors import name_options_as_flags
 from shardprep.storage import store
 from shardprep.writer.engine import worker_process
 from tests.source.ordeal import Ordeal, made
@@ -31,8 +33,6 @@ from tests.support.paths import shared_folder
 from tests.support.processes import share_servers, skip_fsync, use_servers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from xdist.workermanage import WorkerController
 
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -49,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    name_options_as_flags()  # as nearly all tests expect; those of the Python functions undo it
     load_profile(quick=config.getoption("--quick"))
     skip_fsync()
     # A suite in the background may be started with it ignored, and so would all that tests start.

@@ -110,6 +110,13 @@ def test_a_library_stays_in_its_rooms(library: str, where: tuple[str, ...]) -> N
     assert not {name for name in users if not f"{name}.".startswith(where)}
 
 
+def test_a_dataset_of_either_place_is_named_once() -> None:
+    """Elsewhere an `OpenDataset`, or the `DatasetFiles` of one that is not opened."""
+    either = re.compile(r"\b(Path|LocalFiles) \| Remote\w+|\bRemote\w+ \| (Path|LocalFiles)\b")
+    named = {name for name, path in MODULES.items() for _ in either.finditer(path.read_text())}
+    assert named == {"shardprep.dataset.locate"}
+
+
 def test_every_room_says_what_it_is() -> None:
     """In its docstring, a paragraph at least."""
     for path in PACKAGE.rglob("__init__.py"):
@@ -134,7 +141,7 @@ def test_the_viewer_starts_without_what_draws() -> None:
 
 
 def test_workers_never_import_tensorflow_or_protobuf() -> None:
-    code = "import shardprep.writer.build, shardprep.dataset.stats.describe"
+    code = "import shardprep.writer.build, shardprep.dataset.describe"
     assert not loaded(code) & {"tensorflow", "google.protobuf", "keras", "kaggle"}
 
 

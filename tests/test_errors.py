@@ -16,11 +16,14 @@ from shardprep.errors import (
     BuildError,
     DatasetError,
     InternalError,
+    OptionError,
+    OptionName,
     RecordError,
     ShardprepError,
     SourceError,
     StorageError,
     concise,
+    name_options_as_flags,
     some_of,
 )
 from shardprep.storage.store_error import NoAnswerError
@@ -147,3 +150,20 @@ def test_a_message_is_of_bounded_length_whatever_is_in_it() -> None:
 def test_short_values_and_apostrophes_are_left_alone() -> None:
     text = "the images' label 'x' isn't 'y'" + ", the dogs' and the cats'" * 20
     assert concise(text) == text
+
+
+def test_an_option_is_named_as_the_user_wrote_it() -> None:
+    option = OptionName("mask_values", "auto")
+    error = OptionError(option, value=9, allowed=("a", "b"), hint="leave it out")
+    assert str(error) == "--mask-values auto: 9 is not one of a, b; leave it out"
+    assert pickle.loads(pickle.dumps(error)).place == option
+    name_options_as_flags(yes=False)
+    try:
+        assert error.where == "mask_values auto"
+        assert str(OptionName("SOURCE")) == "source"
+        error.blame("shardprep.toml")
+        assert error.where == "shardprep.toml: mask_values auto"
+    finally:
+        name_options_as_flags()
+    assert str(OptionName("SOURCE")) == "SOURCE"
+    assert error.where == "shardprep.toml: mask_values auto"

@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardprep.dataset.locate import locate
-from shardprep.errors import DatasetError, RecipeError, ShardprepError, some_of
+from shardprep.dataset.locate import DatasetFiles, locate
+from shardprep.dataset.open_dataset import OpenDataset, open_dataset
+from shardprep.errors import DatasetError, OptionName, RecipeError, ShardprepError, some_of
 from shardprep.machine import usable_cores
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
 from shardprep.recipe.options import MAX_WORKERS, Option
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from shardprep.api.progress import Watch
-    from shardprep.dataset.remote import RemoteDataset
     from shardprep.source.kaggle.ref import KaggleRef
     from shardprep.writer.engine.job import Workers
     from shardprep.writer.plan.shard_plan import Part
@@ -65,11 +65,15 @@ def blaming(flags: Collection[str]) -> Iterator[None]:
     try:
         yield
     except ShardprepError as error:
+        if isinstance(error.place, OptionName):
+            if error.place.name not in flags and error.place.name in _keys_here():
+                error.blame(RECIPE_FILE)
+            raise
         option = _OPTION.match(error.where)
         key = option[1].replace("-", "_") if option else ""
         if option and key not in flags and key in _keys_here():
-            error.where = f"{RECIPE_FILE}: {key}{error.where[option.end() :]}"
-            error.args = (error.where, error.what, error.hint)
+            error.place = f"{RECIPE_FILE}: {key}{error.where[option.end() :]}"
+            error.args = (error.place, error.what, error.hint)
         raise
 
 
@@ -229,8 +233,13 @@ def only_archive() -> str:
     raise RecipeError("shardprep init", what, "name one: shardprep init photos.zip")
 
 
-def dataset_at(dataset: str | Path | None, *, damaged: bool = False) -> Path | RemoteDataset:
-    """Return what `locate` finds; None is the dataset of the recipe, else the one in `tfrecords`.
+def dataset_at(dataset: str | Path | None) -> OpenDataset:
+    """Open a dataset; None is the dataset of the recipe, else the one in `tfrecords`."""
+    return open_dataset(files_at(dataset))
+
+
+def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFiles:
+    """Return the files of a dataset, which is not opened; None as for `dataset_at`.
 
     `damaged`: also take a dataset that has lost its manifest.
     """

@@ -8,7 +8,6 @@ from shardprep.api.arguments import checked, dataset_at
 from shardprep.api.progress import watched
 from shardprep.benchmark.result import Settings, check_plot, write_plot
 from shardprep.benchmark.run import run_benchmark
-from shardprep.dataset.remote import local_only
 from shardprep.recipe.options import MAX_BATCH, MAX_ROUNDS, MAX_SECONDS
 from shardprep.storage.url import local_path
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from shardprep.api.progress import Show
     from shardprep.benchmark.result import Benchmark
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
 
 def bench(
@@ -57,7 +56,7 @@ def bench(
         rounds=checked("rounds", rounds, int, 1, MAX_ROUNDS),
         timelines=picture is not None,
     )
-    folder = local_only(dataset_at(dataset), "shardprep bench")
+    folder = dataset_at(dataset).folder("shardprep bench")
     with watched(progress) as watch:
         found = run_benchmark(folder, split, settings, watch.start)
     if picture is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from shardprep.api.arguments import answering, dataset_at
 from shardprep.api.progress import watched
-from shardprep.dataset.remote import described
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.exporter.export import Chosen, export_dataset
 from shardprep.storage.url import local_path
 
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.api.progress import Show
-    from shardprep.dataset.remote import RemoteDataset
     from shardprep.exporter.export import Exported
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
 
 def export(
@@ -61,10 +60,10 @@ def export(
     return replace(done, elapsed_s=time.monotonic() - start_s)
 
 
-def _chosen(dataset: Path | RemoteDataset, split: AnySplit | None) -> Chosen | None:
+def _chosen(dataset: OpenDataset, split: AnySplit | None) -> Chosen | None:
     if split is None:
         return None
-    from shardprep.reader.selection.selection import as_selection
+    from shardprep.reader.selection.split_argument import as_selection
 
-    selection = as_selection(described(dataset)[0], split)
-    return Chosen(selection.name, selection.numbers, selection.fingerprint)
+    selection = as_selection(dataset.manifest, split)
+    return Chosen(selection.name, selection.numbers)

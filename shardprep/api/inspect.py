@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
 from shardprep.api.progress import Watch
-from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE
-from shardprep.dataset.pictures import contact_sheet
-from shardprep.dataset.remote import described, documents_of
-from shardprep.dataset.stats.describe import read_facts
+from shardprep.dataset.annotated_pictures import contact_sheet
+from shardprep.dataset.describe import read_facts
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.reporter.report import Options, make_report
 from shardprep.storage.atomic_file import write_durably
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
-    from shardprep.dataset.remote import RemoteDataset
-    from shardprep.dataset.stats.describe import Facts
+    from pathlib import Path
+
+    from shardprep.dataset.describe import Facts
 
 _NUM_PICTURES, _NUM_FINDINGS = 24, 3
 _MOST_JUDGED = 100_000
@@ -51,38 +50,36 @@ def inspect(
 
     """
     with answering(store_timeout):
-        found = dataset_at(dataset)
-        manifest, _ = described(found)
-        with documents_of(found, manifest, (SCHEMA_FILE, ITEMS_FILE)) as documents:
-            facts = read_facts(documents, str(found), has_shards=isinstance(found, Path))
+        opened = dataset_at(dataset)
+        facts = read_facts(opened)
         if boxes is not None:
-            _draw(found, facts, local_path(boxes))
-        return replace(facts, findings=_first_findings(facts))
+            _draw(opened, local_path(boxes))
+        return replace(facts, findings=_first_findings(opened))
 
 
-def _first_findings(facts: Facts) -> tuple[str, ...]:
+def _first_findings(dataset: OpenDataset) -> tuple[str, ...]:
     """Return what `shardprep.report` finds worst without pixels, and `facts` do not tell.
 
     There are none of a large dataset, where they take longer than a look at it should, and of one
     whose documents contradict each other: that is for `verify` to tell.
     """
-    if not 0 < facts.manifest.totals.num_written <= _MOST_JUDGED:
+    if not 0 < dataset.manifest.totals.num_written <= _MOST_JUDGED:
         return ()
     silent = Watch(lambda _: None)
     try:
-        found = make_report(dataset_at(facts.path), Options(has_pixels=False), silent)
+        found = make_report(dataset, Options(has_pixels=False), silent)
     except DatasetError:
         return ()
     return tuple(one.what for one in found.findings if one.name not in _SAID)[:_NUM_FINDINGS]
 
 
-def _draw(found: Path | RemoteDataset, facts: Facts, path: Path) -> None:
+def _draw(dataset: OpenDataset, path: Path) -> None:
     """Write the contact sheet of a dataset."""
-    if not facts.schema.annotations:
-        raise RecipeError("--boxes", f"{found} has neither boxes nor masks", "leave it out")
+    if not dataset.schema.annotations:
+        raise RecipeError("--boxes", f"{dataset} has neither boxes nor masks", "leave it out")
     if path.suffix.lower() != ".png":
         raise RecipeError("--boxes", f"{path} is no name of a PNG", f"{path.stem}.png is one")
-    sheet = contact_sheet(found, facts.manifest, facts.schema, _NUM_PICTURES)
+    sheet = contact_sheet(dataset, _NUM_PICTURES)
     try:
         write_durably(path, sheet)
     except OSError as error:

@@ -32,10 +32,10 @@ def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
         try:
             return command(*args, **kwargs)
         except ShardprepError as error:
-            error.where, error.what, error.hint = map(
-                _worded, (error.where, error.what, error.hint)
-            )
-            error.args = (error.where, error.what, error.hint)
+            if isinstance(error.place, str):
+                error.place = _worded(error.place)
+            error.what, error.hint = map(_worded, (error.what, error.hint))
+            error.args = (error.place, error.what, error.hint)
             raise
         except OSError as error:
             what = (error.strerror or str(error)).lower()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
 from shardprep.api.progress import watched
-from shardprep.dataset.remote import described
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import RecipeError
-from shardprep.reader.selection.selection import as_selection
+from shardprep.reader.selection.split_argument import as_selection
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.repack import repack_dataset
 from shardprep.writer.reuse.repack_inputs import open_parent
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from shardprep.api.progress import Show
     from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.remote import RemoteDataset
-    from shardprep.reader.order.order import Ints
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.array_types import Ints
+    from shardprep.reader.selection.split_argument import AnySplit
     from shardprep.writer.finalize import BuildResult
 
 
@@ -71,7 +70,7 @@ def repack(
         raise RecipeError("shardprep repack", "no dataset is named", "name one or several")
     with answering(store_timeout), watched(progress) as watch:
         found = [dataset_at(one) for one in wanted]
-        parents = [open_parent(one, *_numbers(one, split)) for one in found]
+        parents = [open_parent(one, _numbers(one, split)) for one in found]
         manifests = [one.manifest for one in parents]
         options = {
             "out": None if out is None else str(out),
@@ -96,11 +95,6 @@ def _name(manifests: Sequence[Manifest]) -> str:
     return manifests[0].name
 
 
-def _numbers(
-    dataset: Path | RemoteDataset, split: AnySplit | None
-) -> tuple[Ints | None, str | None]:
-    """Return the numbers of the records that are wanted, and the manifest's hash; None for all."""
-    if split is None:
-        return None, None
-    selection = as_selection(described(dataset)[0], split)
-    return selection.numbers, selection.fingerprint
+def _numbers(dataset: OpenDataset, split: AnySplit | None) -> Ints | None:
+    """Return the numbers of the records of a split, None for all."""
+    return None if split is None else as_selection(dataset.manifest, split).numbers

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import num_workers
 from shardprep.api.progress import watched
 from shardprep.dataset.card import Card
-from shardprep.dataset.folder import inventory, read_schema
-from shardprep.dataset.locate import locate
-from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.folder import inventory
+from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.errors import DatasetError, some_of
 from shardprep.source.kaggle import upload as kaggle
 from shardprep.source.kaggle.ref import parse_ref
@@ -22,6 +20,8 @@ from shardprep.storage.url import is_url
 from shardprep.verifier.dataset import verify_dataset
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shardprep.api.progress import Show, Watch
 
 
@@ -85,15 +85,15 @@ def upload(
 
     """
     start_s = time.monotonic()
-    ref, found = parse_ref(slug), _folder(dataset)
-    manifest = load_manifest(found)
-    paths = sorted(inventory(manifest, read_schema(found, manifest)))
+    ref, opened = parse_ref(slug), _opened(dataset)
+    found, manifest = opened.folder("shardprep upload"), opened.manifest
+    paths = sorted(inventory(manifest, opened.schema))
     sizes = {path: (found / path).stat().st_size for path in paths if (found / path).is_file()}
     notes = message if message is not None else f"{manifest.name} {manifest.version}"
     wanted = Publication(found, sizes, ref, notes, title=title, license=license, is_public=public)
     check_publication(wanted)
     with watched(progress) as watch:
-        _verify(found, watch)
+        _verify(opened, watch)
         hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}
         hashes |= {name: sha256_of(found / name) for name in paths if name not in hashes}
         done = kaggle.upload(wanted, hashes, check=check, watcher=watch)
@@ -108,20 +108,21 @@ def upload(
     )
 
 
-def _folder(dataset: str | Path) -> Path:
-    """Return the folder of a dataset; DatasetError for one that is in object storage."""
-    found = dataset if is_url(str(dataset)) else locate(dataset)
-    if isinstance(found, Path):
-        return found
-    hint = f"shardprep fetch {found}, then upload the copy"
-    raise DatasetError(str(found), "is in object storage, and an upload reads files", hint)
+def _opened(dataset: str | Path) -> OpenDataset:
+    """Open a dataset; DatasetError for one that is in object storage."""
+    if is_url(str(dataset)):
+        hint = f"shardprep fetch {dataset}, then upload the copy"
+        raise DatasetError(str(dataset), "is in object storage, and an upload reads files", hint)
+    return open_dataset(dataset)
 
 
-def _verify(folder: Path, watch: Watch) -> None:
+def _verify(dataset: OpenDataset, watch: Watch) -> None:
     """Read every byte of a dataset; DatasetError where it has problems."""
-    found = verify_dataset(folder, decode=False, num_workers=num_workers(None), watcher=watch)
+    found = verify_dataset(
+        dataset.files, decode=False, num_workers=num_workers(None), watcher=watch
+    )
     watch.finish()
     if found.problems:
         named = some_of([f"{one.file}: {one.what}" for one in found.problems], 2)
-        hint = f"shardprep verify {folder} lists them, and --repair mends them"
-        raise DatasetError(str(folder), f"has problems, and is not uploaded: {named}", hint)
+        hint = f"shardprep verify {dataset} lists them, and --repair mends them"
+        raise DatasetError(str(dataset), f"has problems, and is not uploaded: {named}", hint)

@@ -8,11 +8,18 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from shardprep.api.arguments import answering, dataset_at, local_source, num_workers, repair_source
+from shardprep.api.arguments import (
+    answering,
+    dataset_at,
+    files_at,
+    local_source,
+    num_workers,
+    repair_source,
+)
 from shardprep.api.progress import watched
-from shardprep.dataset.locate import locate
+from shardprep.dataset.locate import DatasetFiles, locate
 from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.remote import RemoteDataset
+from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.source.file_listing import find_files
 from shardprep.verifier.dataset import verify_dataset
@@ -60,7 +67,7 @@ def verify(
 
     """
     with answering(store_timeout), watched(progress) as watch:
-        place, origin = dataset_at(dataset, damaged=True), None
+        place, origin = files_at(dataset, damaged=True), None
         if repair:
             origin = repair_source(str(place), None if source is None else str(source))
         num = num_workers(workers)
@@ -91,7 +98,7 @@ def repair(
 
 
 def checks(
-    place: Path | RemoteDataset,
+    place: DatasetFiles,
     source: str | None,
     watch: Watch,
     *,
@@ -99,7 +106,7 @@ def checks(
     num_workers: int,
 ) -> Iterator[Verification]:
     """Yield what a check finds, and where there are problems and a source, after the repair."""
-    if source is not None and isinstance(place, RemoteDataset):
+    if source is not None and isinstance(place, RemoteFiles):
         settle(place)  # what was begun of publishing it is ended
         place = locate(str(place), damaged=True)
     found = verify_dataset(place, decode=decode, num_workers=num_workers, watcher=watch)
@@ -109,7 +116,7 @@ def checks(
         return
     local = local_source(source, watch, refresh=False)
     repair_dataset(found, local, num_workers=num_workers, watcher=watch)
-    again = dataset_at(found.location)
+    again = files_at(found.location)
     left = verify_dataset(again, decode=decode, num_workers=num_workers, watcher=watch)
     watch.finish()
     yield replace(left, repaired=found.problems)

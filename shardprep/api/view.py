@@ -17,7 +17,7 @@ from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from shardprep.api.progress import Show, Watch
-    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.reporter.viewer.routes import Originals
     from shardprep.reporter.viewer.viewer import Viewer
 
@@ -67,12 +67,9 @@ def view(
         return serve(found, number, originals, ending)
 
 
-def _originals(
-    source: str, dataset: Path | RemoteDataset, ending: ExitStack, watch: Watch
-) -> Originals:
+def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watch) -> Originals:
     """Return what gives originals: of a folder of rejected images, else of the source."""
     # Whoever looks at a dataset alone does not wait for what lists a source.
-    from shardprep.dataset.remote import described
     from shardprep.recipe.recipe import outputs
     from shardprep.source.byte_range import MemberError
     from shardprep.source.listing import list_source
@@ -81,8 +78,7 @@ def _originals(
 
     if not is_url(source) and (Path(source) / LIST_FILE).is_file():
         return partial(read_copy, Path(source))
-    manifest, _ = described(dataset)
-    recipe = recorded_recipe(manifest, local_source(source, watch, refresh=False), "-")
+    recipe = recorded_recipe(dataset.manifest, local_source(source, watch, refresh=False), "-")
     work = ending.enter_context(tempfile.TemporaryDirectory(prefix="shardprep-"))
     listing = list_source(
         recipe.source,

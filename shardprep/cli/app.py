@@ -17,7 +17,13 @@ import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import outlive_readers, print_json, start_logging
-from shardprep.errors import RecipeError, ShardprepError, is_short_of_memory, printable
+from shardprep.errors import (
+    RecipeError,
+    ShardprepError,
+    is_short_of_memory,
+    name_options_as_flags,
+    printable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +89,7 @@ def main(interrupts: Sequence[int] = ()) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.meta_path.insert(0, _WithoutPandas())
     outlive_readers()
+    name_options_as_flags()
     arguments = sys.argv[1:]
     try:
         signal.signal(signal.SIGINT, _interrupt)

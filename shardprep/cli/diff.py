@@ -12,7 +12,7 @@ from shardprep.errors import counted
 
 if TYPE_CHECKING:
     from shardprep.cli.show.console import Terminal
-    from shardprep.dataset.diff.difference import Change, Difference
+    from shardprep.dataset.diff import Change, Difference
 
 EPILOG = (
     "Examples:\n\nshardprep diff tfrecords/pets/1.0.0 tfrecords/pets/1.1.0\n\n"
@@ -44,7 +44,7 @@ def diff(
 
 def _print(terminal: Terminal, found: Difference) -> None:
     from shardprep.cli.show.changes import print_changes
-    from shardprep.dataset.diff.difference import MEANINGS
+    from shardprep.dataset.diff import MEANINGS
 
     terminal.heading(found.before, f" → {found.after}")
     print_changes(terminal, found, MEANINGS, _line)

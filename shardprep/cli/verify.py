@@ -14,7 +14,7 @@ from shardprep.errors import counted, some_of
 if TYPE_CHECKING:
     from shardprep.api.json_types import Problem, Verification
     from shardprep.cli.show.console import Terminal
-    from shardprep.dataset.diff.source_difference import SourceChange, SourceDifference
+    from shardprep.dataset.source_difference import SourceChange, SourceDifference
 
 EPILOG = (
     "Examples:\n\nshardprep verify\n\n"
@@ -62,7 +62,7 @@ def verify(
     from shardprep.api.progress import watched
     from shardprep.api.verify import checks, compared, other_source
 
-    place, origin = arguments.dataset_at(dataset, damaged=True), None
+    place, origin = arguments.files_at(dataset, damaged=True), None
     if repair:
         origin = arguments.repair_source(str(place), source)
     num_workers = arguments.num_workers(workers)
@@ -130,7 +130,7 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
 
 def _print_difference(terminal: Terminal, found: SourceDifference) -> None:
     from shardprep.cli.show.changes import print_changes
-    from shardprep.dataset.diff.source_difference import SOURCE_MEANINGS
+    from shardprep.dataset.source_difference import SOURCE_MEANINGS
 
     terminal.entry("against", found.source)
     print_changes(terminal, found, SOURCE_MEANINGS, _difference_line)

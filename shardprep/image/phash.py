@@ -1,40 +1,55 @@
-"""Perceptual hashes: 64 bits of the shapes of a picture, and the coarse colours beside them.
+"""Perceptual hashes, and the near copies that they find.
 
-Every image is brought to one small square first, whatever its own size, so that those of a batch
-are made at once. All sums are of whole numbers that floats hold exactly, so every machine gives the
-same bits: plans of a build are made of them. Pure: arrays in, arrays out.
+A hash is 64 bits of the shapes in a picture; the coarse colours are stored with it. Images are
+reduced to one small square first, so that a batch is hashed at once. All sums are of whole numbers
+that floats hold exactly, so every machine computes the same bits: build plans depend on them.
+
+Near copies are images whose hashes differ in at most 4 bits and whose coarse colours agree. Two
+hashes that differ in 4 bits or fewer are equal in at least one of 5 bands (pigeonhole principle),
+so only hashes that share a band are compared. The search is exact and independent of the order of
+the images. Colours are compared because two drawings of one shape may have the same hash; a
+slightly different brightness is allowed, and a grey image is compared by brightness alone. An image
+without contrast has no shapes and is never a near copy.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
     Floats = np.ndarray[Any, np.dtype[np.float64]]
     Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+    Ints = np.ndarray[Any, np.dtype[np.int64]]
+    Bands = np.ndarray[Any, np.dtype[np.uint16]]
+    Flags = np.ndarray[Any, np.dtype[np.bool_]]
+    Phashes = np.ndarray[Any, Any]
+    """Array of `PHASH`, or of a type that has its fields."""
 
 TILE = 56
-"""Side in pixels of the square that images are brought to."""
+"""Side in pixels of the square that is hashed."""
 LEAST_SIDE = 112
-"""Shorter side in pixels down to which a stored JPEG is decoded at a fraction of its size."""
+"""Least shorter side in pixels to which a stored JPEG may be scaled while it is decoded."""
 CELLS = 4
-"""Cells a side of the coarse colours of an image."""
+"""Number of cells along each side, for the coarse colours."""
 PHASH = np.dtype(
     [("hash", "<u8"), ("cells", "u1", (CELLS * CELLS, 3)), ("contrast", "<f4"), ("decoded", "?")]
 )
-"""Perceptual hash of one image, and what tells it from others of that hash. `hash` is of 64 bits;
-`cells` the mean red, green and blue of each cell, row by row; `contrast` the standard deviation of
-grey in levels of 255; `decoded` whether there was an image to hash."""
+"""Perceptual hash and coarse colours of one image. `hash` has 64 bits; `cells` are the mean red,
+green and blue of each cell, row by row; `contrast` is the standard deviation of grey, 0 to 255;
+`decoded` is False if the image could not be decoded."""
 _LUMA = np.array((77, 150, 29), np.uint16)
-"""256ths of red, green and blue in grey (ITU-R BT.601)."""
+"""Weights of red, green and blue in grey, in 256ths (ITU-R BT.601)."""
 _LOW = 8
-"""Frequencies a side, above those of no change, whose signs are the bits of a hash."""
+"""Number of frequencies along each side whose signs are the bits of a hash; 0 is not used."""
 _ONE = 1 << 16
-"""Parts of 1 that cosines are rounded to: their sums stay below 2^53, where floats are exact."""
+"""Cosines are rounded to 1 / `_ONE`: their sums stay below 2^53, where floats are exact."""
 
 
 def _cosines() -> Floats:
@@ -48,15 +63,15 @@ _DCT = _cosines()
 
 
 def tile(pixels: Pixels) -> Pixels:
-    """Return uint8[56, 56, 3], means over areas, of an image uint8[height, width, 3]."""
+    """Return an image, uint8[height, width, 3], reduced to uint8[56, 56, 3] by area means."""
     image = Image.fromarray(pixels)
-    if image.width % TILE == image.height % TILE == 0:  # in a third of the time
+    if image.width % TILE == image.height % TILE == 0:  # takes a third of the time
         return np.asarray(image.reduce((image.width // TILE, image.height // TILE)))
     return np.asarray(image.resize((TILE, TILE), Image.Resampling.BOX))
 
 
 def grey_levels(tiles: Pixels) -> Pixels:
-    """Return the grey, uint8[n, 56, 56], of tiles, uint8[n, 56, 56, 3]."""
+    """Return the grey levels, uint8[n, 56, 56], of tiles, uint8[n, 56, 56, 3]."""
     red, green, blue = (tiles[..., i] * _LUMA[i] for i in range(3))
     grey: Pixels = ((red + green + blue) >> 8).astype(np.uint8)
     return grey
@@ -79,13 +94,146 @@ def phashes(tiles: Pixels, grey: Pixels) -> np.ndarray[Any, Any]:
 
 
 def _hashes(grey: Floats) -> Hashes:
-    """Return the perceptual hashes (pHash) of grey tiles: signs of low frequencies, 64 bits.
+    """Return the perceptual hashes (pHash) of grey tiles, from their low frequencies.
 
-    A bit tells whether a frequency is stronger than the median of all; those that do not change
-    along a side are left out, as light that falls from one side is in them.
+    A bit is 1 if a frequency is above the median. Frequencies that are constant along one side are
+    not used: light from one side changes them.
     """
     tall = grey[:, ::2] + grey[:, 1::2]
     half = tall[:, :, ::2] + tall[:, :, 1::2]
     low = (_DCT @ half @ _DCT.T)[:, 1:, 1:].reshape(len(grey), -1)
     bits = low > np.median(low, axis=1, keepdims=True)
     return np.packbits(bits, axis=1).view(">u8").astype("<u8").ravel()
+
+
+NEAR_BITS = 4
+"""Maximum number of different bits between the hashes of near copies."""
+_EDGES = (0, 13, 26, 39, 52, 64)
+"""First bit of each band, and the end of the last; there are `NEAR_BITS` + 1 bands."""
+_LEAST_CONTRAST = 2.0
+"""Least standard deviation of grey, 0 to 255, with which a hash describes a picture."""
+_LIKE = 10
+"""Maximum mean difference between the coarse colours of near copies, in levels of 255."""
+_GREY = 3
+"""Mean difference between the channels below which an image counts as grey."""
+_LIGHT = 1.25
+"""Maximum ratio of brightness between near copies."""
+_AT_ONCE = 1 << 22
+"""Number of pairs compared at once; takes 100 MB."""
+_COLOURS_AT_ONCE = 1 << 16
+"""Number of pairs whose colours are compared at once; takes 40 MB."""
+
+
+def near_groups(images: Phashes) -> Ints:
+    """Return the group of each image, int64[n]: images joined by a chain of near copies share one.
+
+    A group is numbered by the position of its first image. An image without a near copy is a group
+    of its own.
+    """
+    groups = np.arange(len(images))
+    tells = np.flatnonzero(images["decoded"] & (images["contrast"] >= _LEAST_CONTRAST))
+    hashes, colours = images["hash"][tells], _Colours(images["cells"][tells])
+    root = np.arange(len(tells))
+
+    def join(one: Ints, two: Ints) -> Ints:
+        near, groups = _near(hashes, one, two), root
+        for start in range(0, len(near), _COLOURS_AT_ONCE):
+            some = near[start : start + _COLOURS_AT_ONCE]
+            some = some[groups[one[some]] != groups[two[some]]]
+            alike = some[colours.agree(one[some], two[some])]
+            groups = joined(groups, np.stack([one[alike], two[alike]], axis=1))
+        return groups
+
+    for bands in _bands(hashes):
+        # The frames of a film have billions of near pairs. Comparing each image with those 1, 2,
+        # 4 … places further joins most of them, and pairs of one group are not compared again.
+        order = np.lexsort((colours.light, hashes, bands))
+        for power in range(len(order).bit_length() - 1):
+            root = join(order[: -(1 << power)], order[1 << power :])
+        for one, two in _pairs_in_bands(bands, root):
+            root = join(one, two)
+    groups[tells] = tells[root]
+    return groups
+
+
+def _near(hashes: Hashes, one: Ints, two: Ints) -> Ints:
+    """Return the indices at which the hashes of `one` and `two` differ in few bits."""
+    return np.flatnonzero(np.bitwise_count(hashes[one] ^ hashes[two]) <= NEAR_BITS)
+
+
+def _bands(hashes: Hashes) -> Iterator[Bands]:
+    for start, stop in pairwise(_EDGES):
+        bands = (hashes >> np.uint64(start)) & np.uint64((1 << (stop - start)) - 1)
+        yield bands.astype(np.uint16)
+
+
+def _pairs_in_bands(bands: Bands, groups: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Yield pairs of positions with an equal band and different groups, `_AT_ONCE` at a time."""
+    order = np.lexsort((groups, bands))
+    values, groups = bands[order], groups[order]
+    is_other = values[1:] != values[:-1]
+    ends = _ends(is_other)  # the end of the band's run, and of the group's run in it
+    starts = _ends(is_other | (groups[1:] != groups[:-1]))
+    sums = np.concatenate([[0], (ends - starts).cumsum()])
+    first = 0
+    while first < len(values):
+        last = int(np.searchsorted(sums, sums[first] + _AT_ONCE, "right")) - 1
+        last = min(max(last, first + 1), len(values))
+        counts = (ends - starts)[first:last]
+        left = np.repeat(np.arange(first, last), counts)
+        within = np.arange(len(left)) - np.repeat(sums[first:last] - sums[first], counts)
+        yield order[left], order[np.repeat(starts[first:last], counts) + within]
+        first = last
+
+
+def _ends(is_other: Flags) -> Ints:
+    """Return the end of the run of each element; `is_other` is True where a new run begins."""
+    bounds = np.flatnonzero(np.concatenate([[True], is_other, [True]]))
+    return np.repeat(bounds[1:], np.diff(bounds))
+
+
+def joined(groups: Ints, pairs: Ints) -> Ints:
+    """Return groups, int64[n], with the groups of each pair, int64[pairs, 2], joined.
+
+    A group is numbered by the position of its first member.
+    """
+    root = groups
+    while True:
+        low = root.copy()
+        one, two = root[pairs[:, 0]], root[pairs[:, 1]]
+        np.minimum.at(low, np.maximum(one, two), np.minimum(one, two))
+        while (low != low[low]).any():
+            low = low[low]
+        if (low == root).all():
+            return root
+        root = low
+
+
+class _Colours:
+    def __init__(self, cells: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        """Prepare coarse colours, uint8[n, cells, 3], for comparison."""
+        levels = cells.astype(np.float32)
+        red, green, blue = (levels[..., i] for i in range(3))
+        spread = np.maximum(np.maximum(red, green), blue)
+        spread -= np.minimum(np.minimum(red, green), blue)
+        self._levels = levels.reshape(len(cells), cells.shape[1] * 3)
+        self._greys = red + green + blue
+        self.light = self._greys.sum(axis=1)
+        """Sum of all levels of each image."""
+        self._is_grey = spread.sum(axis=1) < _GREY * cells.shape[1]
+
+    def agree(self, one: Ints, two: Ints) -> Flags:
+        """Return whether the colours of each pair of positions agree.
+
+        The darker image is first scaled to the brightness of the other, up to `_LIGHT`. If one of
+        them is grey, only brightness is compared.
+        """
+        is_lighter = self.light[one] >= self.light[two]
+        most, least = np.where(is_lighter, one, two), np.where(is_lighter, two, one)
+        ratio = np.minimum(self.light[most] / np.maximum(self.light[least], 1), _LIGHT)
+        is_grey = self._is_grey[one] | self._is_grey[two]
+        agrees = np.zeros(len(one), bool)
+        for values, which in ((self._levels, ~is_grey), (self._greys, is_grey)):
+            apart = np.rint(values[least[which]] * ratio[which, None]) - values[most[which]]
+            agrees[which] = np.abs(apart).sum(axis=1) <= _LIKE * self._levels.shape[1]
+        return agrees

@@ -11,25 +11,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset import item_table, sub_manifest
-from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE, SCHEMA_FILE
-from shardprep.dataset.item_file import ItemFile
-from shardprep.dataset.remote import described, documents_of
-from shardprep.dataset.schema import LABEL, LABELS
+from shardprep.dataset import item_table, tally
+from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
+from shardprep.dataset.item_table import ItemFile, ItemView
+from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.schema import LABEL, LABELS, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.records.positions import Places
-from shardprep.reader.selection.selection import as_selection
-from shardprep.reporter.rows import Rows
+from shardprep.reader.selection.split_argument import as_selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
     from shardprep.reader.selection.selection import Selection
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -83,22 +80,27 @@ class Contents:
     Where they are narrowed, the numbers count through the records of the scope.
     """
 
+    dataset: OpenDataset
     manifest: Manifest
     """Manifest of the dataset, or its excerpt for the scope."""
-    schema: Schema
     items: ItemFile
     """Rows of all inputs."""
     status: np.ndarray[Any, np.dtype[np.int8]]
     """Position in `STATUSES` of each row; the last for words that are none of them."""
-    written: Rows
+    written: ItemView
     """Rows of the records, in their order."""
-    others: Rows
+    others: ItemView
     """Rows of rejected and skipped inputs."""
     scope: Scope | None = None
     """None for all records."""
 
     def __len__(self) -> int:
         return len(self.written)
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the dataset."""
+        return self.dataset.schema
 
     @property
     def mark(self) -> str:
@@ -256,7 +258,7 @@ class Contents:
         return place, self.key(number)
 
 
-def read_contents(dataset: Path | RemoteDataset, split: AnySplit | None = None) -> Contents:
+def read_contents(dataset: OpenDataset, split: AnySplit | None = None) -> Contents:
     """Return what the documents say of the records of a split, None for all, and of other inputs.
 
     Raises:
@@ -264,13 +266,11 @@ def read_contents(dataset: Path | RemoteDataset, split: AnySplit | None = None) 
             has no record.
 
     """
-    manifest, schema = described(dataset)
-    with documents_of(dataset, manifest, (SCHEMA_FILE, ITEMS_FILE)) as folder:
-        items = ItemFile(folder / ITEMS_FILE)
+    manifest, items = dataset.manifest, dataset.item_file()
     words, known = coded(items.column("status"))
     places = [STATUSES.index(one) if one in STATUSES else len(STATUSES) - 1 for one in known]
     status = np.array(places, np.int8)[words]
-    written, others = Rows(items, status == 0), Rows(items, status != 0)
+    written, others = ItemView(items, status == 0), ItemView(items, status != 0)
     codes, names = coded(written.read("shard"))
     starts = np.flatnonzero(np.diff(codes, prepend=-2))
     counts = np.diff(starts, append=len(codes)).tolist()
@@ -279,7 +279,7 @@ def read_contents(dataset: Path | RemoteDataset, split: AnySplit | None = None) 
     if found != expected:
         what = "its rows are not the records that the manifest says"
         raise DatasetError(f"{dataset}/{ITEMS_FILE}", what, COPY_AGAIN)
-    contents = Contents(manifest, schema, items, status, written, others)
+    contents = Contents(dataset, manifest, items, status, written, others)
     return contents if split is None else _narrowed(contents, split)
 
 
@@ -289,18 +289,18 @@ def _narrowed(contents: Contents, split: AnySplit) -> Contents:
     selection = as_selection(manifest, split)
     is_of = np.zeros(len(contents.status), bool)
     is_of[contents.written.numbers[selection.numbers]] = True
-    written = Rows(items, is_of)
-    columns = sub_manifest.COLUMNS
+    written = ItemView(items, is_of)
+    columns = tally.COLUMNS
     if schema.annotations:
         columns = (*columns, *item_table.ANNOTATION_COLUMNS.names)
     rows = pa.table({name: written.read(name) for name in columns})
     return Contents(
-        sub_manifest.excerpt(manifest, schema, rows),
-        schema,
+        contents.dataset,
+        tally.excerpt(manifest, schema, rows),
         items,
         contents.status,
         written,
-        Rows(items, np.zeros(len(is_of), bool)),
+        ItemView(items, np.zeros(len(is_of), bool)),
         Scope(selection, manifest),
     )
 

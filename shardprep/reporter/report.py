@@ -11,7 +11,7 @@ import numpy as np
 
 from shardprep.dataset.card import MOST_PICTURES, Card, Link
 from shardprep.errors import ShardprepError
-from shardprep.image.thumbnail import SIDE
+from shardprep.image.drawing import SIDE
 from shardprep.progress import Watcher
 from shardprep.reporter.findings import copies, imbalance, object_findings, quality
 from shardprep.reporter.findings.finding import Finding, images, of_the_set, ranked
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from shardprep.dataset.remote import RemoteDataset
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.dataset.open_dataset import OpenDataset
+    from shardprep.reader.selection.split_argument import AnySplit
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -147,7 +147,7 @@ class Report(Card):
 
 
 def make_report(
-    dataset: Path | RemoteDataset,
+    dataset: OpenDataset,
     options: Options,
     watcher: Watcher,
     split: AnySplit | None = None,
@@ -167,7 +167,7 @@ def make_report(
 
     def stored() -> StoredImages:
         if not opened:
-            opened.append(open_images(dataset, contents.manifest, contents.schema, selection))
+            opened.append(open_images(dataset, selection))
         return opened[0]
 
     measured = None

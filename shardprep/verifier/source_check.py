@@ -1,53 +1,49 @@
-"""Comparison of a dataset with a source: whether its images come from there, byte for byte."""
+"""Comparison of a dataset with a source: whether its images come from it, byte for byte."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.diff.source_difference import compare_originals
 from shardprep.dataset.manifest import REPACKED
-from shardprep.dataset.remote import described
+from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.source_difference import compare_originals
 from shardprep.errors import DatasetError
 from shardprep.progress import Watcher
 from shardprep.writer.plan.fingerprint import recorded_recipe
-from shardprep.writer.reuse.reused_images import checked_items
 from shardprep.writer.source_hashes import hash_originals
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.dataset.diff.source_difference import SourceDifference
-    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.source_difference import SourceDifference
 
 
 def compare_source(
-    found: Path | RemoteDataset, source: str, *, num_threads: int, watcher: Watcher
+    dataset: OpenDataset, source: str, *, num_threads: int, watcher: Watcher
 ) -> SourceDifference:
-    """Return the differences between a dataset and a source; no shard is read, no pixel decoded.
+    """Return the differences between a dataset and a source; nothing is decoded.
 
-    Which images of the source count follows from the options in the manifest.
+    The options in the manifest decide which images of the source count.
 
     Args:
-        found: the dataset.
+        dataset: the dataset; its shards are not read.
         source: a folder, an archive or an address.
         num_threads: threads that read and hash, at least 1.
         watcher: receives the progress.
 
     Raises:
-        DatasetError: a document of the dataset is damaged, or it was repacked of others.
+        DatasetError: a document of the dataset is damaged, or it was repacked from others.
         SourceError, StorageError: the source cannot be read, or has no image that is wanted.
 
     """
-    manifest, schema = described(found)
+    manifest = dataset.manifest
     if REPACKED in manifest.fingerprint.versions:
         what = "was repacked of other datasets, so it has no source"
-        raise DatasetError(str(found), what, "compare those that it was made of")
-    items = checked_items(found, manifest, ("key", "status", "original_sha256"))
-    out = str(found).removesuffix(f"/{manifest.name}/{manifest.version}")
+        raise DatasetError(str(dataset), what, "compare those that it was made of")
+    items = dataset.item_rows(("key", "status", "original_sha256"), intact=True)
+    out = str(dataset).removesuffix(f"/{manifest.name}/{manifest.version}")
     originals = hash_originals(
         recorded_recipe(manifest, source, out or "/"),
         items,
-        is_annotated=bool(schema.annotations),
+        is_annotated=bool(dataset.schema.annotations),
         num_threads=num_threads,
         watcher=watcher,
     )

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
+from shardprep.dataset.annotation_counts import united_unmatched
 from shardprep.dataset.manifest import REPACKED, Fingerprint
-from shardprep.dataset.stats.annotation_counts import united_unmatched
 from shardprep.errors import BuildError, DatasetError, RecordError
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
@@ -26,7 +26,6 @@ from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped
 from shardprep.source.members import PLACE, Members
 from shardprep.source.string_column import Texts, integers, release
-from shardprep.storage.store_error import changed
 from shardprep.writer.engine.job import OnProgress
 from shardprep.writer.finalize import BuildResult
 from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline
@@ -41,7 +40,6 @@ from shardprep.writer.reuse.repack_inputs import (
     unique_keys,
     united,
 )
-from shardprep.writer.reuse.reused_images import mark_of
 from shardprep.writer.run import make_dataset
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
@@ -190,9 +188,7 @@ class ParentImages:
     def check(self) -> None:
         """Check that no parent was replaced while it was read."""
         for parent in self.parents:
-            manifest, mark = parent.mark
-            if mark_of(manifest) != mark:
-                raise changed(parent.where)
+            parent.mark.check()
 
 
 def _signature(parent: Parent) -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from shardprep.dataset.local_files import LocalFiles
 from shardprep.errors import ShardprepError
 from shardprep.verifier.dataset import verify_dataset
 from tests.support.builders import Quiet, Told, build, encoded, png, write, zip_bytes
@@ -217,7 +218,7 @@ def images() -> dict[str, bytes]:
     return {f"images/{stem}.png": png(HEIGHT, WIDTH, i) for i, stem in enumerate(_STEMS)}
 
 
-NUM_DOCUMENTS = 400
+NUM_DOCUMENTS = 200
 """Tries of a run of the suite; `make soak` makes 8,000."""
 FORMS = _forms()
 _NUMBERS = (
@@ -348,7 +349,9 @@ def try_source(source: Path, out: Path, options: dict[str, Any], tally: Tally) -
         tally.refused += 1
         return _not_a_line(str(error)) if type(error) is not ShardprepError else repr(error)
     tally.built += 1
-    problems = verify_dataset(path, decode=True, num_workers=1, watcher=Told()).problems
+    problems = verify_dataset(
+        LocalFiles.at(path), decode=True, num_workers=1, watcher=Told()
+    ).problems
     counts = Counter(f"{one.kind} {one.file}: {one.what}" for one in problems)
     return ", ".join(counts)
 

@@ -14,6 +14,7 @@ from shardprep.catalog.labels.targets import TargetSpec, make_targets
 from shardprep.catalog.tables.columns import make_columns
 from shardprep.catalog.tables.row_matching import KeyIndex, match_table
 from shardprep.dataset.example import encode, is_beyond_float32
+from shardprep.dataset.local_files import LocalFiles
 from shardprep.errors import RecipeError, SourceError
 from shardprep.reader import Dataset
 from shardprep.verifier.dataset import verify_dataset
@@ -82,7 +83,9 @@ def test_a_missing_whole_number_is_told_from_minus_one(tmp_path: Path) -> None:
         assert one["word"] == ("" if i % 2 else "x")
     features = json.loads((made.path / "features.json").read_text())["featuresDict"]["features"]
     assert features["age/present"]["tensor"]["dtype"] == "int64"
-    assert not verify_dataset(made.path, decode=False, num_workers=1, watcher=Told()).problems
+    assert not verify_dataset(
+        LocalFiles.at(made.path), decode=False, num_workers=1, watcher=Told()
+    ).problems
 
 
 def test_a_column_may_not_be_called_as_the_feature_beside_another(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 import shardprep
 from shardprep.dataset import item_table
-from shardprep.dataset.diff.difference import MEANINGS, Change, Difference, compare
+from shardprep.dataset.diff import MEANINGS, Change, Difference, compare
 from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK
 from tests.support import annotated
 from tests.support.annotated import MARKED, Marked, rewritten
@@ -40,13 +41,13 @@ def made(folder: Path, images: dict[str, bytes], **keys: Any) -> Path:
 
 
 def all_changes(before: Path, after: Path) -> list[Change]:
-    found = compare(before, after)
+    found = compare(open_dataset(before), open_dataset(after))
     return [one for kind in MEANINGS for one in sorted(found.some(kind, 1000))]
 
 
 def test_the_same_recipe_gives_the_same_records(tmp_path: Path) -> None:
     one, two = (made(tmp_path / name, animals()) for name in "ab")
-    found = compare(one, two)
+    found = compare(open_dataset(one), open_dataset(two))
     assert found.is_equal
     assert (found.num_before, found.num_after, found.num_same) == (12, 12, 12)
     assert set(found.num_changes.values()) == {0}
@@ -64,7 +65,7 @@ def test_each_kind_of_change_is_named(tmp_path: Path) -> None:
     after["train/dog.4.jpg"] = after["train/dog.4.jpg"][:100]
     one = made(tmp_path / "a", before, labels="csv:labels.csv:id:label")
     two = made(tmp_path / "b", after, labels="csv:labels.csv:id:label", max_rejected=1.0)
-    found = compare(one, two)
+    found = compare(open_dataset(one), open_dataset(two))
     added, gone, cut, label, source = all_changes(one, two)
     assert added == ("train/new.jpg", "added", "", "train")
     assert gone == ("train/cat.0.jpg", "removed", "train", "")
@@ -89,7 +90,7 @@ def test_another_split_and_another_size_of_what_is_stored_are_named(tmp_path: Pa
         shards=None,
         dedup=True,
     )
-    found = compare(one, two)
+    found = compare(open_dataset(one), open_dataset(two))
     assert found.num_changes["split"] == 20
     assert found.num_changes["record"] > 30
     assert {(one.before, one.after) for one in found.some("split", 99)} == {("train", "test")}
@@ -102,11 +103,11 @@ def test_another_split_and_another_size_of_what_is_stored_are_named(tmp_path: Pa
 def test_targets_are_compared_by_the_names_of_their_classes(tmp_path: Path) -> None:
     one = made(tmp_path / "a", animals(), labels="prefix")
     two = made(tmp_path / "b", animals(), labels="prefix", classes="dog,cat")
-    found = compare(one, two)
+    found = compare(open_dataset(one), open_dataset(two))
     assert found.num_changes["target"] == 0
     assert not found.is_equal
     three = made(tmp_path / "c", animals(), labels="prefix", class_map="dog=wolf")
-    assert compare(one, three).num_changes["target"] == 6
+    assert compare(open_dataset(one), open_dataset(three)).num_changes["target"] == 6
 
 
 FEATURES = (BOX, BOX_LABEL, OBJECT_MASK, MASK)
@@ -187,7 +188,7 @@ def test_a_changed_object_or_mask_is_a_change_of_its_item(
     assert {(change.key, change.kind) for change in changes} == {(key, kind) for kind in kinds}
     shown = changes[0] if "objects" in kinds else changes[-1]
     assert (shown.before, shown.after) == (before, after)
-    found = compare(one, two)
+    found = compare(open_dataset(one), open_dataset(two))
     assert (found.num_same, found.is_equal) == (len(MARKED) - 1, False)
 
 
@@ -234,7 +235,7 @@ def test_another_value_of_a_further_feature_is_a_change(tmp_path: Path) -> None:
 def test_records_in_another_order_are_the_same_items(tmp_path: Path) -> None:
     one = made(tmp_path / "a", animals(8), labels="prefix")
     two = made(tmp_path / "b", animals(8), labels="prefix", seed=9)
-    found = compare(one, two)
+    found = compare(open_dataset(one), open_dataset(two))
     assert (found.num_same, found.is_equal) == (8, False)
     shown = run("diff", one, two, cwd=tmp_path)
     assert shown.returncode == 3

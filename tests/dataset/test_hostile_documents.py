@@ -16,12 +16,14 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from shardprep.dataset.describe import read_facts
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.item_table import COLUMNS
+from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest, parse_manifest
-from shardprep.dataset.stats.describe import read_facts
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import DatasetError, SchemaError, ShardprepError
 from shardprep.reader import Dataset
 from shardprep.storage.url import ObjectUrl
@@ -80,7 +82,7 @@ def refusal(work: Callable[[], object]) -> str:
 
 
 def verify(folder: Path) -> Any:
-    return verify_dataset(folder, decode=False, num_workers=1, watcher=Quiet())
+    return verify_dataset(LocalFiles.at(folder), decode=False, num_workers=1, watcher=Quiet())
 
 
 def load(folder: Path) -> Any:
@@ -108,7 +110,7 @@ def test_a_manifest_that_lies_is_refused_by_all_in_one_line(folder: Path, lie: s
 
 
 def read_facts_of(folder: Path) -> object:
-    return read_facts(folder, str(folder))
+    return read_facts(open_dataset(folder))
 
 
 @pytest.mark.thorough

@@ -63,9 +63,9 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
 
 USES = """
 import os, resource, sys
-from pathlib import Path
 import shardprep
 from shardprep import reader
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.viewer.pictures import RecordPictures
 
@@ -86,7 +86,7 @@ def used(folder, out):
     tried("verify", lambda: shardprep.verify(folder, decode=True).problems)
     for layout in ("parquet", "webdataset", "folder", "tfod"):
         tried("export", lambda: shardprep.export(folder, to=layout, out=f"{out}-{layout}"))
-    pictures = RecordPictures(Path(folder), read_contents(Path(folder)))
+    pictures = RecordPictures(read_contents(open_dataset(folder)))
     for number in range(len(data)):
         tried("tile", lambda: len(pictures.tile(number)))
         tried("view", lambda: pictures.record(number).problem)

@@ -21,6 +21,7 @@ import pytest
 
 import shardprep
 from shardprep import reader
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import ShardprepError
 from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.viewer.pictures import RecordPictures
@@ -179,8 +180,8 @@ def inspected(path: Path, out: Path) -> Any:
 
 def viewed(path: Path, out: Path) -> Any:
     del out
-    contents = read_contents(path)
-    pictures = RecordPictures(path, contents)
+    contents = read_contents(open_dataset(path))
+    pictures = RecordPictures(contents)
     try:
         found = zip(contents.keys_of(range(len(contents))), contents.label.tolist(), strict=True)
         return [

@@ -24,7 +24,6 @@ Exit codes: 0 done, 1 error, 2 wrong options, 3 `verify` found problems or `fetc
 
 
 def page_text() -> str:
-    """Return the page."""
     root: Any = typer.main.get_command(program())
     parts = [_HEAD, "## shardprep\n", *_tables(root)]
     for name, command in root.commands.items():

@@ -7,7 +7,8 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, get_args
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -20,9 +21,6 @@ from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.command import NARROW, run
 from tests.support.layouts import LAYOUTS
 from tests.support.paths import README, ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMAT = (ROOT / "docs" / "format.md").read_text()
 OF_OTHERS = {
@@ -81,7 +79,7 @@ def test_every_build_command_of_the_readme_is_understood(tmp_path: Path) -> None
 
 
 def test_readme_counts_the_kaggle_sets_that_are_tried() -> None:
-    tried = (ROOT / "docs" / "kaggle.md").read_text().split("## Data sets that are tried")[1]
+    tried = (ROOT / "docs" / "kaggle.md").read_text().split("## Datasets that are tested")[1]
     rows = set(re.findall(r"^\| (\d+) \|", tried.split("\n## ")[0], re.MULTILINE))
     working = {layout.row for layout in LAYOUTS}
     assert {str(row) for row in working} <= rows

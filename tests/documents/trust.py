@@ -1,4 +1,4 @@
-"""Figures and claims of docs/trust.md: they are counted, or asserted by tests.
+"""docs/trust.md: `tests/data/trust.md` with figures that are counted, or asserted by tests.
 
 `python -m tests.documents.trust` writes the page, `test_trust` compares it. No fault is made again:
 their figures are the constants that their own tests hold.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardprep.image.process import ProcessedImage
@@ -20,16 +19,19 @@ from tests.soak.record import RECORD, load, load_documents, page_part
 from tests.source.ordeal import (
     COUNTED,
     ERROR,
+    KINDS,
     MIN_ARCHIVES_OF_OTHERS,
     WHOLE,
     Ordeal,
     archive_rows,
     made,
 )
+from tests.support.paths import DATA, ROOT
 from tests.writer.faulty import (
     CHANGES,
     CHUNK_SIZES,
     ENDS_OF_WORKERS,
+    GATE_STEP,
     LEAST,
     MIN_WORKER_KILLS,
     PARENT_KILLS,
@@ -37,24 +39,7 @@ from tests.writer.faulty import (
 )
 from tests.writer.meetings import meetings, num_orders
 
-PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
-KINDS_OF_ARCHIVE = {
-    "path": "member names that lead out of the folder",
-    "name": "odd, long, clashing names",
-    "link": "links and devices as members",
-    "member": "members that cannot be read",
-    "archive": "an archive that cannot be read",
-    "size": "sizes that are not true",
-    "cut": "cut anywhere",
-    "damage": "damaged bytes",
-    "hidden": "members that the directory does not show",
-    "overlap": "members that share their bytes",
-    "bomb": "bombs",
-    "depth": "nested too deep",
-    "time": "slow to read by construction",
-    "junk": "junk before or behind",
-    "nothing": "empty, or no archive",
-}
+PAGE, TEMPLATE = ROOT / "docs" / "trust.md", DATA / "trust.md"
 
 
 class ImageRow(NamedTuple):
@@ -69,7 +54,6 @@ class ImageRow(NamedTuple):
 
 
 def image_rows() -> list[ImageRow]:
-    """Process every image of the policy."""
     rows = []
     for title, lines in POLICY.items():
         results = [outcome(case) for line, case in CASES.values() if line in lines]
@@ -84,55 +68,7 @@ def image_rows() -> list[ImageRow]:
     return rows
 
 
-def fault_rows() -> list[tuple[str, str, str]]:
-    """Return each fault: how it is made, how often, what holds after it."""
-    ends = Counter(kind for _, kind, _ in ENDS_OF_WORKERS)
-    least = {plan: f"at least {number}" for plan, number in LEAST.items()}
-    same = "the next run ends with the same bytes"
-    return [
-        ("SIGKILL before a change to the disk, at each in turn", least["every change"], same),
-        ("killed by a timer, at random moments", least["random moments"], same),
-        ("disk full (*), at each page written", least["full disk"], f"one-line error; {same}"),
-        ("read-only disk (*)", str(LEAST["read-only"]), f"one-line error, nothing written; {same}"),
-        (
-            "SIGKILL of a build in parts before a change to the disk, at each in turn",
-            least["every change of parts"], same,
-        ),
-        (
-            "parts, built at the same time, killed by a timer at random moments",
-            least["parts at random moments"], same,
-        ),
-        (
-            "each part built by two processes at the same time", str(LEAST["parts together"]),
-            "the same bytes",
-        ),
-        ("SIGKILL of a build that has workers", str(PARENT_KILLS), f"no worker is left; {same}"),
-        ("SIGKILL of workers in one build", f"at least {MIN_WORKER_KILLS}", "the same bytes"),
-        ("Ctrl-C", "1", f"exit code 130, no worker is left; {same}"),
-        (
-            "a stand-in for a decoder that kills its process",
-            str(ends["crashed"] * len(CHUNK_SIZES)),
-            "that image is rejected as `crashed`, no other",
-        ),
-        (
-            "a stand-in for a decoder that hangs", str(ends["timeout"] * len(CHUNK_SIZES)),
-            "that image is rejected as `timeout`, no other",
-        ),
-        (
-            "a decoder that is given too little memory", str(len(STARVED_MEGABYTES)),
-            "that image is rejected as `crashed`, with the reason",
-        ),
-        (
-            f"a source ({', '.join(SOURCES)}) that {', '.join(CHANGES)} while it is read",
-            str(len(SOURCES) * len(CHANGES)),
-            "an error, nothing is kept; with the source back, the same bytes",
-        ),
-        ("a build into a folder where another is at work", "1", "an error"),
-    ]  # fmt: skip
-
-
 def document_part() -> str:
-    """Return what came of mutated annotation documents."""
     found = load_documents()
     text = (
         f"{found.tried:,} sources whose annotation documents, tables and lists of names were "
@@ -145,7 +81,6 @@ def document_part() -> str:
 
 
 def table(head: tuple[str, ...], rows: list[Any]) -> str:
-    """Return a Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
@@ -167,72 +102,40 @@ def page_text(ordeal: Ordeal) -> str:
     archive_table = table(
         ("archives", "tried", WHOLE, COUNTED, ERROR),
         [
-            (KINDS_OF_ARCHIVE[kind], tried, *(ends.get(end, 0) for end in (WHOLE, COUNTED, ERROR)))
+            (KINDS[kind], tried, *(ends.get(end, 0) for end in (WHOLE, COUNTED, ERROR)))
             for kind, tried, ends in archives
         ],
     )
-    fault_table = table(("fault", "times", "what holds"), list(fault_rows()))
     problems = table(
         ("problem", "meaning"), [(f"`{kind}`", text) for kind, text in MEANINGS.items()]
     )
-    return f"""# What was tried
-
-Can shardprep be trusted with a dataset too large to look at? This page is written by the tests
-(`python -m tests.documents.trust`), and they fail where it says more than they do. In all that
-follows no image was lost, and none was left out in silence.
-
-## Inputs
-
-{sum(row.tried for row in images)} odd and broken images made by the tests. Each is written or
-rejected with a reason; [images.md](images.md) has them line by line.
-
-{image_table}
-
-{sum(tried for _, tried, _ in archives)} hostile archives made by the tests. None wrote outside its
-dataset, ran without end, or took more than 500 MB.
-
-{archive_table}
-
-{document_part()}
-
-{NUM_GATE} datasets whose documents, tables, records or indexes were changed at random and signed
-anew, so that every hash is right. {len(READERS)} commands, layouts and readers open each, and end
-with a result or one line, in bounded memory. `make soak` tries {NUM_SOAK} of them.
-
-A collection of other projects' test files is tried too, where it is at hand; the project does not
-carry it. More than 2,500 images: the build ends, written + rejected + skipped = inputs, and no
-image hangs; more than {MIN_WRITTEN_OF_OTHERS:,} can be written. More than {MIN_ARCHIVES_OF_OTHERS}
-hostile archives: each is built or is a one-line error.
-
-## Faults
-
-Made by the system, or by a process that really dies. "The same bytes" are those of an undisturbed
-build, every file compared; in between, what has its final name is complete.
-
-{fault_table}
-
-Two runs at once over one place in object storage, {len(meetings())} pairs of them: builds, parts,
-`--overwrite` and `finalize`, over nothing, over a dataset, over what a dead run has left. Their
-requests are put in {num_orders()} orders, in some of which one run is killed or interrupted: a
-finished dataset is there at each moment, if one was, and both end with it or with one clear error.
-`make soak` plays each order in which one of them pauses once until the other is over.
-
-(*) Tried where the system lets the tests mount a disk of their own, and skipped elsewhere.
-
-{page_part(load(RECORD), table)}
-## What `verify` finds
-
-`shardprep verify` names damage by file and, where they exist, record, offset and source key:
-
-{problems}
-
-## What is not covered
-
-Power cuts: a SIGKILL stands for them, which does not lose what the system has not yet written.
-Disks and file systems that lie about `fsync`; network file systems; faulty memory; Windows and
-macOS. Wrong labels in the source: shardprep stores what the source says. An image at which the
-machine stands still twice for longer than `--timeout` is rejected as `timeout`, and counted.
-"""
+    ends = Counter(kind for _, kind, _ in ENDS_OF_WORKERS)
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        num_images=sum(row.tried for row in images),
+        image_table=image_table,
+        num_archives=sum(tried for _, tried, _ in archives),
+        archive_table=archive_table,
+        document_part=document_part(),
+        num_gate=NUM_GATE,
+        num_soak=NUM_SOAK,
+        num_readers=len(READERS),
+        min_written_of_others=MIN_WRITTEN_OF_OTHERS,
+        min_archives_of_others=MIN_ARCHIVES_OF_OTHERS,
+        least={plan: max(1, number // GATE_STEP) for plan, number in LEAST.items()},
+        gate_step=GATE_STEP,
+        parent_kills=PARENT_KILLS,
+        min_worker_kills=MIN_WORKER_KILLS,
+        crashes=ends["crashed"] * len(CHUNK_SIZES),
+        hangs=ends["timeout"] * len(CHUNK_SIZES),
+        starved=len(STARVED_MEGABYTES),
+        sources=", ".join(SOURCES),
+        changes=", ".join(CHANGES),
+        source_changes=len(SOURCES) * len(CHANGES),
+        num_meetings=len(meetings()),
+        num_orders=num_orders(),
+        soak=page_part(load(RECORD), table),
+        problems=problems,
+    )
 
 
 def main() -> None:

@@ -10,8 +10,11 @@ import resource
 import shutil
 import tarfile
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,8 +24,8 @@ from shardprep import reader
 from shardprep.dataset import item_table
 from shardprep.dataset.example import decode
 from shardprep.dataset.index import read_index
-from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL
 from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import BuildError, DatasetError, RecordError
@@ -40,15 +43,9 @@ from tests.support.builders import (
 )
 from tests.support.command import error_of, run
 from tests.support.examples import flipped
-from tests.support.processes import Program, loaded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    import pyarrow as pa
-
-    from tests.support.object_store import Bucket
+from tests.support.object_store import Bucket
+from tests.support.processes import loaded, run_program
+from tests.writer.faulty import GATE_STEP, QUICK_STEP
 
 
 @pytest.fixture(name="marked", scope="module")
@@ -120,14 +117,14 @@ class StopInSecond(Told):
 def test_an_export_that_was_interrupted_goes_on_behind_its_last_whole_shard(
     tmp_path: Path, pets: Path, layout: str
 ) -> None:
-    whole = export_dataset(pets, layout, tmp_path / "whole", watcher=Told())
+    whole = export_dataset(open_dataset(pets), layout, tmp_path / "whole", watcher=Told())
     assert whole.num_new_shards == len(load_manifest(pets).shards)
     out = tmp_path / "out"
     with pytest.raises(StoppedError):
-        export_dataset(pets, layout, out, watcher=StopInSecond(pets))
+        export_dataset(open_dataset(pets), layout, out, watcher=StopInSecond(pets))
     assert not out.exists()
     again = Told()
-    done = export_dataset(pets, layout, out, watcher=again)
+    done = export_dataset(open_dataset(pets), layout, out, watcher=again)
     assert done.num_new_shards == whole.num_new_shards - 1
     assert again.done[-1] == again.total
     assert again.total is not None
@@ -142,24 +139,23 @@ def test_killed_before_any_change_of_the_disk_it_is_complete_or_absent(
     tmp_path: Path, marked: Path, request: pytest.FixtureRequest
 ) -> None:
     """And ends with the same bytes, run again; so does one that takes the place of another."""
-    step = 12 if request.config.getoption("--quick") else 1
+    step = QUICK_STEP if request.config.getoption("--quick") else GATE_STEP
     code = """
-        import sys
+        import json, sys
+        from pathlib import Path
         from tests.exporter.faulty import kill_exports
-        kill_exports(*sys.argv[1:])
+        print(json.dumps(kill_exports(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))))
     """
-    done = Program(code, marked, tmp_path, step, framework="none").wait(300)
-    assert done.returncode == 0, done.stderr
-    tried = json.loads(done.stdout)
+    tried = json.loads(run_program(code, marked, tmp_path, step, framework="none"))
     assert tried.keys() == LAYOUTS.keys()
     assert min(tried.values()) >= 40 / step
 
 
 def test_a_second_run_does_nothing(tmp_path: Path, pets: Path) -> None:
     out = tmp_path / "out"
-    export_dataset(pets, "folder", out, watcher=Told())
+    export_dataset(open_dataset(pets), "folder", out, watcher=Told())
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    done = export_dataset(pets, "folder", out, watcher=Told())
+    done = export_dataset(open_dataset(pets), "folder", out, watcher=Told())
     assert done.was_there
     assert done.splits == {name: s.num_records for name, s in load_manifest(pets).splits.items()}
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
@@ -169,15 +165,15 @@ def test_another_export_is_replaced_only_where_that_is_asked_for(
     tmp_path: Path, pets: Path
 ) -> None:
     out = tmp_path / "out"
-    export_dataset(pets, "folder", out, watcher=Told())
+    export_dataset(open_dataset(pets), "folder", out, watcher=Told())
     before = tree(out)
     with pytest.raises(BuildError, match=r"another export; .* or add --overwrite"):
-        export_dataset(pets, "tfod", out, watcher=Told())
+        export_dataset(open_dataset(pets), "tfod", out, watcher=Told())
     with pytest.raises(StoppedError):
-        export_dataset(pets, "tfod", out, watcher=StopInSecond(pets), overwrite=True)
+        export_dataset(open_dataset(pets), "tfod", out, watcher=StopInSecond(pets), overwrite=True)
     assert tree(out) == before, "it stays until the new one is complete"
-    export_dataset(pets, "tfod", out, watcher=Told(), overwrite=True)
-    export_dataset(pets, "tfod", tmp_path / "fresh", watcher=Told())
+    export_dataset(open_dataset(pets), "tfod", out, watcher=Told(), overwrite=True)
+    export_dataset(open_dataset(pets), "tfod", tmp_path / "fresh", watcher=Told())
     assert tree(out) == tree(tmp_path / "fresh")
 
 
@@ -185,11 +181,13 @@ def test_what_is_no_export_is_never_replaced(tmp_path: Path, pets: Path) -> None
     for place in (pets, pets.parent, write(tmp_path / "file", b"x")):
         before = tree(tmp_path)
         with pytest.raises(BuildError, match="is no export"):
-            export_dataset(pets, "folder", place, watcher=Told(), overwrite=True)
+            export_dataset(open_dataset(pets), "folder", place, watcher=Told(), overwrite=True)
         assert tree(tmp_path) == before
     write(tmp_path / "out.incomplete" / "mine.txt", b"x")
     with pytest.raises(BuildError, match=r"out\.incomplete: .* is no export"):
-        export_dataset(pets, "folder", tmp_path / "out", watcher=Told(), overwrite=True)
+        export_dataset(
+            open_dataset(pets), "folder", tmp_path / "out", watcher=Told(), overwrite=True
+        )
     assert (tmp_path / "out.incomplete" / "mine.txt").exists()
 
 
@@ -204,7 +202,7 @@ def test_damaged_records_end_it_and_are_named(tmp_path: Path, pets: Path, layout
         data = flipped(data, 8 * (frames[number, 0].item() + 100))
     path.write_bytes(data)
     with pytest.raises(RecordError) as found:
-        export_dataset(pets, layout, tmp_path / "out", watcher=Told())
+        export_dataset(open_dataset(pets), layout, tmp_path / "out", watcher=Told())
     said = str(found.value)
     assert said.startswith(f"{path}: records 2 (train/")
     assert "), 5 (train/" in said
@@ -216,10 +214,10 @@ def test_a_shard_that_is_cut_or_gone_is_named(tmp_path: Path, pets: Path) -> Non
     path = next(pets.glob("*.tfrecord*"))
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(DatasetError, match=f"^{path}: has .* the manifest says"):
-        export_dataset(pets, "webdataset", tmp_path / "out", watcher=Told())
+        export_dataset(open_dataset(pets), "webdataset", tmp_path / "out", watcher=Told())
     path.unlink()
     with pytest.raises(DatasetError, match=f"^{path}: is missing"):
-        export_dataset(pets, "webdataset", tmp_path / "out", watcher=Told())
+        export_dataset(open_dataset(pets), "webdataset", tmp_path / "out", watcher=Told())
 
 
 def test_space_is_looked_for_before_anything_is_written(
@@ -227,7 +225,7 @@ def test_space_is_looked_for_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(BuildError, match=r"kB are needed .*; free some space"):
-        export_dataset(pets, "folder", tmp_path / "out", watcher=Told())
+        export_dataset(open_dataset(pets), "folder", tmp_path / "out", watcher=Told())
     assert not [name for name in tree(tmp_path / "out.incomplete") if name.endswith(".jpg")]
 
 
@@ -240,12 +238,12 @@ def test_a_disk_that_takes_no_more_is_one_line_and_the_export_goes_on(
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
     try:
         with pytest.raises(BuildError, match=r"cannot be written \(File too large\); what is here"):
-            export_dataset(pets, layout, out, watcher=Told())
+            export_dataset(open_dataset(pets), layout, out, watcher=Told())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not out.exists()
-    export_dataset(pets, layout, out, watcher=Told())
-    export_dataset(pets, layout, tmp_path / "whole", watcher=Told())
+    export_dataset(open_dataset(pets), layout, out, watcher=Told())
+    export_dataset(open_dataset(pets), layout, tmp_path / "whole", watcher=Told())
     assert tree(out) == tree(tmp_path / "whole")
 
 
@@ -255,8 +253,8 @@ def test_a_dataset_in_object_storage_gives_the_same_export(
 ) -> None:
     for name, data in tree(pets).items():
         bucket.put(f"sets/pets/1.0.0/{name}", data)
-    export_dataset(pets, layout, tmp_path / "here", watcher=Told())
-    export_dataset(locate(f"{bucket.url}/sets"), layout, tmp_path / "there", watcher=Told())
+    export_dataset(open_dataset(pets), layout, tmp_path / "here", watcher=Told())
+    export_dataset(open_dataset(f"{bucket.url}/sets"), layout, tmp_path / "there", watcher=Told())
     assert tree(tmp_path / "there") == tree(tmp_path / "here")
 
 
@@ -283,7 +281,9 @@ def test_a_shard_that_cannot_be_synced_ends_the_export_which_then_goes_on(
     tmp_path: Path, pets: Path, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shards are synced beside the writing of the next, the last one beside nothing."""
-    whole = tree(export_dataset(pets, layout, tmp_path / "whole", watcher=Told()).path)
+    whole = tree(
+        export_dataset(open_dataset(pets), layout, tmp_path / "whole", watcher=Told()).path
+    )
     synced: list[object] = []
     real = {name: getattr(os, name) for name in ("fsync", "sync")}
 
@@ -303,24 +303,19 @@ def test_a_shard_that_cannot_be_synced_ends_the_export_which_then_goes_on(
         synced.clear()
         out = tmp_path / f"out{fails_behind}"
         with pytest.raises(BuildError, match=r"cannot be written \(Input/output error\)"):
-            export_dataset(pets, layout, out, watcher=Told())
+            export_dataset(open_dataset(pets), layout, out, watcher=Told())
         assert not out.exists()
         fails_behind = 1 << 20  # noqa: PLW2901 - the disk is well again
-        assert tree(export_dataset(pets, layout, out, watcher=Told()).path) == whole
+        assert tree(export_dataset(open_dataset(pets), layout, out, watcher=Told()).path) == whole
 
 
 def test_the_items_of_a_selection_are_read_once(
     tmp_path: Path, marked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[Path] = []
-
-    def counted(path: Path, columns: Sequence[str]) -> pa.Table:
-        read.append(path)
-        return item_table.read_items(path, columns)
-
-    monkeypatch.setattr("shardprep.exporter.export.read_items", counted)
+    reads = mock.Mock(side_effect=item_table.read_items)
+    monkeypatch.setattr(item_table, "read_items", reads)
     shardprep.export(marked, to="webdataset", out=tmp_path / "some", split="train[:50%]")
-    assert len(read) == 1
+    assert reads.call_count == 1
 
 
 @pytest.mark.thorough

@@ -7,8 +7,9 @@ import io
 import json
 import os
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,16 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardprep.dataset.locate import locate
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import ANNOTATIONS
 from shardprep.errors import RecipeError
 from shardprep.exporter import webdataset
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.annotated import CLASSES, MARKED, MASK_CLASSES, annotated
 from tests.support.builders import Told, build, jpeg, png, write_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PETS = {
     "in/cat/a.b.jpg": jpeg(seed=1),
@@ -50,7 +48,7 @@ ANY = [layout for layout in LAYOUTS if layout not in OF_BOXES]
 def exported(dataset: Path, out: Path, *layouts: str) -> dict[str, Path]:
     """Return the folder of each layout, of those for any set or of some."""
     return {
-        layout: export_dataset(dataset, layout, out / layout, watcher=Told()).path
+        layout: export_dataset(open_dataset(dataset), layout, out / layout, watcher=Told()).path
         for layout in layouts or ANY
     }
 
@@ -333,7 +331,7 @@ def test_a_layout_of_boxes_is_refused_for_a_set_without(layout: str, tmp_path: P
     source = write_folder(tmp_path / "source", PETS)
     made = build(source, tmp_path / "sets", name="pets", labels="none", size=8)
     with pytest.raises(RecipeError, match=rf"^--to: '{layout}' is a layout of boxes") as error:
-        export_dataset(made.path, layout, tmp_path / "out", watcher=Told())
+        export_dataset(open_dataset(made.path), layout, tmp_path / "out", watcher=Told())
     assert "use folder" in str(error.value)
     assert not (tmp_path / "out").exists()
 
@@ -344,7 +342,7 @@ def test_a_layout_of_boxes_is_refused_for_a_set_without(layout: str, tmp_path: P
 def as_ultralytics(folder: Path, key: str) -> list[tuple[Path, list[list[float]]]]:
     """Return the images of a split and their lines, found as `ultralytics.data` finds them.
 
-    Folders are relative to the YAML; the text of an image has `labels` in place of the last
+    FolderNames are relative to the YAML; the text of an image has `labels` in place of the last
     `images` of its path.
     """
     data = yaml.safe_load((folder / "data.yaml").read_text())
@@ -406,7 +404,7 @@ def test_the_yaml_of_yolo_has_any_class_name_and_validation(tmp_path: Path) -> N
         labels="none",
         size="none",
     )
-    done = export_dataset(made.path, "yolo", tmp_path / "out", watcher=Told())
+    done = export_dataset(open_dataset(made.path), "yolo", tmp_path / "out", watcher=Told())
     data = yaml.safe_load((done.path / "data.yaml").read_text())
     assert sorted(data["names"].values()) == sorted(names)
     assert (data["train"], data["val"]) == ("images/train", "images/validation")
@@ -467,7 +465,7 @@ def test_class_names_of_any_kind_come_through_a_label_map(tmp_path: Path) -> Non
     images = {f"{i}.jpg": jpeg(seed=i) for i in range(len(names))}
     source = write_folder(tmp_path / "in", {**images, "t.csv": table.getvalue().encode()})
     made = build(source, tmp_path / "out", name="odd", labels="csv:t.csv:id:t", size="8x8")
-    done = export_dataset(made.path, "tfod", tmp_path / "tfod", watcher=Told())
+    done = export_dataset(open_dataset(made.path), "tfod", tmp_path / "tfod", watcher=Told())
     assert sorted(label_map(done.path / "label_map.pbtxt").values()) == sorted(names)
 
 
@@ -496,7 +494,7 @@ def label_map(path: Path) -> dict[int, str]:
 def test_raw_pixels_become_png(tmp_path: Path, layout: str) -> None:
     source = write_folder(tmp_path / "in", {"a/1.png": png(30, 40, seed=7)})
     made = build(source, tmp_path / "out", format="raw", size="40x30", name="raw", labels="folder")
-    done = export_dataset(locate(made.path), layout, tmp_path / "to", watcher=Told())
+    done = export_dataset(open_dataset(made.path), layout, tmp_path / "to", watcher=Told())
     wanted = pixels_of(png(30, 40, seed=7))
     stored = b"".join(p.read_bytes() for p in sorted(done.path.rglob("*")) if p.is_file())
     start = stored.index(b"\x89PNG")

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.image.near import NEAR_BITS, joined, near_groups, near_pairs
-from shardprep.image.phash import PHASH
+from shardprep.image.phash import NEAR_BITS, PHASH, joined, near_groups
 
-if TYPE_CHECKING:
-    Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 _bits = st.sets(st.integers(0, 63), max_size=7)
 
 
 def compared(hashes: Hashes) -> list[tuple[int, int]]:
-    """Return the near pairs, every two compared."""
     texts = [int(one) for one in hashes]
     return [
         (i, j)
@@ -29,7 +26,6 @@ def compared(hashes: Hashes) -> list[tuple[int, int]]:
 
 
 def images(hashes: Any, cells: Any = 100, contrast: float = 50) -> np.ndarray[Any, Any]:
-    """Return images of some hashes and coarse colours."""
     found = np.zeros(len(hashes), PHASH)
     found["hash"], found["cells"], found["contrast"], found["decoded"] = hashes, cells, contrast, 1
     return found
@@ -53,12 +49,10 @@ def walked(number: int, pairs: list[tuple[int, int]]) -> list[int]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), _bits), max_size=40))
-def test_pairs_are_those_that_brute_force_finds(made: list[tuple[int, set[int]]]) -> None:
+def test_groups_are_those_that_brute_force_finds(made: list[tuple[int, set[int]]]) -> None:
     """Hashes a few bits from one of four, so that many lie at 3, 4, 5 and 6 bits."""
     centres = np.random.default_rng(7).integers(0, 2**64, 4, np.uint64).tolist()
     hashes = np.array([centres[i] ^ sum(1 << bit for bit in bits) for i, bits in made], np.uint64)
-    unique = np.unique(hashes)
-    assert near_pairs(unique).tolist() == [list(pair) for pair in compared(unique)]
     assert near_groups(images(hashes)).tolist() == walked(len(hashes), compared(hashes))
 
 
@@ -68,9 +62,9 @@ def test_every_place_of_the_differing_bits_is_found() -> None:
     first = rng.integers(0, 2**64, 1, np.uint64)[0]
     for bits in ([0, 13, 26, 39], [51, 52, 63, 0], [12, 13, 25, 26], [60, 61, 62, 63]):
         other = first ^ np.uint64(sum(1 << bit for bit in bits))
-        assert near_pairs(np.array([first, other])).tolist() == [[0, 1]]
+        assert near_groups(images([first, other])).tolist() == [0, 0]
         too_far = other ^ np.uint64(1 << 30)
-        assert near_pairs(np.array([first, too_far])).tolist() == []
+        assert near_groups(images([first, too_far])).tolist() == [0, 1]
 
 
 def test_a_hundred_thousand_copies_of_one_hash_are_one_group() -> None:

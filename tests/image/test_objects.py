@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 from unittest import mock
 from xml.etree import ElementTree as ET
 
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image
 
 from shardprep.image import boxes as boxes_module
@@ -31,18 +33,12 @@ from shardprep.image.annotation_types import (
 )
 from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.boxes import Reason
-from shardprep.image.mask_decode import encode_mask
+from shardprep.image.masks import encode_mask
 from shardprep.image.placement import Placement
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import Fit, ImageSpec
 from tests.support.builders import SHARED_DATA
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from tests.support.odd_images import Array
+from tests.support.odd_images import Array
 
 NAN = float("nan")
 WHOLE = Placement.whole((100, 200))
@@ -722,8 +718,8 @@ def test_a_segment_without_a_pixel_is_dropped_and_a_mask_of_another_image_reject
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        ([b"no image"], "the mask is no image that can be read"),
-        ([coloured(np.full((100, 200), 5), "JPEG")], "the mask is a JPEG, which keeps no exact"),
+        ([b"no image"], "the mask is not a readable image"),
+        ([coloured(np.full((100, 200), 5), "JPEG")], "the mask is a JPEG, which does not keep"),
         ([coloured(np.full((30, 200), 5))], "the mask is of 200x30 pixels, and its image has"),
         ([], "has 0 files"),
         ([coloured(np.full((100, 200), 5))] * 2, "has 2 files"),

@@ -25,11 +25,12 @@ from shardprep.api.json_types import FetchJson
 from shardprep.cli import app
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.folder import index_name
+from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import BuildError, DatasetError, RecipeError, ShardprepError, StorageError
 from shardprep.reader import Dataset, ReadConfig, iterate, load
-from shardprep.reader.order.order import BLOCK_LENGTH
+from shardprep.reader.order.epoch import BLOCK_LENGTH
 from shardprep.storage.cache import cache_root
 from shardprep.storage.shard_cache import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl
@@ -522,7 +523,8 @@ def test_inspect_shows_what_it_shows_of_the_folder(local: Path, url: str) -> Non
 
 
 def check(found: Any) -> Any:
-    return verify_dataset(found, decode=True, num_workers=2, watcher=Told())
+    files = LocalFiles.at(found) if isinstance(found, Path) else found
+    return verify_dataset(files, decode=True, num_workers=2, watcher=Told())
 
 
 def test_verify_finds_what_it_finds_in_the_folder(

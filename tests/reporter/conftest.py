@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.report import Options, make_report
 from tests.support.browser import need_browser
 from tests.support.builders import Quiet
@@ -46,7 +47,9 @@ def _planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(name="report", scope="session")
 def _report(planted: Path, passes: Path) -> Report:
     with mock.patch.dict(os.environ, SHARDPREP_CACHE=str(passes)):
-        return make_report(planted / "tfrecords" / "planted" / "1.0.0", Options(), Silent())
+        return make_report(
+            open_dataset(planted / "tfrecords" / "planted" / "1.0.0"), Options(), Silent()
+        )
 
 
 @pytest.fixture(name="browser", scope="session")

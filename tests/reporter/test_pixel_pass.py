@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from shardprep.dataset.remote import described
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.pixels import pixel_scan
 from shardprep.reporter.pixels.pixel_scan import Measured, measure, plan_pass
 from shardprep.reporter.pixels.stored_images import open_images
@@ -37,10 +37,11 @@ def made(folder: Path, **keys: Any) -> Path:
 
 def passed(path: Path, most: int = 10**6, seed: int = 0, told: Quiet | None = None) -> Measured:
     """Return the result of a pass over a dataset."""
-    manifest, schema = described(path)
+    dataset = open_dataset(path)
+    manifest = dataset.manifest
     labels = np.arange(manifest.totals.num_written) % 3
     plan = plan_pass(manifest.sha256, labels, most, seed)
-    return measure(plan, lambda: open_images(path, manifest, schema), told or Quiet())
+    return measure(plan, lambda: open_images(dataset), told or Quiet())
 
 
 @pytest.mark.parametrize("form", ["jpeg", "png", "raw", "keep"])
@@ -50,8 +51,7 @@ def test_each_stored_form_is_measured(tmp_path: Path, form: str) -> None:
     found = passed(path, told=told)
     assert found.measures["decoded"].all()
     assert (told.total, told.done[-1]) == (NUMBER, NUMBER)
-    manifest, schema = described(path)
-    images = open_images(path, manifest, schema)
+    images = open_images(open_dataset(path))
     whole = [images.pixels(data) for data in images.data(range(NUMBER)) if isinstance(data, bytes)]
     stack = np.stack(whole).astype(float)
     mean, std = found.channels.mean_std()
@@ -78,7 +78,7 @@ def test_a_second_pass_opens_no_shard_and_gives_the_same(tmp_path: Path, cache: 
     found = passed(path)
     assert tree(path) == before
     assert [one.suffix for one in cache.iterdir()] == [".npz"]
-    manifest, _ = described(path)
+    manifest = open_dataset(path).manifest
 
     def none() -> Any:
         raise AssertionError("a shard is opened")

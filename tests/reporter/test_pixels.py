@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from shardprep.image.near import NEAR_BITS
-from shardprep.image.phash import TILE, tile
+from shardprep.image.phash import NEAR_BITS, TILE, tile
 from shardprep.reporter.pixels import pixel_measures as measure
 from tests.support.planted import photo
 

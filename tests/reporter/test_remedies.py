@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.findings.finding import Finding, of_the_set
 from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent
@@ -28,7 +29,7 @@ IS_HERE = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real archives
 
 def made(path: Path) -> Report:
     """Return the report of a dataset."""
-    return make_report(path, Options(thumbs=0), Silent())
+    return make_report(open_dataset(path), Options(thumbs=0), Silent())
 
 
 def found_in(path: Path) -> dict[str, Finding]:

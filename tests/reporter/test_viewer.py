@@ -20,12 +20,10 @@ from PIL import Image
 
 import shardprep
 from shardprep import reader
-from shardprep.dataset.item_file import ItemFile
-from shardprep.dataset.item_table import read_items
-from shardprep.dataset.locate import locate
+from shardprep.dataset.item_table import ItemFile, ItemView, read_items
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.reporter.record_columns import read_contents
-from shardprep.reporter.rows import Rows
 from shardprep.reporter.viewer.routes import Site
 from shardprep.reporter.viewer.server import Request
 from shardprep.writer.save_rejected import read_copy
@@ -206,14 +204,14 @@ def test_a_value_is_that_of_its_column_however_little_was_read(path: Path, tmp_p
     is_of = np.random.default_rng(0).random(len(table)) < 0.8
     whole = table.filter(pa.array(is_of))
     file = ItemFile(tmp_path / "items.parquet")
-    rows = Rows(file, is_of)
+    rows = ItemView(file, is_of)
     for name in ("key", "label", "status"):
         for number in np.random.default_rng(1).permutation(len(whole)).tolist():
             assert rows.value(name, number) == whole[name][number].as_py()
             row = file.row(int(rows.numbers[number]))
             assert row == whole.slice(number, 1).to_pylist()[0]
     with mock.patch.object(ItemFile, "column", side_effect=AssertionError("was read whole")):
-        near = Rows(file, is_of)
+        near = ItemView(file, is_of)
         assert [near.value("key", i) for i in range(12)] == whole["key"][:12].to_pylist()
     file.close()
 
@@ -309,7 +307,7 @@ def test_a_dataset_in_object_storage_is_read_by_ranges(
     """Records that lie beside each other together; no shard is copied."""
     for name, data in tree(path).items():
         bucket.put(f"sets/planted/1.0.0/{name}", data)
-    with served(locate(f"{bucket.url}/sets")) as one, served(path) as here:
+    with served(f"{bucket.url}/sets") as one, served(path) as here:
         proxy.reset()
         numbers = items_of(one.client.page("/"))
         tiles = [one.client.get(f"/tile/{number}").body for number in numbers]
@@ -327,7 +325,7 @@ def test_a_dataset_in_object_storage_is_read_by_ranges(
 )
 def test_no_name_of_others_breaks_a_page(path: Path, names: list[str], part: str) -> None:
     """Neither a key nor a class, a reason or what is searched for."""
-    contents = read_contents(path)
+    contents = read_contents(open_dataset(path))
     sound = [one.encode(errors="replace").decode() for one in names]
     labels = tuple(f"{one} {i}" for i, one in enumerate(sound[:2]))
     splits = {
@@ -336,13 +334,15 @@ def test_no_name_of_others_breaks_a_page(path: Path, names: list[str], part: str
     }
     contents = replace(
         contents,
-        schema=contents.schema.model_copy(update={"labels": labels}),
+        dataset=replace(
+            contents.dataset, schema=contents.schema.model_copy(update={"labels": labels})
+        ),
         manifest=contents.manifest.model_copy(update={"splits": splits}),
     )
     contents.written._columns["key"] = pa.chunked_array([pa.array(sound[:60])])
     for name in ("key", "reason"):
         contents.others._columns[name] = pa.chunked_array([pa.array(sound[60:])])
-    site = Site(path, contents)
+    site = Site(contents)
     for target, query in (
         ("/", {}), ("/findings", {}), ("/", {"key": part}), ("/item/0", {"label": part}),
         ("/item/60", {"split": part}),
@@ -376,7 +376,7 @@ def test_a_table_of_a_stranger_gives_pages_all_the_same(
     place = table.schema.get_field_index(column)
     table = table.set_column(place, table.schema.field(place), pa.array(made, kind))
     pq.write_table(table, copy / "items.parquet")
-    site = Site(copy, read_contents(copy))
+    site = Site(read_contents(open_dataset(copy)))
     for target, query in (
         ("/", {}), ("/", {"status": "rejected"}), ("/", {"label": "0"}), ("/item/0", {}),
         ("/item/60", {}), ("/findings", {}),

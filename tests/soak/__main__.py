@@ -60,7 +60,6 @@ def _say(line: str) -> None:
 
 
 def soak(asked: argparse.Namespace, folder: Path) -> Record:
-    """Run the soak in an empty folder."""
     begun = time.monotonic()
     size = Size(asked.images, asked.photos)
     source, disk = folder / "soak.zip", folder / "disk"

@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import resource
 import signal
+import subprocess
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from tests.soak.clock import Clock
 from tests.support.processes import members, servers, workers
-
-if TYPE_CHECKING:
-    import random
-    import subprocess
-    from collections.abc import Callable, Sequence
-
-    from tests.soak.clock import Clock
 
 _DAY_S = 24 * 3600
 _SHORT_S = 1.0
@@ -49,7 +46,6 @@ class Target:
 
     @property
     def is_over(self) -> bool:
-        """Whether the build has ended."""
         return self.process.poll() is not None
 
     def pause(self, seconds: float) -> None:
@@ -60,8 +56,6 @@ class Target:
 
 
 class Attack(NamedTuple):
-    """One kind of attack."""
-
     strike: Callable[[Target], str]
     """Makes it, and takes it back; returns what was done, "" where there was nothing to attack."""
     ends: frozenset[int] = frozenset()

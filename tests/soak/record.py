@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import textwrap
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.soak.attacks import Blow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RECORD = Path(__file__).parent / "record.json"
 """The record that docs/trust.md reports."""
@@ -54,7 +52,6 @@ class Ordeal:
 
     @property
     def held_s(self) -> float:
-        """Seconds of the attacks themselves."""
         return sum(blow.held_s for blow in self.blows)
 
     @property
@@ -65,8 +62,6 @@ class Ordeal:
 
 @dataclass
 class Record:
-    """A soak."""
-
     date: str
     version: str
     seed: int
@@ -91,7 +86,6 @@ class Record:
 
 
 def load(path: Path = RECORD) -> Record:
-    """Return a record that was written."""
     found = json.loads(path.read_text())
     ordeals = [
         Ordeal(**{**one, "blows": [Blow(**blow) for blow in one["blows"]]})
@@ -101,7 +95,6 @@ def load(path: Path = RECORD) -> Record:
 
 
 def load_documents() -> DocumentRecord:
-    """Return the record of mutated documents."""
     return DocumentRecord(**json.loads(DOCUMENTS.read_text()))
 
 

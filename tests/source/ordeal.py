@@ -32,10 +32,28 @@ MAX_MORE_BYTES = 1 << 30
 WHOLE, COUNTED, ERROR = "built whole", "built, the rest counted", "one-line error"
 
 
+KINDS = {
+    "path": "member names that lead out of the folder",
+    "name": "odd, long, clashing names",
+    "link": "links and devices as members",
+    "member": "members that cannot be read",
+    "archive": "an archive that cannot be read",
+    "size": "sizes that are not true",
+    "cut": "cut anywhere",
+    "damage": "damaged bytes",
+    "hidden": "members that the directory does not show",
+    "overlap": "members that share their bytes",
+    "bomb": "bombs",
+    "depth": "nested too deep",
+    "time": "slow to read by construction",
+    "junk": "junk before or behind",
+    "nothing": "empty, or no archive",
+}
+"""Start of the name of a hostile archive → what is wrong with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the build of one archive ended."""
-
     name: str
     ended: str
     """"built", "error" (one of ours), or what else has happened to the process."""
@@ -62,8 +80,6 @@ def try_all(folder: Path) -> list[Ending]:
 
 
 class Ordeal(NamedTuple):
-    """Endings of the builds of some archives."""
-
     endings: dict[str, Ending]
     """By the name each archive is known by."""
     before: dict[str, bytes]

@@ -10,41 +10,41 @@ import tarfile
 import tempfile
 import zipfile
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from shardprep.api.arguments import part_of
 from shardprep.api.sample_archive import write_sample
-from shardprep.dataset.locate import locate
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
-from shardprep.writer.build import build_dataset
-from shardprep.writer.engine.job import ItemCounts, ShardSink, Workers
+from shardprep.writer.build import PartResult, build_dataset
+from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
+from shardprep.writer.encode.chunk_encoder import ChunkEncoder
+from shardprep.writer.engine.job import (
+    Encoder,
+    Engine,
+    ItemCounts,
+    OnProgress,
+    ShardJob,
+    ShardSink,
+    Workers,
+)
 from shardprep.writer.engine.pool import run_chunks
-from shardprep.writer.finalize import finalize_dataset
+from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.finalize import BuildResult, finalize_dataset
+from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.workspace.find import find_workspace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from shardprep.writer.build import PartResult
-    from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
-    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
-    from shardprep.writer.engine.job import Encoder, Engine, OnProgress, ShardJob
-    from shardprep.writer.engine.worker_process import WorkerLimits
-    from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.plan.shard_plan import ShardPlan
-
-    Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
-    ChunkRunner = Callable[
-        [Encoder, Iterable[ChunkTask], int, WorkerLimits], Iterable[EncodedChunk]
-    ]
+Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
+ChunkRunner = Callable[[Encoder, Iterable[ChunkTask], int, WorkerLimits], Iterable[EncodedChunk]]
 
 SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
 """Real photographs and hostile files; tests that use them are skipped where it is absent."""
@@ -65,13 +65,11 @@ def encoded(image: Image.Image, form: str = "JPEG", **options: Any) -> bytes:
 
 
 def jpeg(height: int = 48, width: int = 64, seed: int = 0, **options: Any) -> bytes:
-    """Return a JPEG file."""
     options.setdefault("quality", 90)
     return encoded(Image.fromarray(pixels(height, width, seed)), "JPEG", **options)
 
 
 def png(height: int = 48, width: int = 64, seed: int = 0) -> bytes:
-    """Return a PNG file."""
     return encoded(Image.fromarray(pixels(height, width, seed)), "PNG")
 
 
@@ -136,8 +134,6 @@ def sample(folder: Path) -> Path:
 
 
 class Quiet:
-    """A watcher that remembers what it was told."""
-
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.phases: list[tuple[str, int | None]] = []
@@ -202,7 +198,7 @@ def build(
     """Build a dataset from a source, in this process."""
     recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
     workers = Workers(by_chunks(engine), 1)
-    old = None if reuse is None else open_old_dataset(locate(reuse))
+    old = None if reuse is None else open_old_dataset(open_dataset(reuse))
     return build_dataset(recipe, workers, watcher or Quiet(), overwrite=replace, reuse=old)
 
 
@@ -219,7 +215,7 @@ def build_part(
     """Build part "I/N" of a dataset, in this process."""
     recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
     workers = Workers(by_chunks(engine), 1)
-    old = None if reuse is None else open_old_dataset(locate(reuse))
+    old = None if reuse is None else open_old_dataset(open_dataset(reuse))
     return parts.build_part(recipe, part_of(part), workers, watcher or Quiet(), old)
 
 
@@ -277,12 +273,10 @@ class StopAfter(Quiet):
     """A watcher that ends the run after some items."""
 
     def __init__(self, num_items: int) -> None:
-        """End it after this many."""
         super().__init__()
         self.left = num_items
 
     def advance(self, number: int, num_rejected: int = 0) -> None:
-        """Count the items."""
         super().advance(number, num_rejected)
         self.left -= number
         if self.left <= 0:
@@ -298,11 +292,9 @@ class Deadly:
 
     @property
     def is_annotated(self) -> bool:
-        """Whether the records have boxes or masks."""
         return self.encoder.is_annotated
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Encode the task, or die."""
         if any(item.key == self.key for item in task.items):
             os.kill(os.getpid(), signal.SIGSEGV)
         return self.encoder(task, before_item)

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPResponse
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 from urllib.parse import urlsplit
 
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.viewer import viewer
+from shardprep.reporter.viewer.routes import Originals
 from shardprep.reporter.viewer.server import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from shardprep.dataset.remote import RemoteDataset
-    from shardprep.reporter.viewer.routes import Originals
 
 
 @dataclass(frozen=True)
 class Got:
-    """An answer."""
-
     status: int
     headers: dict[str, str]
     """By names in lower case; one that comes twice fails."""
@@ -38,8 +33,6 @@ class Got:
 
 @dataclass
 class Client:
-    """A client of a server on loopback."""
-
     port: int
     cookie: str = ""
 
@@ -65,7 +58,6 @@ class Client:
 
 
 def answer(connection: socket.socket, method: str = "GET") -> Got:
-    """Read one answer."""
     made = HTTPResponse(connection, method=method)
     made.begin()
     pairs = [(name.lower(), value) for name, value in made.getheaders()]
@@ -75,8 +67,6 @@ def answer(connection: socket.socket, method: str = "GET") -> Got:
 
 @dataclass
 class Served:
-    """A viewer and who was let in."""
-
     viewer: viewer.Viewer
     server: Server
     client: Client
@@ -85,7 +75,7 @@ class Served:
 
 
 @contextmanager
-def served(dataset: Path | RemoteDataset, originals: Originals | None = None) -> Iterator[Served]:
+def served(dataset: str | Path, originals: Originals | None = None) -> Iterator[Served]:
     """Serve a dataset, and let a client in by the address that is printed."""
     made: list[Server] = []
 
@@ -94,7 +84,7 @@ def served(dataset: Path | RemoteDataset, originals: Originals | None = None) ->
         return made[0]
 
     with mock.patch.object(viewer, "Server", remembered):
-        one = viewer.serve(dataset, 0, originals, ExitStack())
+        one = viewer.serve(open_dataset(dataset), 0, originals, ExitStack())
     with one, entered(one) as client:
         yield Served(one, made[0], client, Client(client.port))
 

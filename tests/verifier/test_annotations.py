@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.dataset import example, tfrecord
-from shardprep.dataset.folder import read_schema
+from shardprep.dataset.annotated_pictures import annotated_pictures
+from shardprep.dataset.describe import read_facts
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, read_items, rows_by_shard
+from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import Manifest, load_manifest
-from shardprep.dataset.pictures import annotated_pictures
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
-from shardprep.dataset.stats.describe import read_facts
 from shardprep.storage.folder import LocalFolder
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset
@@ -42,7 +43,9 @@ KEY = "train/d.png"
 
 
 def problems(folder: Path, *, decode: bool = False) -> list[Problem]:
-    return list(verify_dataset(folder, decode=decode, num_workers=1, watcher=Told()).problems)
+    return list(
+        verify_dataset(LocalFiles.at(folder), decode=decode, num_workers=1, watcher=Told()).problems
+    )
 
 
 @pytest.fixture(name="good", scope="module")
@@ -231,7 +234,7 @@ def test_what_is_built_again_counts_as_it_did(tmp_path: Path) -> None:
     assert load_manifest(folder).annotations
     shard = next(iter(load_manifest(folder).shards))
     (folder / shard).unlink()
-    damage = verify_dataset(folder, decode=False, num_workers=1, watcher=Told())
+    damage = verify_dataset(LocalFiles.at(folder), decode=False, num_workers=1, watcher=Told())
     repair_dataset(damage, str(source), num_workers=1, watcher=Quiet())
     assert tree(folder) == before
     assert problems(folder, decode=True) == []
@@ -263,5 +266,6 @@ def test_any_cell_of_these_columns_is_right_or_named(
         return
     pq.write_table(table, folder / "items.parquet")
     assert "hash" in {one.kind for one in problems(folder)}
-    read_facts(folder, "it")
-    list(annotated_pictures(folder, load_manifest(folder), read_schema(folder), 3))
+    dataset = open_dataset(folder)
+    read_facts(dataset)
+    list(annotated_pictures(dataset, 3))

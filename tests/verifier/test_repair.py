@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardprep.dataset.local_files import LocalFiles
 from shardprep.errors import BuildError, DatasetError, ShardprepError
 from shardprep.storage.lock import locked
 from shardprep.verifier.dataset import verify_dataset
@@ -69,7 +70,7 @@ def _here(good: Path, tmp_path: Path) -> Path:
 def repaired(here: Path, source: str = "pets.zip") -> Quiet:
     """Repair what verify finds; return what the watcher was told."""
     folder = here / "out" / "pets" / "1.0.0"
-    found = verify_dataset(folder, decode=False, num_workers=1, watcher=Told())
+    found = verify_dataset(LocalFiles.at(folder), decode=False, num_workers=1, watcher=Told())
     assert found.problems
     watcher = Quiet()
     repair_dataset(found, str(here / source), num_workers=1, watcher=watcher)
@@ -246,7 +247,7 @@ def test_a_dataset_that_was_moved_is_refused(here: Path) -> None:
     flip(folder / FIRST)
     folder.rename(here / "out" / "pets" / "2.0.0")
     found = verify_dataset(
-        here / "out" / "pets" / "2.0.0", decode=False, num_workers=1, watcher=Told()
+        LocalFiles.at(here / "out" / "pets" / "2.0.0"), decode=False, num_workers=1, watcher=Told()
     )
     with pytest.raises(DatasetError, match=r"in pets/1\.0\.0; move it there"):
         repair_dataset(found, str(here / "pets.zip"), num_workers=1, watcher=Quiet())

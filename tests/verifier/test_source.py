@@ -15,10 +15,10 @@ import pytest
 
 import shardprep
 from shardprep.api.json_types import VerifyJson
-from shardprep.dataset.diff.source_difference import SOURCE_MEANINGS, SourceDifference
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.item_table import read_items
-from shardprep.dataset.locate import locate
+from shardprep.dataset.open_dataset import open_dataset
+from shardprep.dataset.source_difference import SOURCE_MEANINGS, SourceDifference
 from shardprep.errors import DatasetError, SourceError
 from shardprep.verifier.source_check import compare_source
 from shardprep.writer.source_hashes import _AT_ONCE
@@ -59,7 +59,9 @@ def _pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compared(dataset: Path | str, source: Path | str, num_threads: int = 2) -> SourceDifference:
     watcher = Quiet()
-    found = compare_source(locate(dataset), str(source), num_threads=num_threads, watcher=watcher)
+    found = compare_source(
+        open_dataset(dataset), str(source), num_threads=num_threads, watcher=watcher
+    )
     num = found.num_changes
     assert watcher.num_new == found.num_before - num["gone"] + num["new"]
     return found

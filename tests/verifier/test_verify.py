@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.dataset import example, tfrecord
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.item_table import COLUMNS
+from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import load_schema
 from shardprep.errors import DatasetError
@@ -38,7 +39,9 @@ FIRST, SECOND = SHARD.format(0), SHARD.format(1)
 
 
 def verified(folder: Path, *, decode: bool = False, num_workers: int = 1) -> Verification:
-    return verify_dataset(folder, decode=decode, num_workers=num_workers, watcher=Told())
+    return verify_dataset(
+        LocalFiles.at(folder), decode=decode, num_workers=num_workers, watcher=Told()
+    )
 
 
 def found(folder: Path, *, decode: bool = False) -> set[tuple[str, str]]:
@@ -181,7 +184,7 @@ def test_verify_changes_nothing(folder: Path) -> None:
 def test_workers_find_what_one_process_finds(folder: Path) -> None:
     write(folder / FIRST, flipped((folder / FIRST).read_bytes(), 8000))
     write(folder / SECOND, (folder / SECOND).read_bytes()[:100])
-    contents = read_contents(folder)
+    contents = read_contents(LocalFiles.at(folder))
     documents = contents.documents
     check = ExampleCheck(documents.schema, decode=True)
     tasks = [
@@ -213,7 +216,7 @@ class Deadly:
 
 def test_it_says_how_far_it_is(good: Path) -> None:
     told = Told()
-    checked = verify_dataset(good, decode=False, num_workers=1, watcher=told)
+    checked = verify_dataset(LocalFiles.at(good), decode=False, num_workers=1, watcher=told)
     assert told.done == sorted(told.done)
     assert told.total == told.done[-1] == checked.num_bytes
 

@@ -14,9 +14,9 @@ from PIL import Image
 
 from shardprep.catalog.items import Items
 from shardprep.dataset import item_table
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import BuildError
-from shardprep.image.near import NEAR_BITS
-from shardprep.image.phash import PHASH
+from shardprep.image.phash import NEAR_BITS, PHASH
 from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.reporter.report import Options, Report, make_report
@@ -88,7 +88,7 @@ def _source(tmp_path: Path) -> Path:
 
 def reported(path: Path) -> Report:
     """Return the report of a dataset."""
-    return make_report(path, Options(thumbs=0), Quiet())
+    return make_report(open_dataset(path), Options(thumbs=0), Quiet())
 
 
 def pairs_across(report: Report) -> int:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from shardprep.errors import BuildError, RecipeError
-from shardprep.image.mask_decode import decode_numbers
+from shardprep.image.masks import decode_numbers
 from tests.catalog.builders import thing, xml
 from tests.support.builders import build, encoded, write_folder
 from tests.writer.records import boxes, png, records

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from shardprep.cli.app import program
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.locate import locate
-from shardprep.dataset.remote import RemoteDataset
+from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.errors import BuildError, ShardprepError, StorageError
 from shardprep.reader import Dataset, load
 from shardprep.storage import objects
@@ -77,9 +77,9 @@ def overwrite(source: Path, bucket: Bucket, **keys: Any) -> Any:
     return build(source, bucket.url, replace=True, **keys)  # type: ignore[arg-type]
 
 
-def find_there(bucket: Bucket) -> RemoteDataset:
+def find_there(bucket: Bucket) -> RemoteFiles:
     found = locate(f"{bucket.url}/{WHERE}")
-    assert isinstance(found, RemoteDataset)
+    assert isinstance(found, RemoteFiles)
     return found
 
 

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from shardprep.dataset.example import decode
+from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.tfrecord import read_records
 from shardprep.recipe.recipe import make_recipe
@@ -52,7 +53,9 @@ def test_recognised_boxes_are_padded_stored_and_verified(tmp_path: Path) -> None
         top = (224 - 27) // 2
         assert np.allclose((xmin, xmax), (1 / 400, 9 / 400), atol=1e-6)
         assert np.allclose((ymin, ymax), [(top + y * 27 / 48) / 224 for y in (2, 8)], atol=1e-6)
-    verdict = verify_dataset(result.path, decode=False, num_workers=1, watcher=Told())
+    verdict = verify_dataset(
+        LocalFiles.at(result.path), decode=False, num_workers=1, watcher=Told()
+    )
     assert not verdict.problems
     assert build(source, tmp_path / "out").was_there
 

@@ -17,6 +17,7 @@ from shardprep.api.json_types import BuildJson
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.repack import repack_dataset
 from shardprep.writer.reuse.repack_inputs import open_parent
@@ -283,7 +284,7 @@ def test_a_run_of_records_is_that_of_each(
     offset, length = places[4]
     recipe = make_recipe({"source": "-", "out": str(tmp_path / "torn"), "shards": 1}, "test")
     data = shard.read_bytes()
-    parent = open_parent(copy)
+    parent = open_parent(open_dataset(copy))
     shard.write_bytes(data[: offset + length // 2])
     with pytest.raises(shardprep.DatasetError, match=f"at byte {offset:,}: is cut") as cut:
         repack_dataset([parent], recipe, Quiet())
@@ -310,7 +311,7 @@ def test_a_place_outside_of_its_shard_is_one_line(
 ) -> None:
     """No memory is asked for what an item table alone says."""
     recipe = make_recipe({"source": "-", "out": str(tmp_path), "shards": 1}, "test")
-    parent = open_parent(pets)
+    parent = open_parent(open_dataset(pets))
     values = parent.rows[column].to_pylist()
     values[7] = value
     at = parent.rows.schema.get_field_index(column)

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.api.json_types import BuildJson
-from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import BuildError, DatasetError, StorageError
 from shardprep.image.process import ProcessedImage, ordinary_placement, process_image
 from shardprep.image.spec import ImageSpec
@@ -264,8 +264,8 @@ def test_decoders_count_where_images_needed_them(
     newer = {**versions(), "pydicom": "99", "pillow-heif": "99"}
     monkeypatch.setattr("shardprep.writer.reuse.reuse.versions", lambda: newer)
     spec = recorded_recipe(with_heic.manifest, "-", "-").image_spec
-    assert open_old_dataset(old).changes(spec) == []
-    (change,) = open_old_dataset(with_heic.path).changes(spec)
+    assert open_old_dataset(open_dataset(old)).changes(spec) == []
+    (change,) = open_old_dataset(open_dataset(with_heic.path)).changes(spec)
     assert change.startswith("pillow-heif (")
 
 
@@ -321,10 +321,10 @@ def test_tables_that_do_not_verify_are_refused(old: Path, tmp_path: Path) -> Non
     data = bytearray(other.read_bytes())
     (copy / "items.parquet").write_bytes(data[:-1])
     with pytest.raises(DatasetError):
-        open_old_dataset(locate(copy))
+        open_old_dataset(open_dataset(copy))
     (copy / "items.parquet").unlink()
     with pytest.raises(DatasetError, match="is missing"):
-        open_old_dataset(locate(copy))
+        open_old_dataset(open_dataset(copy))
 
 
 @pytest.mark.thorough
@@ -388,7 +388,7 @@ def test_shards_travel_with_their_old_images(old: Path, tmp_path: Path) -> None:
         sent.extend((list(job.tasks(shard)), pickle.dumps((job, shard))) for shard in shards)
 
     keys = {"source": str(source), "out": str(tmp_path / "out"), **KEYS}
-    workers, dataset = Workers(engine, 1), open_old_dataset(locate(old))
+    workers, dataset = Workers(engine, 1), open_old_dataset(open_dataset(old))
     with pytest.raises(BuildError):  # for it writes nothing
         build_dataset(make_recipe(keys, "test"), workers, Quiet(), reuse=dataset)
     for tasks, data in sent:
@@ -398,7 +398,7 @@ def test_shards_travel_with_their_old_images(old: Path, tmp_path: Path) -> None:
 
 
 def test_chunks_travel_with_their_own_old_images_alone(old: Path) -> None:
-    rows = open_old_dataset(locate(old)).rows
+    rows = open_old_dataset(open_dataset(old)).rows
     images = OldImages(pa.concat_tables([rows] * 50).take(pa.array([None, *range(2000)])))
     chunk = images[:8]
     arrived = pickle.loads(pickle.dumps(chunk))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.dataset.staged_version import DRAFT_PREFIX
+from shardprep.dataset.remote_files import DRAFT_PREFIX
 from shardprep.writer.workspace.local import LocalWorkspace
 from shardprep.writer.workspace.states import IN_STORE, STATES, TRANSITIONS
 from tests.support.builders import tree, write_folder

@@ -20,7 +20,7 @@ from shardprep.catalog.objects.object_table import UNKNOWN_CLASS
 from shardprep.catalog.objects.parsed import Found
 from shardprep.errors import SourceError
 from shardprep.image.annotation_types import NO_NUMBERS, Annotation, AnnotationSpec, Segment
-from shardprep.image.mask_decode import MaskError, decode_mask, decode_numbers, mask_classes
+from shardprep.image.masks import MaskError, decode_mask, decode_numbers, mask_classes
 from shardprep.source.byte_range import MemberError
 
 if TYPE_CHECKING:

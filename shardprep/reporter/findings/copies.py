@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from shardprep.errors import counted
-from shardprep.image.near import NEAR_BITS, joined, near_groups
+from shardprep.image.phash import NEAR_BITS, joined, near_groups
 from shardprep.reporter.findings.finding import Finding, images, leaving_out
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardprep.dataset.object_stats import TINY
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK, OBJECTS
-from shardprep.dataset.stats.object_facts import TINY
 from shardprep.reporter.findings.object_findings import lengths
 from shardprep.reporter.findings.quality import NUM_BINS, histogram
 from shardprep.reporter.page import charts
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardprep.dataset.schema import Schema
-    from shardprep.image.thumbnail import Thumbnail
+    from shardprep.image.drawing import Thumbnail
     from shardprep.reporter.pixels.pictures import Overlay
     from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.report import Report

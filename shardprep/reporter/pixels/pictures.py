@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from PIL import Image
 
-from shardprep.dataset.pictures import annotated_picture, legend_of
+from shardprep.dataset.annotated_pictures import annotated_picture, legend_of
 from shardprep.dataset.schema import OBJECT_MASK
 from shardprep.errors import RecordError
-from shardprep.image.contact_sheet import mask_layers
-from shardprep.image.thumbnail import SIDE, Thumbnail, thumbnail
+from shardprep.image.drawing import SIDE, Thumbnail, mask_layers, thumbnail
 from shardprep.machine import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardprep.dataset.schema import Schema
-    from shardprep.image.contact_sheet import AnnotatedPicture
+    from shardprep.image.drawing import AnnotatedPicture
     from shardprep.reporter.pixels.stored_images import Payload, StoredImages
     from shardprep.reporter.report import Report
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardprep.dataset import example
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, IMAGE, MAX_SIDE, WIDTH
 from shardprep.dataset.stored_size import check_stored
 from shardprep.errors import RecordError
@@ -16,13 +16,11 @@ from shardprep.reader.records.open import open_subset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.dataset.schema import Schema
     from shardprep.reader.records.records import Records
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
     Payload = bytes | memoryview
@@ -34,15 +32,13 @@ BOXES = np.dtype(
 1; height and width of that image in pixels, 0 where they are not known."""
 
 
-def open_images(
-    dataset: Path | RemoteDataset, manifest: Manifest, schema: Schema, split: AnySplit | None = None
-) -> StoredImages:
-    """Return the images of a split; None for all, by numbers through those of the manifest.
+def open_images(dataset: OpenDataset, split: AnySplit | None = None) -> StoredImages:
+    """Return the images of a split; None for all, by numbers through all splits.
 
     DatasetError where a shard is missing or not what the manifest says.
     """
-    splits = "+".join(name for name, one in manifest.splits.items() if one.num_records)
-    return StoredImages(open_subset(dataset, split or splits, before=manifest).records, schema)
+    splits = "+".join(name for name, one in dataset.manifest.splits.items() if one.num_records)
+    return StoredImages(open_subset(dataset, split or splits).records, dataset.schema)
 
 
 class StoredImages:

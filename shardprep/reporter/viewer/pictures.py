@@ -18,28 +18,22 @@ import numpy as np
 from PIL import Image
 
 from shardprep.dataset import example
-from shardprep.dataset.folder import index_name
-from shardprep.dataset.identity import Identity
-from shardprep.dataset.pictures import annotated_picture
-from shardprep.dataset.remote import RemoteDataset, addressed
+from shardprep.dataset.annotated_pictures import annotated_picture
 from shardprep.dataset.schema import MASK
 from shardprep.errors import RecordError, ShardprepError
-from shardprep.image.contact_sheet import Legend, draw_marked
+from shardprep.image.drawing import Legend, draw_marked, thumbnail
 from shardprep.image.jpeg_header import is_common
-from shardprep.image.thumbnail import thumbnail
+from shardprep.reader.records.open import open_records
 from shardprep.reader.records.positions import Places
-from shardprep.reader.records.records import open_records
-from shardprep.reader.records.remote import RemoteShards
 from shardprep.reporter.pixels.pictures import Overlay, draw_overlay
 from shardprep.reporter.pixels.stored_images import StoredImages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from shardprep.dataset.example_decoder import Features
+    from shardprep.dataset.example import Features
     from shardprep.dataset.schema import Schema
-    from shardprep.image.contact_sheet import AnnotatedPicture
+    from shardprep.image.drawing import AnnotatedPicture
     from shardprep.reporter.record_columns import Contents
 
 TILE_SIDE = 176
@@ -89,9 +83,8 @@ class Record(NamedTuple):
 class RecordPictures:
     """The pictures of a dataset's records; many threads may ask."""
 
-    def __init__(self, dataset: Path | RemoteDataset, contents: Contents) -> None:
+    def __init__(self, contents: Contents) -> None:
         """Open nothing yet."""
-        self._dataset = dataset
         self._contents = contents
         self._shards = [*contents.manifest.shards.values()]
         self._ends = np.cumsum([one.num_records for one in self._shards])
@@ -210,17 +203,10 @@ class RecordPictures:
 
     def _opened(self, number: int) -> StoredImages:
         """Return the images of one shard; DatasetError where that is missing or another."""
-        found, shard, remote, identity = self._dataset, self._shards[number], None, None
-        if isinstance(found, RemoteDataset):
-            remote = RemoteShards({shard.name: found.shard(shard)}, 0)  # nothing is copied
-            folder = found.checked(self._contents.manifest, (index_name(shard.name),))
-        else:
-            folder, identity = found, Identity.of(found, self._contents.manifest)
-        records = np.arange(shard.num_records)
-        places = Places((shard,), np.zeros_like(records), records)
-        with addressed(folder, found):
-            opened = open_records(folder, places, remote, identity=identity)
-        return StoredImages(opened, self._contents.schema)
+        contents = self._contents
+        places = Places.whole(self._shards[number])
+        records = open_records(contents.dataset, places, staging_bytes=0)  # nothing is copied
+        return StoredImages(records, contents.schema)
 
 
 def _drawing(picture: AnnotatedPicture, schema: Schema) -> Drawing:

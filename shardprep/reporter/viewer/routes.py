@@ -12,7 +12,6 @@ from http import HTTPStatus
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.remote import RemoteDataset
 from shardprep.errors import ShardprepError, printable, shown
 from shardprep.reporter.record_columns import STATUSES
 from shardprep.reporter.viewer.background_findings import Knowledge
@@ -22,8 +21,6 @@ from shardprep.reporter.viewer.list_page import PAGE_ITEMS, findings_page, list_
 from shardprep.reporter.viewer.server import Answer, Request, plain
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shardprep.reporter.page.html import Html
     from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.viewer.pictures import RecordPictures
@@ -54,12 +51,9 @@ _LINE, _MOST_LINES = 26, 9
 class Site:
     """Answers to requests about one dataset; many threads may ask."""
 
-    def __init__(
-        self, dataset: Path | RemoteDataset, contents: Contents, originals: Originals | None = None
-    ) -> None:
+    def __init__(self, contents: Contents, originals: Originals | None = None) -> None:
         """Read nothing yet; findings are looked for once the first page is made."""
         self.items = Items(contents, Knowledge(contents))
-        self._dataset = dataset
         self._lock = threading.Lock()
         self._made: RecordPictures | None = None
         self._originals = originals
@@ -79,7 +73,7 @@ class Site:
             if self._made is None:
                 from shardprep.reporter.viewer.pictures import RecordPictures
 
-                self._made = RecordPictures(self._dataset, self.items.contents)
+                self._made = RecordPictures(self.items.contents)
             return self._made
 
     def answer(self, request: Request) -> Answer:
@@ -108,7 +102,7 @@ class Site:
             return _nothing()
         first = (int(page) - 1) * PAGE_ITEMS
         numbers = self.items.selected(wanted)[first : first + PAGE_ITEMS]
-        if isinstance(self._dataset, RemoteDataset):  # where each tile would be waited for
+        if self.items.contents.dataset.is_remote:  # where each tile would be waited for
             self._pictures.foresee(numbers[numbers < self.items.num_records].tolist())
         has_originals = self._originals is not None
         answer = _page(list_page(self.items, wanted, int(page), has_originals=has_originals))

@@ -14,9 +14,8 @@ from shardprep.reporter.viewer.server import Server
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
-    from pathlib import Path
 
-    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.reporter.viewer.routes import Originals
 
 
@@ -64,12 +63,12 @@ class Viewer(Card):
 
 
 def serve(
-    dataset: Path | RemoteDataset, port: int, originals: Originals | None, ending: ExitStack
+    dataset: OpenDataset, port: int, originals: Originals | None, ending: ExitStack
 ) -> Viewer:
     """Return a viewer that a thread of this process serves.
 
     Args:
-        dataset: where it lies.
+        dataset: the dataset.
         port: the port to listen on, 0 for any that is free.
         originals: gives the images that the dataset was built from, where they are known.
         ending: acts for when the viewer is closed; it takes them over, and adds its own.
@@ -80,7 +79,7 @@ def serve(
 
     """
     contents = read_contents(dataset)
-    site = Site(dataset, contents, originals)
+    site = Site(contents, originals)
     try:
         server = Server(port, site.answer)
     except OSError as error:

@@ -19,8 +19,16 @@ import numpy as np
 from shardprep.catalog.items import Item, Items
 from shardprep.errors import shown
 from shardprep.image.decode import stored_pixels
-from shardprep.image.near import joined, near_groups
-from shardprep.image.phash import LEAST_SIDE, PHASH, TILE, grey_levels, phashes, tile
+from shardprep.image.phash import (
+    LEAST_SIDE,
+    PHASH,
+    TILE,
+    grey_levels,
+    joined,
+    near_groups,
+    phashes,
+    tile,
+)
 from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.progress import Watcher

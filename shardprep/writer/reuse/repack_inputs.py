@@ -9,22 +9,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset.diff.difference import feature_differences
-from shardprep.dataset.identity import check_same
-from shardprep.dataset.index import check_shard
+from shardprep.dataset.diff import feature_differences
 from shardprep.dataset.item_check import check_items
 from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, with_status
 from shardprep.dataset.manifest import Manifest
-from shardprep.dataset.remote import RemoteDataset, described, documents_of
+from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
 from shardprep.errors import RecipeError, SchemaError, some_of
 from shardprep.image.spec import ImageSpec
 from shardprep.writer.plan.fingerprint import recorded_recipe
-from shardprep.writer.reuse.reused_images import checked_items, manifest_mark, with_files
+from shardprep.writer.reuse.reused_images import with_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -34,8 +31,8 @@ class Parent(NamedTuple):
 
     where: str
     """Its path or address."""
-    mark: tuple[str, str]
-    """Where its manifest lies, and what `mark_of` says of it."""
+    mark: ManifestMark
+    """Used to detect that the dataset was replaced."""
     manifest: Manifest
     schema: Schema
     spec: ImageSpec
@@ -47,12 +44,8 @@ class Parent(NamedTuple):
     """Numbers of the records that are taken, through all shards, rising; None: all."""
 
 
-def open_parent(
-    found: Path | RemoteDataset, numbers: Numbers | None = None, sha256: str | None = None
-) -> Parent:
+def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
     """Return a dataset with the records of some numbers, else with all of its items.
-
-    `sha256` is what the manifest states of itself from which the numbers were chosen.
 
     Raises:
         ChangedError: another dataset has taken its place meanwhile.
@@ -60,18 +53,10 @@ def open_parent(
         StorageError: object storage does not answer, or refuses.
 
     """
-    mark = manifest_mark(found)
-    manifest, schema = described(found)
-    if sha256 is not None:
-        check_same(found, manifest, sha256)
-    table = checked_items(found, manifest)
-    check_items(found, table, manifest, schema)
-    with documents_of(found, manifest, ()) as folder:
-        for shard in manifest.shards.values():
-            if isinstance(found, RemoteDataset):
-                found.shard(shard)
-            else:
-                check_shard(folder, shard)
+    manifest, schema = dataset.manifest, dataset.schema
+    table = dataset.item_rows(intact=True)
+    check_items(dataset, table, manifest, schema)
+    dataset.files.check_shards([*manifest.shards.values()])
     status = table["status"].cast("string")
     if numbers is None:
         rows = table.filter(pc.is_in(status, pa.array([WRITTEN, REJECTED])))
@@ -80,8 +65,10 @@ def open_parent(
         rows, skipped = with_status(table, WRITTEN).take(pa.array(numbers)), table.slice(0, 0)
     del table
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
-    files = with_files(rows.unify_dictionaries().combine_chunks(), found)
-    return Parent(str(found), mark, manifest, schema, recipe.image_spec, files, skipped, numbers)
+    files = with_files(rows.unify_dictionaries().combine_chunks(), dataset)
+    return Parent(
+        str(dataset), dataset.mark, manifest, schema, recipe.image_spec, files, skipped, numbers
+    )
 
 
 def check_alike(parents: Sequence[Parent]) -> None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
 from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
-from shardprep.dataset.remote import RemoteDataset, described
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.image.spec import ImageSpec
 from shardprep.writer.encode.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import Encoder
@@ -29,16 +29,10 @@ from shardprep.writer.plan.fingerprint import (
 )
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.reuse.reuse_encoder import CopyEncoder
-from shardprep.writer.reuse.reused_images import (
-    OldRecords,
-    checked_items,
-    manifest_mark,
-    with_files,
-)
+from shardprep.writer.reuse.reused_images import OldRecords, with_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
 
     Rows = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -106,7 +100,7 @@ class OldDataset:
         return found
 
 
-def open_old_dataset(found: Path | RemoteDataset) -> OldDataset:
+def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     """Return a dataset to copy images from.
 
     Raises:
@@ -114,20 +108,15 @@ def open_old_dataset(found: Path | RemoteDataset) -> OldDataset:
         StorageError: object storage does not answer, or refuses.
 
     """
-    manifest_file, mark = manifest_mark(found)
-    manifest, schema = described(found)
-    table = checked_items(found, manifest, _COLUMNS)
+    manifest, schema = dataset.manifest, dataset.schema
+    table = dataset.item_rows(_COLUMNS, intact=True)
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
-    records = OldRecords(
-        manifest=manifest_file,
-        mark=mark,
-        dtypes=tuple(schema.dtypes.items()),
-    )
-    rows = with_files(item_table.with_status(table, item_table.WRITTEN), found)
+    records = OldRecords(dataset.mark, tuple(schema.dtypes.items()))
+    rows = with_files(item_table.with_status(table, item_table.WRITTEN), dataset)
     made = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
     several = {name for name in made.options if name not in manifest.fingerprint.options}
     made.options.update(dict.fromkeys(several, "several"))  # of datasets that were merged
-    return OldDataset(str(found), made, records, rows)
+    return OldDataset(str(dataset), made, records, rows)
 
 
 def _formats(rows: pa.Table) -> set[str]:

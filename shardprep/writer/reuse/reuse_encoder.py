@@ -16,7 +16,7 @@ import numpy as np
 
 from shardprep.catalog.items import Items
 from shardprep.dataset import tfrecord
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.schema import HEIGHT, IMAGE, WIDTH
 from shardprep.errors import RecordError
 from shardprep.image.placement import Placement
@@ -104,7 +104,7 @@ class _ChunkCopy:
                 records.append(record)
                 outcomes.append(outcome)
         if any(outcome.is_copied for outcome in outcomes):
-            self._copying.records.check()
+            self._copying.records.mark.check()
         return EncodedChunk(b"".join(records), tuple(outcomes))
 
     def _spans(self) -> list[PlainExtent]:

@@ -8,7 +8,6 @@ must be, such as a damaged record, is encoded from its source.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
@@ -17,23 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.labels.targets import Target
-from shardprep.dataset import item_table
-from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
-from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.item_table import ANNOTATION_COLUMNS
-from shardprep.dataset.manifest import MANIFEST_FILE, Manifest
-from shardprep.dataset.remote import RemoteDataset, documents_of
+from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
 from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, TARGET_FEATURES, WIDTH, Schema
-from shardprep.errors import DatasetError
-from shardprep.storage import objects
-from shardprep.storage.regular_file import read_regular, sha256_of
-from shardprep.storage.store_error import changed
-from shardprep.storage.url import ObjectUrl, is_url
 from shardprep.writer.encode.chunk import ObjectCounts, OldImage, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _TABLED = frozenset({IMAGE, FILENAME, HEIGHT, WIDTH, *TARGET_FEATURES.values()})
 """Features of the image, and those whose value the item table has."""
@@ -92,10 +81,8 @@ class OldImages(Sequence[OldImage | None]):
 class OldRecords:
     """The records of a dataset that images are copied from; every worker is given this."""
 
-    manifest: str
-    """Path or address of its manifest, by which it is told whether the dataset is still the one."""
-    mark: str
-    """Mark of the manifest, by `mark_of`."""
+    mark: ManifestMark
+    """Used to detect that the dataset was replaced."""
     dtypes: tuple[tuple[str, str], ...]
     """Name and dtype of each feature."""
     is_tabled: bool = False
@@ -112,64 +99,16 @@ class OldRecords:
         """Whether each record holds the key of its item."""
         return any(name == FILENAME for name, _ in self.dtypes)
 
-    def check(self) -> None:
-        """Check that what was read are records of that dataset; ChangedError if it was replaced.
 
-        Where a dataset is replaced, its manifest is before its shards, or all of it at once.
-        """
-        if mark_of(self.manifest) != self.mark:
-            raise changed(self.manifest.removesuffix(f"/{MANIFEST_FILE}"))
-
-
-def manifest_mark(found: Path | RemoteDataset) -> tuple[str, str]:
-    """Return where the manifest of a dataset lies, and what `mark_of` says of it."""
-    manifest = _location(found, MANIFEST_FILE)
-    if isinstance(found, RemoteDataset):
-        return manifest, found.objects[MANIFEST_FILE].etag
-    return manifest, mark_of(manifest)
-
-
-def checked_items(
-    found: Path | RemoteDataset, manifest: Manifest, columns: Sequence[str] | None = None
-) -> pa.Table:
-    """Return columns of the item table, or all; DatasetError where it is not the manifest's."""
-    with documents_of(found, manifest, (ITEMS_FILE,)) as folder:
-        items = folder / ITEMS_FILE
-        table = item_table.read_items(items, columns)
-        if sha256_of(items) != manifest.files.get(ITEMS_FILE):
-            what = "is not what the build wrote: its SHA-256 differs"
-            raise DatasetError(str(items), what, COPY_AGAIN)
-    return table
-
-
-def with_files(rows: pa.Table, found: Path | RemoteDataset) -> pa.Table:
+def with_files(rows: pa.Table, dataset: OpenDataset) -> pa.Table:
     """Return rows with the path or address of the shard, `file`, in place of its name."""
     shards = rows["shard"].cast("string").combine_chunks().dictionary_encode()
     files = pa.array(
-        [_location(found, name) for name in shards.dictionary.to_pylist()], pa.string()
+        [dataset.files.location(name) for name in shards.dictionary.to_pylist()], pa.string()
     )
     place = rows.schema.get_field_index("shard")
     file = pa.DictionaryArray.from_arrays(shards.indices, files)
     return rows.set_column(place, "file", file)
-
-
-def _location(found: Path | RemoteDataset, name: str) -> str:
-    """Return where a file of a dataset lies; one that is not there has its place all the same."""
-    if isinstance(found, RemoteDataset):
-        facts = found.objects.get(name)
-        return str(found.url / (name if facts is None else facts.name))
-    return str(found / name)
-
-
-def mark_of(manifest: str) -> str:
-    """Return what changes when a manifest does, "" where it is not there."""
-    if is_url(manifest):
-        facts = objects.head(ObjectUrl.split(manifest))
-        return "" if facts is None else facts.etag
-    try:
-        return hashlib.sha256(read_regular(manifest, MAX_DOCUMENT_BYTES)).hexdigest()
-    except OSError:
-        return ""
 
 
 def _received(data: bytes) -> OldImages:

@@ -14,7 +14,7 @@ from shardprep.catalog.objects.formats.box_table import ONE_CLASS
 from shardprep.catalog.objects.formats.yolo import NameFile
 from shardprep.catalog.splits import parse_pairs
 from shardprep.errors import RecipeError, SourceError, some_of
-from shardprep.image.mask_decode import MaskError, decode_mask, value_counts
+from shardprep.image.masks import MaskError, decode_mask, value_counts
 from shardprep.source.byte_range import MemberError
 from shardprep.storage.text_file import CsvRows, decoded
 

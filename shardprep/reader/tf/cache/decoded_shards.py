@@ -19,14 +19,14 @@ import tensorflow as tf
 
 from shardprep.dataset import example
 from shardprep.dataset.folder import index_name
-from shardprep.dataset.identity import Identity
 from shardprep.dataset.index import read_index
 from shardprep.dataset.schema import IMAGE, MASKS
 from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.decode.annotations import resized_mask
+from shardprep.reader.records.open import open_records
 from shardprep.reader.records.positions import Places
-from shardprep.reader.records.records import open_records
+from shardprep.reader.records.records import open_folder
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.cache.cache_folder import alone, forget, twin_name
 from shardprep.reader.tf.cache.memory import Progress
@@ -67,7 +67,7 @@ def twins(subset: Subset, request: Request, place: Path) -> Subset:
     size = subset.image_size(request)
     if size is None:
         raise DatasetError(
-            str(subset.path),
+            str(subset.dataset),
             "its images differ in size, so they cannot be cached decoded",
             "pass read_config=ReadConfig(image_size=(height, width)), or cache=False",
         )
@@ -77,7 +77,7 @@ def twins(subset: Subset, request: Request, place: Path) -> Subset:
     folder = place / hashlib.sha256(repr(made_with).encode()).hexdigest()[:16]
     try:
         _make(folder, subset, request, schema)
-        made = {name: _twin(folder, shard) for name, shard in subset.shards.items()}
+        made = {shard.name: _twin(folder, shard) for shard in subset.records.shards}
     except OSError as error:
         raise DatasetError(
             str(folder), f"cannot be written ({error.strerror})", "give cache another folder"
@@ -90,7 +90,7 @@ def twins(subset: Subset, request: Request, place: Path) -> Subset:
 def small_twin(subset: Subset, request: Request, folder: Path) -> Subset:
     """Return the decoded twin of the wanted records alone, one shard in a folder that is empty."""
     (folder / index_name("x")).parent.mkdir()
-    first = next(iter(subset.shards.values()))
+    first = subset.records.shards[0]
     schema = _twin_schema(subset.schema, subset.image_size(request) or (0, 0))
     _write_twin(folder, first, schema, _decoded(subset, request))
     made = _twin(folder, first).model_copy(update={"num_records": subset.num_records})
@@ -101,18 +101,14 @@ def _decoded_twin(subset: Subset, folder: Path, places: Places, schema: Schema) 
     """Return the subset that reads records of raw shards in place of its own."""
     return replace(
         subset,
-        folder=folder,
-        shards={one.name: one for one in places.shards},
-        records=open_records(folder, places),
+        records=open_folder(folder, places),
         schema=schema,
-        remote=None,
-        is_cache=True,
     )
 
 
 def _make(folder: Path, subset: Subset, request: Request, schema: Schema) -> None:
     """Make the missing twins, of that schema; none, where the disk has no room for all."""
-    shards = subset.shards.values()
+    shards = subset.records.shards
     missing = [shard for shard in shards if not _is_whole(folder, shard)]
     if not missing:
         return
@@ -151,10 +147,8 @@ def _num_bytes(subset: Subset, shards: list[Shard], size: tuple[int, int]) -> in
 
 def _whole(subset: Subset, shard: Shard) -> Subset:
     """Return all records of a shard, in order."""
-    is_local = subset.remote is None
-    identity = Identity.of(subset.folder, subset.manifest) if is_local else None
-    found = open_records(subset.folder, Places.whole(shard), subset.remote, identity=identity)
-    return replace(subset, records=found)
+    store = subset.records.store
+    return replace(subset, records=open_records(subset.dataset, Places.whole(shard), store=store))
 
 
 def _decoded(subset: Subset, request: Request) -> Iterator[tuple[bytes, bytes]]:

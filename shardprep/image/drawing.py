@@ -1,8 +1,10 @@
-"""A contact sheet: pictures with their boxes and masks drawn in, side by side in one image."""
+"""Drawing: class colours, thumbnails, pictures with their boxes and masks, contact sheets."""
 
 from __future__ import annotations
 
+import colorsys
 import io
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,29 +12,84 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from shardprep.image.palette import INK, class_colour, shade
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from shardprep.image.palette import Colour
-
     Array = np.ndarray[Any, Any]
+
+
+Colour = tuple[int, int, int]
+INK = (20, 20, 20)
+"""Colour of text, and of mask pixels whose value is not a class."""
+_COLOURS = (
+    *("e6194b", "3cb44b", "4363d8", "ffe119", "f58231", "911eb4", "42d4f4", "f032e6", "bfef45"),
+    *("469990", "9a6324", "fabed4", "800000", "aaffc3", "808000", "dcbeff", "000075", "ffd8b1"),
+)
+"""Colours of the first classes in hexadecimal RGB, from Sasha Trubetskoy's list."""
+_SHADES = ((0, 0.0), (255, 0.45), (0, 0.4), (255, 0.7), (0, 0.65))
+"""Grey level that a colour is mixed with, and the share of that level, for each shade."""
+_GOLDEN = (math.sqrt(5) - 1) / 2
+"""Turn of the colour wheel between later classes; the golden ratio keeps neighbours apart."""
+
+
+def class_colour(label: int) -> Colour:
+    """Return the RGB colour of a class, the same in every picture and page."""
+    if 0 <= label < len(_COLOURS):
+        found = bytes.fromhex(_COLOURS[label])
+        return found[0], found[1], found[2]
+    red, green, blue = colorsys.hsv_to_rgb((label * _GOLDEN) % 1.0, 0.9 - 0.25 * (label % 2), 0.95)
+    return round(red * 255), round(green * 255), round(blue * 255)
+
+
+def shade(colour: Colour, number: int) -> Colour:
+    """Return a lighter or darker shade of a colour; shade 0 is the colour itself."""
+    level, share = _SHADES[number % len(_SHADES)]
+    red, green, blue = (round(part * (1 - share) + level * share) for part in colour)
+    return red, green, blue
+
+
+SIDE = 112
+"""Default for the longest side of a thumbnail in pixels."""
+_QUALITY = 45
+
+
+@dataclass(frozen=True, slots=True)
+class Thumbnail:
+    """A small WebP image."""
+
+    data: bytes
+    width: int
+    height: int
+
+
+def thumbnail(
+    pixels: np.ndarray[Any, np.dtype[np.uint8]], side: int = SIDE, quality: int = _QUALITY
+) -> Thumbnail:
+    """Return pixels, uint8[height, width, 3], as a WebP of at most `side` pixels a side.
+
+    An image is never enlarged.
+    """
+    image = Image.fromarray(pixels)
+    image.thumbnail((side, side), Image.Resampling.BOX)
+    out = io.BytesIO()
+    image.save(out, "WEBP", quality=quality, method=0)
+    return Thumbnail(out.getvalue(), image.width, image.height)
+
 
 _PAPER, _FAINT = (255, 255, 255), (120, 120, 120)
 _MARGIN, _LINE = 8, 18
-"""Pixels between tiles, and of a line of text."""
+"""Pixels between tiles, and height of a line of text in pixels."""
 _FONT_SIZE = 12
 _OPACITY = 0.45
-"""Share of a mask's colour in the pixels below it."""
+"""Opacity of masks that are drawn over a picture."""
 _UNPAINTED = frozenset(("background", "_background_"))
-"""Names of classes whose pixels stay as they are."""
+"""Class names whose pixels are not painted."""
 _MOST_BOXES = 1000
-"""Boxes that are drawn into a picture, the largest ones."""
+"""Maximum number of boxes drawn into a picture; the largest are drawn."""
 _FEW_BOXES = 15
-"""Boxes of a picture up to which each has its name; of more, those as wide as their names."""
+"""Maximum number of boxes that are all named; above it, a box is named if its name fits."""
 _MOST_CLASSES = 60
-"""Classes in the legend."""
+"""Maximum number of classes in the legend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +102,13 @@ class AnnotatedPicture:
     boxes: Array = field(default_factory=lambda: np.empty((0, 4)))
     """ymin, xmin, ymax, xmax of each object, 0 to 1, [n, 4]."""
     labels: Sequence[int] = ()
-    """Class of each object; () where they have none."""
+    """Class index of each object; () if objects have no classes."""
     crowds: Sequence[int] = ()
-    """1 for each object that is a crowd; () where that is not known."""
+    """1 for each object that is a crowd; () if the dataset does not say."""
     masks: Sequence[bytes] = ()
-    """PNG of 0 and 1 of each object; () where there are none."""
+    """PNG of 0 and 1 for each object; () without masks of objects."""
     mask: bytes = b""
-    """PNG of the class of each pixel; b"" for none."""
+    """PNG of the class of each pixel; b"" without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +122,9 @@ class Legend:
 def draw_contact_sheet(
     pictures: Iterable[AnnotatedPicture], legend: Legend, *, columns: int = 6, side: int = 320
 ) -> Image.Image:
-    """Return the sheet of pictures, row by row, and the classes below them.
+    """Return the pictures as a sheet, row by row, with a legend of the classes below.
 
-    One picture at a time is asked for. `side` is the longer side of each in pixels.
+    Pictures are taken one at a time. `side` is the longer side of each in pixels.
     """
     tiles = [_tile(picture, legend, side) for picture in pictures]
     columns = max(1, min(columns, len(tiles)))
@@ -89,12 +146,12 @@ def draw_contact_sheet(
 def draw_marked(picture: AnnotatedPicture, legend: Legend, side: int) -> tuple[Image.Image, bool]:
     """Return a picture with its boxes and masks drawn in, and whether its masks can be read.
 
-    `side` is its longer side in pixels then.
+    `side` is the longer side of the result in pixels.
     """
     height, width = picture.pixels.shape[:2]
     scale = side / max(height, width, 1)
     size = max(1, round(width * scale)), max(1, round(height * scale))
-    # What is enlarged keeps its pixels, which tell how well a box fits.
+    # An enlarged picture keeps its pixels visible: they show how well a box fits.
     resampling = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX
     image = Image.fromarray(picture.pixels).resize(size, resampling)
     is_whole = True
@@ -128,7 +185,6 @@ def _tile(picture: AnnotatedPicture, legend: Legend, side: int) -> Image.Image:
 
 
 def _masked(image: Image.Image, picture: AnnotatedPicture, legend: Legend) -> Image.Image:
-    """Return a picture with its masks laid over it: those of objects where none is of classes."""
     if not picture.mask and not picture.masks:
         return image
     pixels = np.asarray(image, np.float32).copy()
@@ -140,11 +196,15 @@ def _masked(image: Image.Image, picture: AnnotatedPicture, legend: Legend) -> Im
 def mask_layers(
     picture: AnnotatedPicture, legend: Legend, size: tuple[int, int]
 ) -> Iterator[tuple[Array, Colour]]:
-    """Yield which pixels the masks of a picture paint, bool[height, width], and their colour.
+    """Yield the pixels that each mask of a picture paints, bool[height, width], and their colour.
 
-    Masks of objects where there is none of classes; each has a colour of its own, of several
-    classes a shade of that of its class. `size` is the width and height to paint in.
-    ValueError for a mask that is not as large as its picture; what a decoder says is raised.
+    The class mask is used if there is one, else the masks of objects. With several classes an
+    object has a shade of its class's colour, else a colour of its own. `size` is the width and
+    height of the painting.
+
+    Raises:
+        ValueError: A mask has another size than its picture. Errors of the decoder are raised too.
+
     """
     if picture.mask:
         values = _scaled(picture.mask, picture, size)
@@ -165,12 +225,10 @@ def mask_layers(
 
 
 def _is_painted(value: int, name: str) -> bool:
-    """Tell whether pixels of a class are painted: not the background, nor 0 without a name."""
     return name.lower() not in _UNPAINTED and not (value == 0 and name == "0")
 
 
 def _scaled(data: bytes, picture: AnnotatedPicture, size: tuple[int, int]) -> Array:
-    """Return the values of a mask in another size; ValueError where it is not of its image's."""
     with Image.open(io.BytesIO(data), formats=("PNG",)) as mask:
         if (mask.height, mask.width) != picture.pixels.shape[:2]:
             raise ValueError("a mask of another size than its image")
@@ -207,7 +265,6 @@ def _draw_name(draw: Any, name: str, at: tuple[int, int], colour: Colour, font: 
 
 
 def _legend(legend: Legend, width: int) -> Image.Image:
-    """Return the classes with their colours, in lines as wide as the sheet."""
     draw, font = ImageDraw.Draw(Image.new("RGB", (1, 1))), _font()
     entries: list[tuple[str, Colour | None]] = []
     for title, names in (("objects:", legend.objects), ("mask:", legend.mask)):
@@ -236,13 +293,13 @@ def _legend(legend: Legend, width: int) -> Image.Image:
 
 
 def _name(label: int, names: Sequence[str]) -> str:
-    """Return the number and the name of a class; once where the name is the number."""
+    """Return number and name of a class, or the number alone if that is its name."""
     name = _shown(names[label]) if 0 <= label < len(names) else str(label)
     return name if name == str(label) else f"{label} {name}"
 
 
 def _shown(text: str) -> str:
-    """Return a text in one line; what the font may not have is "?"."""
+    """Return a text in one line, with "?" for characters that the font may lack."""
     return "".join(c if c.isprintable() and ord(c) < 0x250 else "?" for c in text)[:200]
 
 

@@ -10,31 +10,31 @@ import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
 from shardprep.dataset.card import Card
-from shardprep.dataset.folder import ITEMS_FILE, read_schema
-from shardprep.dataset.identity import Identity
-from shardprep.dataset.manifest import Manifest, load_manifest
+from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset.manifest import Manifest
+from shardprep.dataset.object_stats import ObjectFacts, Range, measure_objects
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import Schema
-from shardprep.dataset.stats.object_facts import ObjectFacts, measure_objects
-from shardprep.dataset.stats.range import Range
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+_EXAMPLE_COLUMNS = ("key", "status", "kind", "reason")
 MOST_EXAMPLES = 3
 LACKING = "^(no label|in no split)"
-"""Pattern of the reasons for which an image is skipped that nobody asked to leave out."""
+"""Matches the reasons for skipped images that no option asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One input that was not written."""
+    """An input that was not written."""
 
     key: str
     reason: str
 
 
-class Examples(TypedDict):
-    """Some inputs that were not written, as `Facts` has them."""
+class LeftOutExamples(TypedDict):
+    """Examples of inputs that were not written: fields of `Facts`."""
 
     rejections: dict[str, tuple[Example, ...]]
     skipped: tuple[Example, ...]
@@ -53,13 +53,13 @@ class Facts(Card):
     formats: dict[str, int]
     """Written images by the format they came in, most frequent first."""
     original_width: Range | None
-    """Width of the written originals in pixels; null where there are none."""
+    """Width of the written originals in pixels; null without any."""
     original_height: Range | None
-    """Height of the written originals in pixels; null where there are none."""
+    """Height of the written originals in pixels; null without any."""
     target: Range | None
     """Numbers to learn, in a regression set; null in others."""
     boxes: ObjectFacts | None
-    """Boxes as they are stored; null in a dataset without, and in object storage."""
+    """Stored boxes; null in a dataset without, and in object storage."""
     rejections: dict[str, tuple[Example, ...]]
     """A few examples for each kind of rejection."""
     skipped: tuple[Example, ...]
@@ -68,7 +68,7 @@ class Facts(Card):
     """What `report` finds worst without pixels, where the other facts do not say it."""
 
     def facts(self) -> dict[str, Any]:
-        """Return where the dataset is, its records by split and class, and the originals."""
+        """Return location, records by split and class, and sizes of the originals."""
         found: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
         if self.original_width and self.original_height:
             low, high = self.original_width, self.original_height
@@ -81,44 +81,48 @@ class Facts(Card):
         return found | ({"findings": self.findings} if self.findings else {})
 
 
-def read_facts(folder: Path, path: str, *, has_shards: bool = True) -> Facts:
-    """Return the facts on a finished dataset whose documents, and maybe shards, are in a folder.
+def read_facts(dataset: OpenDataset) -> Facts:
+    """Return the facts on a dataset; boxes are measured only if its shards are local.
 
     Raises:
-        DatasetError: its manifest is missing or cannot be read, or a shard with boxes is missing.
+        DatasetError: the item table is damaged, or a shard with boxes is missing.
         RecordError: a record with boxes is damaged.
 
     """
-    manifest = load_manifest(folder)
-    with Identity.of(folder, manifest).unchanged():
-        return _read_facts(folder, manifest, path, has_shards=has_shards)
-
-
-def _read_facts(folder: Path, manifest: Manifest, path: str, *, has_shards: bool) -> Facts:
-    schema = read_schema(folder, manifest)
-    columns = ("status", "original_width", "original_height", "original_format", "target")
-    table = item_table.read_items(folder / ITEMS_FILE, columns)
+    table = dataset.item_rows(
+        (*_EXAMPLE_COLUMNS, "original_width", "original_height", "original_format", "target")
+    )
     written = item_table.with_status(table, item_table.WRITTEN)
     return Facts(
-        path=path,
-        manifest=manifest,
-        schema=schema,
+        path=str(dataset),
+        manifest=dataset.manifest,
+        schema=dataset.schema,
         formats=_counts(written["original_format"]),
         original_width=_range(written["original_width"].drop_null()),
         original_height=_range(written["original_height"].drop_null()),
         target=_range(written["target"].drop_null()),
-        boxes=measure_objects(folder, manifest, schema) if has_shards else None,
-        **read_examples(folder),
+        boxes=_boxes(dataset),
+        **_listed(table),
     )
 
 
-def read_examples(folder: Path) -> Examples:
-    """Return some inputs that were not written, in the order of the table."""
-    table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
+def _boxes(dataset: OpenDataset) -> ObjectFacts | None:
+    if dataset.is_remote:
+        return None
+    with dataset.documents() as folder:
+        return measure_objects(folder, dataset.manifest, dataset.schema)
+
+
+def read_examples(folder: Path) -> LeftOutExamples:
+    """Return examples of inputs that a folder's item table lists as not written."""
+    return _listed(item_table.read_items(folder / ITEMS_FILE, _EXAMPLE_COLUMNS))
+
+
+def _listed(table: pa.Table) -> LeftOutExamples:
     rejected = item_table.with_status(table, item_table.REJECTED)
     skipped = item_table.with_status(table, item_table.SKIPPED)
     kinds = rejected["kind"].cast("string")
-    return Examples(
+    return LeftOutExamples(
         rejections={
             kind: _examples(rejected.filter(pc.equal(kinds, kind)))
             for kind in sorted(_counts(kinds))

@@ -1,38 +1,43 @@
-"""Mask files: the numbers that their pixels hold, which are classes and no colours.
+"""Mask files: decode the class or object numbers of pixels, and combine the files of an image.
 
-No profile, gamma, alpha or palette is applied: what `decode` does for pictures would change them.
+No colour profile, gamma, alpha or palette is applied: these would change the numbers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
+from shardprep.image.annotation_types import IGNORE, IGNORE_16
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from shardprep.image.annotation_types import AnnotationSpec
-    from shardprep.image.placement import Labels
+    from shardprep.image.annotation_types import AnnotationSpec, Frame
+    from shardprep.image.placement import Labels, Placement
+
 
 MAX_PIXELS = 1 << 25
-"""Pixels of a mask file, or of its image where that has more, above which it is not decoded."""
+"""Maximum number of pixels of a mask file; a larger image may have a mask of its own size."""
 
 _DECODERS = ("PNG", "GIF", "JPEG", "TIFF", "BMP", "WEBP", "PPM", "TGA", "PCX")
 _STRETCHED = re.compile(r"L;([24])")
-"""Raw modes in which Pillow spreads values of so many bits over 0 to 255."""
+"""Raw modes of 2 and 4 bits, whose values Pillow spreads over 0 to 255."""
 _HALF = 128
 _NAMED = 3
-"""Number of values or colours that a reason names."""
+"""Maximum number of values or colours named in an error."""
 
 
 class MaskError(ValueError):
-    """A mask that cannot be used; its text is the reason."""
+    """A mask cannot be used; the text is the reason."""
 
 
 class MaskFile(NamedTuple):
@@ -41,49 +46,50 @@ class MaskFile(NamedTuple):
     pixels: Labels
     """Values or palette indices, [height, width]; or colours, uint8[height, width, 3]."""
     is_lossy: bool = False
-    """Whether values are only near to those that were meant."""
+    """Whether the format (JPEG) changes values a little."""
     palette: NDArray[np.uint8] | None = None
-    """Colours of palette indices, uint8[256, 3]; None without a palette."""
+    """RGB of each palette index, uint8[256, 3]; None without a palette."""
 
 
 def decode_mask(data: bytes, max_pixels: int = MAX_PIXELS) -> MaskFile:
-    """Return the values of a mask file: an image of one channel, a palette, or colours.
+    """Return the values, palette indices or colours of a mask file.
 
-    Equal channels are one. Of several frames the first counts.
+    An image whose three channels are equal has values. Only the first frame is read.
 
     Raises:
-        MaskError: No such image, more than `max_pixels`, or values that 16 bits cannot hold.
+        MaskError: Not a readable image, more than `max_pixels` pixels, or values that do not fit
+            in 16 bits.
     """
     image, pixels = _decoded(data, max_pixels, _values)
     return MaskFile(pixels, image.format == "JPEG", _palette(image))
 
 
 def decode_ids(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint32]:
-    """Return the id of the segment of each pixel, R + 256 G + 65536 B, [height, width].
+    """Return the segment id of each pixel, R + 256 G + 65536 B, [height, width].
 
-    Without colours, values are ids.
+    In an image without colours, values are ids.
 
     Raises:
-        MaskError: As `decode_mask`; or a format or a palette that keeps no exact colours.
+        MaskError: As `decode_mask`; also for a JPEG, which does not keep exact colours.
     """
     image, ids = _decoded(data, max_pixels, _ids)
     if image.format == "JPEG":
-        raise MaskError("is a JPEG, which keeps no exact ids of segments")
+        raise MaskError("is a JPEG, which does not keep exact segment ids")
     return ids
 
 
 def decode_numbers(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint32]:
-    """Return the number of the object of each pixel, [height, width]; 0 and `IGNORE` are of none.
+    """Return the object number of each pixel, [height, width]; 0 and `IGNORE` mean no object.
 
-    Values are numbers, and colours are those of Pascal VOC's palette (VOClabelcolormap.m of its
+    Values are numbers. Colours are read by Pascal VOC's palette (VOClabelcolormap.m of its
     development kit): the bits of a number go to the highest bits of red, green, blue, red, green …
 
     Raises:
-        MaskError: As `decode_mask`; or a JPEG, which keeps no exact values.
+        MaskError: As `decode_mask`; also for a JPEG, which does not keep exact values.
     """
     pixels, is_lossy, _ = decode_mask(data, max_pixels)
     if is_lossy:
-        raise MaskError("is a JPEG, which keeps no exact numbers of objects")
+        raise MaskError("is a JPEG, which does not keep exact object numbers")
     found = pixels.astype(np.uint32)
     if pixels.ndim == 2:
         return found
@@ -97,16 +103,16 @@ def decode_numbers(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint
 
 
 def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
-    """Return the class of each pixel, [height, width]; of a binary mask 0, and 1 for the object.
+    """Return the class of each pixel, [height, width]; 0 and 1 for a binary mask.
 
     Raises:
-        MaskError: A value or a colour that is no class.
+        MaskError: A value or a colour does not belong to a class.
     """
     pixels = mask.pixels
     if spec.is_binary:
         return _binary(mask)
     if mask.is_lossy:
-        raise MaskError("is a JPEG, which keeps no exact values: only black and white can be told")
+        raise MaskError("is a JPEG, which does not keep exact values: only two values can be told")
     if spec.values is None:
         if pixels.ndim == 3:
             raise MaskError("has colours, and nothing says which classes they mean")
@@ -122,7 +128,7 @@ def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
 
 
 def value_counts(pixels: Labels) -> NDArray[np.int64]:
-    """Return the number of pixels of each value, int64[256 or 65536]."""
+    """Return the number of pixels with each value, int64[256] or int64[65536]."""
     if pixels.dtype == np.uint8:
         return np.array(Image.fromarray(pixels).histogram(), np.int64)
     counts = np.zeros(1 << 16, np.int64)
@@ -132,7 +138,7 @@ def value_counts(pixels: Labels) -> NDArray[np.int64]:
 
 
 def encode_mask(pixels: Labels) -> bytes:
-    """Return a grey PNG of 8 or 16 bits that holds the values as they are."""
+    """Return the values as a grey PNG of 8 or 16 bits."""
     out = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(out, "PNG")
     return out.getvalue()
@@ -141,7 +147,7 @@ def encode_mask(pixels: Labels) -> bytes:
 def segment_classes(
     ids: NDArray[np.uint32], classes: Mapping[int, int], spec: AnnotationSpec
 ) -> Labels:
-    """Return the class of each pixel, [height, width]; segments without one are ignored."""
+    """Return the class of each pixel, [height, width], or `spec.ignore` outside the classes."""
     values, lengths = _run_lengths(ids)
     keys = np.array(sorted(classes), np.int64)
     found = np.full(len(values), spec.ignore, np.uint16 if spec.is_wide else np.uint8)
@@ -155,7 +161,6 @@ def segment_classes(
 def _decoded(
     data: bytes, max_pixels: int, take: Callable[[Image.Image, str], NDArray[Any]]
 ) -> tuple[Image.Image, NDArray[Any]]:
-    """Return a loaded image, and what is taken of it and of its raw mode."""
     image = _open(data)
     if image.width * image.height > max_pixels:
         size = f"{image.width}x{image.height} pixels"
@@ -171,7 +176,6 @@ def _decoded(
 
 
 def _ids(image: Image.Image, raw: str) -> NDArray[np.uint32]:
-    """Return R + 256 G + 65536 B of a loaded image, or the values of one without colours."""
     if image.mode not in ("RGB", "RGBA", "RGBX", "P"):
         return _values(image, raw).astype(np.uint32)
     if ";16" in raw:
@@ -186,11 +190,11 @@ def _open(data: bytes) -> Image.Image:
     except MemoryError:
         raise
     except Exception:
-        raise MaskError("is no image that can be read") from None
+        raise MaskError("is not a readable image") from None
 
 
 def _raw_mode(image: Image.Image) -> str:
-    """Return the form of the values in the file, as Pillow calls it, "" for one of its own."""
+    """Return Pillow's name for the layout of values in the file, "" if it has none."""
     tiles: Any = getattr(image, "tile", None) or [None]
     args = getattr(tiles[0], "args", "")
     if image.format == "PPM" and isinstance(args, tuple) and len(args) > 1:
@@ -200,7 +204,6 @@ def _raw_mode(image: Image.Image) -> str:
 
 
 def _values(image: Image.Image, raw: str) -> NDArray[Any]:
-    """Return what a loaded image holds, [height, width] or [height, width, 3]."""
     if image.mode in ("1", "P", "L", "I;16"):
         pixels = np.asarray(image)
         if image.mode == "1":
@@ -222,7 +225,6 @@ def _values(image: Image.Image, raw: str) -> NDArray[Any]:
 
 
 def _palette(image: Image.Image) -> NDArray[np.uint8] | None:
-    """Return the colours of a loaded image's palette, uint8[256, 3]; unused ones are black."""
     if image.mode not in ("P", "PA"):
         return None
     colours = np.zeros(256 * 3, np.uint8)
@@ -232,15 +234,13 @@ def _palette(image: Image.Image) -> NDArray[np.uint8] | None:
 
 
 def _whole_numbers(pixels: NDArray[Any]) -> NDArray[np.uint16]:
-    """Return values of 16 or 32 bits and floats as uint16."""
     is_held = (pixels >= 0) & (pixels <= 65_535)
     if not is_held.all() or (pixels.dtype.kind == "f" and (pixels != np.trunc(pixels)).any()):
-        raise MaskError("has values that are no whole numbers of 0 to 65535")
+        raise MaskError("has values that are not whole numbers from 0 to 65535")
     return pixels.astype(np.uint16)
 
 
 def _binary(mask: MaskFile) -> NDArray[np.uint8]:
-    """Return 1 where a mask of two values is above half."""
     pixels = mask.pixels
     if pixels.ndim == 3:
         if not mask.is_lossy:
@@ -256,14 +256,13 @@ def _binary(mask: MaskFile) -> NDArray[np.uint8]:
 
 
 def _checked(pixels: Labels, spec: AnnotationSpec) -> Labels:
-    """Return values that are class indices, in the bits of the spec."""
     counts = value_counts(pixels)
     highest = spec.num_classes - 1
     others = [v for v in np.flatnonzero(counts).tolist() if v > highest and v != spec.ignore]
     if others:
         values = ", ".join(map(str, others[:_NAMED]))
         raise MaskError(
-            f"has the value {values}; classes are 0 to {highest}, {spec.ignore} is none"
+            f"has the value {values}; classes are 0 to {highest}, and {spec.ignore} means no class"
         )
     return pixels.astype(np.uint16 if spec.is_wide else np.uint8, copy=False)
 
@@ -271,7 +270,7 @@ def _checked(pixels: Labels, spec: AnnotationSpec) -> Labels:
 def _looked_up(
     values: NDArray[Any], classes: Mapping[int, int], spec: AnnotationSpec
 ) -> NDArray[Any]:
-    """Return the class of each value, run by run: neighbours in a mask are mostly alike."""
+    # Run by run, as neighbours in a mask are mostly equal.
     found, lengths = _run_lengths(values)
     keys = np.array(sorted(classes), np.int64)
     at = np.searchsorted(keys, found).clip(max=len(keys) - 1)
@@ -287,14 +286,13 @@ def _looked_up(
 
 
 def _run_lengths(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the value of each run of equal pixels, along the rows, and its length."""
+    """Return the value and the length of each run of equal pixels along the rows."""
     flat = values.ravel()
     starts = np.concatenate(([0], np.flatnonzero(flat[1:] != flat[:-1]) + 1))
     return flat[starts], np.diff(starts, append=flat.size)
 
 
 def _codes(pixels: NDArray[Any]) -> NDArray[np.uint32]:
-    """Return each colour as one number; a grey value is a colour of equal parts."""
     if pixels.ndim == 2:
         if pixels.dtype != np.uint8:
             raise MaskError("has values of 16 bits, and its classes are given by colours")
@@ -312,3 +310,110 @@ def _code(key: int | tuple[int, int, int]) -> int:
 
 def _named(value: int, *, is_colour: bool) -> str:
     return f"({value >> 16}, {value >> 8 & 255}, {value & 255})" if is_colour else str(value)
+
+
+_MAX_IDS = 10_000
+"""Maximum number of objects in one mask of numbered objects."""
+
+
+@dataclass(slots=True)
+class MaskFiles:
+    """The mask files of one image, decoded one at a time."""
+
+    data: Sequence[bytes]
+    labels: Sequence[int]
+    """Class index of each file; of another length if files do not have one class each."""
+    placement: Placement
+    spec: AnnotationSpec
+
+    def paint(self, mask: Labels) -> None:
+        """Paint the classes of all files, except the background, over a stored mask."""
+        nothing = self.spec.background
+        for number in range(len(self.data)):
+            classes, frame = self._classes(number)
+            if self.spec.is_binary:
+                mask[self.placement.mask(classes, frame, 0) != 0] = self._label(number, 1)
+            else:
+                layer = self.placement.mask(classes, frame, nothing)
+                np.copyto(mask, layer, where=layer != nothing)
+
+    def shapes(self) -> Iterator[tuple[int, Labels, Frame]]:
+        """Yield the label, the mask of 0 and 1, and the frame of each object.
+
+        A binary file is one object. A file with a table of values has one object for each class,
+        any other file one for each value except 0 and `IGNORE`.
+        """
+        for number in range(len(self.data)):
+            label = self._label(number, 0)
+            if self.spec.is_binary:
+                yield label, *self._classes(number)
+            elif self.spec.values is not None:
+                classes, frame = self._classes(number)
+                nothing = (self.spec.background, self.spec.ignore)
+                for value in self._values(number, classes, nothing):
+                    yield value, (classes == value).view(np.uint8), frame
+            else:
+                file, frame = self._decoded(number)
+                ids = file.pixels
+                if ids.ndim == 3 or file.is_lossy:
+                    raise MaskError(f"{self._name(number)} has colours instead of object numbers")
+                nothing = (0, IGNORE if ids.dtype == np.uint8 else IGNORE_16)
+                for value in self._values(number, ids, nothing):
+                    yield label, (ids == value).view(np.uint8), frame
+
+    def ids(self) -> tuple[NDArray[np.uint32], Frame]:
+        """Return the segment ids in the only file of a panoptic set, and its frame."""
+        if len(self.data) != 1:
+            raise MaskError(f"has {len(self.data)} files, and its segments are in one")
+        height, width = self.placement.upright
+        with fault_of("the mask"):
+            most = max(MAX_PIXELS, height * width)
+            decode = decode_numbers if self.spec.ids_are_values else decode_ids
+            found = decode(self.data[0], most)
+            return found, self._frame(found)
+
+    def _classes(self, number: int) -> tuple[Labels, Frame]:
+        file, frame = self._decoded(number)
+        with fault_of(self._name(number)):
+            return mask_classes(file, self.spec), frame
+
+    def _decoded(self, number: int) -> tuple[MaskFile, Frame]:
+        height, width = self.placement.upright
+        with fault_of(self._name(number)):
+            file = decode_mask(self.data[number], max(MAX_PIXELS, height * width))
+            return file, self._frame(file.pixels)
+
+    def _frame(self, pixels: NDArray[Any]) -> Frame:
+        size = pixels.shape[0], pixels.shape[1]
+        frame = self.placement.frame(size, self.spec.frame)
+        if frame is None:
+            raise MaskError(f"is {size_mismatch(size, self.placement)}")
+        return frame
+
+    def _values(self, number: int, pixels: Labels, nothing: tuple[int, int]) -> list[int]:
+        values = [v for v in np.flatnonzero(value_counts(pixels)).tolist() if v not in nothing]
+        if len(values) > _MAX_IDS:
+            what = f"{len(values):,} objects, the limit is {_MAX_IDS:,}"
+            raise MaskError(f"{self._name(number)} has {what}")
+        return values
+
+    def _label(self, number: int, default: int) -> int:
+        return self.labels[number] if len(self.labels) == len(self.data) else default
+
+    def _name(self, number: int) -> str:
+        return "the mask" if len(self.data) == 1 else f"mask {number + 1} of {len(self.data)}"
+
+
+@contextlib.contextmanager
+def fault_of(name: str) -> Iterator[None]:
+    """Put the name of the mask before the text of a MaskError."""
+    try:
+        yield
+    except MaskError as error:
+        raise MaskError(f"{name} {error}") from None
+
+
+def size_mismatch(size: tuple[int, int], placement: Placement) -> str:
+    """Return the text of an error: a mask of this size does not fit its image."""
+    height, width = placement.upright
+    return f"of {size[1]}x{size[0]} pixels, and its image has {width}x{height}"

@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.dataset.example_decoder import ExampleDecoder
-from shardprep.dataset.folder import ITEMS_FILE
-from shardprep.dataset.frames import read_frames
-from shardprep.dataset.index import way_out
-from shardprep.dataset.item_table import WRITTEN, read_items, with_status
-from shardprep.dataset.remote import documents_of, opened
+from shardprep.dataset.example import ExampleDecoder
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -25,56 +21,41 @@ from shardprep.dataset.schema import (
     WIDTH,
 )
 from shardprep.dataset.stored_size import open_stored
-from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import RecordError
-from shardprep.image.contact_sheet import AnnotatedPicture, Legend, draw_contact_sheet
+from shardprep.image.drawing import AnnotatedPicture, Legend, draw_contact_sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import pyarrow as pa
 
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
 
-_COLUMNS = ("key", "status", "shard", "record", "offset", "length", "num_objects", "mask_pixels")
 
-
-def annotated_pictures(
-    found: Path | RemoteDataset, manifest: Manifest, schema: Schema, number: int
-) -> Iterator[AnnotatedPicture]:
+def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedPicture]:
     """Yield at most `number` pictures from all over a dataset with boxes or masks, in its order.
 
-    Those with an object, or a mask of several classes, come before those without. Each is read and
-    decoded when it is asked for; from object storage, it alone.
+    Pictures with an object, or a mask of several classes, are preferred. Each record is read when
+    its picture is asked for.
 
     Raises:
         DatasetError: a document or a shard is missing or damaged.
         RecordError: a record is damaged.
 
     """
-    with documents_of(found, manifest, (ITEMS_FILE,)) as folder:
-        table = read_items(folder / ITEMS_FILE, _COLUMNS)
-    dataset = opened(found, manifest)
-    for row in _spread(with_status(table, WRITTEN), number):
+    for record in _spread(dataset.record_rows(("num_objects", "mask_pixels")), number):
+        payload = dataset.read(record)
         try:
-            frame = read_frames(dataset, str(row["shard"]), row["offset"] or 0, row["length"] or 0)
-            payload = unframe(frame, row["shard"], row["offset"])
-            yield annotated_picture(payload, schema)
+            yield annotated_picture(payload, dataset.schema)
         except RecordError as error:
-            where = f"{found}/{row['shard']}, record {row['record']}"
-            hint = way_out(str(found))
-            raise RecordError(where, error.what, hint, offset=row["offset"]) from error
+            raise dataset.damaged(record, error.what) from error
 
 
-def contact_sheet(
-    found: Path | RemoteDataset, manifest: Manifest, schema: Schema, number: int
-) -> bytes:
-    """Return the PNG with the pictures that `annotated_pictures` yields; raises as that."""
-    pictures = annotated_pictures(found, manifest, schema, number)
-    sheet = draw_contact_sheet(pictures, legend_of(schema))
+def contact_sheet(dataset: OpenDataset, number: int) -> bytes:
+    """Return a PNG with the pictures that `annotated_pictures` yields; raises as that."""
+    pictures = annotated_pictures(dataset, number)
+    legend = legend_of(dataset.schema)
+    sheet = draw_contact_sheet(pictures, legend)
     out = io.BytesIO()
     sheet.save(out, "PNG")
     return out.getvalue()
@@ -86,17 +67,17 @@ def legend_of(schema: Schema) -> Legend:
     return Legend(objects=named.get(BOX_LABEL, ()), mask=named.get(MASK, ()))
 
 
-def _spread(table: pa.Table, number: int) -> list[dict[str, Any]]:
-    """Return rows at equal distances, those that have something to show first."""
-    numbers, pixels = table["num_objects"].to_pylist(), table["mask_pixels"].to_pylist()
+def _spread(table: pa.Table, number: int) -> list[int]:
+    """Return the numbers of rows at equal distances; rows with something to draw are preferred."""
+    objects, pixels = table["num_objects"].to_pylist(), table["mask_pixels"].to_pylist()
     has_some = np.array(
-        [bool(n) or len(counts or ()) > 1 for n, counts in zip(numbers, pixels, strict=True)], bool
+        [bool(n) or len(counts or ()) > 1 for n, counts in zip(objects, pixels, strict=True)], bool
     )
     shown, others = np.flatnonzero(has_some), np.flatnonzero(~has_some)
     chosen = _evenly(shown, number)
     chosen = np.sort(np.concatenate((chosen, _evenly(others, number - len(chosen)))))
-    rows: list[dict[str, Any]] = table.take(chosen).to_pylist()
-    return rows
+    numbers: list[int] = chosen.tolist()
+    return numbers
 
 
 def _evenly(numbers: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Any:

@@ -1,0 +1,228 @@
+"""The opened dataset: manifest, schema, item table, indexes and records of one version.
+
+A command opens a dataset once and hands it on. All reads are of the version that was opened, in a
+folder or in object storage: if another one takes its place, they raise `ChangedError`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
+from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
+from shardprep.dataset.index import ShardIndex, read_index, way_out
+from shardprep.dataset.local_files import LocalFiles
+from shardprep.dataset.locate import DatasetFiles, locate
+from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard
+from shardprep.dataset.schema import Schema
+from shardprep.dataset.tfrecord import unframe
+from shardprep.errors import DatasetError, RecipeError, RecordError
+from shardprep.storage import objects
+from shardprep.storage.regular_file import read_regular, sha256_of
+from shardprep.storage.store_error import changed
+from shardprep.storage.url import ObjectUrl, is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from shardprep.dataset.item_table import ItemFile
+
+
+class ManifestMark(NamedTuple):
+    """A manifest and its state when the dataset was opened: small, for other processes."""
+
+    location: str
+    """Path or address of the manifest."""
+    mark: str
+    """SHA-256 of a file, ETag of an object."""
+
+    def check(self) -> None:
+        """Raise ChangedError if the manifest was replaced or removed.
+
+        A build replaces the manifest before the shards, or the whole folder at once.
+        """
+        if self._mark_now() != self.mark:
+            raise changed(self.location.removesuffix(f"/{MANIFEST_FILE}"))
+
+    def _mark_now(self) -> str:
+        if is_url(self.location):
+            facts = objects.head(ObjectUrl.split(self.location))
+            return "" if facts is None else facts.etag
+        try:
+            data = read_regular(self.location, MAX_DOCUMENT_BYTES)
+        except OSError:
+            return ""
+        return hashlib.sha256(data).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDataset:
+    """A dataset whose manifest and schema were read and checked. Can be pickled."""
+
+    files: DatasetFiles
+    manifest: Manifest
+    schema: Schema
+    _indexes: dict[str, ShardIndex] = field(default_factory=dict, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return str(self.files)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the files are in object storage."""
+        return self.files.is_remote
+
+    def folder(self, command: str) -> Path:
+        """Return the folder; RecipeError if the dataset is in object storage."""
+        if isinstance(self.files, LocalFiles):
+            return self.files.folder
+        what = f"{command} works on this machine's files"
+        raise RecipeError(str(self), what, f"shardprep fetch {self} first")
+
+    @property
+    def mark(self) -> ManifestMark:
+        """The state of the manifest, to check later whether the dataset was replaced."""
+        return ManifestMark(self.files.location(MANIFEST_FILE), self.files.manifest_mark)
+
+    def documents(self, *names: str) -> AbstractContextManager[Path]:
+        """Give a folder with documents; open them in the block, whose errors name the dataset.
+
+        Raises DatasetError for a missing or other document, ChangedError for another dataset.
+        """
+        return self.files.documents(self.manifest, names)
+
+    def item_file(self) -> ItemFile:
+        """Return the item table, open, to read single columns and rows."""
+        from shardprep.dataset.item_table import ItemFile  # and pyarrow
+
+        with self.documents(ITEMS_FILE) as folder:
+            return ItemFile(folder / ITEMS_FILE)
+
+    @property
+    def item_columns(self) -> list[str]:
+        """Names of the columns of the item table."""
+        from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS
+
+        return [*(ANNOTATED_COLUMNS if self.schema.annotations else COLUMNS).names]
+
+    def item_rows(self, columns: Sequence[str] | None = None, *, intact: bool = False) -> pa.Table:
+        """Return the rows of all inputs, written or not, in the order of the item table.
+
+        Args:
+            columns: their columns; None for all.
+            intact: check that the file has the SHA-256 of the manifest.
+
+        Raises:
+            DatasetError: the table has no such column, or is missing or damaged.
+
+        """
+        from shardprep.dataset.item_table import read_items
+
+        for name in columns or ():
+            if name not in self.item_columns:
+                hint = f"it has {', '.join(self.item_columns)}"
+                raise DatasetError(str(self), f"its items have no column {name!r}", hint)
+        with self.documents(ITEMS_FILE) as folder:
+            table = read_items(folder / ITEMS_FILE, columns)
+            if intact and sha256_of(folder / ITEMS_FILE) != self.manifest.files.get(ITEMS_FILE):
+                what = "is not what the build wrote: its SHA-256 differs"
+                raise DatasetError(str(folder / ITEMS_FILE), what, COPY_AGAIN)
+        return table
+
+    def record_rows(self, columns: Sequence[str]) -> pa.Table:
+        """Return columns of the rows of all records, in the order of their numbers.
+
+        Raises:
+            DatasetError: as `item_rows`, or the table has other records than the manifest.
+
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from shardprep.dataset.item_table import WRITTEN, with_status
+
+        wanted = [*dict.fromkeys(columns)]
+        places = dict.fromkeys((*wanted, "status", "shard", "record"))
+        written = with_status(self.item_rows([*places]), WRITTEN)
+        total, starts = 0, dict[str | None, int]()
+        for shard in self.manifest.shards.values():
+            starts[shard.name] = total
+            total += shard.num_records
+        runs = pc.run_end_encode(written["shard"].cast("string").combine_chunks())
+        first = [starts.get(name, -total - 1) for name in runs.values.to_pylist()]
+        lengths = np.diff(runs.run_ends.to_numpy(), prepend=0)
+        numbers = np.repeat(np.array(first, np.int64), lengths)
+        numbers += written["record"].fill_null(2 * total).to_numpy()
+        rows = written.select(wanted)
+        if np.array_equal(numbers, np.arange(total)):
+            return rows
+        order = np.argsort(numbers)
+        if not np.array_equal(numbers[order], np.arange(total)):
+            what = f"{ITEMS_FILE} has other records than the manifest says"
+            raise DatasetError(str(self), what, COPY_AGAIN)
+        return rows.take(pa.array(order))
+
+    def index(self, shard: Shard) -> ShardIndex:
+        """Return offset and length in bytes of each frame of a shard, int64[records, 2]."""
+        if shard.name not in self._indexes:
+            with self.documents(index_name(shard.name)) as folder:
+                self._indexes[shard.name] = read_index(folder, shard)
+        return self._indexes[shard.name]
+
+    def read(self, number: int) -> bytes:
+        """Return the payload of a record by its number through all shards.
+
+        Raises:
+            IndexError: the number is too large or negative.
+            DatasetError: the shard or its index is missing, or not what the manifest says.
+            RecordError: the record is damaged.
+
+        """
+        shard, record = self.place(number)
+        offset, length = self.index(shard)[record].tolist()
+        frame = self.files.read(shard.name, offset, length)
+        try:
+            return unframe(frame, shard.name, offset)
+        except RecordError as error:
+            raise self.damaged(number, error.what) from error
+
+    def place(self, number: int) -> tuple[Shard, int]:
+        """Return the shard of a record, and its number there."""
+        record = number
+        for shard in self.manifest.shards.values():
+            if 0 <= record < shard.num_records:
+                return shard, record
+            record -= shard.num_records
+        raise IndexError(number)
+
+    def damaged(self, number: int, what: str) -> RecordError:
+        """Return the error of a damaged record, with its location."""
+        shard, record = self.place(number)
+        where, offset = f"{self}/{shard.name}, record {record}", int(self.index(shard)[record, 0])
+        return RecordError(where, what, way_out(str(self)), offset=offset)
+
+
+def open_dataset(place: str | Path | ObjectUrl | DatasetFiles) -> OpenDataset:
+    """Open a dataset.
+
+    Args:
+        place: its folder or address, or one above it, or its files.
+
+    Raises:
+        DatasetError: the dataset, its manifest or its schema is missing or damaged.
+        ChangedError: another dataset took its place.
+        StorageError: object storage does not answer, or refuses.
+
+    """
+    found = place if isinstance(place, DatasetFiles) else locate(place)
+    files, manifest = found.with_manifest()
+    with files.documents(manifest, (SCHEMA_FILE,)) as folder:
+        return OpenDataset(files, manifest, read_schema(folder, manifest))

@@ -1,0 +1,290 @@
+"""The files of a dataset in object storage, and local copies of its documents.
+
+All later reads rely on the names, sizes and ETags of one listing. A file that is missing, or that
+differs from the listing or the manifest, is a `DatasetError`.
+
+Objects cannot be renamed, so a dataset that replaces a finished one is first written as a draft:
+its files below a prefix of its own, its manifest last. Then the same manifest is written over that
+of the old dataset, and the draft is in force: a file is read from the draft, if it has
+one of that name, else under the final name. Afterwards the files are copied to their final names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
+from shardprep.dataset.folder import INCOMPLETE_SUFFIX, INDEX_DIR, ITEMS_FILE, belongs, is_own
+from shardprep.dataset.index import way_out
+from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest, parse_manifest
+from shardprep.errors import DatasetError
+from shardprep.storage import objects
+from shardprep.storage.atomic_file import DurableFile
+from shardprep.storage.cache import cache_root, make_cache
+from shardprep.storage.objects import ListedObject
+from shardprep.storage.shard_cache import RemoteShard
+from shardprep.storage.url import ObjectUrl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.storage.objects import ListedObject
+    from shardprep.storage.url import ObjectUrl
+
+_SPARE_ITEM_BYTES = 4 << 30
+"""Bytes that an item table may have more than the shards, for inputs that are left out."""
+_DOCUMENT = re.compile(r"index/[^/]+\.idx|[^/]+\.(json|parquet|txt)")
+_AT_A_TIME = 16
+_UNUSED_S = 30 * 24 * 3600.0
+"""Seconds after its last use when a folder of copied documents is removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFiles:
+    """The files of a dataset, as one listing of its objects shows them."""
+
+    url: ObjectUrl
+    objects: Mapping[str, ListedObject]
+    """All objects by their names in the dataset; `ListedObject.name` is the key below `url`."""
+    is_remote: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return str(self.url)
+
+    @property
+    def place(self) -> ObjectUrl:
+        """The dataset's address."""
+        return self.url
+
+    @property
+    def manifest_mark(self) -> str:
+        """Changes with the content of the manifest: its ETag."""
+        return self.objects[MANIFEST_FILE].etag
+
+    def unchanged(self) -> AbstractContextManager[None]:
+        """Do nothing: every read of an object compares its ETag."""
+        return contextlib.nullcontext()
+
+    def with_manifest(self) -> tuple[Self, Manifest]:
+        """Return these files, and their manifest."""
+        return self, self.manifest()
+
+    def manifest(self) -> Manifest:
+        """Return the manifest."""
+        folder = self.copies((MANIFEST_FILE,))
+        with self._named(folder):
+            return load_manifest(folder)
+
+    @contextlib.contextmanager
+    def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:
+        """Give a folder with copies of documents that match their hashes in the manifest.
+
+        Errors that are raised in this block for files of the folder name the originals.
+        """
+        for name in names:
+            if name not in self.objects:
+                raise self._error(name, "is not there")
+        folder = self.copies((MANIFEST_FILE, *names))
+        for name in manifest.files.keys() & set(names):
+            if hashlib.sha256((folder / name).read_bytes()).hexdigest() != manifest.files[name]:
+                raise self._error(name, "is not what the build wrote: its SHA-256 differs")
+        with self._named(folder):
+            yield folder
+
+    def copies(self, names: Sequence[str] | None = None) -> Path:
+        """Return a local folder with copies of documents, which are not checked.
+
+        The folder is named after the ETags of all documents, so a copy is never stale.
+
+        Args:
+            names: documents that must be there; None for all.
+
+        """
+        documents = {name: facts for name, facts in self.objects.items() if is_document(name)}
+        state = "\n".join([str(self.url), *(f"{name} {one[:]}" for name, one in documents.items())])
+        folder = cache_root() / "documents" / hashlib.sha256(state.encode()).hexdigest()[:32]
+        wanted = documents.keys() if names is None else frozenset(names)
+        missing = [
+            name
+            for name, facts in documents.items()
+            if name in wanted and not _has_size(folder / name, facts.num_bytes)
+        ]
+        os.utime(make_cache(folder))
+        for name in missing:
+            num_bytes, most = self.objects[name].num_bytes, self._most_bytes(name)
+            if num_bytes > most:
+                what = f"has {num_bytes:,} bytes, more than the {most:,} it may have"
+                raise self._error(name, what)
+        if missing:
+            _remove_unused(folder.parent)
+            with ThreadPoolExecutor(_AT_A_TIME, "shardprep-documents") as pool:
+                list(pool.map(lambda name: self._copy(name, folder / name), missing))
+        return folder
+
+    def _copy(self, name: str, path: Path) -> None:
+        facts, num_bytes = self.objects[name], 0
+        make_cache(path.parent)
+        with DurableFile(path, is_shared=True) as file:
+            for block in objects.read_whole(self.url / facts.name, facts.etag):
+                num_bytes += len(block)
+                if num_bytes > facts.num_bytes:
+                    break
+                file.write(block)
+            if num_bytes != facts.num_bytes:
+                what = f"has {num_bytes:,} bytes or more, listed {facts.num_bytes:,}"
+                raise self._error(name, what)
+            file.commit()
+
+    def _most_bytes(self, name: str) -> int:
+        """Return the largest size in bytes that is accepted for a document."""
+        if name == ITEMS_FILE:
+            shards = sum(one.num_bytes for key, one in self.objects.items() if not is_document(key))
+            return shards + _SPARE_ITEM_BYTES
+        folder, _, file = name.rpartition("/")
+        shard = self.objects.get(file.removesuffix(".idx")) if folder == INDEX_DIR else None
+        return MAX_DOCUMENT_BYTES + (3 * shard.num_bytes if shard else 0)
+
+    @contextlib.contextmanager
+    def _named(self, folder: Path) -> Iterator[None]:
+        """Replace the folder of the copies by the address of the originals in errors."""
+        try:
+            yield
+        except DatasetError as error:
+            here, there = str(folder), str(self.url)
+            raise DatasetError(
+                error.where.replace(here, there), error.what, error.hint.replace(here, there)
+            ) from error
+
+    def location(self, name: str) -> str:
+        """Return the address of a file, which need not exist."""
+        facts = self.objects.get(name)
+        return str(self.url / (name if facts is None else facts.name))
+
+    def check_shards(self, shards: Sequence[Shard]) -> None:
+        """Raise DatasetError if a shard is missing or has another size than in the manifest."""
+        for shard in shards:
+            self.shard(shard)
+
+    def shard(self, shard: Shard) -> RemoteShard:
+        """Return the object of a shard; DatasetError if its size differs from the manifest."""
+        facts = self.objects.get(shard.name)
+        if facts is None or facts.num_bytes != shard.num_bytes:
+            here = "is missing" if facts is None else f"has {facts.num_bytes:,} bytes"
+            raise self._error(shard.name, f"{here}, the manifest says {shard.num_bytes:,}")
+        return RemoteShard(self.url / facts.name, facts.etag, shard.num_bytes, shard.sha256)
+
+    def read(self, shard: str, offset: int, num_bytes: int) -> bytes:
+        """Return bytes of a shard. Neither number is trusted.
+
+        DatasetError if the shard is missing or ends before, StorageError if it was replaced.
+        """
+        facts = self.objects.get(shard)
+        if facts is not None and 0 <= offset <= offset + num_bytes <= facts.num_bytes:
+            url = self.url / facts.name
+            return bytes(objects.read_range(url, facts.etag, offset, num_bytes))
+        what = "is missing" if facts is None else "is shorter than items.parquet says"
+        raise DatasetError(f"{self.url}/{shard}", what, way_out(str(self.url)))
+
+    def blocks(self, shard: Shard, sizes: Sequence[int]) -> Iterator[bytes]:
+        """Yield a shard from its start in blocks of given sizes; shorter ones where it ends."""
+        source = self.shard(shard)
+        received, data = objects.read_whole(source.url, source.etag), b""
+        for size in sizes:
+            rest, left = [data], size - len(data)
+            while left > 0 and (block := next(received, b"")):
+                rest.append(block)
+                left -= len(block)
+            data = b"".join(rest)
+            yield data[:size]
+            data = data[size:]
+
+    def has_unfinished_build(self) -> bool:
+        """Return whether an unfinished build of this version exists; asks the store."""
+        return bool(objects.listing(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX)))
+
+    def _error(self, name: str, what: str) -> DatasetError:
+        way = "`shardprep verify --repair` builds what is damaged again"
+        return DatasetError(str(self.url / name), what, way)
+
+
+def is_document(name: str) -> bool:
+    """Return whether a file of a dataset is a document: not a shard."""
+    return _DOCUMENT.fullmatch(name) is not None
+
+
+def _has_size(path: Path, num_bytes: int) -> bool:
+    return path.is_file() and path.stat().st_size == num_bytes
+
+
+def _remove_unused(folder: Path) -> None:
+    before = time.time() - _UNUSED_S
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < before:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+DRAFT_PREFIX = ".draft-"
+_SEAL = re.compile(rf"{re.escape(DRAFT_PREFIX)}[^/]*/{re.escape(MANIFEST_FILE)}")
+
+
+def draft_in_force(
+    url: ObjectUrl, found: Mapping[str, ListedObject]
+) -> tuple[str, Manifest] | None:
+    """Return prefix and manifest of the draft in force, or None.
+
+    The dataset is read from the draft until its files have their final names. `found` has all
+    objects below the dataset, by name. StorageError if the manifest changed since they were listed.
+    """
+    seals = [name for name in found if _SEAL.fullmatch(name)]
+    if MANIFEST_FILE not in found or not seals:
+        return None
+    if found[MANIFEST_FILE].num_bytes > MAX_DOCUMENT_BYTES:
+        return None  # as below
+    data = _read(url, found[MANIFEST_FILE])
+    try:
+        manifest = parse_manifest(data, str(url / MANIFEST_FILE))
+    except DatasetError:
+        return None  # opening it reports the error
+    for seal in seals:
+        if found[seal].num_bytes == len(data) and _read(url, found[seal]) == data:
+            return seal.removesuffix(f"/{MANIFEST_FILE}"), manifest
+    return None
+
+
+def in_force(url: ObjectUrl, found: Mapping[str, ListedObject]) -> Mapping[str, ListedObject]:
+    """Return the files of a dataset by name; a draft in force replaces others.
+
+    Arguments and errors as for `draft_in_force`.
+    """
+    draft = draft_in_force(url, found)
+    if draft is None:
+        return found
+    prefix, manifest = draft
+    stay = {
+        name: facts
+        for name, facts in found.items()
+        if not name.startswith(f"{prefix}/") and (belongs(name, manifest) or not is_own(name))
+    }
+    return {**stay, **under(prefix, found), MANIFEST_FILE: found[MANIFEST_FILE]}
+
+
+def under(prefix: str, found: Mapping[str, ListedObject]) -> dict[str, ListedObject]:
+    """Return the objects below a prefix, by the rest of their names."""
+    start = f"{prefix}/"
+    return {name.removeprefix(start): f for name, f in found.items() if name.startswith(start)}
+
+
+def _read(url: ObjectUrl, facts: ListedObject) -> bytes:
+    return b"".join(objects.read_whole(url / facts.name, facts.etag))
