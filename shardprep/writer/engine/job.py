@@ -9,12 +9,13 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
+import numpy as np
+
 from shardprep import profiling
 from shardprep.profiling import stage
 from shardprep.writer.encode.chunk import UNREADABLE, ChunkTask, EncodedChunk
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import ShardPlan, chunks
-from shardprep.writer.reuse.reused_images import OldImages
 from shardprep.writer.shard import ShardHead, ShardWriter
 from shardprep.writer.workspace.files import Folders
 
@@ -54,11 +55,12 @@ class ShardJob:
 
     def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
         """Yield the chunks of a shard."""
-        old = () if shard.old is None else OldImages(shard.old)
         start = 0
         for items in chunks(shard, self.num_items, self.record_bytes):
             stop = start + len(items)
-            yield ChunkTask(shard.name, start, items, old[start:stop])
+            # Rows are taken, because a slice would travel with the whole table.
+            old = None if shard.old is None else shard.old.take(np.arange(start, stop))
+            yield ChunkTask(shard.name, start, items, old)
             start = stop
 
     def writer(self, shard: ShardHead) -> ShardWriter:

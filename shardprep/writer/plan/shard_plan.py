@@ -45,9 +45,9 @@ class ShardPlan(NamedTuple):
     items: ShardItems | tuple[Item, ...]
     """Items in the order of their records; a slice of them is a tuple."""
     old: Table | None = None
-    """A row for each item that `OldImages` takes, of nulls where it has none; None: none has.
+    """For each item, the row of its stored record in another dataset, of nulls if it has none.
 
-    Where records are copied, those of the items of all shards, by `ShardItems.rows`."""
+    In a repack these are the rows of the items of all shards, by `ShardItems.rows`."""
 
     @property
     def members(self) -> Members:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
 from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
-from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
 from shardprep.image.spec import ImageSpec
 from shardprep.writer.encode.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import Encoder
@@ -28,8 +28,8 @@ from shardprep.writer.plan.fingerprint import (
     versions,
 )
 from shardprep.writer.plan.shard_plan import ShardPlan
-from shardprep.writer.reuse.reuse_encoder import CopyEncoder
-from shardprep.writer.reuse.reused_images import OldRecords, with_files
+from shardprep.writer.reuse.reuse_encoder import ReuseEncoder
+from shardprep.writer.reuse.stored_records import with_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -52,7 +52,9 @@ class OldDataset:
     """Its path or address."""
     made: Fingerprint
     """The options and versions that its images follow from."""
-    records: OldRecords
+    mark: ManifestMark
+    dtypes: tuple[tuple[str, str], ...]
+    """Name and dtype of each feature of its records."""
     rows: pa.Table
     """The rows of its written items."""
 
@@ -72,7 +74,7 @@ class OldDataset:
             shard._replace(old=self.rows.take(pa.array(rows, mask=rows < 0)))
             for shard, rows in zip(shards, np.split(places, ends[:-1]), strict=True)
         ]
-        return CopyEncoder(encoder, self.records.for_records_of(encoder.schema)), planned, remark
+        return ReuseEncoder(encoder, self.mark, self.dtypes), planned, remark
 
     def prospect(self, spec: ImageSpec, places: Rows) -> str:
         """Return in words how many of the items with these `places` may be copied, or why none."""
@@ -111,12 +113,12 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(_COLUMNS, intact=True)
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
-    records = OldRecords(dataset.mark, tuple(schema.dtypes.items()))
     rows = with_files(item_table.with_status(table, item_table.WRITTEN), dataset)
     made = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
     several = {name for name in made.options if name not in manifest.fingerprint.options}
     made.options.update(dict.fromkeys(several, "several"))  # of datasets that were merged
-    return OldDataset(str(dataset), made, records, rows)
+    dtypes = tuple(schema.dtypes.items())
+    return OldDataset(str(dataset), made, dataset.mark, dtypes, rows)
 
 
 def _formats(rows: pa.Table) -> set[str]:
