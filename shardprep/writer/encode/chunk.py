@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shardprep.catalog.items import Item
 from shardprep.image.annotation_types import AnnotationSpec
-from shardprep.image.annotations import PlacedObjects
-from shardprep.image.process import RejectionKind
 from shardprep.source.members import Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
+
+    # Decoders are not imported where records are copied.
+    from shardprep.image.annotations import PlacedObjects
+    from shardprep.image.process import RejectionKind
 
 
 class ObjectCounts(NamedTuple):

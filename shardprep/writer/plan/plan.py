@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from shardprep.catalog.objects.combine import AnnotationFacts
 from shardprep.dataset import documents
 from shardprep.dataset.annotation_counts import Unmatched
 from shardprep.dataset.documents import Count, Document, Name, Version
-from shardprep.dataset.manifest import Fingerprint
+from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.dataset.schema import MAX_SIDE, Schema
-from shardprep.errors import BuildError, printable
+from shardprep.errors import BuildError, DatasetError, RecipeError, printable
 from shardprep.image.spec import ImageSpec
-from shardprep.recipe.recipe import Recipe
+from shardprep.recipe.recipe import Recipe, stored_recipe
 from shardprep.source.listing import Skipped
 from shardprep.storage.folder import Folder
 from shardprep.writer.plan.shard_plan import Part, ShardItems, ShardPlan
@@ -29,6 +28,9 @@ from shardprep.writer.workspace.files import OUTLINE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    # Decoders are not imported where records are copied.
+    from shardprep.catalog.objects.combine import AnnotationFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,4 +220,20 @@ def read_outline(state: Folder) -> Outline | None:
         where = state.located(OUTLINE_FILE)
         raise BuildError(
             where, f"is damaged ({error})", "run the build, or its parts, again"
+        ) from error
+
+
+def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
+    """Return the recipe by which a dataset was built, for a source and a folder of today.
+
+    Raises:
+        DatasetError: this version does not know all of its keys.
+
+    """
+    keys = {"source": source, "out": out, "name": manifest.name, "version": manifest.version}
+    try:
+        return stored_recipe({**manifest.fingerprint.options, **keys, "max_rejected": 1.0})
+    except RecipeError as error:
+        raise DatasetError(
+            manifest.name, "was built by another version, with other options", "build it again"
         ) from error

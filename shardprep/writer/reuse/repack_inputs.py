@@ -17,7 +17,7 @@ from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
 from shardprep.errors import RecipeError, SchemaError, some_of
 from shardprep.image.spec import ImageSpec
-from shardprep.writer.plan.fingerprint import recorded_recipe
+from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.reuse.stored_records import with_files
 
 if TYPE_CHECKING:

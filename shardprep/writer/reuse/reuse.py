@@ -20,13 +20,8 @@ from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
 from shardprep.image.spec import ImageSpec
 from shardprep.writer.encode.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import Encoder
-from shardprep.writer.plan.fingerprint import (
-    SPLIT_RATIOS,
-    fit_version,
-    recorded_recipe,
-    used_versions,
-    versions,
-)
+from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
+from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.reuse.reuse_encoder import ReuseEncoder
 from shardprep.writer.reuse.stored_records import with_files
