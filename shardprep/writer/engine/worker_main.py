@@ -104,6 +104,7 @@ def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
     worker_process.hold_memory(work.limits.worker_bytes)
     worker_process.silence_stderr()
     worker_process.without_pandas()
+    worker_process.keep_buffers()
     answers = _Answers(pipe)
     shards = _OwnedShards(work, answers)
     with contextlib.suppress(EOFError, OSError):  # the parent has gone
