@@ -40,20 +40,20 @@ from tests.writer.meetings import meetings, num_orders
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
 KINDS_OF_ARCHIVE = {
     "path": "member names that lead out of the folder",
-    "name": "odd, long, clashing names",
+    "name": "odd, long or clashing names",
     "link": "links and devices as members",
     "member": "members that cannot be read",
     "archive": "an archive that cannot be read",
-    "size": "sizes that are not true",
-    "cut": "cut anywhere",
+    "size": "false sizes",
+    "cut": "truncated at any place",
     "damage": "damaged bytes",
-    "hidden": "members that the directory does not show",
+    "hidden": "members that the directory does not list",
     "overlap": "members that share their bytes",
-    "bomb": "bombs",
-    "depth": "nested too deep",
+    "bomb": "decompression bombs",
+    "depth": "nested too deeply",
     "time": "slow to read by construction",
-    "junk": "junk before or behind",
-    "nothing": "empty, or no archive",
+    "junk": "junk before or after the archive",
+    "nothing": "empty, or not an archive",
 }
 
 
@@ -90,56 +90,57 @@ def fault_rows() -> list[tuple[str, str, str]]:
     least = {plan: f"at least {number}" for plan, number in LEAST.items()}
     same = "the next run ends with the same bytes"
     return [
-        ("SIGKILL before a change to the disk, at each in turn", least["every change"], same),
-        ("killed by a timer, at random moments", least["random moments"], same),
-        ("disk full (*), at each page written", least["full disk"], f"one-line error; {same}"),
+        ("SIGKILL before each change to the disk, in turn", least["every change"], same),
+        ("SIGKILL by a timer, at random moments", least["random moments"], same),
+        ("disk full (*), at each written page", least["full disk"], f"one-line error; {same}"),
         ("read-only disk (*)", str(LEAST["read-only"]), f"one-line error, nothing written; {same}"),
         (
-            "SIGKILL of a build in parts before a change to the disk, at each in turn",
+            "build in parts: SIGKILL before each change to the disk, in turn",
             least["every change of parts"], same,
         ),
         (
-            "parts, built at the same time, killed by a timer at random moments",
+            "parts built at the same time: SIGKILL by a timer, at random moments",
             least["parts at random moments"], same,
         ),
         (
             "each part built by two processes at the same time", str(LEAST["parts together"]),
             "the same bytes",
         ),
-        ("SIGKILL of a build that has workers", str(PARENT_KILLS), f"no worker is left; {same}"),
+        ("SIGKILL of a build that has workers", str(PARENT_KILLS), f"all workers end; {same}"),
         ("SIGKILL of workers in one build", f"at least {MIN_WORKER_KILLS}", "the same bytes"),
-        ("Ctrl-C", "1", f"exit code 130, no worker is left; {same}"),
+        ("Ctrl-C", "1", f"exit code 130, all workers end; {same}"),
         (
-            "a stand-in for a decoder that kills its process",
+            "a decoder (replaced in the test) that kills its process",
             str(ends["crashed"] * len(CHUNK_SIZES)),
-            "that image is rejected as `crashed`, no other",
+            "only that image is rejected, as `crashed`",
         ),
         (
-            "a stand-in for a decoder that hangs", str(ends["timeout"] * len(CHUNK_SIZES)),
-            "that image is rejected as `timeout`, no other",
+            "a decoder (replaced in the test) that hangs", str(ends["timeout"] * len(CHUNK_SIZES)),
+            "only that image is rejected, as `timeout`",
         ),
         (
-            "a decoder that is given too little memory", str(len(STARVED_MEGABYTES)),
-            "that image is rejected as `crashed`, with the reason",
+            "a decoder with too little memory", str(len(STARVED_MEGABYTES)),
+            "only that image is rejected, as `crashed`, with the reason",
         ),
         (
             f"a source ({', '.join(SOURCES)}) that {', '.join(CHANGES)} while it is read",
             str(len(SOURCES) * len(CHANGES)),
-            "an error, nothing is kept; with the source back, the same bytes",
+            "an error, and nothing is kept; with the original source, the same bytes",
         ),
-        ("a build into a folder where another is at work", "1", "an error"),
+        ("a build into a folder that another build uses", "1", "an error"),
     ]  # fmt: skip
 
 
 def document_part() -> str:
-    """Return what came of mutated annotation documents."""
+    """Return the paragraph about mutated annotation documents."""
     found = load_documents()
     text = (
-        f"{found.tried:,} sources whose annotation documents, tables and lists of names were "
-        f"mutated at random from a seed, in {len(FORMS)} forms: {found.built:,} became datasets in "
-        f"which `verify --decode` finds nothing wrong, {found.refused:,} ended with an error of "
-        f"one line, none otherwise ({found.date}). None took longer than {MOST_S:.0f} s or more "
-        f"than {MOST_KIB >> 10} MiB. The first {NUM_DOCUMENTS} are tried with the tests."
+        f"**Mutated annotations.** In {found.tried:,} sources, the annotation documents, tables "
+        f"and lists of names were mutated at random from a seed, in {len(FORMS)} forms. "
+        f"{found.built:,} became datasets that pass `verify --decode`. The other "
+        f"{found.refused:,} ended with a one-line error ({found.date}). None needed more than "
+        f"{MOST_S:.0f} s or {MOST_KIB >> 10} MiB. Each run of the tests tries the first "
+        f"{NUM_DOCUMENTS}."
     )
     return textwrap.fill(text, 100)
 
@@ -155,7 +156,7 @@ def page_text(ordeal: Ordeal) -> str:
     images = image_rows()
     archives = archive_rows(ordeal)
     image_table = table(
-        ("images", "tried", "written", "of these, damage noted", "rejected"),
+        ("images", "tried", "written", "of these, with noted damage", "rejected"),
         [
             (
                 row.kind, row.tried, row.written, row.damaged,
@@ -171,67 +172,74 @@ def page_text(ordeal: Ordeal) -> str:
             for kind, tried, ends in archives
         ],
     )
-    fault_table = table(("fault", "times", "what holds"), list(fault_rows()))
+    fault_table = table(("fault", "times", "result"), list(fault_rows()))
     problems = table(
         ("problem", "meaning"), [(f"`{kind}`", text) for kind, text in MEANINGS.items()]
     )
-    return f"""# What was tried
+    return f"""# What was tested
 
-Can shardprep be trusted with a dataset too large to look at? This page is written by the tests
-(`python -m tests.documents.trust`), and they fail where it says more than they do. In all that
-follows no image was lost, and none was left out in silence.
+This page counts the inputs and faults that shardprep was tested with, so that you can judge
+whether to trust it with a dataset too large to look at. The tests write this page (`python -m
+tests.documents.trust`) and fail if it claims more than they check. In all these tests no image
+was lost, and none was left out silently.
 
 ## Inputs
 
-{sum(row.tried for row in images)} odd and broken images made by the tests. Each is written or
-rejected with a reason; [images.md](images.md) has them line by line.
+**Images.** The tests make {sum(row.tried for row in images)} odd and broken images. Each is
+written, or rejected with a reason. [images.md](images.md) lists them.
 
 {image_table}
 
-{sum(tried for _, tried, _ in archives)} hostile archives made by the tests. None wrote outside its
-dataset, ran without end, or took more than 500 MB.
+**Archives.** The tests make {sum(tried for _, tried, _ in archives)} hostile archives. None wrote
+outside its dataset, ran forever, or needed more than 500 MB.
 
 {archive_table}
 
 {document_part()}
 
-{NUM_GATE} datasets whose documents, tables, records or indexes were changed at random and signed
-anew, so that every hash is right. {len(READERS)} commands, layouts and readers open each, and end
-with a result or one line, in bounded memory. `make soak` tries {NUM_SOAK} of them.
+**Datasets.** In {NUM_GATE} datasets, the documents, tables, records or indexes were changed at
+random and signed again, so that every hash is correct. {len(READERS)} commands, layouts and
+readers open each of them. They end with a result or a one-line error, in bounded memory. `make
+soak` tries {NUM_SOAK} of them.
 
-A collection of other projects' test files is tried too, where it is at hand; the project does not
-carry it. More than 2,500 images: the build ends, written + rejected + skipped = inputs, and no
-image hangs; more than {MIN_WRITTEN_OF_OTHERS:,} can be written. More than {MIN_ARCHIVES_OF_OTHERS}
-hostile archives: each is built or is a one-line error.
+**Files of other projects.** If a collection of other projects' test files is available, the tests
+use it; it is not part of this project. It has more than 2,500 images: the build ends, written +
+rejected + skipped = inputs, no image hangs, and more than {MIN_WRITTEN_OF_OTHERS:,} can be
+written. It has more than {MIN_ARCHIVES_OF_OTHERS} hostile archives: each is built, or is a
+one-line error.
 
 ## Faults
 
-Made by the system, or by a process that really dies. "The same bytes" are those of an undisturbed
-build, every file compared; in between, what has its final name is complete.
+The system makes these faults, or a process really dies. "The same bytes" means: equal to an
+undisturbed build, every file compared. At any time, a file under its final name is complete.
 
 {fault_table}
 
-Two runs at once over one place in object storage, {len(meetings())} pairs of them: builds, parts,
-`--overwrite` and `finalize`, over nothing, over a dataset, over what a dead run has left. Their
-requests are put in {num_orders()} orders, in some of which one run is killed or interrupted: a
-finished dataset is there at each moment, if one was, and both end with it or with one clear error.
-`make soak` plays each order in which one of them pauses once until the other is over.
+**Two runs at the same address in object storage.** {len(meetings())} pairs are tested: builds,
+parts, `--overwrite` and `finalize`, at an empty address, over a dataset, or over the files of a
+killed run. Their requests are played in {num_orders()} orders; in some of them one run is killed
+or interrupted. If there was a finished dataset, there is one at every moment. Both runs end with
+a dataset or with one clear error. `make soak` plays every order with one pause of one run until
+the other has ended.
 
-(*) Tried where the system lets the tests mount a disk of their own, and skipped elsewhere.
+(*) Tested if the system lets the tests mount their own disk, skipped otherwise.
 
 {page_part(load(RECORD), table)}
 ## What `verify` finds
 
-`shardprep verify` names damage by file and, where they exist, record, offset and source key:
+`shardprep verify` names damage by its file and, if they apply, its record, offset and source key:
 
 {problems}
 
-## What is not covered
+## Not covered
 
-Power cuts: a SIGKILL stands for them, which does not lose what the system has not yet written.
-Disks and file systems that lie about `fsync`; network file systems; faulty memory; Windows and
-macOS. Wrong labels in the source: shardprep stores what the source says. An image at which the
-machine stands still twice for longer than `--timeout` is rejected as `timeout`, and counted.
+- Power cuts. The tests use SIGKILL instead, which does not lose data that the system has not
+  written yet.
+- Disks and file systems with a false `fsync`, network file systems, faulty memory, Windows and
+  macOS.
+- Wrong labels in the source. shardprep stores the labels of the source.
+- If the machine pauses twice at the same image for longer than `--timeout`, the image is rejected
+  as `timeout` and counted.
 """
 
 

@@ -29,7 +29,7 @@ MAX_WALL_S = 120
 MAX_FILE_BYTES = 256 << 20
 MAX_MORE_BYTES = 1 << 30
 """Bytes of address space, beyond what Python and its libraries have taken."""
-WHOLE, COUNTED, ERROR = "built whole", "built, the rest counted", "one-line error"
+WHOLE, COUNTED, ERROR = "built completely", "built, the rest counted", "one-line error"
 
 
 @dataclass(frozen=True, slots=True)
