@@ -43,8 +43,7 @@ bench: .venv/installed-test
 	$(BIN)/python -m benchmarks $(BENCH)
 
 soak: .venv/installed-test
-	$(BIN)/python -m tests.soak.datasets
-	$(BIN)/python -m tests.writer.meetings
+	$(BIN)/python -m tests.soak.repeated
 	$(BIN)/python -m tests.soak $(SOAK)
 	$(BIN)/python -m tests.soak.documents $(filter --write,$(SOAK))
 

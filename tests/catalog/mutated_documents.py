@@ -218,7 +218,7 @@ def images() -> dict[str, bytes]:
     return {f"images/{stem}.png": png(HEIGHT, WIDTH, i) for i, stem in enumerate(_STEMS)}
 
 
-NUM_DOCUMENTS = 400
+NUM_DOCUMENTS = 200
 """Tries of a run of the suite; `make soak` makes 8,000."""
 FORMS = _forms()
 _NUMBERS = (

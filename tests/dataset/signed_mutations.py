@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-NUM_GATE, NUM_SOAK = 40, 320
+NUM_GATE, NUM_SOAK = 30, 320
 """Datasets in a run of the suite, and in `make soak`."""
 KINDS = ("manifest", "schema", "table", "records", "bytes", "index")
 _TEXTS = ("", "..", "/x", "a\0b", "\x1b[2J", "\N{SNOWMAN}", "x" * 3000, "<b>", "nan", "1e400")

@@ -7,20 +7,18 @@ changes of the disk.
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.builders import Told, tree
-from tests.support.processes import skip_fsync
 from tests.writer.faulty import forked, kill_at_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 
 def killed(source: Path, place: Path, layout: str, numbers: Iterable[int]) -> int:
@@ -58,16 +56,11 @@ def killed(source: Path, place: Path, layout: str, numbers: Iterable[int]) -> in
     raise AssertionError
 
 
-def kill_exports(dataset: str, folder: str, step: str) -> None:
-    """Kill exports of a dataset in each layout, before every `step`-th of its changes.
-
-    Print how many were tried, a JSON object.
-    """
-    skip_fsync()
+def kill_exports(dataset: Path, folder: Path, step: int) -> dict[str, int]:
+    """Kill exports in each layout, before every `step`-th change; return how many were tried."""
     tried = {}
     for layout in LAYOUTS:
-        place = Path(folder) / layout
-        place.mkdir()
-        twice = (number for number in itertools.count(1, int(step)) for _ in range(2))
-        tried[layout] = killed(Path(dataset), place, layout, twice)
-    print(json.dumps(tried))  # noqa: T201
+        (folder / layout).mkdir()
+        twice = (number for number in itertools.count(1, step) for _ in range(2))
+        tried[layout] = killed(dataset, folder / layout, layout, twice)
+    return tried

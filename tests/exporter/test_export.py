@@ -41,7 +41,8 @@ from tests.support.builders import (
 )
 from tests.support.command import error_of, run
 from tests.support.examples import flipped
-from tests.support.processes import Program, loaded
+from tests.support.processes import loaded, run_program
+from tests.writer.faulty import GATE_STEP, QUICK_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,15 +142,14 @@ def test_killed_before_any_change_of_the_disk_it_is_complete_or_absent(
     tmp_path: Path, marked: Path, request: pytest.FixtureRequest
 ) -> None:
     """And ends with the same bytes, run again; so does one that takes the place of another."""
-    step = 12 if request.config.getoption("--quick") else 1
+    step = QUICK_STEP if request.config.getoption("--quick") else GATE_STEP
     code = """
-        import sys
+        import json, sys
+        from pathlib import Path
         from tests.exporter.faulty import kill_exports
-        kill_exports(*sys.argv[1:])
+        print(json.dumps(kill_exports(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))))
     """
-    done = Program(code, marked, tmp_path, step, framework="none").wait(300)
-    assert done.returncode == 0, done.stderr
-    tried = json.loads(done.stdout)
+    tried = json.loads(run_program(code, marked, tmp_path, step, framework="none"))
     assert tried.keys() == LAYOUTS.keys()
     assert min(tried.values()) >= 40 / step
 

@@ -32,6 +32,26 @@ MAX_MORE_BYTES = 1 << 30
 WHOLE, COUNTED, ERROR = "built completely", "built, the rest counted", "one-line error"
 
 
+KINDS = {
+    "path": "member names that lead out of the folder",
+    "name": "odd, long or clashing names",
+    "link": "links and devices as members",
+    "member": "members that cannot be read",
+    "archive": "an archive that cannot be read",
+    "size": "false sizes",
+    "cut": "truncated at any place",
+    "damage": "damaged bytes",
+    "hidden": "members that the directory does not list",
+    "overlap": "members that share their bytes",
+    "bomb": "decompression bombs",
+    "depth": "nested too deeply",
+    "time": "slow to read by construction",
+    "junk": "junk before or after the archive",
+    "nothing": "empty, or not an archive",
+}
+"""Start of the name of a hostile archive → what is wrong with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How the build of one archive ended."""

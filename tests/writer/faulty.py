@@ -1,4 +1,4 @@
-"""Builds that meet faults at chosen moments.
+"""Builds that meet faults at chosen moments: a plan for each kind of fault.
 
 A process that has imported everything (`program` forks it) forks a child for each build that
 meets a fault, so that it costs hundredths of a second and dies a real death. What goes on from
@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import itertools
-import json
 import os
 import random
 import shutil
@@ -19,6 +18,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ from tests.support.builders import (
 from tests.support.processes import skip_fsync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 KEYS: dict[str, Any] = {
     "shards": 3,
@@ -70,7 +70,9 @@ LEAST = {
     "every ninth change of copies": 7,
     "full disk of copies": 8,
 }
-"""Plan → how many faults it must have made."""
+"""Plan → how many faults it makes at least, of all that there are (`step` is 1)."""
+GATE_STEP, QUICK_STEP = 3, 12
+"""The suite makes one fault in so many, `make soak` all."""
 PARENT_KILLS = 3
 MIN_WORKER_KILLS = 2
 ENDS_OF_WORKERS = [
@@ -106,6 +108,10 @@ def import_once() -> None:
     Image.init()
 
 
+Work = Callable[..., object]
+"""Writes a dataset into a folder, however far another got; calls `begin` before its shards."""
+
+
 def forked(work: Callable[[], object]) -> int:
     """Run the work in a child; return its wait status as `os.waitstatus_to_exitcode` gives it."""
     child = os.fork()
@@ -119,23 +125,13 @@ def forked(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def undisturbed(source: Path, out: Path, keys: dict[str, Any] = KEYS) -> dict[str, bytes]:
-    """Build to the end; return every file that is there then."""
-    build(source, out, **keys)
+def undisturbed(work: Work, out: Path) -> dict[str, bytes]:
+    """Return every file that the work leaves.
+
+    It is done in a child: a process that has had threads may get no disk of its own.
+    """
+    assert forked(partial(work, out)) == 0
     return tree(out)
-
-
-def undisturbed_in_child(source: Path, out: Path) -> dict[str, bytes]:
-    """Build as `undisturbed` does, in a child: who has threads may be given no disk of its own."""
-    assert forked(partial(build, source, out, **KEYS)) == 0
-    return tree(out)
-
-
-def seconds_of(work: Callable[[], object]) -> float:
-    """Return how long some work takes in a child."""
-    start = time.monotonic()
-    assert forked(work) == 0
-    return time.monotonic() - start
 
 
 def kill_at_change(number: int, out: Path) -> None:
@@ -172,90 +168,6 @@ def check_complete(out: Path, whole: dict[str, bytes]) -> None:
         assert any(name.endswith("/manifest.json") for name in finished)
 
 
-def every_change(source: Path, folder: Path, step: int) -> dict[str, int]:
-    """Kill a build before each change that it makes to the disk, then build again."""
-    whole = undisturbed(source, folder / "whole")
-    again = partial(undisturbed, source)
-    return killed_at_changes(folder, step, whole, lambda out: build(source, out, **KEYS), again)
-
-
-def killed_at_changes(
-    folder: Path,
-    step: int,
-    whole: dict[str, bytes],
-    work: Callable[[Path], object],
-    again: Callable[[Path], dict[str, bytes]],
-) -> dict[str, int]:
-    """Kill some work before each change that it makes to the disk; see what it comes to again."""
-    tried = 0
-    for number in itertools.count(1, step):
-        out = folder / f"change{number}"
-
-        def faulty(out: Path = out, number: int = number) -> None:
-            kill_at_change(number, out)
-            work(out)
-
-        code = forked(faulty)
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-        check_complete(out, whole)
-        assert again(out) == whole, f"killed before change {number}"
-        shutil.rmtree(out)
-        tried += 1
-    return {"tried": tried, "same bytes": tried}
-
-
-def random_moments(source: Path, folder: Path, step: int) -> dict[str, int]:
-    """Kill builds at random moments, several times in a row, then build again."""
-    whole = undisturbed(source, folder / "whole")
-    duration = seconds_of(partial(build, source, folder / "again", **KEYS))
-    draw = random.Random(4)
-    kills = builds = 0
-    while kills < LEAST["random moments"] // step:
-        out = folder / f"moment{builds}"
-        for number in range(draw.randint(1, 6)):
-            moment = draw.uniform(0.001, duration)
-
-            def faulty(out: Path = out, moment: float = moment) -> None:
-                signal.setitimer(signal.ITIMER_REAL, moment)  # without a handler it kills
-                build(source, out, **KEYS)
-
-            start = time.monotonic()
-            code = forked(faulty)
-            kills += code == -signal.SIGALRM
-            assert code in (0, -signal.SIGALRM)
-            check_complete(out, whole)
-            if code == 0:  # there is nothing left to build
-                if number == 0:  # and later moments are none
-                    duration = min(duration, time.monotonic() - start)
-                break
-        assert undisturbed(source, out) == whole
-        shutil.rmtree(out)
-        builds += 1
-    return {"tried": kills, "same bytes": kills}
-
-
-def in_parts(source: Path, out: Path) -> None:
-    """Build in two parts, then make a dataset of them."""
-    for part in ("1/2", "2/2"):
-        build_part(source, out, part, **FEW)
-    finalize(out)
-
-
-def ended_in_parts(source: Path, out: Path) -> dict[str, bytes]:
-    """Build in parts to the end; return every file that is there then."""
-    in_parts(source, out)
-    return tree(out)
-
-
-def every_change_of_parts(source: Path, folder: Path, step: int) -> dict[str, int]:
-    """Kill a build in parts before each change that it makes to the disk, then do it again."""
-    whole = undisturbed(source, folder / "whole", FEW)
-    again = partial(ended_in_parts, source)
-    return killed_at_changes(folder, step, whole, partial(in_parts, source), again)
-
-
 def together(works: Sequence[Callable[[], object]]) -> list[int]:
     """Run works at the same time, a child each; return 0, or the error or signal of each."""
     children = []
@@ -265,49 +177,6 @@ def together(works: Sequence[Callable[[], object]]) -> list[int]:
             os._exit(abs(forked(work)))
         children.append(child)
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-
-
-def parts_at_random_moments(source: Path, folder: Path, step: int) -> dict[str, int]:
-    """Kill parts that are built at the same time, one of them twice, then build them again."""
-    whole = undisturbed(source, folder / "whole", FEW)
-    duration = seconds_of(partial(in_parts, source, folder / "again"))
-    draw = random.Random(7)
-    kills = builds = 0
-    while kills < LEAST["parts at random moments"] // step:
-        out = folder / f"moment{builds}"
-        for _ in range(draw.randint(1, 3)):
-            works = []
-            for part in ("1/2", "2/2", "2/2"):
-                moment = draw.uniform(0.001, duration)
-
-                def faulty(out: Path = out, part: str = part, moment: float = moment) -> None:
-                    signal.setitimer(signal.ITIMER_REAL, moment)
-                    build_part(source, out, part, **FEW)
-
-                works.append(faulty)
-            codes = together(works)
-            assert set(codes) <= {0, signal.SIGALRM}
-            kills += codes.count(signal.SIGALRM)
-            check_complete(out, whole)
-        assert ended_in_parts(source, out) == whole
-        shutil.rmtree(out)
-        builds += 1
-    return {"tried": kills, "same bytes": kills}
-
-
-def parts_together(source: Path, folder: Path, step: int) -> dict[str, int]:
-    """Build each part in two processes at the same time, and end the build in two at once."""
-    whole = undisturbed(source, folder / "whole", FEW)
-    num_rounds = max(LEAST["parts together"] // step, 1)
-    for number in range(num_rounds):
-        out = folder / f"round{number}"
-        parts = ("1/2", "2/2", "2/2", "1/2")
-        works = [partial(build_part, source, out, part, **FEW) for part in parts]
-        assert together(works) == [0] * len(parts)
-        assert 0 in together([partial(finalize, out)] * 2)
-        assert tree(out) == whole
-        shutil.rmtree(out)
-    return {"tried": num_rounds, "same bytes": num_rounds}
 
 
 def own_disk(place: Path, num_bytes: int = _DISK_BYTES) -> bool:
@@ -332,49 +201,42 @@ def fill_but(pages: int, filler: Path) -> None:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
-def full_disk(source: Path, folder: Path, step: int) -> dict[str, int]:
-    """Fill the disk so that a build fails at each page it writes, then make room and go on."""
-    whole = undisturbed_in_child(source, folder / "whole")
-    place = folder / "disk"
-    place.mkdir()
-    if not own_disk(place):
-        return {"tried": 0}
-    failed = 0
-    for pages in range(0, 10_000, step):
-        out, filler = place / f"out{pages}", place / "filler"
-
-        def faulty(out: Path = out, filler: Path = filler, pages: int = pages) -> None:
-            def fill(*arguments: Any) -> Iterator[Any]:
-                fill_but(pages, filler)
-                return in_process(*arguments)
-
-            try:
-                build(source, out, engine=fill, **KEYS)
-            except BuildError as error:
-                exit_with(error, errno.ENOSPC)
-
-        code = forked(faulty)
-        filler.unlink()
-        if code == 0:
-            break
-        assert code == errno.ENOSPC
-        failed += 1
-        check_complete(out, whole)
-        assert undisturbed(source, out) == whole, f"full after {pages} pages"
-        shutil.rmtree(out)
-    return {"tried": failed, "same bytes": failed}
+# --- what meets a fault ---------------------------------------------------------------------------
 
 
-def copies(source: Path, folder: Path) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return what reuses a dataset, and what repacks it; `begin` is called before shards are."""
-    old = build(source, folder / "old", **KEYS, version="0.9.0").path
+def whole_build(source: Path) -> Work:
+    def work(out: Path, begin: Callable[[], object] = int) -> None:
+        build(source, out, engine=_after(begin), **KEYS)
+
+    return work
+
+
+def _after(begin: Callable[[], object]) -> Any:
+    """Return an engine that is `in_process`, after a call."""
+
+    def run(*arguments: Any) -> Iterator[Any]:
+        begin()
+        return in_process(*arguments)
+
+    return run
+
+
+def build_in_parts(source: Path) -> Work:
+    def work(out: Path) -> None:
+        for part in ("1/2", "2/2"):
+            build_part(source, out, part, **FEW)
+        finalize(out)
+
+    return work
+
+
+def copies(source: Path, folder: Path) -> dict[str, Work]:
+    """Return what reuses a dataset, and what repacks it."""
+    undisturbed(lambda out: build(source, out, **KEYS, version="0.9.0"), folder / "old")
+    (old,) = folder.glob("old/*/0.9.0")
 
     def reuse(out: Path, begin: Callable[[], object] = int) -> None:
-        def run(*arguments: Any) -> Iterator[Any]:
-            begin()
-            return in_process(*arguments)
-
-        build(source, out, reuse=old, engine=run, **KEYS)
+        build(source, out, reuse=old, engine=_after(begin), **KEYS)
 
     def repack(out: Path, begin: Callable[[], object] = int) -> None:
         recipe = make_recipe({"source": "-", "out": str(out), "shards": 3}, "test")
@@ -387,30 +249,80 @@ def copies(source: Path, folder: Path) -> tuple[Callable[..., None], Callable[..
         with mock.patch.object(RecordCopier, "copied", begun):
             repack_dataset([open_parent(open_dataset(old))], recipe, Quiet())
 
-    return reuse, repack
+    return {"reuse": reuse, "repack": repack}
 
 
-def full_disk_of_copies(source: Path, folder: Path, step: int) -> dict[str, int]:
-    """Fill the disk so that copies fail at pages that they write, then make room and go on."""
-    works = copies(source, folder)
-    wholes = []
-    for make in works:
-        make(folder / "whole" / make.__name__)
-        wholes.append(tree(folder / "whole" / make.__name__))
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def killed_at_changes(folder: Path, step: int, work: Work) -> int:
+    """Kill some work before changes that it makes to the disk, then do it again."""
+    whole = undisturbed(work, folder / "whole")
+    for tried, number in enumerate(itertools.count(1, step)):
+        out = folder / f"change{number}"
+
+        def faulty(out: Path = out, number: int = number) -> None:
+            kill_at_change(number, out)
+            work(out)
+
+        code = forked(faulty)
+        if code == 0:
+            return tried
+        assert code == -signal.SIGKILL
+        check_complete(out, whole)
+        work(out)
+        assert tree(out) == whole, f"killed before change {number}"
+        shutil.rmtree(out)
+    raise AssertionError
+
+
+def killed_at_moments(
+    folder: Path, num_kills: int, processes: Sequence[Callable[[Path], object]], work: Work
+) -> int:
+    """Kill processes of one dataset at random moments, several times in a row; then do the work."""
+    begun = time.monotonic()
+    whole = undisturbed(work, folder / "whole")
+    duration = time.monotonic() - begun
+    draw = random.Random(4)
+    kills = 0
+    while kills < num_kills:
+        out = folder / f"moment{kills}"
+        for number in range(draw.randint(1, 6 // len(processes))):
+
+            def faulty(process: Callable[[Path], object], moment: float, out: Path = out) -> None:
+                signal.setitimer(signal.ITIMER_REAL, moment)  # without a handler it kills
+                process(out)
+
+            begun = time.monotonic()
+            codes = together([partial(faulty, p, draw.uniform(0.001, duration)) for p in processes])
+            assert {*codes} <= {0, signal.SIGALRM}
+            kills += codes.count(signal.SIGALRM)
+            check_complete(out, whole)
+            if not any(codes):  # there is nothing left to do
+                if number == 0:  # and later moments are none
+                    duration = min(duration, time.monotonic() - begun)
+                break
+        work(out)
+        assert tree(out) == whole
+        shutil.rmtree(out)
+    return kills
+
+
+def on_a_full_disk(folder: Path, step: int, works: Sequence[Work]) -> int:
+    """Fill the disk so that works fail at each page that they write, then make room and go on."""
+    wholes = [undisturbed(work, folder / f"whole{i}") for i, work in enumerate(works)]
     place = folder / "disk"
     place.mkdir()
     if not own_disk(place):
-        return {"tried": 0}
+        return 0
     failed = 0
-    for make, whole in zip(works, wholes, strict=True):
-        for pages in range(0, 10_000, 4 * step):
-            out, filler = place / f"{make.__name__}{pages}", place / "filler"
+    for work, whole in zip(works, wholes, strict=True):
+        for pages in range(0, 10_000, step):
+            out, filler = place / f"out{pages}", place / "filler"
 
-            def faulty(
-                make: Callable[..., None] = make, out: Path = out, pages: int = pages
-            ) -> None:
+            def faulty(work: Work = work, out: Path = out, pages: int = pages) -> None:
                 try:
-                    make(out, partial(fill_but, pages, place / "filler"))
+                    work(out, partial(fill_but, pages, place / "filler"))
                 except BuildError as error:
                     exit_with(error, errno.ENOSPC)
 
@@ -421,47 +333,20 @@ def full_disk_of_copies(source: Path, folder: Path, step: int) -> dict[str, int]
             assert code == errno.ENOSPC
             failed += 1
             check_complete(out, whole)
-            make(out)
-            assert tree(out) == whole, f"{make.__name__} on a disk full after {pages} pages"
+            work(out)
+            assert tree(out) == whole, f"full after {pages} pages"
             shutil.rmtree(out)
-    return {"tried": failed, "same bytes": failed}
+    return failed
 
 
-def every_ninth_change_of_copies(source: Path, folder: Path, step: int) -> dict[str, int]:
-    """Kill a build that reuses, and a repacking, before changes to the disk; do them again."""
-    tried = 0
-    for make in copies(source, folder):
-        make(folder / "whole" / make.__name__)
-        whole = tree(folder / "whole" / make.__name__)
-        for number in itertools.count(1, 9 * step):
-            out = folder / f"{make.__name__}{number}"
-
-            def faulty(
-                make: Callable[..., None] = make, out: Path = out, number: int = number
-            ) -> None:
-                kill_at_change(number, out)
-                make(out)
-
-            code = forked(faulty)
-            if code == 0:
-                break
-            assert code == -signal.SIGKILL
-            check_complete(out, whole)
-            make(out)
-            assert tree(out) == whole, f"{make.__name__} killed before change {number}"
-            shutil.rmtree(out)
-            tried += 1
-    return {"tried": tried, "same bytes": tried}
-
-
-def read_only(source: Path, folder: Path, step: int) -> dict[str, int]:
+def read_only(source: Path, folder: Path) -> int:
     """Build onto a disk that may not be written, then make it writable."""
-    del step
-    whole = undisturbed_in_child(source, folder / "whole")
+    work = whole_build(source)
+    whole = undisturbed(work, folder / "whole")
     place = folder / "disk"
     place.mkdir()
     if not own_disk(place):
-        return {"tried": 0}
+        return 0
     libc = ctypes.CDLL(None, use_errno=True)
 
     def remount(flags: int) -> None:
@@ -469,30 +354,61 @@ def read_only(source: Path, folder: Path, step: int) -> dict[str, int]:
 
     def fails() -> None:
         try:
-            build(source, place / "out", **KEYS)
+            work(place / "out")
         except BuildError as error:
             exit_with(error, errno.EROFS)
 
     remount(_MS_RDONLY)
-    codes = [forked(fails)]
+    assert forked(fails) == errno.EROFS
     assert not tree(place)
     remount(0)
-    assert undisturbed(source, place / "out") == whole
-    return {"tried": len(codes), "same bytes": codes.count(errno.EROFS)}
+    assert undisturbed(work, place / "out") == whole
+    return 1
 
 
-def run_plan(plan: str, source: str, folder: str, step: str) -> None:
-    """Print the report of one of the plans, a JSON object; of 8, every eighth fault is made."""
-    plans = {
-        "every change": every_change,
-        "random moments": random_moments,
-        "full disk": full_disk,
-        "read-only": read_only,
-        "every change of parts": every_change_of_parts,
-        "parts at random moments": parts_at_random_moments,
-        "parts together": parts_together,
-        "every ninth change of copies": every_ninth_change_of_copies,
-        "full disk of copies": full_disk_of_copies,
+def parts_together(source: Path, folder: Path, num_rounds: int) -> int:
+    """Build each part in two processes at the same time, and end the build in two at once."""
+    whole = undisturbed(build_in_parts(source), folder / "whole")
+    for number in range(num_rounds):
+        out = folder / f"round{number}"
+        parts = ("1/2", "2/2", "2/2", "1/2")
+        works = [partial(build_part, source, out, part, **FEW) for part in parts]
+        assert together(works) == [0] * len(parts)
+        assert 0 in together([partial(finalize, out)] * 2)
+        assert tree(out) == whole
+        shutil.rmtree(out)
+    return num_rounds
+
+
+def run_plan(plan: str, source: Path, folder: Path, step: int) -> int:
+    """Make one in `step` of the faults of a plan; return how many were made."""
+    least = max(1, LEAST[plan] // step)
+    whole, in_parts = whole_build(source), build_in_parts(source)
+    parts = [partial(_part, source, part) for part in ("1/2", "2/2", "2/2")]
+    plans: dict[str, Callable[[], int]] = {
+        "every change": partial(killed_at_changes, folder, step, whole),
+        "every change of parts": partial(killed_at_changes, folder, step, in_parts),
+        "every ninth change of copies": lambda: sum(
+            killed_at_changes(folder / name, 9 * step, work)
+            for name, work in copies(source, folder).items()
+        ),
+        "random moments": partial(killed_at_moments, folder, least, [whole], whole),
+        "parts at random moments": partial(killed_at_moments, folder, least, parts, in_parts),
+        "parts together": partial(parts_together, source, folder, least),
+        "full disk": partial(on_a_full_disk, folder, step, [whole]),
+        "full disk of copies": lambda: on_a_full_disk(
+            folder, 4 * step, [*copies(source, folder).values()]
+        ),
+        "read-only": partial(read_only, source, folder),
     }
+    return plans[plan]()
+
+
+def _part(source: Path, part: str, out: Path) -> None:
+    build_part(source, out, part, **FEW)
+
+
+def print_plan(plan: str, source: str, folder: str, step: str) -> None:
+    """Print the number of faults that were made."""
     skip_fsync()
-    print(json.dumps(plans[plan](Path(source), Path(folder), int(step))))  # noqa: T201 - its result
+    print(run_plan(plan, Path(source), Path(folder), int(step)))  # noqa: T201 - its result

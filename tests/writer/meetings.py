@@ -1,8 +1,6 @@
 """Two runs of the writer at once over object storage: what is there, who runs, what must be true.
 
-`python -m tests.writer.meetings` plays each order in which one run pauses once, until the
-other one is over, and drawn ones in which a run is killed or interrupted: some minutes. With the
-name of a meeting it plays all orders of that one: some hours.
+The gate plays a part of the orders; `python -m tests.soak.repeated` more, or all of them.
 
 The runs are those of the program, from the first look at the store to the last; only listing,
 decoding and encoding of images, which ask no store, are done once for all schedules.
@@ -10,7 +8,6 @@ decoding and encoding of images, which ask no store, are done once for all sched
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -31,8 +28,7 @@ from shardprep.writer.run import Run
 from shardprep.writer.shard import ShardHead
 from shardprep.writer.workspace.find import workspace_of
 from tests.support.builders import Quiet, animals, write, zip_bytes
-from tests.support.processes import skip_fsync
-from tests.writer.two_runs import Killed, Scenario, all_orders, drawn_order, one_change, opened
+from tests.writer.two_runs import Killed, Scenario, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -51,10 +47,8 @@ MOST_STEPS = 90
 """Steps after which every run is over that nobody disturbs."""
 FATES = ("", "kill", "interrupt")
 """What befalls the first run in orders that are drawn; "" for nothing."""
-STRIDE, NUM_DRAWN = 6, 5
-"""Of the gate: one pause in how many is played, and orders drawn for each meeting and fate."""
-_NUM_DRAWN = 40
-"""Orders that are drawn outside of the gate."""
+STRIDE, NUM_DRAWN = 9, 2
+"""Of the suite: steps between the pauses that it plays, orders drawn for each meeting and fate."""
 
 
 class Recipe:
@@ -289,30 +283,3 @@ def meetings() -> dict[str, Callable[[], Meeting]]:
 def num_orders() -> int:
     """Return how many orders of requests the gate plays."""
     return len(meetings()) * (MOST_STEPS // STRIDE + len(FATES) * NUM_DRAWN)
-
-
-def play_pauses(name: str) -> int:
-    """Play each single pause of either run of a meeting, and drawn orders; return their number."""
-    meeting, number = meetings()[name](), 0
-    for run in meeting.runs:
-        for num_steps in range(MOST_STEPS):
-            one_change(meeting.scenario(), run, num_steps)
-            number += 1
-    for fate in FATES:
-        for seed in range(_NUM_DRAWN):
-            drawn_order(meeting.scenario(), seed, fate)
-            number += 1
-    return number
-
-
-if __name__ == "__main__":
-    skip_fsync()
-    made = meetings()
-    for asked in () if sys.argv[1:] else made:
-        sys.stdout.write(f"{asked}: {play_pauses(asked):,} schedules\n")
-        sys.stdout.flush()
-    for asked in sys.argv[1:]:
-        for fates in ((), (("a", "kill"), ("a", "interrupt"))):
-            number = all_orders(made[asked]().scenario(), fates)
-            sys.stdout.write(f"{asked}: {number:,} schedules with {fates or 'no fault'}\n")
-            sys.stdout.flush()

@@ -326,9 +326,9 @@ def opened(
         for module in _POOLS:
             patched.enter_context(mock.patch(f"{module}.ThreadPoolExecutor", Pool))
         patched.enter_context(
-            mock.patch.object(
+            mock.patch.object(  # noqa: PT008 - a folder for each thread
                 remote_files, "cache_root", lambda: cache / threading.current_thread().name
-            )  # noqa: PT008 - by thread
+            )
         )
         patched.enter_context(mock.patch("secrets.token_hex", world.token))
         world.start(runs)
