@@ -35,12 +35,9 @@ from shardprep.dataset.item_table import (
     with_status,
     write_items,
 )
-from shardprep.dataset.manifest import MANIFEST_FILE
-from shardprep.dataset.manifest import Shard
-from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.tally import Tally
-from shardprep.dataset.manifest import Manifest
+from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest
 from shardprep.dataset.schema import Schema
+from shardprep.dataset.tally import Tally
 from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.image.annotation_types import Annotation
 from shardprep.recipe.recipe import make_recipe

@@ -14,10 +14,8 @@ import numpy as np
 import simplejpeg
 
 from shardprep.dataset import example
-from shardprep.dataset.schema import IMAGE
-from shardprep.dataset.schema import Feature
-from shardprep.dataset.schema import Schema
 from shardprep.dataset.example import ExampleDecoder
+from shardprep.dataset.schema import IMAGE, Feature, Schema
 from shardprep.dataset.stored_size import TooLargeError, check_stored_jpeg, open_stored
 from shardprep.errors import RecordError
 from shardprep.image.resample import resize
