@@ -19,8 +19,13 @@ from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.order.permutation import key_of, random_numbers
-from shardprep.reader.selection.classes import OBJECT_CLASSES, ClassColumn, class_pairs
-from shardprep.reader.selection.item_rows import ItemRows, rows_of
+from shardprep.reader.selection.item_rows import (
+    OBJECT_CLASSES,
+    ClassColumn,
+    ItemRows,
+    class_pairs,
+    rows_of,
+)
 from shardprep.reader.selection.selection import Selection, sorted_unique
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 from shardprep.reader.validators import Kind, Location, Seed, short_repr, validated, whole
