@@ -141,7 +141,7 @@ def test_the_viewer_starts_without_what_draws() -> None:
 
 
 def test_workers_never_import_tensorflow_or_protobuf() -> None:
-    code = "import shardprep.writer.build, shardprep.dataset.stats.describe"
+    code = "import shardprep.writer.build, shardprep.dataset.describe"
     assert not loaded(code) & {"tensorflow", "google.protobuf", "keras", "kaggle"}
 
 

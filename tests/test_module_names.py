@@ -83,9 +83,9 @@ def test_each_public_name_of_the_reader_is_there(name: str) -> None:
     assert getattr(reader, name) is not None
 
 
-@pytest.mark.parametrize("module", LAYOUTS.values())
-def test_each_layout_of_export_is_a_module(module: str) -> None:
-    assert importlib.import_module(f"shardprep.exporter.{module}").LAYOUT
+@pytest.mark.parametrize(("layout", "module"), LAYOUTS.items())
+def test_each_layout_of_export_is_in_a_module(layout: str, module: str) -> None:
+    assert layout in importlib.import_module(f"shardprep.exporter.{module}").WRITERS
 
 
 def test_what_is_launched_or_loaded_ahead_is_there() -> None:

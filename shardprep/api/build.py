@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from shardprep.api.arguments import Crew
     from shardprep.api.progress import Show, Watch
-    from shardprep.dataset.stats.annotation_counts import Unmatched
+    from shardprep.dataset.annotation_counts import Unmatched
     from shardprep.recipe.keywords import BuildKeywords
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.build import PartResult

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
-from shardprep.dataset.diff.difference import compare
+from shardprep.dataset.diff import compare
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.dataset.diff.difference import Difference
+    from shardprep.dataset.diff import Difference
 
 
 def diff(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
 from shardprep.api.progress import Watch
+from shardprep.dataset.annotated_pictures import contact_sheet
+from shardprep.dataset.describe import read_facts
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.dataset.pictures import contact_sheet
-from shardprep.dataset.stats.describe import read_facts
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.reporter.report import Options, make_report
 from shardprep.storage.atomic_file import write_durably
@@ -18,7 +18,7 @@ from shardprep.storage.url import local_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.dataset.stats.describe import Facts
+    from shardprep.dataset.describe import Facts
 
 _NUM_PICTURES, _NUM_FINDINGS = 24, 3
 _MOST_JUDGED = 100_000

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
-from shardprep.dataset.diff.source_difference import SourceDifference
+from shardprep.dataset.annotation_counts import Unmatched
 from shardprep.dataset.manifest import Manifest, Totals
-from shardprep.dataset.stats.annotation_counts import Unmatched
+from shardprep.dataset.source_difference import SourceDifference
 from shardprep.reporter.findings.finding import Finding
 from shardprep.reporter.findings.quality import Histogram
 from shardprep.verifier.problem import Problem

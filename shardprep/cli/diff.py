@@ -12,7 +12,7 @@ from shardprep.errors import counted
 
 if TYPE_CHECKING:
     from shardprep.cli.show.console import Terminal
-    from shardprep.dataset.diff.difference import Change, Difference
+    from shardprep.dataset.diff import Change, Difference
 
 EPILOG = (
     "Examples:\n\nshardprep diff tfrecords/pets/1.0.0 tfrecords/pets/1.1.0\n\n"
@@ -26,10 +26,10 @@ def diff(
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
-    """Show what differs between two datasets: items, splits, targets, classes, options.
+    """Show the differences between two datasets: items, splits, targets, classes, options.
 
-    Reads their manifests and item tables, and of shards that differ the records whose equality
-    these cannot show. Exits with 3 where their records differ.
+    Reads the manifests and item tables. Where these cannot decide, it compares the records of
+    shards that differ. Exits with 3 if records differ.
     """
     from shardprep.api.diff import diff as compare
 
@@ -44,7 +44,7 @@ def diff(
 
 def _print(terminal: Terminal, found: Difference) -> None:
     from shardprep.cli.show.changes import print_changes
-    from shardprep.dataset.diff.difference import MEANINGS
+    from shardprep.dataset.diff import MEANINGS
 
     terminal.heading(found.before, f" → {found.after}")
     print_changes(terminal, found, MEANINGS, _line)

@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(i
 
 
 def to_cell(value: _Value) -> _Value | str:
-    """Return a value as it is written in a table: a text that could be a formula behind a `'`."""
+    """Return a value for a table; text that could be a formula gets a leading `'`."""
     return f"'{value}" if isinstance(value, str) and _is_formula(value) else value
 
 

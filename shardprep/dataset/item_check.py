@@ -26,17 +26,18 @@ _COUNTS = (
     "record", "offset", "length", "original_width", "original_height", "original_bytes",
     "num_objects", "num_dropped", "num_clipped",
 )  # fmt: skip
-"""Columns of numbers that are 0 or more."""
+"""Columns of numbers that are at least 0."""
 _MOST = 1 << 62
-"""Sum from which on a manifest cannot hold it."""
+"""Limit of sums: a manifest cannot hold larger ones."""
 
 
 def check_items(where: object, table: pa.Table, manifest: Manifest, schema: Schema) -> None:
-    """Check the columns that an item table has: its values, and that its records are all there.
+    """Check the values of an item table, and that its written rows are the records.
+
+    Only the columns that the table has are checked.
 
     Raises:
-        DatasetError: a value is none that a build writes, or the written rows are not the records
-            of the manifest.
+        DatasetError: a value or a row is not what a build writes.
 
     """
     check_values(where, table, manifest, schema)
@@ -49,7 +50,7 @@ def check_items(where: object, table: pa.Table, manifest: Manifest, schema: Sche
 
 
 def check_values(where: object, table: pa.Table, manifest: Manifest, schema: Schema) -> None:
-    """Check the values alone. Raises as `check_items`."""
+    """Check the values only. Raises as `check_items`."""
     for what in (*_wrong_numbers(table, manifest, schema), *_wrong_texts(table)):
         raise _error(where, what)
 
@@ -87,7 +88,7 @@ def _wrong_texts(table: pa.Table) -> Iterator[str]:
 
 
 def _outside(table: pa.Table, name: str, first: int, number: int | None) -> Iterator[str]:
-    """Yield what is wrong where a value of a column is below `first`, or not below `number`."""
+    """Yield the fault of a column with a value below `first`, or not below `number`."""
     values = table[name].combine_chunks()
     if pa.types.is_list(values.type):
         values = pc.list_flatten(values)

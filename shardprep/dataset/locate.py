@@ -1,7 +1,7 @@
-"""Tell which dataset, or which unfinished build, a path or an address means.
+"""Find the dataset, or the unfinished build, that a path or an address refers to.
 
-Commands, readers and `verify` all ask here: it is the folder itself, else the newest version in
-it, else the newest version of the one dataset in it.
+It is the folder itself, else the newest version in it, else the newest version of the one dataset
+in it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from shardprep.dataset.documents import VERSION, version_key
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, ITEMS_FILE, SCHEMA_FILE, has_manifest
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import MANIFEST_FILE
-from shardprep.dataset.remote_files import RemoteFiles
-from shardprep.dataset.staged_version import in_force, under
+from shardprep.dataset.remote_files import RemoteFiles, in_force, under
 from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import DatasetError, some_of
 from shardprep.storage import objects
@@ -29,23 +28,23 @@ if TYPE_CHECKING:
 VERSION_FOLDER = re.compile(
     rf"(?P<version>{VERSION.pattern})(?P<unfinished>{re.escape(INCOMPLETE_SUFFIX)})?"
 )
-"""The name of a finished dataset's folder, or of an unfinished build's."""
+"""Folder name of a finished dataset or of an unfinished build."""
 DatasetFiles = LocalFiles | RemoteFiles
 """The files of a dataset, wherever they are; both have the same methods."""
 _LEVELS = 2
 """Depth of the folders that are searched: versions, or datasets with their versions."""
 _REMAINS = (ITEMS_FILE, SCHEMA_FILE, *DOCUMENTS[:1])
-"""Documents by which a dataset is told that has lost its manifest."""
+"""Documents that identify a dataset without a manifest."""
 
 
 class Version(NamedTuple):
-    """A version of a dataset, at some depth below the folder that was searched."""
+    """A version of a dataset below the searched folder."""
 
     names: tuple[str, ...]
     """Names of the folders that lead to it, its own (the version) last."""
     is_finished: bool
     is_unfinished: bool
-    """Whether an unfinished build of it is there; both may be."""
+    """Whether it has an unfinished build; a version can be both."""
 
 
 @overload
@@ -61,8 +60,8 @@ def locate(place: str | Path | ObjectUrl, *, damaged: bool = False) -> DatasetFi
 
     Raises:
         RecipeError: `place` is neither a path nor an address.
-        DatasetError: there is no such dataset, or there are several.
-        StorageError: there is no such bucket, or it cannot be read.
+        DatasetError: no dataset was found, or several.
+        StorageError: the bucket does not exist or cannot be read.
 
     """
     root = place if isinstance(place, ObjectUrl) else parse_place(str(place))
@@ -106,23 +105,23 @@ def _newest(root: Path | ObjectUrl, found: list[Version]) -> tuple[str, ...]:
 
 
 def unfinished_error(work: str | Path) -> DatasetError:
-    """Return the error of a folder in which a build is not finished."""
+    """Return the error for the folder of an unfinished build."""
     way = "run the same `shardprep build` again: it goes on where it stopped; when all parts of "
     way += f"one in parts are done, run `shardprep finalize {work}`"
     return DatasetError(str(work), "the build is not finished", way)
 
 
 def below(root: Path | ObjectUrl, names: Sequence[str]) -> Path | ObjectUrl:
-    """Return the folder that some names lead to."""
+    """Return the folder at a relative path."""
     if isinstance(root, ObjectUrl):
         return root / "/".join(names) if names else root
     return root.joinpath(*names)
 
 
 def versions_below(root: Path | ObjectUrl) -> list[Version]:
-    """Return the versions in a folder, or else of the datasets in it, oldest first for each.
+    """Return the versions in a folder, or of the datasets in it, oldest first per dataset.
 
-    No such folder is a DatasetError, no such bucket a StorageError.
+    DatasetError for a missing folder, StorageError for a missing bucket.
     """
     if isinstance(root, ObjectUrl):
         return _versions(_stored_folders(facts.name for facts in objects.listing(root)))
@@ -132,7 +131,7 @@ def versions_below(root: Path | ObjectUrl) -> list[Version]:
 
 
 def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
-    """Return the versions among folders that have a manifest or not, of the upper level only."""
+    """Return the versions of the upper level, from folders and whether each has a manifest."""
     found: defaultdict[tuple[str, ...], set[bool]] = defaultdict(set)
     for names, is_complete in folders:
         match = VERSION_FOLDER.fullmatch(names[-1])
@@ -148,7 +147,7 @@ def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
 
 
 def _folders(root: Path, level: int = 1) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the folders that are called like versions, and whether each has a manifest."""
+    """Yield the folders that are named like versions, and whether each has a manifest."""
     for folder in root.iterdir():
         if VERSION_FOLDER.fullmatch(folder.name):
             if folder.is_dir():
@@ -159,7 +158,7 @@ def _folders(root: Path, level: int = 1) -> Iterator[tuple[tuple[str, ...], bool
 
 
 def _stored_folders(names: Iterable[str]) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the folders that objects lie in, once for each object, and whether it is a manifest."""
+    """Yield the folders of each object, and whether the object is their manifest."""
     for name in names:
         *folders, file = name.split("/")
         for level in range(1, min(len(folders), _LEVELS) + 1):

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from shardprep.dataset import documents
+from shardprep.dataset import annotation_counts, documents
+from shardprep.dataset.annotation_counts import AnnotationCounts, Unmatched
 from shardprep.dataset.documents import Count, Document, Name, Sha256, SparseDocument, Version
-from shardprep.dataset.stats import annotation_counts
-from shardprep.dataset.stats.annotation_counts import AnnotationCounts, Unmatched
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import read_regular
@@ -98,13 +97,13 @@ class Fingerprint(Document):
 
 
 REPACKED = "repack"
-"""Name among the versions of a dataset that was made of others; of the program that did it."""
+"""Key of `versions` in a repacked dataset: the version of the program that repacked it."""
 
 
 def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
-    """Return what differs, each in words: "quality (90, now 95)".
+    """Return the differences in words: "quality (90, now 95)".
 
-    Where one is a build and the other a repack, options that only a build has are one entry.
+    If one is of a build and the other of a repack, options that only a build has are one entry.
     """
     found = []
     alone = one.options.keys() ^ two.options.keys()
@@ -123,7 +122,7 @@ def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
 
 
 def _shown(key: str, value: object) -> str:
-    """Return a value in words, "" where there is none."""
+    """Return a value in words, "" for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -152,10 +151,10 @@ class Manifest(SparseDocument):
     """In a dataset with boxes or masks: their counts by split."""
     unmatched: Unmatched | None = None
     """In a dataset with boxes or masks: annotations without an image, and images without an
-    annotation; left out where there are none."""
+    annotation; left out if all counts are 0."""
     num_rescaled: Count = 0
     """Written images of another size than their annotations state, whose boxes and outlines are
-    scaled; left out where there are none."""
+    scaled; left out if 0."""
     files: dict[str, Sha256] = Field(default_factory=dict)
     """SHA-256 of `items.parquet` and `schema.json`, hex."""
     sha256: str = ""
@@ -167,7 +166,7 @@ class Manifest(SparseDocument):
         return {shard.name: shard for split in self.splits.values() for shard in split.shards}
 
     def facts(self) -> dict[str, Any]:
-        """Return for people, by title: records by split and class, what was left out, the size."""
+        """Return records by split and class, left-out inputs and size, by title."""
         splits = self.splits.values()
         classes = {
             name: sum(split.label_counts.get(name, 0) for split in splits)
@@ -184,7 +183,7 @@ class Manifest(SparseDocument):
         return {title: value for title, value in found.items() if value}
 
     def signed(self) -> Manifest:
-        """Return the manifest with its own hash, made anew."""
+        """Return the manifest with its own hash computed again."""
         unsigned = self.model_copy(update={"sha256": ""}).model_dump_json(indent=2)
         return self.model_copy(update={"sha256": hashlib.sha256(unsigned.encode()).hexdigest()})
 
@@ -193,12 +192,12 @@ class Manifest(SparseDocument):
         return self.signed().text()
 
     def text(self) -> str:
-        """Return the manifest as the text of a JSON file, with the hash that it has."""
+        """Return the manifest as the text of a JSON file, with the hash it has."""
         return self.model_dump_json(indent=2) + "\n"
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a dataset folder; DatasetError for none, or as `parse_manifest`."""
+    """Return the manifest of a folder; DatasetError if missing, or as `parse_manifest`."""
     path = folder / MANIFEST_FILE
     try:
         data = read_regular(path, documents.MAX_DOCUMENT_BYTES)
@@ -214,7 +213,7 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def parse_manifest(data: bytes, where: str) -> Manifest:
-    """Return the manifest in a document; DatasetError where its own hash or sums do not hold."""
+    """Parse a manifest; DatasetError if its own hash or its sums are wrong."""
     manifest = decode_manifest(data, where)
     for what in contradictions(manifest, data):
         raise DatasetError(where, what, _HINT)
@@ -222,9 +221,9 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Return the manifest in a document, without checking its hash and sums.
+    """Parse a manifest without checking its hash and sums.
 
-    DatasetError where it breaks a rule of the format, or is of a version unknown here.
+    DatasetError if it breaks a rule of the format or has an unknown version.
     """
     try:
         manifest = documents.parse_document(Manifest, data)
@@ -241,7 +240,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
-    """Yield the contradictions in a manifest, read from `data`; first a wrong hash of its own."""
+    """Yield the contradictions in a manifest; a wrong hash of its own comes first."""
     if data != manifest.dumps().encode():
         yield "is not what the build wrote: its own SHA-256 differs"
     for name, split in manifest.splits.items():

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import BinaryIO
 
-    from shardprep.exporter.samples import Sample
+    from shardprep.exporter.samples import ExportSample
 
 _DIGITS = 4
-"""Decimals of a pixel: less than what the float32 of a dataset leaves open in a large image."""
+"""Decimals of a pixel; less than the float32 of a dataset resolves in a large image."""
 
 
-def pixel_boxes(sample: Sample) -> list[list[float]]:
-    """Return the boxes of a sample as COCO has them: left, top, width and height in pixels."""
+def pixel_boxes(sample: ExportSample) -> list[list[float]]:
+    """Return the boxes of a sample for COCO: left, top, width and height in pixels."""
     height, width = sample.size
     boxes = sample.objects.boxes if sample.objects is not None else ()
     return [
@@ -37,10 +37,10 @@ def pixel_boxes(sample: Sample) -> list[list[float]]:
     ]
 
 
-def run_lengths(sample: Sample) -> list[dict[str, Any]]:
-    """Return the masks of a sample's objects as COCO's compressed run lengths, [] without masks.
+def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
+    """Return the masks of a sample's objects as COCO's compressed run lengths.
 
-    RecordError where one is no PNG.
+    RecordError if one is not a PNG.
     """
     found = []
     for i, mask in enumerate(sample.objects.masks if sample.objects is not None else ()):
@@ -56,8 +56,8 @@ def run_lengths(sample: Sample) -> list[dict[str, Any]]:
     return found
 
 
-def entry(sample: Sample, file_name: str, image_id: int) -> dict[str, Any]:
-    """Return the image of a sample and its annotations, which have no `id` yet."""
+def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]:
+    """Return the image of a sample and its annotations, without `id`."""
     height, width = sample.size
     image = {"id": image_id, "file_name": file_name, "width": width, "height": height}
     if sample.objects is None:
@@ -85,12 +85,8 @@ def write_document(
 ) -> None:
     """Write the document of one split.
 
-    Args:
-        file: receives it.
-        lines: the JSON of each image's `entry`.
-        again: the same lines once more.
-        classes: class names of the objects.
-
+    `lines` has the JSON of each image's `entry`, `again` the same lines once more; `classes` are
+    the class names of the objects.
     """
     categories = [{"id": i + 1, "name": name} for i, name in enumerate(classes)]
     file.write(b'{"categories": ' + _json(categories) + b',\n"images": [')

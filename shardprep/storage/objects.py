@@ -35,7 +35,7 @@ _COPY_BYTES = 5 * 10**9
 _REPLACE_PAUSES_S = (0.2, 1, 4, 15)
 
 
-class ObjectFacts(NamedTuple):
+class ListedObject(NamedTuple):
     """Name, size and ETag of an object, as the store lists it."""
 
     name: str
@@ -250,27 +250,27 @@ def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
     return True
 
 
-def head(url: ObjectUrl) -> ObjectFacts | None:
+def head(url: ObjectUrl) -> ListedObject | None:
     """Return what the store says of the object, None where there is none."""
     try:
         facts = asked_again(url, lambda store, _: store.head(url.key))
     except FileNotFoundError:
         return None
-    return ObjectFacts("", facts["size"], facts["e_tag"] or "")
+    return ListedObject("", facts["size"], facts["e_tag"] or "")
 
 
-def listing(url: ObjectUrl) -> list[ObjectFacts]:
+def listing(url: ObjectUrl) -> list[ListedObject]:
     """Return all objects below the key, sorted by name."""
     skip = len(url.key) + 1 if url.key else 0
 
-    def found(store: Any, wait: Wait) -> Iterator[ObjectFacts]:
+    def found(store: Any, wait: Wait) -> Iterator[ListedObject]:
         for page in store.list(prefix=url.key or None):
             wait.moved()
             for facts in page:
-                yield ObjectFacts(facts["path"][skip:], facts["size"], facts["e_tag"] or "")
+                yield ListedObject(facts["path"][skip:], facts["size"], facts["e_tag"] or "")
 
     with _found(no_bucket(url, writing=False)):
-        facts: list[ObjectFacts] = asked_again(url, lambda *given: sorted(found(*given)))
+        facts: list[ListedObject] = asked_again(url, lambda *given: sorted(found(*given)))
     return facts
 
 

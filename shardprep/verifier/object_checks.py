@@ -15,20 +15,20 @@ from shardprep.verifier.problem import Fault
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shardprep.dataset.example_decoder import Features
+    from shardprep.dataset.example import Features
     from shardprep.dataset.schema import Feature
 
 _SIDES = 4
 """Values of a box: ymin, xmin, ymax, xmax."""
 _PNG, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _HEADER = struct.Struct(">8xI4sIIBB")
-"""The start of a PNG: length and name of its first chunk, width, height, bits, colour type."""
+"""Start of a PNG: length and name of its first chunk, width, height, bits, colour type."""
 _COLOUR_TYPES = {0: "grey", 2: "colours", 3: "a palette", 4: "grey and alpha", 6: "colours"}
 _TYPES = {"bytes": bytes, "int64": int, "float32": float}
 
 
 class AnnotationRow(NamedTuple):
-    """The objects and masks of a record, as its row says."""
+    """The objects and masks of a record, from its row."""
 
     object_labels: Sequence[int] | None = None
     mask_pixels: Mapping[int, int] | None = None
@@ -39,16 +39,16 @@ class AnnotationCheck:
     """Checks the boxes and masks of records."""
 
     features: Mapping[str, Feature]
-    """Those of boxes and masks by name."""
+    """Features of boxes and masks by name."""
     decode: bool
     """Whether to decode masks too."""
 
     def faults(
         self, found: Features, size: tuple[int, int] | None, row: AnnotationRow | None
     ) -> Iterator[Fault]:
-        """Yield all faults of a record; `size` is the height and width that it says of its image.
+        """Yield the faults of a record; `size` is the height and width that it states.
 
-        One at most of each feature: a record may have a million boxes.
+        At most one fault per feature: a record may have a million boxes.
         """
         sound: dict[str, list[Any]] = {}
         for name, feature in self.features.items():
@@ -89,7 +89,7 @@ class AnnotationCheck:
         return None
 
     def _pixel_fault(self, data: bytes, feature: Feature) -> str:
-        """Return the fault that decoding a mask shows, "" for none."""
+        """Return the fault found by decoding a mask, or ""."""
         if not self.decode:
             return ""
         try:
@@ -105,7 +105,6 @@ class AnnotationCheck:
         return _first(wrong, what, "has pixels of ") if wrong else ""
 
     def _row_faults(self, sound: Mapping[str, list[Any]], row: AnnotationRow) -> Iterator[Fault]:
-        """Yield the differences between a record and its row in `items.parquet`."""
         if BOX_LABEL in sound and list(row.object_labels or ()) != sound[BOX_LABEL]:
             here = _some(sound[BOX_LABEL])
             what = f"{BOX_LABEL}: is {here}, items.parquet says {_some(row.object_labels)}"
@@ -118,7 +117,7 @@ class AnnotationCheck:
 
 
 def _count_faults(found: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
-    """Yield the features of objects that are of more or fewer objects than the first."""
+    """Yield the object features with another number of objects than the first."""
     counts = {
         name: len(values) // (_SIDES if name == BOX else 1)
         for name, values in found.items()
@@ -134,7 +133,9 @@ def _box_fault(values: list[float]) -> Fault | None:
         return Fault("objects", f"{BOX}: has {len(values):,} values, which is not 4 for each box")
     boxes = np.array(values).reshape(-1, _SIDES)
     low, high = boxes[:, :2], boxes[:, 2:]
-    is_box = ((low >= 0) & (low < high) & (high <= 1)).all(axis=1)  # false of what is not finite
+    is_box = ((low >= 0) & (low < high) & (high <= 1)).all(
+        axis=1
+    )  # False for values that are not finite
     if is_box.all():
         return None
     wrong = np.flatnonzero(~is_box)
@@ -145,7 +146,7 @@ def _box_fault(values: list[float]) -> Fault | None:
 
 
 def _number_fault(name: str, values: list[int], num_classes: int) -> Fault | None:
-    """Return the fault of labels, or of flags."""
+    """Return the fault of labels or flags, if any."""
     most = num_classes if name == BOX_LABEL else 2
     wrong = [one for one in values if not 0 <= one < most]
     if not wrong:
@@ -156,7 +157,7 @@ def _number_fault(name: str, values: list[int], num_classes: int) -> Fault | Non
 
 
 def _header_fault(data: bytes, feature: Feature, size: tuple[int, int] | None) -> str:
-    """Return the fault of a mask's first and last bytes, "" for none; nothing is decoded."""
+    """Return the fault of a mask's first and last bytes, or ""; nothing is decoded."""
     if not data.startswith(_PNG) or len(data) < _HEADER.size:
         return f"is no PNG (it starts with {data[:8]!r})"
     _, chunk, width, height, bits, colours = _HEADER.unpack_from(data)

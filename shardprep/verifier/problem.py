@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from shardprep.dataset.diff.source_difference import SourceDifference
+    from shardprep.dataset.source_difference import SourceDifference
     from shardprep.storage.url import ObjectUrl
     from shardprep.writer.workspace.repair_input import IntactShard
 
@@ -46,7 +46,7 @@ MEANINGS: Mapping[Kind, str] = {
 
 
 class Fault(NamedTuple):
-    """One fault of a record."""
+    """A fault of one record."""
 
     kind: Kind
     what: str
@@ -54,7 +54,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem of a dataset."""
+    """A problem of a dataset."""
 
     kind: Kind
     file: str
@@ -63,7 +63,7 @@ class Problem:
     record: int | None = None
     """Number in its shard, from 0, of the record as it was written."""
     offset: int | None = None
-    """Offset of the record in the file as it is, bytes; if it is gone, where it should be."""
+    """Offset in bytes of the record in the file; if it is missing, where it should start."""
     key: str = ""
     """Key of the record's image in the source, "" if unknown."""
 
@@ -74,7 +74,7 @@ class Problem:
 
 
 def hash_problem(file: str, digest: str, expected: str) -> Problem:
-    """Return the problem of a file with another SHA-256, hex, than the manifest has."""
+    """Return the problem of a file whose SHA-256 differs from the manifest."""
     what = f"has SHA-256 {digest[:12]}…, the manifest says {expected[:12]}…"
     return Problem("hash", file, what)
 
@@ -86,7 +86,7 @@ class Verification(Card):
     path: Path
     """The dataset's folder, or one with copies of its documents."""
     problems: tuple[Problem, ...]
-    """Sorted by file, then record; those of the whole folder first."""
+    """Sorted by file, then record; problems of the whole folder first."""
     unknown: tuple[str, ...]
     """Files that do not belong to a dataset and do it no harm."""
     num_shards: int

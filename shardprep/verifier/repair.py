@@ -1,6 +1,6 @@
 """Repair: build a damaged dataset again, with its intact shards and with the same bytes.
 
-The damaged dataset stays as it is until one that equals its manifest can take its place.
+The damaged dataset is not changed until one that equals its manifest can replace it.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def repair_dataset(
 ) -> BuildResult:
     """Write the damaged files of a dataset again, from its source, with the same bytes.
 
-    Files that are no part of a dataset stay in its folder; shards that do not belong there go.
+    Files that do not belong to a dataset stay in its folder; extra shards are removed.
 
     Args:
-        found: what `verify_dataset` has found.
+        found: what `verify_dataset` found.
         source: what the dataset was built from: a folder, an archive or an address.
         num_workers: processes that encode images, at least 1.
         watcher: receives the progress.
 
     Raises:
-        DatasetError: the manifest is damaged itself, the dataset was moved, or it has no source.
-        BuildError: inputs, options or versions changed, or other bytes came out; the dataset is
-            left as it is.
+        DatasetError: the manifest itself is damaged, the dataset was moved, or it has no source.
+        BuildError: inputs, options or versions changed, or the rebuilt bytes differ; the dataset is
+            not changed.
         SourceError, StorageError: as `build_dataset`.
 
     """
@@ -70,7 +70,7 @@ def repair_dataset(
 
 
 def settle(found: RemoteFiles) -> None:
-    """Publish to its end a dataset in object storage whose publishing was interrupted."""
+    """Finish an interrupted publishing of a dataset in object storage."""
     workspace = ObjectWorkspace(found.url)
     with contextlib.suppress(DatasetError):  # a damaged manifest: `verify` tells of it
         manifest = workspace.finished()
@@ -79,7 +79,7 @@ def settle(found: RemoteFiles) -> None:
 
 
 def _out(found: Verification, manifest: Manifest) -> str:
-    """Return the `--out` that the dataset lies in."""
+    """Return the dataset's `--out`."""
     below = f"/{manifest.name}/{manifest.version}"
     location = str(found.address or found.path.absolute())
     if not location.endswith(below):
@@ -92,7 +92,7 @@ def _out(found: Verification, manifest: Manifest) -> str:
 
 
 def _trusted_manifest(found: Verification) -> Manifest:
-    """Return the manifest, if it is intact: nothing else has the hashes of the shards."""
+    """Return the manifest if it is intact: nothing else has the hashes of the shards."""
     if any(problem.file == MANIFEST_FILE for problem in found.problems):
         raise DatasetError(
             f"{found.location}/{MANIFEST_FILE}",

@@ -15,6 +15,7 @@ from shardprep.dataset import item_table, tfds_metadata
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
+from shardprep.dataset.tally import Tally
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.profiling import stage
 from shardprep.writer.engine.job import Progress
@@ -226,7 +227,7 @@ def complete(
 @stage("finish")
 def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     """Write indexes, tables and documents from the receipts; return the manifest, not written."""
-    tally = item_table.Tally(outline.spec)
+    tally = Tally(outline.spec)
     folder, schema = folders.output, outline.dataset_schema
     noted = _Noted(Counter(), Counter())
     columns = item_table.ANNOTATED_COLUMNS if schema.annotations else item_table.COLUMNS
@@ -289,9 +290,7 @@ class _Noted(NamedTuple):
     """Those whose image has another size than its annotations state."""
 
 
-def _tables(
-    folders: Folders, outline: Outline, tally: item_table.Tally, noted: _Noted
-) -> Iterator[pa.Table]:
+def _tables(folders: Folders, outline: Outline, tally: Tally, noted: _Noted) -> Iterator[pa.Table]:
     """Yield the rows of each receipt in order; on the way write its index and count it."""
     names = (shard.name for shard in outline.shards)
     with ThreadPoolExecutor(_NUM_INDEXED) as pool:

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
+from shardprep.dataset.annotation_counts import united_unmatched
 from shardprep.dataset.manifest import REPACKED, Fingerprint
-from shardprep.dataset.stats.annotation_counts import united_unmatched
 from shardprep.errors import BuildError, DatasetError, RecordError
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe

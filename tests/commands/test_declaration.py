@@ -20,9 +20,9 @@ from shardprep.api.upload import Upload
 from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.init.survey import Survey
 from shardprep.cli.app import program
-from shardprep.dataset.diff.difference import Difference
+from shardprep.dataset.describe import Facts
+from shardprep.dataset.diff import Difference
 from shardprep.dataset.fetch import Fetched
-from shardprep.dataset.stats.describe import Facts
 from shardprep.exporter.export import Exported
 from shardprep.recipe.keywords import RecipeKeywords
 from shardprep.recipe.options import BUILD_OPTIONS

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import shardprep
 from shardprep.dataset import item_table
-from shardprep.dataset.diff.difference import MEANINGS, Change, Difference, compare
+from shardprep.dataset.diff import MEANINGS, Change, Difference, compare
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK

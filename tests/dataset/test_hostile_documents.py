@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from shardprep.dataset.describe import read_facts
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.item_table import COLUMNS
@@ -23,7 +24,6 @@ from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest, parse_manifest
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.dataset.stats.describe import read_facts
 from shardprep.errors import DatasetError, SchemaError, ShardprepError
 from shardprep.reader import Dataset
 from shardprep.storage.url import ObjectUrl

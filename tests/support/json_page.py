@@ -32,8 +32,8 @@ from shardprep.api.json_types import (
 from shardprep.api.upload import Upload
 from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.init.survey import Survey
-from shardprep.dataset.diff.difference import Difference
-from shardprep.dataset.stats.describe import Facts
+from shardprep.dataset.describe import Facts
+from shardprep.dataset.diff import Difference
 from shardprep.exporter.export import Exported
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
@@ -92,7 +92,6 @@ its own object.
 
 
 def page_text() -> str:
-    """Return the page."""
     parts = [_HEAD]
     named: list[Any] = []
     for command, results in RESULTS.items():
@@ -156,7 +155,6 @@ def _docs(of: Any) -> dict[str, str]:
 
 
 def _kind(hint: Any, named: list[Any]) -> str:
-    """Return a type in words."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _kind(_printed(hint), named)

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.dataset import example, tfrecord
+from shardprep.dataset.annotated_pictures import annotated_pictures
+from shardprep.dataset.describe import read_facts
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, read_items, rows_by_shard
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.dataset.pictures import annotated_pictures
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
-from shardprep.dataset.stats.describe import read_facts
 from shardprep.storage.folder import LocalFolder
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset

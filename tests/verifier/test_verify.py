@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.dataset import example, tfrecord
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.item_table import COLUMNS
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import Manifest, load_manifest

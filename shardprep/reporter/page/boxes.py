@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardprep.dataset.object_stats import TINY
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK, OBJECTS
-from shardprep.dataset.stats.object_facts import TINY
 from shardprep.reporter.findings.object_findings import lengths
 from shardprep.reporter.findings.quality import NUM_BINS, histogram
 from shardprep.reporter.page import charts

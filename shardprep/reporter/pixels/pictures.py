@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from PIL import Image
 
-from shardprep.dataset.pictures import annotated_picture, legend_of
+from shardprep.dataset.annotated_pictures import annotated_picture, legend_of
 from shardprep.dataset.schema import OBJECT_MASK
 from shardprep.errors import RecordError
 from shardprep.image.drawing import SIDE, Thumbnail, mask_layers, thumbnail

@@ -12,10 +12,10 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from shardprep.dataset import documents
+from shardprep.dataset.annotation_counts import Unmatched
 from shardprep.dataset.documents import Count, Document, Name, Version
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import MAX_SIDE, Schema
-from shardprep.dataset.stats.annotation_counts import Unmatched
 from shardprep.errors import BuildError, printable
 from shardprep.image.spec import ImageSpec
 from shardprep.recipe.recipe import Recipe

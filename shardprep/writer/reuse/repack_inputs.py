@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset.diff.difference import feature_differences
+from shardprep.dataset.diff import feature_differences
 from shardprep.dataset.item_check import check_items
 from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, with_status
 from shardprep.dataset.manifest import Manifest

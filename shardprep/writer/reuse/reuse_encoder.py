@@ -16,7 +16,7 @@ import numpy as np
 
 from shardprep.catalog.items import Items
 from shardprep.dataset import tfrecord
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.schema import HEIGHT, IMAGE, WIDTH
 from shardprep.errors import RecordError
 from shardprep.image.placement import Placement

@@ -15,7 +15,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE, Fingerprint, Manifest, loa
 from shardprep.storage.atomic_file import sync_folder
 from shardprep.storage.folder import Folder, LocalFolder
 from shardprep.storage.lock import LOCK_FILE, locked
-from shardprep.storage.objects import ObjectFacts
+from shardprep.storage.objects import ListedObject
 from shardprep.writer.workspace.files import (
     BUILD_FILE,
     RECEIPTS_DIR,
@@ -81,11 +81,11 @@ class LocalWorkspace:
         work = self.incomplete
         return load_manifest(work) if (work / MANIFEST_FILE).is_file() else None
 
-    def files(self) -> Mapping[str, ObjectFacts]:
+    def files(self) -> Mapping[str, ListedObject]:
         """Return all files of the finished dataset's folder, foreign ones too, by name."""
         folder = LocalFolder(self.final)
         return {
-            name: ObjectFacts(name, (folder.path / name).stat().st_size, "")
+            name: ListedObject(name, (folder.path / name).stat().st_size, "")
             for name in folder.names()
         }
 

@@ -35,14 +35,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE, belongs, inventory, is_own
 from shardprep.dataset.manifest import MANIFEST_FILE, Fingerprint, Manifest, parse_manifest
-from shardprep.dataset.remote_files import RemoteFiles
+from shardprep.dataset.remote_files import (
+    DRAFT_PREFIX,
+    RemoteFiles,
+    draft_in_force,
+    in_force,
+    under,
+)
 from shardprep.dataset.schema import parse_schema
-from shardprep.dataset.staged_version import DRAFT_PREFIX, draft_in_force, in_force, under
 from shardprep.errors import BuildError, BusyError
 from shardprep.storage import objects
 from shardprep.storage.folder import Folder, ObjectFolder
 from shardprep.storage.lock import locked
-from shardprep.storage.objects import ObjectFacts
+from shardprep.storage.objects import ListedObject
 from shardprep.storage.store_error import ChangedError
 from shardprep.storage.url import ObjectUrl
 from shardprep.writer.workspace.files import (
@@ -106,10 +111,10 @@ class ObjectWorkspace:
         data = self._root.read(name)
         return None if data is None else parse_manifest(data, str(self.url / name))
 
-    def files(self) -> Mapping[str, ObjectFacts]:
+    def files(self) -> Mapping[str, ListedObject]:
         return self._looked(lambda found: in_force(self.url, found))
 
-    def _looked(self, look: Callable[[dict[str, ObjectFacts]], Found]) -> Found:
+    def _looked(self, look: Callable[[dict[str, ListedObject]], Found]) -> Found:
         """Return what is made of all objects; list them again if another run has moved some."""
         for num_left in reversed(range(_MOST_LOOKS)):
             try:
@@ -119,7 +124,7 @@ class ObjectWorkspace:
                     raise
         raise AssertionError
 
-    def _found(self) -> dict[str, ObjectFacts]:
+    def _found(self) -> dict[str, ListedObject]:
         return {facts.name: facts for facts in objects.listing(self.url)}
 
     def sealed(self) -> Manifest | None:
@@ -193,7 +198,7 @@ class ObjectWorkspace:
         if begun is not None and begun.fingerprint != manifest.fingerprint:
             return True  # another build is at work, which removes what it finds
 
-        def is_settled(found: Mapping[str, ObjectFacts]) -> bool:
+        def is_settled(found: Mapping[str, ListedObject]) -> bool:
             drafts = {name.partition("/")[0] for name in found if name.startswith(DRAFT_PREFIX)}
             if begun is None:
                 return not drafts and not self.state.names()
@@ -280,7 +285,7 @@ class ObjectWorkspace:
             state.remove(left)
 
     def documents(self, output: Folder | None = None) -> Path:
-        def copied(found: Mapping[str, ObjectFacts]) -> Path:
+        def copied(found: Mapping[str, ListedObject]) -> Path:
             if output is None:
                 found = in_force(self.url, found)
             elif output != self._root:

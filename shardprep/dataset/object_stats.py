@@ -1,4 +1,4 @@
-"""Facts on the boxes of a dataset, measured in its shards; of their images nothing is read."""
+"""Facts on the boxes of a dataset, measured in its shards; the images are not read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.dataset.example import decode, of_entries, read_varint
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder, decode, of_entries, read_varint
 from shardprep.dataset.index import open_shard, read_index, way_out
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, WIDTH
-from shardprep.dataset.stats.range import Range, range_of
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from shardprep.errors import RecordError
 from shardprep.storage.regular_file import read_at
@@ -21,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from shardprep.dataset.manifest import Manifest, Shard
     from shardprep.dataset.schema import Schema
 
@@ -28,27 +28,44 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 TINY, _SMALL = 8, 32
-"""Sides in pixels of squares; a box of less area than the second is "small" in COCO's measure."""
+"""Sides in pixels of squares. A box with less area than the second is "small" for COCO."""
 _EDGE = 1e-6
-"""Distance from the edge, as a share of the side, up to which a box touches it."""
+"""Share of the side within which a box touches the edge."""
 _SAME = 0.9
-"""Share of their union that two boxes have in common above which they are nearly the same."""
+"""Shared part of their union above which two boxes are nearly equal."""
 _MOST_PAIRS = 5_000_000
 """Pairs of a shard's boxes that are compared: a hostile image has a million boxes in one place."""
 _WHOLE_BYTES = 8 << 10
-"""Size of a record in bytes up to which it is read at once, else without its first feature."""
+"""Size in bytes up to which a record is read whole, else without its first feature."""
 _HEAD_BYTES = 64
-"""Bytes of a record that tell where its first feature ends."""
+"""First bytes of a record, which tell where its first feature ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Smallest, median and largest of a number."""
+
+    smallest: float
+    median: float
+    largest: float
+
+
+def range_of(values: NDArray[Any]) -> Range | None:
+    """Return the range of numbers, None without numbers; the median is one of them."""
+    if not len(values):
+        return None
+    median = np.quantile(values, 0.5, method="inverted_cdf")
+    return Range(values.min().item(), median.item(), values.max().item())
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectFacts:
-    """The boxes of a dataset as they are stored."""
+    """The stored boxes of a dataset."""
 
     boxes_per_image: Range
     """Boxes in an image, those without one included."""
     shorter_side: Range | None
-    """Shorter side of a box in pixels of the stored image; null where there is no box."""
+    """Shorter side of a box in pixels of the stored image; null without boxes."""
     num_below_8: int
     """Boxes with an area of less than 8 x 8 pixels of the stored image."""
     num_below_32: int
@@ -60,14 +77,12 @@ class ObjectFacts:
 
 
 def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectFacts | None:
-    """Return the facts on the boxes of a folder.
+    """Return the facts on the boxes of a folder; checksums are not compared.
 
-    None where its examples have no boxes, or do not say how large their images are.
-
-    Checksums are not compared: `verify` does that.
+    None if the examples have no boxes, or do not state the size of their images.
 
     Raises:
-        DatasetError: a shard or an index is missing or not of the manifest's size.
+        DatasetError: a shard or an index is missing or has another size than in the manifest.
         RecordError: a record is damaged.
 
     """
@@ -98,9 +113,9 @@ def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectF
 def _boxes(
     folder: Path, shard: Shard, schema: Schema, counts: list[int]
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Return the boxes of a shard: number of the image, label, sides, height and width in pixels.
+    """Return image number, label, sides and image size in pixels of the boxes of a shard.
 
-    The number of boxes of each of its images is added to `counts`.
+    The number of boxes of each image is added to `counts`.
     """
     first = len(counts)
     labels: list[int] = []
@@ -118,7 +133,6 @@ def _boxes(
 
 
 def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[dict[str, Any]]:
-    """Yield the values of boxes, labels and sizes of each record of a shard."""
     wanted = [BOX, BOX_LABEL, *(() if schema.image_size else (HEIGHT, WIDTH))]
     wanted = [name for name in wanted if name in schema.features]
     dtypes = schema.dtypes
@@ -144,7 +158,7 @@ def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[dict[str, 
 
 
 def _without_first(descriptor: int, start: int, size: int) -> bytes:
-    """Return an Example without its first feature, which is not read: the image in most sets."""
+    """Return an Example without its first feature, usually the image, which is not read."""
     head = read_at(descriptor, _HEAD_BYTES, start)
     try:
         _, at = read_varint(head, 1)
@@ -158,7 +172,7 @@ def _without_first(descriptor: int, start: int, size: int) -> bytes:
 
 
 def _fault(found: Mapping[str, Sequence[Any]], wanted: Sequence[str]) -> str:
-    """Return what is wrong with the number or type of values, "" for nothing."""
+    """Return the fault in the number or type of values, or ""."""
     number = len(found.get(BOX, ())) // 4
     counts = {BOX: 4 * number, BOX_LABEL: number, HEIGHT: 1, WIDTH: 1}
     for name in wanted:
@@ -181,11 +195,11 @@ def _damaged(path: Path, number: int, offset: int, what: str) -> RecordError:
 
 
 def near_duplicates(image: Ints, label: Ints, boxes: Floats) -> Ints:
-    """Return the image of each pair of boxes of one image and class that are nearly the same.
+    """Return the image of each pair of nearly equal boxes of one image and class.
 
-    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax; `image` and `label`, int[n], tell of which
-    image and class each is. Sorted by ymin, a box is compared with those behind it as long as they
-    begin within a tenth of its height: further down, no pair has so much in common.
+    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax; `image` and `label`, int[n], belong to them.
+    Boxes are sorted by ymin, and each is compared only with boxes that begin within a tenth of
+    its height: boxes further down cannot have so much in common.
     """
     order = np.lexsort((boxes[:, 0], label, image))
     image, label, boxes = image[order], label[order], boxes[order]

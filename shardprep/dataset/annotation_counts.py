@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 NO_IMAGE, LEFT_OUT, ELSEWHERE = "no image", "image left out", "document of other images"
-"""Reasons for which an object belongs to no image of the dataset: the source does not have its
-image, the recipe leaves the image out, or the source has no image of its whole document."""
+"""Reasons why an object belongs to no image of the dataset: its image is not in the source, the
+recipe excludes the image, or the source has no image of the whole document."""
 
 
 class ObjectCounts(Document):
@@ -50,7 +50,7 @@ class MaskCounts(Document):
 
 
 class AnnotationCounts(Document):
-    """The objects and masks of one split, and what became of those that were not stored whole."""
+    """The objects and masks of one split, and the reasons for dropped or clipped ones."""
 
     num_clipped: Count
     """Objects whose box was clipped at the edge of its image."""
@@ -72,14 +72,14 @@ class Unmatched(Document):
 
 
 def unmatched_of(objects: Mapping[str, int], num_unlisted: int) -> Unmatched | None:
-    """Return these counts, None where there is nothing to count."""
+    """Return the counts, or None if all are 0."""
     if not objects and not num_unlisted:
         return None
     return Unmatched(objects=dict(sorted(objects.items())), num_unlisted=num_unlisted)
 
 
 def united_unmatched(several: Iterable[Unmatched | None]) -> Unmatched | None:
-    """Return the sums of the counts of several sources, None where none has any."""
+    """Return the sums of the counts of several sources, or None without any."""
     known = [one for one in several if one is not None]
     objects: Counter[str] = Counter()
     for one in known:
@@ -89,21 +89,21 @@ def united_unmatched(several: Iterable[Unmatched | None]) -> Unmatched | None:
 
 @dataclass(slots=True)
 class AnnotationTally:
-    """Counts of the objects and masks of rows that were added."""
+    """Running counts of objects and masks in rows of the item table."""
 
     num_background: int = 0
     num_clipped: int = 0
     num_uniform: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     objects: Counter[int] = field(default_factory=Counter)
-    """Objects by label, and records with one of a label."""
+    """Objects by label, and records with the label."""
     object_images: Counter[int] = field(default_factory=Counter)
     pixels: Counter[int] = field(default_factory=Counter)
-    """Pixels by value, and records with one of a value."""
+    """Pixels by value, and records with the value."""
     mask_images: Counter[int] = field(default_factory=Counter)
 
     def add(self, written: pa.Table) -> None:
-        """Count rows of written items, of a table with `item_table.ANNOTATION_COLUMNS`."""
+        """Count rows of written items, from a table with `ANNOTATION_COLUMNS`."""
         self.num_clipped += sum(filter(None, written["num_clipped"].to_pylist()))
         for dropped in filter(None, written["dropped"].to_pylist()):
             self.dropped.update(dict(dropped))
@@ -118,7 +118,7 @@ class AnnotationTally:
             self.mask_images.update(values.keys())
 
     def counts(self, schema: Schema) -> AnnotationCounts:
-        """Return the counts of all rows so far under the class names of a schema."""
+        """Return the counts of all rows so far, by class name."""
         features = schema.annotations
         objects, masks = None, None
         if any(one.repeated for one in features.values()):
@@ -152,7 +152,7 @@ def _named(counts: Mapping[int, int], names: tuple[str, ...]) -> dict[str, int]:
 def contradictions(
     annotations: Mapping[str, AnnotationCounts], num_records: Mapping[str, int], num_rescaled: int
 ) -> Iterator[str]:
-    """Yield the contradictions in the counts of a manifest, given the records of each split."""
+    """Yield the contradictions in a manifest's counts, given the records of each split."""
     if num_rescaled > (total := sum(num_records.values())):
         yield f"num_rescaled is {num_rescaled:,}, of {total:,} images"
     if annotations and [*annotations] != [*num_records]:

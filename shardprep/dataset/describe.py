@@ -12,10 +12,9 @@ from shardprep.dataset import item_table
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.manifest import Manifest
+from shardprep.dataset.object_stats import ObjectFacts, Range, measure_objects
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import Schema
-from shardprep.dataset.stats.object_facts import ObjectFacts, measure_objects
-from shardprep.dataset.stats.range import Range
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,19 +22,19 @@ if TYPE_CHECKING:
 _EXAMPLE_COLUMNS = ("key", "status", "kind", "reason")
 MOST_EXAMPLES = 3
 LACKING = "^(no label|in no split)"
-"""Pattern of the reasons for which an image is skipped that nobody asked to leave out."""
+"""Matches the reasons for skipped images that no option asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One input that was not written."""
+    """An input that was not written."""
 
     key: str
     reason: str
 
 
-class Examples(TypedDict):
-    """Some inputs that were not written, as `Facts` has them."""
+class LeftOutExamples(TypedDict):
+    """Examples of inputs that were not written: fields of `Facts`."""
 
     rejections: dict[str, tuple[Example, ...]]
     skipped: tuple[Example, ...]
@@ -54,13 +53,13 @@ class Facts(Card):
     formats: dict[str, int]
     """Written images by the format they came in, most frequent first."""
     original_width: Range | None
-    """Width of the written originals in pixels; null where there are none."""
+    """Width of the written originals in pixels; null without any."""
     original_height: Range | None
-    """Height of the written originals in pixels; null where there are none."""
+    """Height of the written originals in pixels; null without any."""
     target: Range | None
     """Numbers to learn, in a regression set; null in others."""
     boxes: ObjectFacts | None
-    """Boxes as they are stored; null in a dataset without, and in object storage."""
+    """Stored boxes; null in a dataset without, and in object storage."""
     rejections: dict[str, tuple[Example, ...]]
     """A few examples for each kind of rejection."""
     skipped: tuple[Example, ...]
@@ -69,7 +68,7 @@ class Facts(Card):
     """What `report` finds worst without pixels, where the other facts do not say it."""
 
     def facts(self) -> dict[str, Any]:
-        """Return where the dataset is, its records by split and class, and the originals."""
+        """Return location, records by split and class, and sizes of the originals."""
         found: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
         if self.original_width and self.original_height:
             low, high = self.original_width, self.original_height
@@ -114,16 +113,16 @@ def _boxes(dataset: OpenDataset) -> ObjectFacts | None:
         return measure_objects(folder, dataset.manifest, dataset.schema)
 
 
-def read_examples(folder: Path) -> Examples:
-    """Return some inputs that a folder's item table lists as not written, in its order."""
+def read_examples(folder: Path) -> LeftOutExamples:
+    """Return examples of inputs that a folder's item table lists as not written."""
     return _listed(item_table.read_items(folder / ITEMS_FILE, _EXAMPLE_COLUMNS))
 
 
-def _listed(table: pa.Table) -> Examples:
+def _listed(table: pa.Table) -> LeftOutExamples:
     rejected = item_table.with_status(table, item_table.REJECTED)
     skipped = item_table.with_status(table, item_table.SKIPPED)
     kinds = rejected["kind"].cast("string")
-    return Examples(
+    return LeftOutExamples(
         rejections={
             kind: _examples(rejected.filter(pc.equal(kinds, kind)))
             for kind in sorted(_counts(kinds))

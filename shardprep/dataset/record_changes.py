@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import (
     BOX,
@@ -52,12 +52,12 @@ _BATCH_RECORDS = 256
 _BATCH_BYTES = 16 << 20
 _READS_AT_ONCE = 16
 _SHOWN = 3
-"""Objects or classes that a difference names."""
+"""Objects or classes that a difference names at most."""
 _SHOWN_TEXT = 60
 
 
 class RecordSide(NamedTuple):
-    """Where the compared records of one of two datasets are."""
+    """The compared records of one of two datasets."""
 
     dataset: OpenDataset
     table: pa.Table
@@ -70,12 +70,12 @@ class RecordSide(NamedTuple):
 
     @property
     def names(self) -> frozenset[str]:
-        """Features that only the records have."""
+        """Features that the item table does not have."""
         return frozenset(self.schema.features) - _IN_THE_TABLE
 
 
 class RecordChange(NamedTuple):
-    """A difference of two records."""
+    """A difference between two records."""
 
     number: int
     """Position of the record among the compared ones."""
@@ -86,12 +86,12 @@ class RecordChange(NamedTuple):
 
 
 def has_only_images(one: RecordSide, two: RecordSide) -> bool:
-    """Tell whether no feature besides the image has to be compared record by record."""
+    """Return whether the image is the only feature to compare record by record."""
     return not (one.names & two.names) - {*_IMAGE_FEATURES}
 
 
 def has_other_classes(one: RecordSide, two: RecordSide) -> bool:
-    """Tell whether equal class numbers of objects or masks may mean different classes."""
+    """Return whether equal class numbers of objects or masks may mean different classes."""
     features = one.schema.features, two.schema.features
     return any(
         features[0][name].labels != features[1][name].labels
@@ -101,7 +101,7 @@ def has_other_classes(one: RecordSide, two: RecordSide) -> bool:
 
 
 def record_changes(one: RecordSide, two: RecordSide) -> Iterator[RecordChange]:
-    """Yield the differences of the records of two sides, in their order; reads all of them.
+    """Yield the differences between the records of two sides, in order; reads all of them.
 
     Raises:
         ChangedError: a dataset was replaced.
@@ -121,7 +121,7 @@ def record_changes(one: RecordSide, two: RecordSide) -> Iterator[RecordChange]:
 
 
 def _batches(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[range]:
-    """Yield ranges of `_BATCH_RECORDS` at most; one above `_BATCH_BYTES` is a range of its own."""
+    """Yield ranges of records, limited in number and bytes; a larger record has its own range."""
     start, num_bytes = 0, 0
     for stop, length in enumerate(lengths.tolist()):
         if stop > start and (stop - start == _BATCH_RECORDS or num_bytes + length > _BATCH_BYTES):
@@ -132,28 +132,26 @@ def _batches(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[range]:
         yield range(start, len(lengths))
 
 
-class _Run(NamedTuple):
-    """Records that follow each other in one shard."""
-
+class _AdjacentRecords(NamedTuple):
     shard: str
     offset: int
     lengths: list[int]
 
 
 def _payloads(side: RecordSide, rows: range, pool: ThreadPoolExecutor) -> list[bytes]:
-    """Return the payloads of some records; neighbours in a shard are read at once."""
-    runs: list[_Run] = []
+    """Return the payloads of some records; adjacent ones are read together."""
+    runs: list[_AdjacentRecords] = []
     part = side.table.slice(rows.start, len(rows))
     for shard, offset, length in zip(*(column.to_pylist() for column in part.columns), strict=True):
         last = runs[-1] if runs else None
         if last and last.shard == shard and last.offset + sum(last.lengths) == offset:
             last.lengths.append(length)
         else:
-            runs.append(_Run(shard, offset, [length]))
+            runs.append(_AdjacentRecords(shard, offset, [length]))
     return [one for read in pool.map(lambda run: _read(side.dataset, run), runs) for one in read]
 
 
-def _read(dataset: OpenDataset, run: _Run) -> list[bytes]:
+def _read(dataset: OpenDataset, run: _AdjacentRecords) -> list[bytes]:
     data = dataset.files.read(run.shard, run.offset, sum(run.lengths))
     where, at, found = f"{dataset}/{run.shard}", 0, []
     for length in run.lengths:
@@ -163,8 +161,6 @@ def _read(dataset: OpenDataset, run: _Run) -> list[bytes]:
 
 
 class _Comparison:
-    """Compares the values of two records, of schemas that may differ."""
-
     def __init__(self, one: RecordSide, two: RecordSide) -> None:
         self._sides = one, two
         self._decoders = [
@@ -175,7 +171,6 @@ class _Comparison:
         self._has_objects, self._has_mask = BOX in names or OBJECT_MASK in names, MASK in names
 
     def changes(self, number: int, *payloads: bytes) -> Iterator[RecordChange]:
-        """Yield the differences of a pair of records."""
         one, two = (self._values(side, number, payload) for side, payload in enumerate(payloads))
         try:
             yield from self._changes(number, one, two)
@@ -209,7 +204,7 @@ class _Comparison:
             yield RecordChange(number, RECORD, "", "")
 
     def _objects(self, *values: Values) -> tuple[str, str] | None:
-        """Return the objects that only one of two records has, in words; None where all agree."""
+        """Return in words the objects that only one record has, None if all agree."""
         lists = [_objects(one, side.schema) for one, side in zip(values, self._sides, strict=True)]
         if lists[0] == lists[1]:
             return None
@@ -226,7 +221,7 @@ class _Comparison:
         return before, after
 
     def _masks(self, *values: Values) -> tuple[str, str] | None:
-        """Return the classes whose pixels differ, and how many; None where all pixels agree."""
+        """Return the classes with different pixels and their counts, None if all agree."""
         names = [side.schema.features[MASK].labels for side in self._sides]
         if names[0] == names[1] and values[0][MASK] == values[1][MASK]:
             return None
@@ -250,9 +245,7 @@ class _Comparison:
         return before, after
 
 
-class _Object(NamedTuple):
-    """An object, as two records are compared by it."""
-
+class _ComparedObject(NamedTuple):
     words: str
     box: tuple[float, ...]
     is_crowd: bool
@@ -263,8 +256,7 @@ class _Object(NamedTuple):
         return int(np.count_nonzero(_mask_pixels(self.mask))) if self.mask else 0
 
 
-def _objects(values: Values, schema: Schema) -> list[_Object]:
-    """Return the objects of a record, in its order."""
+def _objects(values: Values, schema: Schema) -> list[_ComparedObject]:
     boxes = np.array(values.get(BOX, ()), np.float64).reshape(-1, 4)
     masks: Sequence[bytes] = values.get(OBJECT_MASK, ())
     number = max(len(boxes), len(masks))
@@ -280,7 +272,9 @@ def _objects(values: Values, schema: Schema) -> list[_Object]:
             sides = np.array((height, width, height, width))
             ymin, xmin, ymax, xmax = (boxes[i] * sides).round(2).tolist()
             words += f" {xmin:g},{ymin:g} {xmax - xmin:g}x{ymax - ymin:g}"
-        found.append(_Object(words, box, bool(crowds[i]), masks[i] if i < len(masks) else b""))
+        found.append(
+            _ComparedObject(words, box, bool(crowds[i]), masks[i] if i < len(masks) else b"")
+        )
     return found
 
 
@@ -293,7 +287,7 @@ def _mask_pixels(data: bytes) -> Pixels:
 
 
 def _are_nan(one: Sequence[Any], two: Sequence[Any]) -> bool:
-    """Tell whether two lists of numbers differ in nothing but NaN, which equals no number."""
+    """Return whether two lists of numbers differ only in NaN."""
     return len(one) == len(two) and all(
         a == b
         or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))

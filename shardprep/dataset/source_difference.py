@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset.card import Card
-from shardprep.dataset.diff.item_changes import (
+from shardprep.dataset.diff import (
     change_table,
     differ,
     first_changes,
@@ -21,7 +21,7 @@ from shardprep.dataset.diff.item_changes import (
 from shardprep.dataset.item_table import SKIPPED
 
 if TYPE_CHECKING:
-    from shardprep.dataset.diff.item_changes import Rows
+    from shardprep.dataset.diff import Rows
 
 CHANGED, UNREADABLE, GONE, MOVED, NEW = "changed", "unreadable", "gone", "moved", "new"
 SOURCE_MEANINGS = {
@@ -31,7 +31,7 @@ SOURCE_MEANINGS = {
     MOVED: "images of the dataset under another path in the source",
     NEW: "images of the source that the dataset does not have",
 }
-"""Kind of difference → its meaning; the order of reports."""
+"""Kind of difference → meaning, in the order of reports."""
 
 ORIGINALS = pa.schema([(name, pa.string()) for name in ("key", "original_sha256", "reason")])
 """Columns of the originals in a source: SHA-256 in hex, null where the reason says why."""
@@ -54,7 +54,7 @@ class SourceChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SourceDifference(Card):
-    """The differences of the originals of a dataset and those of a source."""
+    """The differences between the originals of a dataset and of a source."""
 
     source: str
     """The source: a folder, an archive or an address; of a slug, the archive on this machine."""
@@ -87,10 +87,10 @@ def compare_originals(source: str, items: pa.Table, originals: pa.Table) -> Sour
     """Return the differences between the items of a dataset and the originals in a source.
 
     Args:
-        source: what it is called.
+        source: name of the source.
         items: `key`, `status` and `original_sha256` of all inputs of the dataset.
-        originals: the `ORIGINALS` of all images that the dataset has and the source as well, and
-            of those that the dataset has no row for.
+        originals: the `ORIGINALS` of all images in both, and of images that the dataset has no row
+            for.
 
     """
     ours = items.filter(pc.not_equal(items["status"].cast("string"), SKIPPED))
@@ -123,7 +123,7 @@ def compare_originals(source: str, items: pa.Table, originals: pa.Table) -> Sour
 
 
 def _unpaired(gone: pa.Table, new: pa.Table) -> list[pa.Table]:
-    """Return the changes of images on one side alone; those of the same bytes have moved."""
+    """Return the changes of images on one side only; equal bytes mean that an image moved."""
     free: defaultdict[str, deque[int]] = defaultdict(deque)
     for number, sha256 in enumerate(new["original_sha256"].to_pylist() if len(gone) else ()):
         if sha256 is not None:

@@ -18,15 +18,11 @@ import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
 from shardprep.dataset.card import Card
-from shardprep.dataset.diff.item_changes import (
-    change_table,
-    differ,
-    first_changes,
-    num_by_kind,
-    places_of,
-    rows_of,
-)
-from shardprep.dataset.diff.record_changes import (
+from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
+from shardprep.dataset.item_check import check_values
+from shardprep.dataset.manifest import fingerprint_differences
+from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.record_changes import (
     FEATURE,
     MASK_PIXELS,
     OBJECTS,
@@ -36,18 +32,16 @@ from shardprep.dataset.diff.record_changes import (
     has_other_classes,
     record_changes,
 )
-from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
-from shardprep.dataset.item_check import check_values
-from shardprep.dataset.manifest import fingerprint_differences
-from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import DatasetError
 
 if TYPE_CHECKING:
-    from shardprep.dataset.diff.item_changes import Rows
+    from collections.abc import Iterable
+
+    Mask = np.ndarray[Any, np.dtype[np.bool_]]
+    Rows = np.ndarray[Any, np.dtype[np.int64]]
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
 
-    Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 ADDED, REMOVED, SPLIT = "added", "removed", "split"
 TARGET, SOURCE = "target", "source"
@@ -62,7 +56,7 @@ MEANINGS = {
     SOURCE: "made of other bytes of the source",
     RECORD: "of the same bytes and target, stored as another image",
 }
-"""Kind of change → its meaning; the order of reports."""
+"""Kind of change → meaning, in the order of reports."""
 
 _COLUMNS = (
     "key", "status", "kind", "reason", "split", "shard", "offset", "length",
@@ -71,7 +65,7 @@ _COLUMNS = (
 _ASPECTS = {SPLIT: "split", TARGET: "target", SOURCE: "original_sha256"}
 """Kind of change → the column of the item table that shows it."""
 _BETWEEN = "\x1f"
-"""Separator of class names, which is in no name of a person's making."""
+"""Separator of class names; no class name contains it."""
 
 
 class Change(NamedTuple):
@@ -143,11 +137,9 @@ class Difference(Card):
 
 
 class _Side(NamedTuple):
-    """One of two datasets."""
-
     dataset: OpenDataset
     table: pa.Table
-    """All its inputs; `target` in words."""
+    """All inputs, with `target` in words."""
 
     @property
     def manifest(self) -> Manifest:
@@ -203,7 +195,6 @@ def _side(dataset: OpenDataset) -> _Side:
 
 
 def _targets(table: pa.Table, manifest: Manifest) -> pa.ChunkedArray:
-    """Return the target of each item in words, null where there is none."""
     names = pa.array(manifest.labels.names, pa.string())
     known = pc.if_else(pc.greater_equal(table["label"], 0), table["label"], None)
     label = pc.take(names, known)
@@ -225,7 +216,7 @@ def _shards(side: _Side) -> dict[str, list[str]]:
 
 
 def feature_differences(one: Schema, two: Schema) -> list[str]:
-    """Return the differences of the features of two schemas, in words."""
+    """Return the differences between the features of two schemas, in words."""
     found = [f"{name} is gone" for name in one.features if name not in two.features]
     found += [f"{name} is new" for name in two.features if name not in one.features]
     for name, feature in one.features.items():
@@ -277,15 +268,10 @@ def _changes(before: _Side, after: _Side) -> list[pa.Table]:
 def _changes_of_records(
     before: _Side, after: _Side, rows: Rows, others: Rows, is_same_item: Mask
 ) -> dict[str, tuple[Any, Any, Any]]:
-    """Return key, before and after of the changes that the records of some rows show, by kind.
+    """Return key, before and after of the changes inside records, by kind.
 
-    Args:
-        before: the first dataset.
-        after: the second.
-        rows: rows of items that both have, in the first.
-        others: their rows in the second.
-        is_same_item: whether original and target of each are the same.
-
+    `rows` are the rows of common items in the first dataset, `others` in the second; `is_same_item`
+    says whether original and target of each are equal.
     """
     sides = [_records(before, rows), _records(after, others)]
     keys, lengths = before.table["key"].take(rows), [side.table["length"] for side in sides]
@@ -311,7 +297,7 @@ def _changes_of_records(
 
 
 def _records(side: _Side, rows: Rows) -> RecordSide:
-    """Return where the records of some rows are; DatasetError for a shard of no manifest."""
+    """Return the places of the records of some rows; DatasetError for an unknown shard."""
     table = side.table.select(["shard", "offset", "length"]).take(rows)
     for place, name in ((1, "offset"), (2, "length")):
         table = table.set_column(place, name, pc.fill_null(table[name], 0))
@@ -324,7 +310,7 @@ def _records(side: _Side, rows: Rows) -> RecordSide:
 
 
 def _are_in_equal_shards(before: _Side, after: _Side, one: RecordSide, two: RecordSide) -> Mask:
-    """Tell of each record whether both are at one place of shards that are equal byte for byte."""
+    """Return which records are at the same place of shards with equal bytes."""
     hashes = []
     for side, records in ((before, one), (after, two)):
         shards = [shard for split in side.manifest.splits.values() for shard in split.shards]
@@ -340,7 +326,7 @@ def _is_written(table: pa.Table) -> Mask:
 
 
 def _outcome(keys: pa.ChunkedArray, other: pa.Table) -> pa.Array:
-    """Return the reasons for which another dataset does not have some items, "" for no item."""
+    """Return why another dataset does not have some items, "" if they are not its inputs."""
     places = pc.index_in(keys.combine_chunks(), other["key"])
     status, reason = (
         pc.fill_null(other[name].combine_chunks().take(places), "") for name in ("status", "reason")
@@ -355,6 +341,49 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _num_changed(changes: pa.Table) -> int:
-    """Return the number of items of both datasets that have a change."""
     apart = pc.is_in(changes["kind"], pa.array([ADDED, REMOVED]))
     return len(pc.unique(changes.filter(pc.invert(apart))["key"]))
+
+
+_ROWS = pa.schema([(name, pa.string()) for name in ("key", "kind", "before", "after")])
+
+
+def places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) -> Rows:
+    """Return the row of each key among the other keys that are there, -1 for none."""
+    if len(keys) == len(others) and keys.equals(others):
+        return np.where(is_there, np.arange(len(keys)), -1)
+    rows = np.flatnonzero(is_there)
+    found = pc.index_in(keys, rows_of(others, rows))
+    return np.append(rows, -1).take(np.asarray(pc.fill_null(found, -1)))
+
+
+def rows_of(column: pa.ChunkedArray, rows: Rows) -> pa.ChunkedArray:
+    """Return some rows of a column; all rows are returned without a slow copy of their strings."""
+    is_all = len(rows) == len(column) and np.array_equal(rows, np.arange(len(rows)))
+    return column if is_all else column.take(rows)
+
+
+def differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> Mask:
+    """Return which rows of two columns differ; null equals only null."""
+    same = pc.fill_null(pc.equal(one, two), False)  # noqa: FBT003 - the value
+    both_null = pc.and_(pc.is_null(one), pc.is_null(two))
+    return ~np.asarray(pc.or_(same, both_null))
+
+
+def change_table(kind: str, key: Any, before: Any, after: Any) -> pa.Table:
+    """Return the changes of a kind."""
+    kinds = pa.array([kind] * len(key), pa.string())
+    return pa.table((key, kinds, before, after), _ROWS)
+
+
+def num_by_kind(changes: pa.Table, kinds: Iterable[str]) -> dict[str, int]:
+    """Return the number of changes of each kind, 0 for one without any."""
+    return {kind: pc.sum(pc.equal(changes["kind"], kind)).as_py() or 0 for kind in kinds}
+
+
+def first_changes(changes: pa.Table, kind: str, number: int) -> list[dict[str, str]]:
+    """Return the first changes of a kind, as keyword arguments."""
+    found: list[dict[str, str]] = (
+        changes.filter(pc.equal(changes["kind"], kind)).slice(0, number).to_pylist()
+    )
+    return found
