@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from shardprep.api.progress import Show
     from shardprep.benchmark.result import Benchmark
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
 
 def bench(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from shardprep.api.progress import Show
     from shardprep.exporter.export import Exported
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
 
 def export(
@@ -63,7 +63,7 @@ def export(
 def _chosen(dataset: OpenDataset, split: AnySplit | None) -> Chosen | None:
     if split is None:
         return None
-    from shardprep.reader.selection.selection import as_selection
+    from shardprep.reader.selection.split_argument import as_selection
 
     selection = as_selection(dataset.manifest, split)
     return Chosen(selection.name, selection.numbers)

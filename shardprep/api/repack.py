@@ -9,7 +9,7 @@ from shardprep.api.arguments import answering, dataset_at
 from shardprep.api.progress import watched
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import RecipeError
-from shardprep.reader.selection.selection import as_selection
+from shardprep.reader.selection.split_argument import as_selection
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.repack import repack_dataset
 from shardprep.writer.reuse.repack_inputs import open_parent
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from shardprep.api.progress import Show
     from shardprep.dataset.manifest import Manifest
-    from shardprep.reader.order.order import Ints
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.array_types import Ints
+    from shardprep.reader.selection.split_argument import AnySplit
     from shardprep.writer.finalize import BuildResult
 
 

@@ -17,7 +17,7 @@ from shardprep.storage.atomic_file import write_durably
 
 if TYPE_CHECKING:
     from shardprep.api.progress import Show
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
     from shardprep.reporter.report import Report
 
 

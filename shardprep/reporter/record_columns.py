@@ -18,7 +18,7 @@ from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import LABEL, LABELS, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.records.positions import Places
-from shardprep.reader.selection.selection import as_selection
+from shardprep.reader.selection.split_argument import as_selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
     from shardprep.reader.selection.selection import Selection
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Numbers = np.ndarray[Any, np.dtype[np.float64]]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.dataset.open_dataset import OpenDataset
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -6,7 +6,8 @@ import json
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -18,9 +19,6 @@ from shardprep.cli import app
 from shardprep.reader import Dataset, load
 from tests.support.builders import animals, encoded, jpeg, write, zip_bytes
 from tests.support.command import error_of, run, run_process
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(name="here")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -30,10 +32,6 @@ from tests.support.command import NARROW, Done
 from tests.support.command import run as command
 from tests.support.json_page import PAGE, RESULTS, page_text, printed
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 FIRST = "tfrecords/pets/1.0.0/pets-train.tfrecord-00000-of-00002"
 
 
@@ -47,7 +45,6 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(name="run")
 def _run(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
-    """Return what runs a command line here."""
     monkeypatch.setattr(drawn, "_archive", lambda *_: b"seconds of drawing")
     return partial(command, cwd=here)
 

@@ -6,7 +6,8 @@ import re
 import time
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,6 @@ from shardprep.api.progress import Progress
 from shardprep.dataset.card import Card, Link, card
 from tests.support.builders import animals, jpeg, tree, write, zip_bytes
 from tests.support.command import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOSTILE = "<script>alert(1)</script> \x1b[31m \u202e & \"quoted\" 'too'"
 

@@ -10,8 +10,10 @@ import resource
 import shutil
 import tarfile
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pyarrow.parquet as pq
@@ -41,14 +43,9 @@ from tests.support.builders import (
 )
 from tests.support.command import error_of, run
 from tests.support.examples import flipped
+from tests.support.object_store import Bucket
 from tests.support.processes import loaded, run_program
 from tests.writer.faulty import GATE_STEP, QUICK_STEP
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket
 
 
 @pytest.fixture(name="marked", scope="module")

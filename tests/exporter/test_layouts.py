@@ -7,8 +7,9 @@ import io
 import json
 import os
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +25,6 @@ from shardprep.exporter import webdataset
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.annotated import CLASSES, MARKED, MASK_CLASSES, annotated
 from tests.support.builders import Told, build, jpeg, png, write_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PETS = {
     "in/cat/a.b.jpg": jpeg(seed=1),

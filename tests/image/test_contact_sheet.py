@@ -27,7 +27,6 @@ def drawn(*pictures: AnnotatedPicture, legend: Legend = NAMES, side: int = 200) 
 
 
 def near(pixels: Any, colour: tuple[int, int, int]) -> Any:
-    """Return where pixels have a colour."""
     return (np.abs(pixels.astype(int) - colour) <= 2).all(axis=-1)
 
 

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader import augment
-from shardprep.reader.arguments import Arguments
 from shardprep.reader.config import BatchOptions, ReadConfig, Request
-from shardprep.reader.order.iterator_state import Batching, checked
+from shardprep.reader.order.iterator_state import Batching, check_state
+from shardprep.reader.validators import Arguments
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.examples import texts
@@ -327,7 +327,7 @@ def test_a_number_that_python_does_not_write_is_refused_all_the_same() -> None:
 @pytest.mark.parametrize("split", ["train[:110%]", "train[-101%:]", f"train[:{'9' * 5000}]"])
 def test_a_slice_beyond_all_percent_is_refused_by_both_readers(folder: Path, split: str) -> None:
     for call in (reader.load, reader.Dataset):
-        assert "is no split; " in refused(lambda call=call: call(folder, split))  # type: ignore[misc]
+        assert "is not a split; " in refused(lambda call=call: call(folder, split))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_whatever_is_given_is_taken_or_refused_in_a_line(value: Any) -> None:
         arguments = Arguments(where, declared)
         for name in arguments.kinds:
             try:
-                arguments.checked({name: value})
+                arguments.converted({name: value})
             except DatasetError as error:
                 said = str(error)
                 assert said.startswith(f"{where}: {name}=")
@@ -373,7 +373,7 @@ def test_whatever_is_given_is_taken_or_refused_in_a_line(value: Any) -> None:
                 assert len(said) < 600
     with contextlib.suppress(DatasetError):
         one = Batching(1, drop_remainder=False, window=None, num_batches=1)
-        checked("Dataset.batches.load_state_dict", value, "", one)
+        check_state("Dataset.batches.load_state_dict", value, "", one)
 
 
 def test_two_sides_are_asked_of_what_has_no_end() -> None:
@@ -403,7 +403,7 @@ def test_an_address_of_ours_is_a_path() -> None:
     """As `Dataset.path` of a set in object storage."""
     url = ObjectUrl.parse("s3://bucket/pets")
     arguments = Arguments("reader.Dataset", reader.Dataset.__init__)
-    assert arguments.checked({"path": url}) == {"path": url}
+    assert arguments.converted({"path": url}) == {"path": url}
 
 
 def test_a_number_of_calls_may_be_that_of_tf_data_itself() -> None:
@@ -502,7 +502,7 @@ def test_the_length_of_batches_is_that_of_all_epochs(folder: Path) -> None:
 
 
 def test_batches_without_end_have_no_length(folder: Path) -> None:
-    with pytest.raises(TypeError, match="epochs=None has batches without end; steps_per_epoch"):
+    with pytest.raises(TypeError, match="epochs=None has no end; steps_per_epoch"):
         len(reader.Dataset(folder).batches(8, epochs=None))
 
 

@@ -11,12 +11,13 @@ import pytest
 
 from shardprep.dataset.manifest import Shard
 from shardprep.errors import StorageError
-from shardprep.reader.order.order import Order, make_order
+from shardprep.reader.order.epoch import block_shuffle
+from shardprep.reader.order.order import Order
 from shardprep.reader.records.positions import Frames
-from shardprep.reader.records.prefetch import Blocks
+from shardprep.reader.records.prefetch import PrefetchedBlocks
 
 if TYPE_CHECKING:
-    from shardprep.reader.records.remote import Part
+    from shardprep.reader.records.remote import ByteRange
 
 NUM_SHARDS, RECORDS_A_SHARD, RECORD_BYTES = 3, 50, 7
 NUM_RECORDS = NUM_SHARDS * RECORDS_A_SHARD
@@ -36,14 +37,14 @@ class Store:
     """A store of these records, whose answers may be withheld."""
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[ByteRange] = []
         self.copied: set[str] = set()
         self.error: Exception | None = None
 
     def has_copy(self, name: str) -> bool:
         return name in self.copied
 
-    def begin(self, part: Part) -> Future[bytes]:
+    def begin(self, part: ByteRange) -> Future[bytes]:
         self.parts.append(part)
         found = Future[bytes]()
         if self.error is not None:
@@ -69,18 +70,25 @@ def _store() -> Store:
 
 
 def order(*, shuffle: bool = True) -> Order:
-    return make_order(
-        NUM_RECORDS, RECORD_BYTES, seed=1, shuffle=shuffle, block_length=LENGTH, group_width=WIDTH
+    return Order(
+        block_shuffle(
+            NUM_RECORDS, RECORD_BYTES, shuffle=shuffle, block_length=LENGTH, group_width=WIDTH
+        ),
+        seed=1,
     )
 
 
-def blocks(store: Any, of: Order) -> Blocks:
+def prefetched(store: Any, of: Order) -> PrefetchedBlocks:
     shard, record = np.divmod(np.arange(NUM_RECORDS), RECORDS_A_SHARD)
     length = np.full(NUM_RECORDS, RECORD_BYTES)
-    return Blocks(store, SHARDS, Frames(shard, record, record * RECORD_BYTES, length), of)
+    frames = Frames(shard, record, record * RECORD_BYTES, length)
+    assert of.blocks is not None
+    return PrefetchedBlocks(store, SHARDS, frames, of.blocks, of.epoch_key)
 
 
-def read(found: Blocks, of: Order, epoch: int, start: int = 0, size: int = 10) -> list[bytes]:
+def read(
+    found: PrefetchedBlocks, of: Order, epoch: int, start: int = 0, size: int = 10
+) -> list[bytes]:
     """Return the records of an epoch from a place on, batch by batch, as readers read them."""
     data = []
     for begin in range(start, NUM_RECORDS, size):
@@ -94,18 +102,20 @@ def read(found: Blocks, of: Order, epoch: int, start: int = 0, size: int = 10) -
 @pytest.mark.parametrize("size", [1, 10, 100])
 def test_each_record_of_an_epoch_is_asked_for_once(store: Store, shuffle: bool, size: int) -> None:  # noqa: FBT001
     of = order(shuffle=shuffle)
-    found = blocks(store, of)
+    found = prefetched(store, of)
     for epoch in range(3):
         store.parts.clear()
         expected = [frame(one) for one in of.positions(epoch, 0, NUM_RECORDS).tolist()]
         assert read(found, of, epoch, size=size) == expected
         assert set(store.records().values()) == {1}
-        assert len(store.parts) <= of.num_blocks + NUM_SHARDS - 1, "a request a block and a shard"
+        assert len(store.parts) <= -(-NUM_RECORDS // LENGTH) + NUM_SHARDS - 1, (
+            "a request a block and a shard"
+        )
 
 
 def test_the_next_group_is_on_its_way_before_it_is_wanted(store: Store) -> None:
     of = order()
-    found = blocks(store, of)
+    found = prefetched(store, of)
     found.expect(0, 0, 1)
     wanted = of.positions(0, 0, 2 * LENGTH * WIDTH)  # of this group and the next one
     asked = store.records()
@@ -117,7 +127,7 @@ def test_the_next_group_is_on_its_way_before_it_is_wanted(store: Store) -> None:
 
 def test_no_more_is_asked_for_than_may_be_held(store: Store) -> None:
     of = order()
-    found = blocks(store, of)
+    found = prefetched(store, of)
     found.expect(0, 0, NUM_RECORDS)
     assert sum(store.records().values()) <= 4 * LENGTH * WIDTH
     begun = len(store.parts)
@@ -128,7 +138,7 @@ def test_no_more_is_asked_for_than_may_be_held(store: Store) -> None:
 
 def test_an_epoch_may_begin_anywhere_and_be_gone_back_in(store: Store) -> None:
     of = order()
-    found = blocks(store, of)
+    found = prefetched(store, of)
     for start in (100, 30, 149, 0):
         expected = [frame(one) for one in of.positions(0, start, NUM_RECORDS).tolist()]
         assert read(found, of, 0, start) == expected
@@ -136,7 +146,7 @@ def test_an_epoch_may_begin_anywhere_and_be_gone_back_in(store: Store) -> None:
 
 def test_two_iterations_side_by_side_ask_for_little_twice(store: Store) -> None:
     of = order()
-    found = blocks(store, of)
+    found = prefetched(store, of)
     for begin in range(0, NUM_RECORDS, 10):
         for epoch in (0, 1):
             found.expect(epoch, begin, begin + 10)
@@ -148,14 +158,14 @@ def test_two_iterations_side_by_side_ask_for_little_twice(store: Store) -> None:
 def test_a_shard_with_a_copy_is_not_asked_for(store: Store) -> None:
     of = order()
     store.copied = {one.name for one in SHARDS}
-    found = blocks(store, of)
+    found = prefetched(store, of)
     found.expect(0, 0, NUM_RECORDS)
     assert not store.parts
     assert found.take(5).tobytes() == frame(5), "unless it vanishes"
 
 
 def test_what_the_store_did_not_give_is_asked_for_again(store: Store) -> None:
-    found = blocks(store, order())
+    found = prefetched(store, order())
     store.error = StorageError("s3://bucket", "does not answer", "try again")
     found.expect(0, 0, 1)
     with pytest.raises(StorageError, match="does not answer"):
@@ -167,12 +177,12 @@ def test_what_the_store_did_not_give_is_asked_for_again(store: Store) -> None:
 def test_what_nobody_wants_any_more_is_called_off(store: Store, monkeypatch: Any) -> None:
     answers: list[Future[bytes]] = []
 
-    def begin(_: Part) -> Future[bytes]:
+    def begin(_: ByteRange) -> Future[bytes]:
         answers.append(Future())
         return answers[-1]
 
     monkeypatch.setattr(store, "begin", begin)
-    found = blocks(store, order())
+    found = prefetched(store, order())
     found.expect(0, 0, 1)
     assert answers
     del found

@@ -167,5 +167,5 @@ def test_buckets_that_cannot_be_are_one_line(
     source = write(tmp_path / "a.zip", zip_bytes({"cat.1.jpg": jpeg(), "dog.1.jpg": jpeg(seed=1)}))
     fixed = build(source, tmp_path / "out", size=8, labels="prefix").path
     found = reader.buckets(fixed)
-    assert "of one size" in refused(lambda: reader.Dataset(fixed).batches(4, buckets=found))
+    assert "have one size" in refused(lambda: reader.Dataset(fixed).batches(4, buckets=found))
     assert "another dataset" in refused(lambda: dataset.batches(4, buckets=found))

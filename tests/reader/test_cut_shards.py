@@ -53,7 +53,7 @@ def test_a_cut_shard_is_an_error_and_no_signal(folder: Path, batches: str) -> No
         ) + code
     done = Program(code, folder).wait()
     assert done.returncode == 0, (done.returncode, done.stderr)
-    assert "its shard was cut while it was read: 0 of " in done.stdout
+    assert "its shard was truncated while it was read: 0 of " in done.stdout
     assert f"{folder}/" in done.stdout
 
 

@@ -17,7 +17,7 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader.diagnosis import experiments, measurement, stall_meter, timing
-from shardprep.reader.diagnosis.analysis import Candidate
+from shardprep.reader.diagnosis.diagnosis import Candidate
 from shardprep.reader.records.records import LocalShards
 from shardprep.reader.tf.decode import Decoder
 from tests.support.builders import build, jpeg, write, zip_bytes
@@ -25,7 +25,7 @@ from tests.support.builders import build, jpeg, write, zip_bytes
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.reader.records.remote import Part
+    from shardprep.reader.records.remote import ByteRange
 
 SECONDS = 1.0
 """More where stages are compared: what was read ahead, or a pause, then counts for little."""
@@ -159,7 +159,7 @@ def test_slow_reading_is_found(
     )
     plain = LocalShards.read
 
-    def read(self: LocalShards, part: Part) -> bytes:
+    def read(self: LocalShards, part: ByteRange) -> bytes:
         pause(IMAGE_PAUSE_S / 3 * part.num_bytes / RAW_BYTES)  # many steps to a turn
         return plain(self, part)
 
@@ -294,7 +294,7 @@ def test_what_cannot_be_diagnosed_is_said(folder: Path) -> None:
 
     train = reader.load(folder, batch_size=4)
     wrong: list[tuple[Any, Any, str]] = [
-        (train.map(lambda *batch: batch), print, "not what reader.load returned"),
+        (train.map(lambda *batch: batch), print, "not the result of reader.load"),
         (reader.load(folder), print, "single images"),
         (
             reader.load(folder, batch_size=4, read_config=reader.ReadConfig(pad_batches=True)),
@@ -359,7 +359,7 @@ def test_what_is_moved_into_the_step_is_what_load_would_do(folder: Path) -> None
     with experiments.trial(Candidate("in step", "", "", moved), request, taken.append, 0) as tried:
         batch = next(iter(tried.dataset))
         assert batch[0].dtype == tf.uint8
-        tried.take(batch)
+        tried.train(batch)
     expected = next(iter(reader.load(folder, batch_size=2, shuffle=False, **options)))
     for found, one in zip(taken[0], expected, strict=True):
         np.testing.assert_allclose(found, one, rtol=1e-6)

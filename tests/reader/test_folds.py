@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader.selection.folds import shared_out
+from shardprep.reader.selection.folds import distribute
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.examples import examples
 
@@ -65,11 +65,11 @@ def test_groups_stay_whole_and_one_class_is_parted_up_to_the_largest(
     records: list[tuple[int, int]], k: int, key: int
 ) -> None:
     classes, groups = np.array(records).T
-    found = shared_out(classes, groups, k, key)
+    found = distribute(classes, groups, k, key)
     assert set(found) <= set(range(k))
     for group in set(groups.tolist()):
         assert len(set(found[groups == group].tolist())) == 1
-    sizes = np.bincount(shared_out(classes * 0, groups, k, key), minlength=k)
+    sizes = np.bincount(distribute(classes * 0, groups, k, key), minlength=k)
     assert np.ptp(sizes) <= np.bincount(groups).max()
 
 
@@ -79,7 +79,7 @@ def test_classes_and_records_are_shared_out_to_the_record(
     labels: list[int], k: int, key: int
 ) -> None:
     classes = np.array(labels)
-    found = shared_out(classes, np.arange(len(classes)), k, key)
+    found = distribute(classes, np.arange(len(classes)), k, key)
     assert np.ptp(np.bincount(found, minlength=k)) <= 1
     for one in set(labels):
         assert np.ptp(np.bincount(found[classes == one], minlength=k)) <= 1
@@ -92,7 +92,7 @@ def test_single_records_make_up_for_groups(k: int, sizes: list[int], key: int) -
     grouped = np.repeat(np.arange(len(sizes)), sizes)
     singles = np.arange(2 * 9 * len(sizes) * k)
     classes = np.concatenate([np.arange(len(grouped)) % 2, singles % 2])
-    found = shared_out(classes, np.concatenate([grouped, len(sizes) + singles]), k, key)
+    found = distribute(classes, np.concatenate([grouped, len(sizes) + singles]), k, key)
     for one in (0, 1):
         assert np.ptp(np.bincount(found[classes == one], minlength=k)) <= 1
 

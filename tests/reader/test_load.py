@@ -684,7 +684,7 @@ def test_load_reads_what_tfds_reads(sets: dict[str, Path], split: str) -> None:
     ("split", "said"),
     [
         *(
-            (malformed, 'is no split; write "train", "train[:90%]" or "a+b"')
+            (malformed, 'is not a split; write "train", "train[:90%]" or "a+b"')
             for malformed in (
                 " ", "train+", "train[", "train[5]", "train[::2]", "train[a:b]", "train[:90 %]",
                 "train,test", "train[:5][:2]",

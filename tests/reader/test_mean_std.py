@@ -55,7 +55,7 @@ def test_what_was_counted_is_kept_by_the_hash_of_the_manifest(
     def refused(*_: Any) -> Any:
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr("shardprep.reader.selection.statistics.Examples", refused)
+    monkeypatch.setattr("shardprep.reader.selection.statistics.ExampleReader", refused)
     assert reader.mean_std(folders["raw"]) == found
     with pytest.raises(AssertionError):
         reader.mean_std(folders["raw"], "train[:-1]")

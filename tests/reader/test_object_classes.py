@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL
 from shardprep.errors import DatasetError
-from shardprep.reader.selection.folds import shared_out_several
+from shardprep.reader.selection.folds import distribute_pairs
 from tests.support.annotated import Marked, annotated
 from tests.support.builders import build, jpeg, write, zip_bytes
 from tests.support.examples import examples
@@ -192,7 +192,7 @@ def test_groups_stay_whole_and_the_rarest_class_is_shared_out_to_the_record(
 ) -> None:
     pairs = [(place, label) for place, one in enumerate(records) for label in sorted(one)]
     array = np.array(pairs, np.int64).reshape(-1, 2)
-    found = shared_out_several(array, np.arange(len(records)), k, key)
+    found = distribute_pairs(array, np.arange(len(records)), k, key)
     assert {*found.tolist()} <= {*range(k)}
     numbers = {label: number_of([*map(set, records)], label) for _, label in pairs}
     if numbers:
@@ -201,6 +201,6 @@ def test_groups_stay_whole_and_the_rarest_class_is_shared_out_to_the_record(
     groups = np.array(
         data.draw(st.lists(st.integers(0, 9), min_size=len(records), max_size=len(records)))
     )
-    found = shared_out_several(array, groups, k, key)
+    found = distribute_pairs(array, groups, k, key)
     for group in {*groups.tolist()}:
         assert len({*found[groups == group].tolist()}) == 1

@@ -20,15 +20,16 @@ from shardprep.dataset.example import encode
 from shardprep.dataset.manifest import Shard, load_manifest
 from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError
-from shardprep.reader.order import order
-from shardprep.reader.records.open import record_bytes
+from shardprep.reader.order import epoch as epoch_order
+from shardprep.reader.order.order import Order
+from shardprep.reader.records.open import mean_record_bytes
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.reader.order.order import Ints
+    from shardprep.reader.array_types import Ints
     from tests.support.object_store import Bucket
 
 NUM_TRAIN = 83
@@ -49,7 +50,7 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 USUAL = {
-    name: getattr(order, name)
+    name: getattr(epoch_order, name)
     for name in ("BLOCK_LENGTH", "_MIN_BLOCK_LENGTH", "_MIN_GROUP_WIDTH", "_GROUP_RECORDS")
 }
 
@@ -57,10 +58,10 @@ USUAL = {
 @pytest.fixture(autouse=True)
 def _small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a small set have many groups: blocks of 4 records, 12 records a group."""
-    monkeypatch.setattr(order, "BLOCK_LENGTH", 4)
-    monkeypatch.setattr(order, "_MIN_BLOCK_LENGTH", 1)
-    monkeypatch.setattr(order, "_MIN_GROUP_WIDTH", 1)
-    monkeypatch.setattr(order, "_GROUP_RECORDS", 12)
+    monkeypatch.setattr(epoch_order, "BLOCK_LENGTH", 4)
+    monkeypatch.setattr(epoch_order, "_MIN_BLOCK_LENGTH", 1)
+    monkeypatch.setattr(epoch_order, "_MIN_GROUP_WIDTH", 1)
+    monkeypatch.setattr(epoch_order, "_GROUP_RECORDS", 12)
 
 
 def split_of(text: str, folder: Path) -> Any:
@@ -196,8 +197,8 @@ def test_what_is_read_in_the_shards_place_has_no_say_in_the_order(
 
     A state saved without a cache is gone on from with one.
     """
-    monkeypatch.setattr(order, "_GROUP_BYTES", 12 << 10)  # bytes, not records, bound a group
-    monkeypatch.setattr(order, "_GROUP_RECORDS", 1 << 14)
+    monkeypatch.setattr(epoch_order, "_GROUP_BYTES", 12 << 10)  # bytes, not records, bound a group
+    monkeypatch.setattr(epoch_order, "_GROUP_RECORDS", 1 << 14)
     options: dict[str, Any] = {"seed": 3, "batch_size": 8, "shuffle": shuffle}
     if isinstance(shuffle, bool):
         plain = by_dataset(sets[form], "train", epochs=2, **options)
@@ -330,19 +331,20 @@ def _large_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     By the bytes of the images in a folder, which are smaller, they would be others.
     """
     for name, value in {**USUAL, "_GROUP_BYTES": GROUP_BYTES}.items():
-        monkeypatch.setattr(order, name, value)
+        monkeypatch.setattr(epoch_order, name, value)
 
 
 @pytest.fixture(scope="module", name="expected")
 def _expected(many: Path) -> list[Ints]:
     """Return the labels of 3 epochs, from the numbers alone: no record is read."""
-    each = record_bytes(load_manifest(many))
+    each = mean_record_bytes(load_manifest(many))
     width = int(GROUP_BYTES / each) // 64
-    made = order.Order(
-        num_records=NUM_MANY, block_length=64, group_width=width, seed=SEED, shuffle=True
+    blocks = epoch_order.BlockShuffle(
+        num_records=NUM_MANY, block_length=64, group_width=width, shuffle=True
     )
-    assert made.num_groups >= 3
-    epochs = [made.positions(epoch, 0, NUM_MANY) for epoch in range(3)]
+    assert blocks.num_groups >= 3
+    order = Order(blocks, SEED)
+    epochs = [order.positions(epoch, 0, NUM_MANY) for epoch in range(3)]
     for labels in epochs:
         np.testing.assert_array_equal(np.sort(labels), np.arange(NUM_MANY))
     assert not np.array_equal(epochs[0], epochs[1])

@@ -30,7 +30,7 @@ from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import BuildError, DatasetError, RecipeError, ShardprepError, StorageError
 from shardprep.reader import Dataset, ReadConfig, iterate, load
-from shardprep.reader.order.order import BLOCK_LENGTH
+from shardprep.reader.order.epoch import BLOCK_LENGTH
 from shardprep.storage.cache import cache_root
 from shardprep.storage.shard_cache import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl

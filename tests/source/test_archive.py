@@ -16,9 +16,10 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ from shardprep.catalog.splits import given_split
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source import byte_range
-from shardprep.source.byte_range import MemberError, PlainExtent, ZipExtent
+from shardprep.source.byte_range import Extent, MemberError, PlainExtent, ZipExtent
 from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.source.listing import Listing, list_source
 from shardprep.source.members import Member, Members
@@ -49,12 +50,7 @@ from tests.support.builders import (
 )
 from tests.support.examples import examples
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from shardprep.source.byte_range import Extent
-
-    Pack = Callable[[Mapping[str, bytes]], bytes]
+Pack = Callable[[Mapping[str, bytes]], bytes]
 
 JPEG, PNG = jpeg(8, 8), png(8, 8)
 MEMBERS = {
@@ -104,7 +100,6 @@ class Listed(NamedTuple):
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why members are skipped, by key."""
         skipped = self.listing.skipped
         return {one.key: ": ".join(filter(None, (one.reason, one.detail))) for one in skipped}
 
@@ -114,7 +109,6 @@ def _members(listing: Listing) -> list[Member]:
 
 
 def listed(source: Path, work: Path | None = None, zip_encoding: str | None = None) -> Listed:
-    """List a source that exists."""
     notices: list[str] = []
     work = work or source.parent / f"{source.name}.work"
     return Listed(
@@ -123,7 +117,6 @@ def listed(source: Path, work: Path | None = None, zip_encoding: str | None = No
 
 
 def listed_bytes(folder: Path, data: bytes, name: str = "source.bin") -> Listed:
-    """List an archive given as bytes."""
     return listed(write(folder / name, data))
 
 
@@ -134,13 +127,11 @@ def only_image(folder: Path, data: bytes) -> Extent:
 
 
 def by_zipfile(data: bytes) -> dict[str, bytes]:
-    """Read a zip with the standard library."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return {i.filename: archive.read(i) for i in archive.infolist() if not i.is_dir()}
 
 
 def by_tarfile(data: bytes) -> dict[str, bytes]:
-    """Read a tar with the standard library."""
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         files = [info for info in archive if info.isreg()]
         return {info.name: archive.extractfile(info).read() for info in files}  # type: ignore[union-attr]
@@ -338,11 +329,9 @@ class _Pipe(io.RawIOBase):
         self.data = bytearray()
 
     def writable(self) -> bool:
-        """Return that it is."""
         return True
 
     def write(self, data: Any) -> int:
-        """Take the bytes."""
         before = len(self.data)
         self.data.extend(data)
         return len(self.data) - before

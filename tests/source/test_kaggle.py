@@ -14,7 +14,9 @@ import sys
 import threading
 import time
 import zipfile
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from rich.console import Console
@@ -42,10 +44,6 @@ from tests.source.kaggle_server import (
 )
 from tests.support.builders import Quiet, tar_bytes, write, zip_bytes
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 PETS, BIRDS = parse_ref("kaggle:pets"), parse_ref("kaggle:zoe/birds")
 NOISE = random.Random(0).randbytes(400_000)
 MEMBERS = {"train/cat.0.jpg": NOISE[:150_000], "train/dog.0.jpg": NOISE[150_000:]}
@@ -57,8 +55,6 @@ HASTY = RetryLimits(attempts=3, backoff_s=0.01)
 
 
 class World(NamedTuple):
-    """A machine with credentials, and Kaggle beside it."""
-
     server: KaggleServer
     home: Path
     cache: Path
@@ -94,7 +90,6 @@ def fetch(
 
 
 def failure(world: World, ref: KaggleRef = PETS, retries: RetryLimits = ONCE) -> str:
-    """Return the one line of a failed download."""
     with pytest.raises(SourceError) as caught:
         fetch(world, ref, retries)
     line = str(caught.value)

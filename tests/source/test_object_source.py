@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,7 @@ from tests.support.builders import (
     zip_bytes,
 )
 from tests.support.command import run
-from tests.support.object_store import Fault
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket, Proxy, Request
+from tests.support.object_store import Bucket, Fault, Proxy, Request
 
 KEYS: dict[str, Any] = {"shards": 2, "size": "16x16", "format": "png", "max_rejected": 1}
 

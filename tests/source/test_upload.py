@@ -7,7 +7,9 @@ import os
 import random
 import re
 import zipfile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,10 +26,6 @@ from shardprep.storage.regular_file import sha256_of
 from tests.source.kaggle_clients import ForkedClient, fork_clients
 from tests.source.kaggle_server import KEY, USER, Answer, KaggleServer, Transfer
 from tests.support.builders import Quiet, animals, build, tree, write, write_folder, zip_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SLUG = f"{USER}/pets-small"
 REF = parse_ref(SLUG)
@@ -47,8 +45,6 @@ CUT = 2000
 
 
 class Told(Quiet):
-    """A watcher that can end what it watches."""
-
     stop_at = ""
     """Phase in which it does."""
 
@@ -109,7 +105,6 @@ def send(
 
 
 def failure(world: World, limits: UploadLimits = ONCE) -> str:
-    """Return the one line of a failed upload."""
     with pytest.raises(SourceError) as caught:
         send(world, limits)
     line = str(caught.value)

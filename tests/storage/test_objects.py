@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -20,13 +21,7 @@ from shardprep.storage.store_error import ENDPOINTS
 from shardprep.storage.timeout import timeouts
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, write, zip_bytes
-from tests.support.object_store import Fault, nth, process_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.object_store import Bucket, Proxy, Request
-
+from tests.support.object_store import Bucket, Fault, Proxy, Request, nth, process_environment
 
 DOCUMENT = Path(__file__).parents[2].joinpath("docs", "object_storage.md").read_text()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from shardprep.storage.objects import ListedObject
 from shardprep.storage.shard_cache import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SCANDIR = os.scandir
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from shardprep.storage.space import shortage
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 1 << 20
 

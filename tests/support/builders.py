@@ -10,10 +10,11 @@ import signal
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -24,27 +25,18 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
-from shardprep.writer.build import build_dataset
-from shardprep.writer.engine.job import of_shards, write_chunks
-from shardprep.writer.finalize import finalize_dataset
+from shardprep.writer.build import PartResult, build_dataset
+from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
+from shardprep.writer.encode.chunk_encoder import ChunkEncoder
+from shardprep.writer.engine.job import Encoder, Engine, Progress, ShardJob, of_shards, write_chunks
+from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.finalize import BuildResult, finalize_dataset
+from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.workspace.find import find_workspace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-
-    from shardprep.writer.build import PartResult
-    from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
-    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
-    from shardprep.writer.engine.job import Encoder, Engine, Progress, ShardJob
-    from shardprep.writer.engine.worker_process import WorkerLimits
-    from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.plan.shard_plan import ShardPlan
-
-    Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
-    ChunkRunner = Callable[
-        [Encoder, Iterable[ChunkTask], int, WorkerLimits], Generator[EncodedChunk]
-    ]
+Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
+ChunkRunner = Callable[[Encoder, Iterable[ChunkTask], int, WorkerLimits], Generator[EncodedChunk]]
 
 SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
 """Real photographs and hostile files; tests that use them are skipped where it is absent."""
@@ -65,13 +57,11 @@ def encoded(image: Image.Image, form: str = "JPEG", **options: Any) -> bytes:
 
 
 def jpeg(height: int = 48, width: int = 64, seed: int = 0, **options: Any) -> bytes:
-    """Return a JPEG file."""
     options.setdefault("quality", 90)
     return encoded(Image.fromarray(pixels(height, width, seed)), "JPEG", **options)
 
 
 def png(height: int = 48, width: int = 64, seed: int = 0) -> bytes:
-    """Return a PNG file."""
     return encoded(Image.fromarray(pixels(height, width, seed)), "PNG")
 
 
@@ -136,8 +126,6 @@ def sample(folder: Path) -> Path:
 
 
 class Quiet:
-    """A watcher that remembers what it was told."""
-
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.phases: list[tuple[str, int | None]] = []
@@ -270,12 +258,10 @@ class StopAfter(Quiet):
     """A watcher that ends the run after some items."""
 
     def __init__(self, num_items: int) -> None:
-        """End it after this many."""
         super().__init__()
         self.left = num_items
 
     def advance(self, number: int, num_rejected: int = 0) -> None:
-        """Count the items."""
         super().advance(number, num_rejected)
         self.left -= number
         if self.left <= 0:
@@ -291,11 +277,9 @@ class Deadly:
 
     @property
     def is_annotated(self) -> bool:
-        """Whether the records have boxes or masks."""
         return self.encoder.is_annotated
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Encode the task, or die."""
         if any(item.key == self.key for item in task.items):
             os.kill(os.getpid(), signal.SIGSEGV)
         return self.encoder(task, before_item)

@@ -92,7 +92,6 @@ its own object.
 
 
 def page_text() -> str:
-    """Return the page."""
     parts = [_HEAD]
     named: list[Any] = []
     for command, results in RESULTS.items():
@@ -156,7 +155,6 @@ def _docs(of: Any) -> dict[str, str]:
 
 
 def _kind(hint: Any, named: list[Any]) -> str:
-    """Return a type in words."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _kind(_printed(hint), named)

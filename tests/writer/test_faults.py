@@ -240,13 +240,8 @@ def test_a_source_that_is_away_for_a_while_costs_no_image(kind: str, tmp_path: P
     result = build(source, tmp_path / "out", engine=engine, watcher=watcher, **KEYS)
     assert tree(result.path) == whole
     assert result.num_new_items == watcher.num_new == 100
-    assert (
-        watcher.lines
-        == [
-            "1 shard is written again: images that could not be read are back",
-        ]
-        * 2
-    )
+    again = "1 shard is written again: images that could not be read are back"
+    assert watcher.lines.count(again) == 2
 
 
 def test_a_member_that_could_not_be_read_is_tried_again_by_the_next_run(tmp_path: Path) -> None:

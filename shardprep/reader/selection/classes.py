@@ -1,36 +1,32 @@
-"""Classes of records by the item table: one an image, several, or those of its objects."""
+"""Classes of records in the item table: of the images, or else of their objects."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS
-from shardprep.reader.selection.selection import rising
-
-if TYPE_CHECKING:
-    from shardprep.dataset.schema import Schema
-    from shardprep.reader.order.order import Ints
+from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, Schema
+from shardprep.reader.array_types import Ints
+from shardprep.reader.selection.selection import sorted_unique
 
 OBJECT_CLASSES = "object_labels"
-"""Column of the classes of the objects of a record, each as often as it has such an object."""
+"""Column with the class of each object of a record."""
 _COLUMN_OF = {LABEL: "label", LABELS: "labels", BOX_LABEL: OBJECT_CLASSES}
-"""Feature of classes → its column of the item table."""
+"""Feature of classes → its column."""
 
 
 class ClassColumn(NamedTuple):
-    """The column of the item table that says the classes of a record."""
+    """The column of the item table with the classes of records."""
 
     name: str
     labels: tuple[str, ...]
-    """Names of the classes."""
 
     @classmethod
     def of(cls, schema: Schema) -> Self | None:
-        """Return that of the images, else of their objects; None where neither have classes."""
+        """Return the column of the images, or else of their objects; None without classes."""
         feature = next((one for one in _COLUMN_OF if one in schema.features), None)
         if feature is None:
             return None
@@ -44,14 +40,14 @@ class ClassColumn(NamedTuple):
 
 
 def class_pairs(column: pa.ChunkedArray) -> Ints:
-    """Return int64[pairs, 2]: place of a row and one of its classes, sorted, each pair once."""
+    """Return int64[pairs, 2], number of a row and one of its classes, sorted and unique."""
     if pa.types.is_list(column.type):
-        places = pc.list_parent_indices(column).to_numpy().astype(np.int64)
+        rows = pc.list_parent_indices(column).to_numpy().astype(np.int64)
         labels = pc.list_flatten(column).to_numpy()
     else:
         labels = column.fill_null(-1).to_numpy()
-        places = np.arange(len(labels))
-    places, labels = places[labels >= 0], labels[labels >= 0]
+        rows = np.arange(len(labels))
+    rows, labels = rows[labels >= 0], labels[labels >= 0]
     number = int(labels.max(initial=0)) + 1
-    pairs = rising(places * number + labels)
+    pairs = sorted_unique(rows * number + labels)
     return np.stack(np.divmod(pairs, number), axis=1)

@@ -1,4 +1,4 @@
-"""Rows of the item table by record number: what is known of records without reading one."""
+"""Rows of the item table in the order of record numbers."""
 
 from __future__ import annotations
 
@@ -10,44 +10,43 @@ import pyarrow as pa
 
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import LABEL
+from shardprep.reader.array_types import Ints
 from shardprep.reader.selection.classes import ClassColumn, class_pairs
-from shardprep.reader.selection.selection import Selection, numbers_of, rising
+from shardprep.reader.selection.selection import Selection, sorted_unique
+from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.reader.order.order import Ints
-    from shardprep.reader.selection.splits import AnySplit
-
 
 @dataclass(frozen=True, slots=True)
 class ItemRows:
-    """The rows of the records of a split, each once, in the order of the shards."""
+    """The rows of the records of a split, in the order of the shards, each once."""
 
     dataset: OpenDataset
     split: str
-    """Name of the split, for people."""
+    """Text of the split, for names of selections."""
     numbers: Ints
-    """Numbers of the records in the dataset, rising."""
+    """int64[records], numbers of the records in the dataset, increasing."""
     table: pa.Table
-    """The columns asked for, `label`, and that of the classes."""
+    """The requested columns, `label`, and the column of the classes."""
 
     @property
     def labels(self) -> Ints:
-        """int64[records], class of each, −1 where it has none or not one."""
-        found: Ints = self.table[LABEL].fill_null(-1).to_numpy()
-        return found
+        """int64[records], class of each record, −1 if it has none or several."""
+        labels: Ints = self.table[LABEL].fill_null(-1).to_numpy()
+        return labels
 
     @property
     def classes(self) -> Ints:
-        """int64[pairs, 2]: number of a record and one of its classes, sorted, each pair once."""
+        """int64[pairs, 2], number of a record and one of its classes, sorted and unique."""
         column = ClassColumn.of(self.dataset.schema)
-        found = class_pairs(self.table[LABEL if column is None else column.name])
-        found[:, 0] = self.numbers[found[:, 0]]
-        return found
+        pairs = class_pairs(self.table[LABEL if column is None else column.name])
+        pairs[:, 0] = self.numbers[pairs[:, 0]]
+        return pairs
 
     def selection(self) -> Selection:
-        """Return the records of all rows."""
+        """Return the records of all rows as a selection."""
         fingerprint = self.dataset.manifest.sha256
         return Selection(self.split, fingerprint, self.numbers, self.labels, self.classes)
 
@@ -56,10 +55,10 @@ def rows_of(dataset: OpenDataset, split: AnySplit, columns: Sequence[str] = ()) 
     """Return the rows of the records of a split with some columns.
 
     Raises:
-        DatasetError: as `OpenDataset.record_rows`, or there is no such split.
+        DatasetError: as `OpenDataset.record_rows`, or the split does not exist.
 
     """
-    numbers = rising(numbers_of(dataset.manifest, split))
+    numbers = sorted_unique(numbers_of(dataset.manifest, split))
     column = ClassColumn.of(dataset.schema)
     table = dataset.record_rows((LABEL, *([column.name] if column else []), *columns))
     if len(numbers) != len(table) or (np.diff(numbers) != 1).any():

@@ -1,6 +1,7 @@
-"""From "train[:90%]+validation" to record numbers. Pure; counts come from the manifest.
+"""Split expressions such as "train[:90%]+validation", and their record numbers.
 
-A record's number counts through the shards of the dataset, in the order of the manifest, from 0.
+The number of a record counts from 0 through the shards of the dataset, in the order of the
+manifest.
 """
 
 from __future__ import annotations
@@ -8,127 +9,115 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import check_position, checked_fields, checking
-from shardprep.reader.validators import Count, Kind, Number, like, text
+from shardprep.reader.validators import (
+    Count,
+    Number,
+    check_position,
+    validated,
+    validated_fields,
+)
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
-    from shardprep.reader.selection.selection import Selection
 
 _SLICE = re.compile(r"(?P<split>\w+)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,18}%?)?\])?")
 
-_WHOLE = 100
-"""Percent."""
 
-
-@checked_fields("reader.EvenSplit")
+@validated_fields("reader.EvenSplit")
 @dataclass(frozen=True, slots=True)
 class EvenSplit:
-    """One of several equal parts of a split; `reader.load` takes it in place of a text."""
+    """One of several equal parts of a split; readers take it instead of a split name."""
 
     split: str
     index: Number
-    """From 0."""
+    """Number of this part, from 0."""
     number: Count
-    """Number of all parts."""
+    """Number of parts."""
     drop_remainder: bool = False
 
     def __post_init__(self) -> None:
-        """Raise DatasetError where there is no such part."""
+        """Raise DatasetError if `index` is not below `number`."""
         check_position("reader.EvenSplit", index=self.index, number=self.number)
 
 
-if TYPE_CHECKING:
-    AnySplit: TypeAlias = str | EvenSplit | Selection
-else:  # a Selection has arrays, which this module does not import
-    AnySplit = (
-        Annotated[str, Kind(text, ("a text such as 'train[:90%]+validation'",))]
-        | EvenSplit
-        | Annotated[Any, like("a reader.Selection", "numbers", "fingerprint")]
-    )
-
-
-def is_training(split: AnySplit) -> bool:
-    """Tell whether a split is one for training, which both readers shuffle by default."""
-    if isinstance(split, str):
-        return split.startswith("train")
-    return (split.split if isinstance(split, EvenSplit) else split.name).startswith("train")
-
-
-@checking("reader.even_splits")
+@validated("reader.even_splits")
 def even_splits(split: str, n: Count, *, drop_remainder: bool = False) -> tuple[EvenSplit, ...]:
-    """Return `n` parts of a split that together are the whole, as `tfds.even_splits` cuts them.
+    """Return `n` parts that divide a split, like `tfds.even_splits`.
 
-    The first ones have a record more where it does not come out even; `drop_remainder` leaves
-    these records out, so that all are of one size. DatasetError where `n` is below 1.
+    If the records cannot be divided evenly, the first parts have one record more;
+    `drop_remainder` leaves these records out. DatasetError if `n` is below 1.
     """
     return tuple(EvenSplit(split, i, n, drop_remainder) for i in range(n))
 
 
 def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
-    """Return the record numbers that a split expression means, in its order; no range is empty.
+    """Return the record numbers of a split expression, in its order, as ranges that are not empty.
 
-    A percentage is rounded to the nearest record, so that [:P%] and [P%:] are the whole; negative
-    positions count from the end, and those beyond an end mean that end, as in Python. DatasetError
-    where it is malformed, has a percentage beyond 100, names an unknown split or selects nothing.
+    A percentage is rounded to the nearest record, so [:P%] and [P%:] divide the split. Negative
+    positions count from the end, and positions beyond an end mean that end, as in Python.
+
+    Raises:
+        DatasetError: the expression is malformed, has a percentage beyond 100, names an unknown
+            split, or selects no record.
+
     """
     expression = split if isinstance(split, str) else split.split
-    stops = accumulate(one.num_records for one in manifest.splits.values())
-    every = {
-        name: range(stop - one.num_records, stop)
-        for (name, one), stop in zip(manifest.splits.items(), stops, strict=True)
+    stops = accumulate(entry.num_records for entry in manifest.splits.values())
+    splits = {
+        name: range(stop - entry.num_records, stop)
+        for (name, entry), stop in zip(manifest.splits.items(), stops, strict=True)
     }
-    found: list[range] = []
+    ranges: list[range] = []
     for part in expression.split("+"):
         match = _SLICE.fullmatch(part.strip())
         if not match:
             raise DatasetError(
-                manifest.name, f"{part!r} is no split", 'write "train", "train[:90%]" or "a+b"'
+                manifest.name, f"{part!r} is not a split", 'write "train", "train[:90%]" or "a+b"'
             )
         for position in (match["start"], match["stop"]):
-            if position and position.endswith("%") and abs(int(position[:-1])) > _WHOLE:
+            if position and position.endswith("%") and abs(int(position[:-1])) > 100:
                 raise DatasetError(
-                    manifest.name, f"{part!r} is no split", "a percentage is from -100% to 100%"
+                    manifest.name, f"{part!r} is not a split", "a percentage is from -100% to 100%"
                 )
-        if match["split"] not in every:
+        if match["split"] not in splits:
             raise DatasetError(
                 manifest.name,
                 f"has no split {match['split']!r}",
-                f"it has {', '.join(every)}",
+                f"it has {', '.join(splits)}",
             )
-        whole = every[match["split"]]
+        whole = splits[match["split"]]
         start = _position(match["start"], 0, len(whole))
-        found.append(whole[start : _position(match["stop"], len(whole), len(whole))])
+        ranges.append(whole[start : _position(match["stop"], len(whole), len(whole))])
     if isinstance(split, EvenSplit):
-        total = sum(map(len, found))
-        wanted = part_range(total, split.index, split.number, drop_remainder=split.drop_remainder)
-        found = _cut(found, wanted)
-    found = [one for one in found if one]
-    if not found:
+        total = sum(map(len, ranges))
+        own = part_range(total, split.index, split.number, drop_remainder=split.drop_remainder)
+        ranges = _slice(ranges, own)
+    ranges = [one for one in ranges if one]
+    if not ranges:
         counts = ", ".join(f"{name} {s.num_records:,}" for name, s in manifest.splits.items())
         what = repr(expression) if isinstance(split, str) else str(split)
         raise DatasetError(manifest.name, f"{what} selects no record", f"it has {counts}")
-    return found
+    return ranges
 
 
 def part_range(num_records: int, index: int, number: int, *, drop_remainder: bool = False) -> slice:
-    """Return which positions are in one of so many parts; the first ones may have a record more."""
+    """Return the positions of part `index` of `number`; the first parts may have one more."""
     size, more = divmod(num_records, number)
     more = 0 if drop_remainder else more
     start = size * index + min(index, more)
     return slice(start, start + size + (index < more))
 
 
-def _cut(ranges: list[range], wanted: slice) -> list[range]:
-    """Return what stands at some positions of ranges that follow each other."""
-    found, before = [], 0
+def _slice(ranges: list[range], part: slice) -> list[range]:
+    """Return a slice of the concatenation of ranges, as ranges."""
+    parts, before = [], 0
     for one in ranges:
-        found.append(one[max(wanted.start - before, 0) : max(wanted.stop - before, 0)])
+        parts.append(one[max(part.start - before, 0) : max(part.stop - before, 0)])
         before += len(one)
-    return found
+    return parts
 
 
 def _position(text: str | None, default: int, num_records: int) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.dataset.schema import Schema
     from shardprep.reader.records.records import Records
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
     Payload = bytes | memoryview
