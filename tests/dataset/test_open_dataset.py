@@ -51,8 +51,9 @@ def test_records_and_their_rows_have_one_order_wherever_the_dataset_is(
         assert dataset.item_rows().equals(read_items(pets / "items.parquet"))
         with pytest.raises(IndexError):
             dataset.read(len(rows))
+    assert open_dataset(pets).folder("shardprep bench") == pets
     with pytest.raises(RecipeError, match="shardprep fetch"):
-        dataset.folder("shardprep bench")
+        open_dataset(f"{bucket.url}/sets").folder("shardprep bench")
 
 
 def test_a_damaged_record_is_named_and_the_others_are_read(pets: Path) -> None:
