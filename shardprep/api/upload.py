@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 - docs/json.md reads the types of `Upload`
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import num_workers
@@ -20,8 +21,6 @@ from shardprep.storage.url import is_url
 from shardprep.verifier.dataset import verify_dataset
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shardprep.api.progress import Show, Watch
 
 
