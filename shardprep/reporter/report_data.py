@@ -72,7 +72,7 @@ class ReportData(Card):
 
     @property
     def manifest_sha256(self) -> str:
-        """SHA-256 of the manifest, as that says it."""
+        """SHA-256 of the manifest, as in its own `sha256`."""
         return self.contents.manifest.sha256
 
     @property
@@ -88,7 +88,7 @@ class ReportData(Card):
 
     @property
     def num_measured(self) -> int:
-        """Records whose pixels were looked at."""
+        """Number of records whose pixels were measured."""
         return 0 if self.measured is None else len(self.measured.numbers)
 
     @property
