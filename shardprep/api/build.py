@@ -88,12 +88,12 @@ class Plan(Card):
 
     @property
     def num_rows_without_image(self) -> int:
-        """Rows of the label table, and images in annotations, that the source does not have."""
+        """Number of rows of the label table and of annotations without an image in the source."""
         return len(self.plan.rows_without_image)
 
     @property
     def skipped(self) -> dict[str, int]:
-        """Inputs left out, by reason."""
+        """Skipped inputs by reason."""
         return dict(Counter(one.reason for one in self.plan.skipped))
 
     @property

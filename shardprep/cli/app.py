@@ -199,7 +199,7 @@ def _options(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Raw Kaggle images in, training-ready TFRecord shards and a matching reader out."""
+    """Turn raw (Kaggle) images into TFRecord shards for training, with matching readers."""
     start_logging("error" if quiet else log_level or "info")
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -211,7 +211,7 @@ def program(names: Sequence[str] = _COMMANDS) -> typer.Typer:
     found = typer.Typer(
         name="shardprep",
         cls=o.Group,
-        help="Raw Kaggle images in, training-ready TFRecord shards and a matching reader out.",
+        help="Turn raw (Kaggle) images into TFRecord shards for training, with matching readers.",
         epilog="Try it: shardprep sample, then shardprep build --shards 20, then shardprep inspect."
         "\n\n"
         "With data of your own: shardprep init photos.zip, then shardprep build.",

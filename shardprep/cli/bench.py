@@ -20,12 +20,12 @@ EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats
 
 def bench(
     dataset: o.Dataset = None,
-    split: Annotated[str, o.value("Split to read, or a slice of it.", "SPLIT", "train")] = "train",
+    split: Annotated[str, o.value("Split or slice to read.", "SPLIT", "train")] = "train",
     batch_size: Annotated[int, o.amount("Images in a batch.", "N", "64", most=MAX_BATCH)] = 64,
     seconds: Annotated[
         float,
         o.amount(
-            "Seconds that each pipeline is measured in each round.",
+            "Duration of each measurement in each round.",
             "SECONDS",
             "2",
             float,
@@ -34,17 +34,19 @@ def bench(
         ),
     ] = 2.0,
     rounds: Annotated[
-        int, o.amount("Rounds for each pipeline; the median counts.", "N", "3", most=MAX_ROUNDS)
+        int, o.amount("Number of rounds; the median is reported.", "N", "3", most=MAX_ROUNDS)
     ] = 3,
     plot: Annotated[
         Path | None,
         o.value(
-            "Draw bars, and a timeline of read, decode and train.", "FILE.png", parser=local_path
+            "Draw bars, and a timeline of reading, decoding and training.",
+            "FILE.png",
+            parser=local_path,
         ),
     ] = None,
     as_json: o.Json = False,
 ) -> None:
-    """Measure how fast the shards are read: plain tf.data, tfds and this package's readers."""
+    """Compare the reading speed of plain tf.data, tfds and this package's readers."""
     from shardprep.api.bench import bench as measure
 
     with bar() as progress:

@@ -43,7 +43,7 @@ def build(
 ) -> None:
     """Turn raw images into TFRecord shards.
 
-    A build that was interrupted goes on where it stopped when the same command runs again.
+    If a build is interrupted, the same command continues it.
     """
     from shardprep.writer.engine.worker_process import start_server
 

@@ -26,10 +26,10 @@ def diff(
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
-    """Show what differs between two datasets: items, splits, targets, classes, options.
+    """Show the differences between two datasets: items, splits, targets, classes, options.
 
-    Reads their manifests and item tables, and of shards that differ the records whose equality
-    these cannot show. Exits with 3 where their records differ.
+    Reads the manifests and item tables. Where these cannot decide, it compares the records of
+    shards that differ. Exits with 3 if records differ.
     """
     from shardprep.api.diff import diff as compare
 

@@ -31,8 +31,8 @@ def download(
 ) -> None:
     """Download an archive from Kaggle, check every byte of it, and keep it.
 
-    What Kaggle has mounted below /kaggle/input is not downloaded, unless --to or --refresh asks
-    for it.
+    Data that Kaggle has mounted below /kaggle/input is not downloaded, unless you give --to or
+    --refresh.
     """
     from shardprep.api.download import download as download_archive
 

@@ -29,7 +29,7 @@ def export(
     out: Annotated[
         Path | None,
         o.value(
-            "Folder that the export becomes.",
+            "Folder of the export.",
             "DIR",
             "exports/NAME-VERSION-LAYOUT",
             parser=local_path,
@@ -41,18 +41,18 @@ def export(
     ] = None,
     overwrite: Annotated[
         bool,
-        o.switch("--overwrite", "Replace another export, once the new one is complete."),
+        o.switch("--overwrite", "Replace an existing export when the new one is complete."),
     ] = False,
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
-    """Write a dataset in the layout of another library; stored images are copied as they are.
+    """Write a dataset in the layout of another library; stored images are copied unchanged.
 
-    webdataset: tars of image, class and JSON. parquet: files with a card for Hugging Face. folder:
-    split/class/name.jpg, a table and COCO's JSON. tfod: TFRecords for TensorFlow's object
-    detection. coco: images/ and annotations/ as pycocotools and torchvision take them. yolo:
-    images/, labels/ and data.yaml for Ultralytics. Raw pixels become PNG. An interrupted export
-    goes on where it stopped.
+    webdataset: tars with image, class and JSON. parquet: files with a card for Hugging Face.
+    folder: split/class/name.jpg, a table and COCO's JSON. tfod: TFRecords for TensorFlow's object
+    detection. coco: images/ and annotations/ for pycocotools and torchvision. yolo: images/,
+    labels/ and data.yaml for Ultralytics. Raw pixels become PNG. If an export is interrupted, the
+    same command continues it.
     """
     from shardprep.api.export import export as export_dataset
 

@@ -20,26 +20,25 @@ EPILOG = "Examples:\n\nshardprep fetch s3://bucket/dogs_vs_cats --to tfrecords"
 
 def fetch(
     url: Annotated[
-        str, o.argument("Address of the dataset or one above it: s3://, gs:// or az://.")
+        str, o.argument("Address of the dataset or an address above it: s3://, gs:// or az://.")
     ],
     to: Annotated[
         Path, o.value("Folder of datasets.", "DIR", "tfrecords", parser=local_path)
     ] = Path("tfrecords"),
-    check: Annotated[
-        bool, o.switch("--check", "Hash every file of a copy that is there already.")
-    ] = False,
+    check: Annotated[bool, o.switch("--check", "Hash every file of an existing copy.")] = False,
     damaged: Annotated[
-        bool, o.switch("--damaged", "Leave out files that are damaged or missing, and name them.")
+        bool, o.switch("--damaged", "Leave out damaged and missing files, and name them.")
     ] = False,
     threads: Annotated[
-        int, o.amount("Number of shards fetched at a time.", "N", "8", most=MAX_THREADS)
+        int, o.amount("Number of shards to download at a time.", "N", "8", most=MAX_THREADS)
     ] = 8,
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
-    """Copy a dataset from object storage, and check every shard; a copy is only completed.
+    """Copy a dataset from object storage, and check every shard.
 
-    Files that a copy has lost are fetched again. Exits with 3 where files are left out.
+    If a copy exists, only missing and damaged files are downloaded. Exits with 3 if files are left
+    out.
     """
     from shardprep.api.fetch import fetch as fetch_dataset
 

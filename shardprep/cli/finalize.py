@@ -14,18 +14,18 @@ def finalize(
     dataset: Annotated[
         str | None,
         o.argument(
-            "Folder of the dataset or one above it. By default what ./shardprep.toml builds, else "
-            "the one unfinished build under ./tfrecords."
+            "Folder of the dataset or a folder above it. Default: the dataset of ./shardprep.toml, "
+            "otherwise the only unfinished build under ./tfrecords."
         ),
     ] = None,
-    max_rejected: Annotated[float | None, o.max_rejected(shown="share of the parts")] = None,
+    max_rejected: Annotated[float | None, o.max_rejected(shown="value of the parts")] = None,
     workers: Annotated[int | None, o.workers("Number of threads that check shards.")] = None,
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
-    """Make a dataset of the shards that `build --part` has written, once all parts are done.
+    """Join the shards of `build --part` into a dataset, when all parts are done.
 
-    It needs neither source nor options, and names the parts to run again if shards are missing.
+    It needs neither the source nor options. If shards are missing, it names the parts to run again.
     """
     from shardprep import TooManyRejectedError
     from shardprep.api.finalize import finalize as finalize_dataset

@@ -24,7 +24,7 @@ EPILOG = "Example:\n\nshardprep init dogs-vs-cats.zip && shardprep build"
 def init(
     source: Annotated[
         str | None,
-        o.argument("Folder, archive or kaggle:…. By default the one archive in this folder."),
+        o.argument("Folder, archive or kaggle:… Default: the only archive in this folder."),
     ] = None,
     follow_links: o.FollowLinks = False,
     overwrite: o.Overwrite = False,
@@ -32,7 +32,7 @@ def init(
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
-    """Look into a source, say what it holds, and write a shardprep.toml for it."""
+    """Show the content of a source, and write a shardprep.toml for it."""
     from shardprep.api.init import init as write_recipe
     from shardprep.recipe.document import RECIPE_FILE
 

@@ -20,7 +20,7 @@ def inspect(
     boxes: Annotated[
         Path | None,
         o.value(
-            "Draw boxes and masks of some images, from all over the dataset, into this PNG.",
+            "Draw boxes and masks of some images, from all parts of the dataset, into this PNG.",
             "FILE",
             parser=local_path,
         ),
@@ -28,9 +28,9 @@ def inspect(
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
-    """Show what a dataset holds.
+    """Show the splits, classes and totals of a dataset.
 
-    Reads its manifest and item table; of shards only the boxes, where there are some.
+    Reads the manifest and the item table. Shards are read only for boxes.
     """
     from shardprep.api.inspect import inspect as read_facts
 

@@ -157,8 +157,9 @@ Source = Annotated[str | None, argument(help_of(BUILD_OPTIONS["source"]))]
 Dataset = Annotated[
     str | None,
     argument(
-        "Folder of the dataset or one above it, here or in object storage (s3://, gs://, az://). "
-        "By default what ./shardprep.toml builds, else the one dataset under ./tfrecords."
+        "Folder of the dataset or a folder above it, local or in object storage (s3://, gs://, "
+        "az://). Default: the dataset of ./shardprep.toml, otherwise the only dataset under "
+        "./tfrecords."
     ),
 ]
 FollowLinks = Annotated[bool, flag(BUILD_OPTIONS["follow_links"], "--follow-links")]

@@ -22,37 +22,39 @@ def repack(
     datasets: Annotated[
         list[str] | None,
         o.argument(
-            "Folders or addresses of one or several datasets, or one above them. By default what "
-            "./shardprep.toml builds, else the one dataset under ./tfrecords."
+            "Folders or addresses of one or several datasets, or a folder above them. Default: the "
+            "dataset of ./shardprep.toml, otherwise the only dataset under ./tfrecords."
         ),
     ] = None,
     *,
     shards: Annotated[str | None, o.flag(replace(BUILD_OPTIONS["shards"], panel=""))] = None,
     name: Annotated[
         str | None,
-        o.value("Name of the new dataset.", "NAME", "that of all the datasets"),
+        o.value("Name of the new dataset.", "NAME", "the common name of the datasets"),
     ] = None,
-    version: Annotated[str | None, o.value("Version of it.", "X.Y.Z", "1.0.0")] = None,
+    version: Annotated[str | None, o.value("Version of the new dataset.", "X.Y.Z", "1.0.0")] = None,
     out: Annotated[
         str | None, o.flag(replace(BUILD_OPTIONS["out"], panel="", shown="tfrecords"))
     ] = None,
     split: Annotated[
         str | None,
-        o.value("Records to take of each dataset, such as train[:10%]+validation.", "SPLIT", "all"),
+        o.value(
+            "Records to take from each dataset, such as train[:10%]+validation.", "SPLIT", "all"
+        ),
     ] = None,
     seed: Annotated[
-        str | None, o.value("Random seed of the order.", "N", "that of the first dataset")
+        str | None, o.value("Random seed of the order.", "N", "seed of the first dataset")
     ] = None,
     overwrite: Annotated[
-        bool, o.switch("--overwrite", "Replace another dataset, once the new one is complete.")
+        bool, o.switch("--overwrite", "Replace an existing dataset when the new one is complete.")
     ] = False,
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
-    """Make one dataset of the records of others, in other shards; nothing is decoded.
+    """Merge datasets, or write the records of a dataset into other shards, without decoding.
 
-    Classes are united by name; keys that several datasets have get the name of theirs before them.
-    Every checksum is compared on the way. What was interrupted goes on where it stopped.
+    Classes are merged by name. If several datasets have the same key, the name of the dataset is
+    put in front. Every checksum is compared. If the command is interrupted, run it again.
     """
     # What Arrow's own allocator keeps for later would be a fifth of the memory.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

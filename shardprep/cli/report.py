@@ -33,21 +33,29 @@ def report(
     ] = None,
     split: Annotated[
         str | None,
-        o.value("Records to look at, such as train[:10%]+validation.", "SPLIT", "all"),
+        o.value("Records to report on, such as train[:10%]+validation.", "SPLIT", "all"),
     ] = None,
     sample: Annotated[
         int,
         o.amount(
-            "Images that are looked at, a seeded sample of more.", "N", "100000", most=MAX_SAMPLE
+            "Maximum number of images to measure; of more, a seeded sample is measured.",
+            "N",
+            "100000",
+            most=MAX_SAMPLE,
         ),
     ] = 100_000,
     no_pixels: Annotated[
-        bool, o.switch("--no-pixels", "Look at documents alone: no pictures, no near copies.")
+        bool,
+        o.switch("--no-pixels", "Read only the documents: no pictures, near copies or quality."),
     ] = False,
     thumbs: Annotated[
         int,
         o.amount(
-            "Pictures of each class; 0 for a page without any.", "N", "12", least=0, most=MAX_THUMBS
+            "Number of pictures of each class; 0 for a page without pictures.",
+            "N",
+            "12",
+            least=0,
+            most=MAX_THUMBS,
         ),
     ] = 12,
     seed: Annotated[
@@ -56,8 +64,8 @@ def report(
     list_: Annotated[
         str | None,
         o.value(
-            "Print the keys of a finding, such as leaks, for build --exclude-list, and write no "
-            "page.",
+            "Print the keys of a finding, such as leaks, for build --exclude-list. No page is "
+            "written.",
             "FINDING",
             "",
             "--list",
@@ -67,9 +75,9 @@ def report(
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
-    """Show a dataset for the eye, as one HTML page: findings, classes, pictures, leaks, quality.
+    """Write one HTML page about a dataset: findings, classes, pictures, leaks, quality.
 
-    The page needs no network, holds no path and no time, and is the same for the same dataset.
+    The page needs no network and contains no path or time. The same dataset gives the same page.
     """  # fmt: skip
     if list_ is not None and (output is not None or as_json or open_):
         raise RecipeError("--list", "prints keys alone", "leave out --output, --json and --open")

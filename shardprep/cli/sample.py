@@ -25,7 +25,7 @@ def sample(
     ] = Path(),
     as_json: o.Json = False,
 ) -> None:
-    """Write a small Kaggle-shaped archive to try everything on, without a network."""
+    """Write a small archive like those of Kaggle, to try everything without a network."""
     from shardprep.api.sample import sample as write_sample
 
     found = write_sample(directory)

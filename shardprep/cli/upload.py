@@ -18,7 +18,7 @@ EPILOG = (
 
 
 def upload(
-    dataset: Annotated[str, o.argument("Folder of the dataset, or one above it.")],
+    dataset: Annotated[str, o.argument("Folder of the dataset or a folder above it.")],
     slug: Annotated[str, o.argument("OWNER/NAME on Kaggle, or the address of its page.")],
     title: Annotated[
         str | None,
@@ -27,9 +27,9 @@ def upload(
     license: Annotated[  # noqa: A002 - the option's name
         str | None,
         o.value(
-            "Licence of a new dataset, as Kaggle calls it, such as CC-BY-4.0.",
+            "Licence of a new dataset, with Kaggle's name, such as CC-BY-4.0.",
             "NAME",
-            "unknown, for a private one",
+            "unknown, for a private dataset",
         ),
     ] = None,
     message: Annotated[
@@ -37,18 +37,18 @@ def upload(
         o.value("Notes of a new version.", "TEXT", "name and version of the dataset"),
     ] = None,
     public: Annotated[
-        bool, o.switch("--public", "Let everybody see the dataset; a new one needs --license.")
+        bool, o.switch("--public", "Make the dataset public; a new one needs --license.")
     ] = False,
     check: Annotated[
         bool,
-        o.switch("--check/--no-check", "Download what Kaggle has made, and compare every byte."),
+        o.switch("--check/--no-check", "Download the uploaded version and compare every byte."),
     ] = True,
     as_json: o.Json = False,
 ) -> None:
-    """Upload a dataset to Kaggle, where it is a new private dataset or a new version of one.
+    """Upload a dataset to Kaggle, as a new private dataset or a new version.
 
-    The dataset is verified first, and compared with what Kaggle gives back. An interrupted upload
-    goes on where it stopped; what Kaggle has already is not sent twice.
+    The dataset is verified first, and compared with Kaggle's copy at the end. If the upload is
+    interrupted, the same command continues it; files that Kaggle already has are not sent again.
     """
     from shardprep.api.upload import upload as upload_dataset
 

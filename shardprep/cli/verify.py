@@ -29,15 +29,15 @@ _SHOWN = 5
 
 def verify(
     dataset: o.Dataset = None,
-    decode: Annotated[bool, o.switch("--decode", "Decode every image as well.")] = False,
+    decode: Annotated[bool, o.switch("--decode", "Decode every image too.")] = False,
     repair: Annotated[
         bool,
-        o.switch("--repair", "Build what is damaged again from the source, with the same bytes."),
+        o.switch("--repair", "Rebuild damaged files from the source, with the same bytes."),
     ] = False,
     source: Annotated[
         str | None,
         o.value(
-            "Source that the dataset was built from, for --repair.",
+            "Source of the dataset, for --repair.",
             "SOURCE",
             "source of ./shardprep.toml",
         ),
@@ -45,18 +45,18 @@ def verify(
     against: Annotated[
         str | None,
         o.value(
-            "Compare the images with those of this source, byte for byte, without decoding them.",
+            "Compare the original images with this source, byte for byte, without decoding.",
             "SOURCE",
         ),
     ] = None,
-    workers: Annotated[int | None, o.workers("Number of processes that read.")] = None,
+    workers: Annotated[int | None, o.workers("Number of processes.")] = None,
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
-    """Check that a dataset is what was built: every byte, record, label and document.
+    """Check every byte, record, label and document of a dataset.
 
-    Exits with 3 where problems are found, or remain after --repair, and where the source of
-    --against differs.
+    Exits with 3 if problems are found or remain after --repair, or if the source of --against
+    differs.
     """
     from shardprep.api import arguments
     from shardprep.api.progress import watched

@@ -29,15 +29,15 @@ def view(
     source: Annotated[
         str | None,
         o.value(
-            "Show originals and rejected images too: what the dataset was built from, or the "
-            "folder of build --save-rejected.",
+            "Source of the dataset, or the folder of build --save-rejected, to show originals and "
+            "rejected images too.",
             "SOURCE",
         ),
     ] = None,
     port: Annotated[
         int | None,
         o.amount(
-            "Port to listen on, on this machine alone; 0 for any that is free.",
+            "Port of the server, which listens on this machine only; 0 for any free port.",
             "N",
             "0",
             least=0,
@@ -48,9 +48,9 @@ def view(
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
-    """Show a dataset in a browser: any image, with its boxes and masks, by filters and one by one.
+    """Show the images of a dataset in a browser, with boxes, masks and filters.
 
-    A server for this machine alone, until Ctrl-C. The address that it prints lets a browser in.
+    Runs a server for this machine only, until Ctrl-C. Open the printed address.
     """
     # What Arrow's own allocator keeps for later would be half of the memory.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

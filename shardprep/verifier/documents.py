@@ -241,7 +241,7 @@ def _counted(
     tally = Tally(recipe.image_spec)
     statuses = (WRITTEN, item_table.REJECTED, item_table.SKIPPED)
     if {*table["status"].cast("string").unique().to_pylist()} - {*statuses}:
-        raise ValueError(f"a status is none of {', '.join(statuses)}")
+        raise ValueError(f"a status is not one of {', '.join(statuses)}")
     for name, split in manifest.splits.items():
         for shard in split.shards:
             here = rows.get(shard.name, columns_of(table.schema).empty_table())

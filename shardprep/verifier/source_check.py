@@ -36,8 +36,8 @@ def compare_source(
     """
     manifest = dataset.manifest
     if REPACKED in manifest.fingerprint.versions:
-        what = "was repacked of other datasets, so it has no source"
-        raise DatasetError(str(dataset), what, "compare those that it was made of")
+        what = "was repacked from other datasets, so it has no source"
+        raise DatasetError(str(dataset), what, "compare the datasets that it was repacked from")
     items = dataset.item_rows(("key", "status", "original_sha256"), intact=True)
     out = str(dataset).removesuffix(f"/{manifest.name}/{manifest.version}")
     originals = hash_originals(

@@ -79,7 +79,7 @@ class Blow:
     """Shards that were complete by then."""
     detail: str = ""
     held_s: float = 0.0
-    """Seconds of the attack itself, such as those of a process that stands still."""
+    """Seconds of the attack itself, such as the pause of a process."""
     exit_code: int | None = None
     """Exit code of the build, where it ended before the next attack."""
     printed: list[str] = field(default_factory=list)
@@ -215,20 +215,18 @@ ATTACKS = {
     "worker killed": Attack(_kill(_one_worker), awaits_workers=True),
     "all workers killed": Attack(_kill(_workers), awaits_workers=True),
     "server of workers killed": Attack(_kill(_server), awaits_workers=True),
-    "workers killed again and again": Attack(
-        _kill_again_and_again, frozenset({1}), awaits_workers=True
-    ),
+    "workers killed repeatedly": Attack(_kill_again_and_again, frozenset({1}), awaits_workers=True),
     "driver killed": Attack(_kill(_driver), frozenset({-signal.SIGKILL}), must_end=True),
     "all processes killed": Attack(_kill(_all), frozenset({-signal.SIGKILL}), must_end=True),
     "interrupted": Attack(
         _told(signal.SIGINT), frozenset({130, -signal.SIGINT}), must_end=True, awaits_start=True
     ),
-    "told to end": Attack(_told(signal.SIGTERM), frozenset({-signal.SIGTERM}), must_end=True),
-    "worker stands still": Attack(_stop(_one_worker), awaits_workers=True),
-    "driver stands still": Attack(_stop(_driver)),
-    "all processes stand still": Attack(_stop(_all)),
+    "asked to end": Attack(_told(signal.SIGTERM), frozenset({-signal.SIGTERM}), must_end=True),
+    "worker paused": Attack(_stop(_one_worker), awaits_workers=True),
+    "driver paused": Attack(_stop(_driver)),
+    "all processes paused": Attack(_stop(_all)),
     "disk full": Attack(_fill_disk, frozenset({1})),
-    "source away": Attack(_take_source_away, frozenset({1}), awaits_workers=True),
+    "source removed for a while": Attack(_take_source_away, frozenset({1}), awaits_workers=True),
     "clock set back": Attack(_set_clock_back),
     "worker short of memory": Attack(_starve_worker, awaits_workers=True),
     "store silent": Attack(_silence_store),

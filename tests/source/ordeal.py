@@ -29,25 +29,25 @@ MAX_WALL_S = 120
 MAX_FILE_BYTES = 256 << 20
 MAX_MORE_BYTES = 1 << 30
 """Bytes of address space, beyond what Python and its libraries have taken."""
-WHOLE, COUNTED, ERROR = "built whole", "built, the rest counted", "one-line error"
+WHOLE, COUNTED, ERROR = "built completely", "built, the rest counted", "one-line error"
 
 
 KINDS = {
     "path": "member names that lead out of the folder",
-    "name": "odd, long, clashing names",
+    "name": "odd, long or clashing names",
     "link": "links and devices as members",
     "member": "members that cannot be read",
     "archive": "an archive that cannot be read",
-    "size": "sizes that are not true",
-    "cut": "cut anywhere",
+    "size": "false sizes",
+    "cut": "truncated at any place",
     "damage": "damaged bytes",
-    "hidden": "members that the directory does not show",
+    "hidden": "members that the directory does not list",
     "overlap": "members that share their bytes",
-    "bomb": "bombs",
-    "depth": "nested too deep",
+    "bomb": "decompression bombs",
+    "depth": "nested too deeply",
     "time": "slow to read by construction",
-    "junk": "junk before or behind",
-    "nothing": "empty, or no archive",
+    "junk": "junk before or after the archive",
+    "nothing": "empty, or not an archive",
 }
 """Start of the name of a hostile archive → what is wrong with it."""
 

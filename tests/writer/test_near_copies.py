@@ -19,7 +19,8 @@ from shardprep.errors import BuildError
 from shardprep.image.phash import NEAR_BITS, PHASH
 from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
-from shardprep.reporter.report import Options, Report, make_report
+from shardprep.reporter.report import Report, make_report
+from shardprep.reporter.report_data import ReportOptions
 from shardprep.writer.encode.chunk import Outcome
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.plan import near_copies
@@ -88,7 +89,7 @@ def _source(tmp_path: Path) -> Path:
 
 def reported(path: Path) -> Report:
     """Return the report of a dataset."""
-    return make_report(open_dataset(path), Options(thumbs=0), Quiet())
+    return make_report(open_dataset(path), ReportOptions(thumbs=0), Quiet())
 
 
 def pairs_across(report: Report) -> int:

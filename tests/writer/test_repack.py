@@ -375,7 +375,7 @@ def test_a_damaged_one_is_mended_by_doing_it_again(pets: Path, tmp_path: Path) -
     again = shardprep.repack(pets, tmp_path / "again", shards=3)
     whole = tree(again.path)
     damage(again.path)
-    with pytest.raises(shardprep.DatasetError, match="was repacked of other datasets"):
+    with pytest.raises(shardprep.DatasetError, match="was repacked from other datasets"):
         shardprep.repair(again.path, source=pets)
     shardprep.repack(pets, tmp_path / "again", shards=3, overwrite=True)
     assert tree(again.path) == whole

@@ -89,7 +89,7 @@ class PlannedShard(Document):
     """One shard, without its items."""
 
     name: str
-    """`grammar.shard_name` of the dataset, the split, its place and their number."""
+    """File name of the shard."""
     split: Name
 
 
