@@ -1,8 +1,9 @@
-"""Repack: the records of finished datasets as a new one, in other shards.
+"""Make one dataset of the records of finished datasets, in other shards.
 
 Pixels are never touched: a record is copied as it is framed, or with another key and other class
-numbers around its image. Shards are shuffled and cut as those of a build, so that one whole dataset
-comes out as the build with this number of shards would have written it.
+numbers around its image. Shards are shuffled and cut as in a build, so repacking one whole dataset
+gives the bytes that a build with this number of shards would have written.
+
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def repack_dataset(
 
 @dataclass(frozen=True, slots=True)
 class ParentImages:
-    """The images of finished datasets, of which a run makes another."""
+    """The images of finished datasets."""
 
     parents: tuple[Parent, ...]
     recipe: Recipe
@@ -91,7 +92,7 @@ class ParentImages:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """The manifests of the parents, and what their images were made by."""
+        """The manifests of the parents, and the options and versions of their images."""
         inputs = {
             f"{number}: {one.manifest.name} {one.manifest.version}": _signature(one)
             for number, one in enumerate(self.parents, 1)
@@ -111,7 +112,7 @@ class ParentImages:
         )
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
-        """Return the plan: all items of the parents, under keys that no other has."""
+        """Return the plan: all items of the parents, under unique keys."""
         del scratch, watcher
         plan = self._plan()
         release()
@@ -186,13 +187,12 @@ class ParentImages:
             raise
 
     def check(self) -> None:
-        """Check that no parent was replaced while it was read."""
+        """Raise ChangedError if a parent was replaced."""
         for parent in self.parents:
             parent.mark.check()
 
 
 def _signature(parent: Parent) -> str:
-    """Return the hash of a parent's manifest, and that of the numbers of the records taken."""
     if parent.numbers is None:
         return parent.manifest.sha256
     taken = hashlib.sha256(parent.numbers.astype("<i8").tobytes()).hexdigest()
@@ -200,7 +200,7 @@ def _signature(parent: Parent) -> str:
 
 
 def _versions(made: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Return the versions that made the images, all of them, and of this program."""
+    """Return all versions that made the images, and that of this program."""
     names = sorted({name for one in made for name in one})
     of_images = {
         name: ", ".join(dict.fromkeys(one.get(name, "none") for one in made)) for name in names
@@ -209,7 +209,7 @@ def _versions(made: Sequence[dict[str, str]]) -> dict[str, str]:
 
 
 def _items(rows: pa.Table, keys: Texts) -> Items:
-    """Return the items of rows under other keys, with as much of them as a plan needs."""
+    """Return items with the columns that a plan needs."""
     number = len(rows)
     places = np.zeros(number, PLACE)
     for name, column in (("offset", "offset"), ("num_bytes", "length")):

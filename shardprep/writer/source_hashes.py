@@ -1,4 +1,4 @@
-"""The originals in a source that a dataset was built from, or would be: hashed, never decoded."""
+"""Hashes of the originals in a source, which are never decoded."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from shardprep.storage.url import is_url
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 _AT_ONCE = 64
-"""Images that a thread reads before it tells of them."""
+"""Images that a thread reads before it reports them."""
 
 
 class _Original(NamedTuple):
     key: str
     sha256: str | None
-    """Hex; None where the bytes cannot be had."""
+    """Hexadecimal; None if the bytes cannot be read."""
     reason: str
 
 
 def hash_originals(
     recipe: Recipe, items: pa.Table, *, is_annotated: bool, num_threads: int, watcher: Watcher
 ) -> pa.Table:
-    """Return the `ORIGINALS` of a source that a dataset has, and of those it has no row for.
+    """Return the `ORIGINALS` of a source: images of a dataset, and new ones.
 
     Args:
-        recipe: that of the dataset, for a source of today. A new image is one that it wants,
-            whatever labels say of it.
+        recipe: of the dataset, with the source of today. A new image is one that the recipe
+            selects, whatever its label.
         items: `key` and `status` of all inputs of the dataset.
         is_annotated: whether the dataset has boxes or masks.
         num_threads: threads that read and hash; images in object storage are fetched ahead.
@@ -72,7 +72,7 @@ def hash_originals(
 def _members(
     recipe: Recipe, items: pa.Table, work: Path, watcher: Watcher, *, is_annotated: bool
 ) -> list[Member]:
-    """Return the images of a source that are looked for, or new, in the order of their bytes."""
+    """Return the images of the dataset and new ones, in the order of their bytes."""
     listing = list_source(
         recipe.source,
         work,
@@ -94,7 +94,6 @@ def _members(
 
 
 def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_Original]]:
-    """Yield what is found of a few images after the other."""
     runs = [members[at : at + _AT_ONCE] for at in range(0, len(members), _AT_ONCE)]
     if any(is_url(one.extent.span.file) for one in members):
         with contextlib.closing(read_ahead([one.extent.span for one in members])) as ahead:
