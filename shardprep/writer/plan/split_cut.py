@@ -1,11 +1,12 @@
 """The cut of items into splits by ratio, as a pure function of keys, labels, groups and a seed.
 
-Train is cut, and every split that the ratios name; a split that they leave out stays whole.
+The train split is cut, and every split that the ratios name; other splits stay whole.
 
 Items with groups or several classes are cut by iterative stratification (Sechidis, Tsoumakas,
-Vlahavas: On the Stratification of Multi-label Data, ECML PKDD 2011), with groups in place of single
-examples: the rarest class is dealt out first, its largest groups first, each to the split that
-still wants most of this class.
+Vlahavas: On the Stratification of Multi-label Data, ECML PKDD 2011), with groups instead of single
+examples: the rarest class is distributed first, its largest groups first, each to the split that
+still needs most of this class.
+
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _NO_CLASS = -1
-"""Class index of items without a class."""
 
 
 class Cut(NamedTuple):
@@ -41,10 +41,10 @@ class Cut(NamedTuple):
 def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) -> Cut:
     """Return the items with splits cut by ratio, the same share of every class in each.
 
-    Per class and split, the count is the exact share rounded down or up; images of one group are
-    not parted, and come as near to it as their groups allow. Where there are labels, an
-    unlabelled set is not cut: it keeps its split, or is left out where the cut makes a split of
-    that name of labelled items, which it would spoil.
+    Per class and split, the count is the exact share rounded down or up. Groups are not divided,
+    and the counts come as near to the shares as the groups allow. If there are labels, unlabelled
+    items are not cut: they keep their split, or are left out if the cut makes a split of that name.
+
     """
     stay, left_out = without_spoilers(items, ratios)
     pool = rows_to_cut(stay, ratios)
@@ -70,7 +70,7 @@ def rows_to_cut(items: Items, ratios: Mapping[str, float]) -> Ints:
 
 
 def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
-    """Return the items but those without a label whose split a cut makes of labelled ones."""
+    """Return the items without unlabelled ones in splits that a cut makes of labelled ones."""
     columns = Items.of(items)
     labelled = columns.are_labelled
     spoils = ~labelled & columns.split.fit(lambda split: split in ratios) & labelled.any()
@@ -80,9 +80,10 @@ def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
 
 
 def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> Ints:
-    """Return the place among `ratios` of the split of each item, cut class by class.
+    """Return the index into `ratios` for each item, cut class by class.
 
-    Items have no groups and one class at most, `strata`; they are given in a shuffled order.
+    Items have no groups and at most one class, `strata`, and are in shuffled order.
+
     """
     counts = strata.counts()
     ordered = sorted(counts)
@@ -99,7 +100,7 @@ def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> I
 
 
 def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]) -> dict[str, int]:
-    """Return the items of a class per split; rounding favours splits that it disfavoured before."""
+    """Return the number of items of a class per split; rounding evens out over classes."""
     total = sum(ratios.values())  # 1 within a rounding error, which would cost items
     exact = {split: num_items * ratio / total for split, ratio in ratios.items()}
     counts = {split: int(share + 1e-9) for split, share in exact.items()}
@@ -116,9 +117,10 @@ def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]
 def _cut_together(
     strata: Coded[tuple[int, ...]], group: Coded[str], ratios: Mapping[str, float]
 ) -> Ints:
-    """Return the place of the split of each item, near the ratios in total and for every class.
+    """Return the index into `ratios` for each item, near the ratios in total and per class.
 
-    No group is parted. The order of the items decides between what is otherwise equal.
+    Groups are not divided. Ties are decided by the order of the items.
+
     """
     alone = ~group.fit(bool)
     names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)

@@ -1,4 +1,4 @@
-"""Parents: finished datasets whose records become a new one, with one class map for all."""
+"""Parents: finished datasets whose records become a new one, with one class map."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 
 
 class Parent(NamedTuple):
-    """A dataset that records are taken of."""
+    """A dataset whose records are copied."""
 
     where: str
-    """Its path or address."""
+    """Path or address."""
     mark: ManifestMark
     """Used to detect that the dataset was replaced."""
     manifest: Manifest
     schema: Schema
     spec: ImageSpec
     rows: pa.Table
-    """Rows of the items that are taken, with the `file` of each record."""
+    """Rows of the items that are copied, with the `file` of each record."""
     skipped: pa.Table
-    """Rows of the inputs that were skipped; none where only some records are taken."""
+    """Rows of the inputs that were skipped; empty if only some records are copied."""
     numbers: Numbers | None
-    """Numbers of the records that are taken, through all shards, rising; None: all."""
+    """Numbers of the records that are copied, through all shards, ascending; None for all."""
 
 
 def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
-    """Return a dataset with the records of some numbers, else with all of its items.
+    """Return a dataset with the records of some numbers, or with all items.
 
     Raises:
-        ChangedError: another dataset has taken its place meanwhile.
+        ChangedError: another dataset has taken its place.
         DatasetError: a document or a shard is missing, or not what the manifest says.
         StorageError: object storage does not answer, or refuses.
 
@@ -72,11 +72,11 @@ def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
 
 
 def check_alike(parents: Sequence[Parent]) -> None:
-    """Check that records of all parents may stand in one dataset.
+    """Check that the records of all parents fit into one dataset.
 
     Raises:
         SchemaError: their features, or the meaning of mask pixels, differ.
-        RecipeError: their images were fitted in other ways, or one is named twice.
+        RecipeError: their images have other fits, or a parent is named twice.
 
     """
     first = parents[0]
@@ -97,7 +97,7 @@ def check_alike(parents: Sequence[Parent]) -> None:
 
 
 def _unnamed(schema: Schema) -> Schema:
-    """Return a schema without the names of classes."""
+    """Return a schema without class names."""
     features = {
         name: one.model_copy(update={"labels": ()}) for name, one in schema.features.items()
     }
@@ -105,7 +105,7 @@ def _unnamed(schema: Schema) -> Schema:
 
 
 def united(parents: Sequence[Parent]) -> Schema:
-    """Return the schema of all: classes are those of the first, then new ones of the others."""
+    """Return the schema of all parents: the classes of the first, then new ones of the others."""
     schema = parents[0].schema
     features = dict(schema.features)
     for name, feature in features.items():
@@ -116,7 +116,7 @@ def united(parents: Sequence[Parent]) -> Schema:
 
 
 def relabelled(parent: Parent, schema: Schema) -> tuple[pa.Table, bool]:
-    """Return the rows of a parent with the class numbers of a schema, and whether any is new."""
+    """Return the rows of a parent with the class indexes of a schema, and whether any changed."""
     images = _places(parent.schema.labels, schema.labels)
     objects: list[int] = []
     if BOX_LABEL in schema.features:
@@ -139,7 +139,7 @@ def _places(names: Sequence[str], among: Sequence[str]) -> list[int]:
 
 
 def _mapped(column: Any, places: Sequence[int]) -> Any:
-    """Return class numbers, or lists of them, as the numbers at their places; nulls stay."""
+    """Return class indexes, or lists of them, mapped by `places`; nulls stay."""
     table = pa.array(places, pa.int64())
     if not pa.types.is_list(column.type):
         return table.take(column)
@@ -152,11 +152,11 @@ def _mapped(column: Any, places: Sequence[int]) -> Any:
 def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
     """Return the keys of the items and of the skipped inputs of each parent, as Arrow arrays.
 
-    A key that several have gets the name of its dataset before it, with the version or a number
-    where names are the same.
+    A key that several parents have is prefixed with the name of its dataset, and with version or
+    number if names are equal.
 
     Raises:
-        RecipeError: a key with such a name is there already.
+        RecipeError: a prefixed key exists already.
 
     """
     keys = [
@@ -184,7 +184,7 @@ def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
 
 
 def _titles(manifests: Sequence[Manifest]) -> list[str]:
-    """Return a name for each dataset that no other has."""
+    """Return a unique name for each dataset."""
     names = [one.name for one in manifests]
     if len({*names}) < len(names):
         names = [f"{one.name}-{one.version}" for one in manifests]
@@ -194,7 +194,7 @@ def _titles(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def skipped_reasons(parent: Parent) -> list[tuple[str, str]]:
-    """Return the reason of each skipped input, one of those that are counted, and its detail."""
+    """Return the reason of each skipped input, one of those in the manifest, and its detail."""
     known = sorted(parent.manifest.totals.skipped, key=len, reverse=True)
     return [_parted(text or "", known) for text in parent.skipped["reason"].to_pylist()]
 
@@ -205,7 +205,7 @@ def _parted(text: str, known: Sequence[str]) -> tuple[str, str]:
 
 
 def same_values(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what all mappings have alike."""
+    """Return the entries that all mappings share."""
     first = values[0]
     return {
         name: value

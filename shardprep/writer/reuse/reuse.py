@@ -1,8 +1,9 @@
-"""Reuse: a build that copies the images another dataset has stored, and encodes the others.
+"""Reuse: a build that copies images which another dataset has stored.
 
-An item is told by its key, or where it has moved by its file name and size; whether the bytes are
-the same its SHA-256 says, once the source is read. The bytes of the new dataset are those of a
-build without it.
+An item is found by its key, or by file name and size if it was moved. Its SHA-256, once the source
+is read, tells whether the bytes are the same. The new dataset has the bytes of a build without
+reuse.
+
 """
 
 from __future__ import annotations
@@ -36,29 +37,30 @@ _COLUMNS = (
     "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
 )  # fmt: skip
 _SHAPE_NO_IMAGE = frozenset({"pyarrow", "pycocotools", REPACKED, SPLIT_RATIOS})
-"""Names of versions that shape items, annotations and their order alone, which are made anew."""
+"""Versions that only shape item tables, annotations and order, which are always made anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class OldDataset:
-    """A finished dataset that images are copied from. It is only read."""
+    """A finished dataset that images are copied from."""
 
     where: str
-    """Its path or address."""
+    """Path or address."""
     made: Fingerprint
-    """The options and versions that its images follow from."""
+    """The options and versions that its images depend on."""
     mark: ManifestMark
     dtypes: tuple[tuple[str, str], ...]
     """Name and dtype of each feature of its records."""
     rows: pa.Table
-    """The rows of its written items."""
+    """Rows of its written items."""
 
     def applied(
         self, encoder: ChunkEncoder, shards: Sequence[ShardPlan]
     ) -> tuple[Encoder, Sequence[ShardPlan], str]:
-        """Return the encoder that copies stored images, shards that name them, and a remark.
+        """Return the encoder that copies stored images, shards with their rows, and a remark.
 
-        If the images were made with other options, these are the encoder and the shards given.
+        If the images were made with other options, return the encoder and the shards as they are.
+
         """
         places = self.places(shards)
         remark = self.prospect(encoder.spec, places)
@@ -72,14 +74,14 @@ class OldDataset:
         return ReuseEncoder(encoder, self.mark, self.dtypes), planned, remark
 
     def prospect(self, spec: ImageSpec, places: Rows) -> str:
-        """Return in words how many of the items with these `places` may be copied, or why none."""
+        """Return a remark on how many items with these `places` may be copied, or why none."""
         if changes := self.changes(spec):
             return f"no image is copied from {self.where}: made with other {', '.join(changes)}"
         num_known = int((places >= 0).sum())
         return f"{num_known:,} of {len(places):,} images may be copied from {self.where}"
 
     def changes(self, spec: ImageSpec) -> list[str]:
-        """Return the options and versions by which images of this `spec` would be others."""
+        """Return the options and versions that would make other images for this `spec`."""
         now = versions() | fit_version(spec.fit)
         return fingerprint_differences(self.made, _making(spec, now, _formats(self.rows)))
 
@@ -101,7 +103,7 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     """Return a dataset to copy images from.
 
     Raises:
-        DatasetError: a document of it is missing or damaged, or is of another version.
+        DatasetError: a document is missing or damaged, or was written by another version.
         StorageError: object storage does not answer, or refuses.
 
     """
@@ -117,12 +119,11 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
 
 
 def _formats(rows: pa.Table) -> set[str]:
-    """Return the formats of originals."""
     return {*pc.unique(rows["original_format"]).cast("string").to_pylist()}
 
 
 def _making(spec: ImageSpec, of: Mapping[str, str], formats: Collection[str]) -> Fingerprint:
-    """Return what images of originals of some formats follow from besides these."""
+    """Return the options and versions that images of originals of some formats depend on."""
     options = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(spec).items()
@@ -133,11 +134,11 @@ def _making(spec: ImageSpec, of: Mapping[str, str], formats: Collection[str]) ->
 
 
 def _names(keys: Any, sizes: Any) -> Any:
-    """Return what stays of items that are moved to another folder: file names and sizes."""
+    """Return size and file name, which do not change when an item is moved."""
     names = pc.replace_substring_regex(keys, r"^.*/", "")
     return pc.binary_join_element_wise(pc.cast(sizes, pa.string()), names, " ")
 
 
 def _found(wanted: Any, among: Any) -> Rows:
-    """Return the place of each value among others, −1 for none."""
+    """Return the index of each value in `among`, −1 if it is not there."""
     return np.array(pc.fill_null(pc.index_in(wanted, among), -1), np.int64)

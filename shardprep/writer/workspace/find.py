@@ -1,4 +1,4 @@
-"""Find the workspace of a recipe, or the unfinished build that a path or an address means."""
+"""Find the workspace of a recipe, or of the build that a path or an address means."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def workspace_of(recipe: Recipe) -> Workspace:
 
 
 def find_workspace(where: str) -> Workspace:
-    """Return the workspace of a dataset, finished or not, or of the one in a folder.
+    """Return the workspace of a dataset, finished or not, or of the only one in a folder.
 
-    An unfinished build goes before finished datasets.
+    An unfinished build has precedence over finished datasets.
 
     Raises:
         DatasetError: there is none, or there are several.
@@ -56,7 +56,7 @@ def find_workspace(where: str) -> Workspace:
 
 
 def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
-    """Check that the unfinished parts below the recipe's `out` are those that are asked for."""
+    """Raise DatasetError if other unfinished parts are below the recipe's `out`."""
     root = parse_place(recipe.out)
     if isinstance(root, Path) and not root.is_dir():
         return
@@ -79,7 +79,6 @@ def _is_in_parts(workspace: Workspace) -> bool:
 
 
 def _at(root: Path | ObjectUrl, names: Sequence[str] = ()) -> Workspace:
-    """Return the workspace of a version's folder, finished or not, below a root."""
     folder = below(root, names)
     if isinstance(folder, ObjectUrl):
         return ObjectWorkspace(folder._replace(key=folder.key.removesuffix(INCOMPLETE_SUFFIX)))
