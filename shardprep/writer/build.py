@@ -89,8 +89,8 @@ def build_dataset(
 ) -> BuildResult:
     """Build the dataset of a recipe, or finish a build that was begun.
 
-    A dataset that is finished with the same inputs and options is left as it is, but for files
-    that are missing. A dataset that is replaced stays whole and readable until the new one is.
+    A dataset that is finished with the same inputs and options is not changed, except that missing
+    files are built again. A dataset that is replaced stays readable until the new one is complete.
 
     Args:
         recipe: source, options and place of the dataset.
@@ -126,8 +126,8 @@ def build_part(
 ) -> PartResult:
     """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all of them.
 
-    Parts may be built in any order, at the same time, and again. Where the dataset is finished
-    with the same inputs and options, nothing is done. Arguments are those of `build_dataset`.
+    Parts may be built in any order, at the same time, and again. If the dataset is finished with
+    the same inputs and options, nothing is done. For arguments see `build_dataset`.
 
     Raises:
         BuildError: a dataset or a build with other inputs or options is there, `finalize` is at
@@ -143,7 +143,7 @@ def build_part(
             return finished
         try:
             with workspace.held(alone=False):
-                finished = workspace.finished()  # it may have been published meanwhile
+                finished = workspace.finished()  # it may have been published since
                 if finished is not None:
                     return finished
                 states.refuse_other_build(workspace, fingerprint)

@@ -88,7 +88,7 @@ class BuildResult(Card):
 
 
 def images_done(num_items: int, num_copied: int) -> str:
-    """Return a text with the number of images, and of those that were copied."""
+    """Return a text with the number of images, and how many were copied."""
     how = f" ({num_copied:,} copied, {num_items - num_copied:,} encoded)" if num_copied else ""
     return f"{num_items:,} images{how}"
 
@@ -99,7 +99,7 @@ def finalize_dataset(
     """Make a dataset of the shards that the parts of a build have written.
 
     Every shard is read and compared with its receipt. Neither source nor recipe is needed. A
-    dataset that is finished already is left as it is.
+    dataset that is finished already is not changed.
 
     Args:
         workspace: where the parts were built.
@@ -358,7 +358,7 @@ def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
 
 
 def _check_same(workspace: Workspace, manifest: Manifest, expected: Manifest) -> None:
-    """Check that the rebuilt manifest is that of the damaged dataset."""
+    """Check that the rebuilt manifest equals the expected one."""
     if manifest.dumps() == expected.dumps():
         return
     hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}

@@ -1,6 +1,6 @@
 """Make one dataset of the records of finished datasets, in other shards.
 
-Pixels are never touched: a record is copied as it is framed, or with another key and other class
+Pixels are never touched: a framed record is copied unchanged, or with another key and other class
 numbers around its image. Shards are shuffled and cut as in a build, so repacking one whole dataset
 gives the bytes that a build with this number of shards would have written.
 
@@ -200,7 +200,7 @@ def _signature(parent: Parent) -> str:
 
 
 def _versions(made: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Return all versions that made the images, and that of this program."""
+    """Return all versions that made the images, and the version of this program."""
     names = sorted({name for one in made for name in one})
     of_images = {
         name: ", ".join(dict.fromkeys(one.get(name, "none") for one in made)) for name in names

@@ -37,8 +37,8 @@ def save_rejected(
 ) -> tuple[int, int]:
     """Copy the bytes of every rejected item of a dataset to `into`/<kind>/.
 
-    `rejected.csv` beside them has a row for each: key, kind, reason and file. The file is "" if the
-    source no longer gives its bytes.
+    `rejected.csv` in the same folder has a row for each: key, kind, reason and file. The file is ""
+    if the source no longer gives its bytes.
 
     Args:
         folder: the dataset, finished or not, with its `items.parquet`.
@@ -89,11 +89,11 @@ def read_copy(folder: Path, key: str, kind: str) -> bytes:
     """Return the copy of a rejected item from a folder that `save_rejected` has written.
 
     Raises:
-        SourceError: there is no such copy.
+        SourceError: the copy does not exist.
 
     """
     try:
-        if kind not in get_args(RejectionKind):  # it names a folder, and may be a stranger's
+        if kind not in get_args(RejectionKind):  # it names a folder, and may come from a request
             raise FileNotFoundError
         return read_regular(folder / _copy_name(key, kind), _MOST_BYTES)
     except OSError as error:

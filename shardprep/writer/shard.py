@@ -307,7 +307,7 @@ def _read(state: Folder, name: str) -> tuple[pa.Table, bytes] | None:
 
 
 def _are_rows_of(table: pa.Table, shard: Shard) -> bool:
-    """Return whether a table is one that `ShardWriter` writes for a shard."""
+    """Return whether `ShardWriter` may have written this table for a shard."""
     statuses = table["status"].cast("string")
     needed = ("key", "record", "offset", "length", "original_width", "original_height")
     written = table.select([*needed, "original_sha256"]).filter(pc.equal(statuses, WRITTEN))

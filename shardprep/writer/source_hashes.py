@@ -44,8 +44,8 @@ def hash_originals(
     """Return the `ORIGINALS` of a source: images of a dataset, and new ones.
 
     Args:
-        recipe: of the dataset, with the source of today. A new image is one that the recipe
-            selects, whatever its label.
+        recipe: of the dataset, with the source of today. New images are those the recipe
+            selects, whatever their labels.
         items: `key` and `status` of all inputs of the dataset.
         is_annotated: whether the dataset has boxes or masks.
         num_threads: threads that read and hash; images in object storage are fetched ahead.
@@ -84,7 +84,7 @@ def _members(
     if not listing.images:
         raise no_image(recipe.source, listing)
     if not (is_annotated and recipe.may_be_annotated):
-        recipe = replace(recipe, labels="none")  # what they are need not be known
+        recipe = replace(recipe, labels="none")  # labels are not needed
     known = {*items["key"].to_pylist()}
     is_item = pc.not_equal(items["status"].cast("string"), SKIPPED)
     stored = {*items["key"].filter(is_item).to_pylist()}

@@ -100,7 +100,7 @@ class ItemCounts(NamedTuple):
 OnProgress = Callable[[ItemCounts], None]
 """Called with the items that are done since the last call."""
 Engine = Callable[[ShardJob, Sequence[ShardPlan], int, OnProgress], None]
-"""Writes shards and their receipts with at most so many workers, anywhere and in any order.
+"""Writes shards and their receipts with at most this number of workers, anywhere and in any order.
 
 Shards are written through `ShardWriter`, so that all that is committed counts as done however the
 engine ends.

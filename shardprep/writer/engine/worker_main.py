@@ -225,7 +225,7 @@ def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> Encoded
 
 
 def _sendable(error: Exception, where: str) -> Exception:
-    """Return an error of ours or of the system as it is, any other as an `InternalError`."""
+    """Return an error of ours or of the system unchanged, any other as an `InternalError`."""
     return error if isinstance(error, ShardprepError | OSError) else _fault(where)
 
 

@@ -91,7 +91,7 @@ def _without_program(popen: Any) -> Any:
     without `if __name__ == "__main__"` would run again in each process.
 
     """
-    launch = popen._launch  # noqa: SLF001 - there is no public way
+    launch = popen._launch  # noqa: SLF001 - no public name exists
     ours = SimpleNamespace(**{**vars(spawn), "get_preparation_data": _preparation})
     changed = FunctionType(launch.__code__, {**launch.__globals__, "spawn": ours}, "_launch")
     return type("Popen", (popen,), {"_launch": changed})

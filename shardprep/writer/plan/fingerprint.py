@@ -40,7 +40,7 @@ SPLIT_RATIOS = "split ratios"
 _SPLIT_RATIOS_VERSION = "2"
 """Since 2, a split of the source that the ratios do not name stays whole."""
 _FIT_WITHIN = {"fit within": "2"}
-"""Version of the sizes of `--fit within`; since 2 they follow from those of the file."""
+"""Version of the sizes of `--fit within`; since 2 they follow from the size of the file."""
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
 _EXTRAS = {
     "pydicom": "dicom",
@@ -87,17 +87,17 @@ def source_signature(
 
     For a zip it covers the size and the central directory, which has the CRC-32 of every member;
     for another file size and modification time; for a folder names, sizes and modification times of
-    all files outside of the folders `leave_out`, and the names of what is skipped there, such as
+    all files outside of the folders `leave_out`, and the names of skipped entries, such as
     links that lead outside without `follow_links`. In object storage the ETag replaces the
     modification time.
 
     Raises:
-        SourceError: there is no such file or folder.
+        SourceError: the file or folder does not exist.
 
     """
     is_object = is_url(str(source))
     if is_object:
-        range_reads.forget()  # what it was, and whether it has changed since, must be seen anew
+        range_reads.forget()  # the current state must be read, not a cached one
     found = list(find_files(source, leave_out, follow_links=follow_links))
     if not found or found[0].relative:
         lines = [f"{one.relative} {one.problem or f'{one.num_bytes} {one.mark}'}" for one in found]

@@ -97,7 +97,7 @@ class NearCopies:
         return found
 
     def without(self) -> tuple[Items, list[Skipped]]:
-        """Return the items with one of each group, and those that are left out."""
+        """Return the items with one of each group, and the others as skipped."""
         items, kept_of = self.items, self._kept_of
         skipped = [
             Skipped(items[i].key, NEAR_COPY, items[i].extent.num_bytes, items[kept].key)

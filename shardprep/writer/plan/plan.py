@@ -1,7 +1,7 @@
 """The plan of a build: everything that is decided before the first image is decoded.
 
-Its outline, the plan without the items, is written beside the receipts, so that `finalize` needs no
-source.
+Its outline, the plan without the items, is written to the folder of receipts, so that `finalize`
+needs no source.
 
 """
 
@@ -94,7 +94,7 @@ class PlannedShard(Document):
 
 
 class Outline(Document):
-    """The future dataset, as far as it is known before the first image is read."""
+    """All facts about the future dataset that are known before the first image is read."""
 
     name: Name
     version: Version
@@ -125,7 +125,7 @@ class Outline(Document):
     findings: tuple[str, ...] = ()
     """Remarks on the plan for the user, a line each."""
     num_parts: int = Field(ge=1)
-    """Number of parts of the build, as the run that wrote this was told; 1: not cut."""
+    """Number of parts of the build, as given to the run that wrote this; 1: not cut."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -181,7 +181,7 @@ def _mask_padding(plan: BuildPlan) -> int | None:
 
 
 def write_outline(state: Folder, outline: Outline) -> None:
-    """Write the outline of a build; BuildError if that of another plan is there."""
+    """Write the outline of a build; BuildError if another plan has written one."""
     check_outline(state, outline)
     state.write(OUTLINE_FILE, outline.model_dump_json(indent=2).encode())
 
@@ -213,7 +213,7 @@ def check_outline(state: Folder, outline: Outline) -> None:
 
 
 def read_outline(state: Folder) -> Outline | None:
-    """Return the outline of the unfinished build, None if there is none."""
+    """Return the outline of the unfinished build, or None."""
     data = state.read(OUTLINE_FILE)
     try:
         return None if data is None else documents.parse_document(Outline, data)

@@ -1,7 +1,7 @@
 """Order, shard and part of every item, as a pure function.
 
 The result follows from keys, labels, options and seed. It does not depend on the order of files on
-a disk, on the number of workers, or on time. The order is that of a hash of each key, so adding an
+a disk, on the number of workers, or on time. Items are sorted by a hash of each key, so adding an
 item does not change the order of the others.
 
 """

@@ -118,7 +118,7 @@ def _records_bytes(items: Items, spec: ImageSpec) -> int:
 
 
 def _cut(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
-    """Return the items in their final splits, and those that are left out."""
+    """Return the items in their final splits, and the left out ones."""
     if not ratios:
         return Cut(items, items.take(np.empty(0, np.int64)))
     num_cut = len(rows_to_cut(items, ratios))

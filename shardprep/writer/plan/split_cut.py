@@ -32,7 +32,7 @@ _NO_CLASS = -1
 
 
 class Cut(NamedTuple):
-    """Items with their new splits, and those that are left out."""
+    """Items with their new splits, and the left out ones."""
 
     items: Items
     left_out: Items

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _COPIES_AT_ONCE = 3
 """Shards that are copied at a time: one is read while others are hashed and written."""
 _SHARDS_AT_ONCE = 8
-"""Shards at a time, including those that are synced: a disk syncs many in half the time."""
+"""Shards at a time, including the ones being synced: a disk syncs many in half the time."""
 _TRUSTED_BYTES = 64 << 20
 """Size of a batch above which its records are read one by one first, as sizes may be wrong."""
 _LEAVE_S = 10.0
@@ -94,7 +94,7 @@ class RecordCopier:
 def share_heap() -> None:
     """Let all threads of this process use one heap (glibc).
 
-    Else each thread keeps what it has freed: a merge of two sets of 25,000 photos takes 225 MB
+    Else each thread keeps its freed memory: a merge of two sets of 25,000 photos takes 225 MB
     instead of 150. For the command line only, as threads that allocate much wait for each other.
     """
     with contextlib.suppress(OSError, AttributeError):
@@ -334,7 +334,7 @@ class _Copy:
 def _moved(
     rows: pa.Table, shard: str, keys: pa.Array, lengths: Numbers, columns: pa.Schema
 ) -> pa.Table:
-    """Return rows of parents as those of one shard of a new dataset.
+    """Return rows of parents as the rows of one shard of a new dataset.
 
     Args:
         rows: of its items, in order.

@@ -59,7 +59,7 @@ class OldDataset:
     ) -> tuple[Encoder, Sequence[ShardPlan], str]:
         """Return the encoder that copies stored images, shards with their rows, and a remark.
 
-        If the images were made with other options, return the encoder and the shards as they are.
+        If the images were made with other options, return the encoder and the shards unchanged.
 
         """
         places = self.places(shards)

@@ -69,7 +69,7 @@ class ReuseEncoder:
 
     @property
     def copies_records(self) -> bool:
-        """Whether a record whose item has not changed is copied as it is."""
+        """Whether the record of an unchanged item is copied."""
         own = dict(self.dtypes)
         return own == self.encoder.schema.dtypes and _TABLED.issuperset(own)
 
@@ -134,7 +134,7 @@ class _ChunkCopy:
         return EncodedChunk(b"".join(records), tuple(outcomes))
 
     def _spans(self) -> list[PlainExtent]:
-        """Return what is read: each original, followed by the run that begins with its record."""
+        """Return the ranges to read: each original, then the run that begins with its record."""
         spans = []
         for place, member in enumerate(self._members):
             spans.append(member.extent.span)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def workspace_of(recipe: Recipe) -> Workspace:
-    """Return the workspace in which the dataset of a recipe is built."""
+    """Return the workspace for the dataset of a recipe."""
     return _at(parse_place(recipe.out), (recipe.dataset_name, recipe.version))
 
 
@@ -31,7 +31,7 @@ def find_workspace(where: str) -> Workspace:
     An unfinished build has precedence over finished datasets.
 
     Raises:
-        DatasetError: there is none, or there are several.
+        DatasetError: no dataset or several datasets are found.
 
     """
     root = parse_place(where)
@@ -74,7 +74,7 @@ def _is_in_parts(workspace: Workspace) -> bool:
     try:
         outline = read_outline(workspace.state)
     except BuildError:
-        return True  # `finalize` says what is wrong with it
+        return True  # `finalize` reports the damage
     return outline is not None and outline.num_parts > 1
 
 

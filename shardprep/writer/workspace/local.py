@@ -67,7 +67,7 @@ class LocalWorkspace:
         return None
 
     def finished(self) -> Manifest | None:
-        """Return the manifest of the finished dataset, None if there is none."""
+        """Return the manifest of the finished dataset, or None."""
         return load_manifest(self.final) if self.stands() else None
 
     def sealed(self) -> Manifest | None:
@@ -93,7 +93,7 @@ class LocalWorkspace:
 
     @contextlib.contextmanager
     def held(self, *, alone: bool) -> Iterator[bool]:
-        """Keep other builds out: all of them, or only those that must be `alone`.
+        """Keep other builds out: all of them, or only builds that must be `alone`.
 
         Yields whether this storage has locks. Alone, it also removes temporary files of dead
         processes.
@@ -125,7 +125,7 @@ class LocalWorkspace:
         there now. A finished dataset is not touched.
 
         """
-        del over  # the lock is held, and the finished dataset lies elsewhere
+        del over  # the lock is held, and the finished dataset is in another folder
         for path in self.incomplete.iterdir():
             if path.name != LOCK_FILE:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

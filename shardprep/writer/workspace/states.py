@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class State(NamedTuple):
-    """What is there in a state of a build.
+    """The files in a state of a build.
 
     `<v>` is `<out>/<name>/<version>`, `<token>` the random number in `.build.json`.
 
@@ -98,7 +98,7 @@ def writing(workspace: Workspace) -> Iterator[None]:
 
 
 def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
-    """Return the fingerprint of the unfinished build, None if there is none."""
+    """Return the fingerprint of the unfinished build, or None."""
     begun = read_build(workspace.state)
     if begun is not None:
         return begun.fingerprint
@@ -196,7 +196,7 @@ def check_begun(workspace: Workspace, old: bytes | None) -> None:
 def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> Folders:
     """Return the folders that the unfinished build of this fingerprint writes to.
 
-    `old` is the manifest of the dataset that is replaced, None if there is none.
+    `old` is the manifest of the dataset that is replaced, or None.
 
     """
     build = read_build(workspace.state)
@@ -228,7 +228,7 @@ def begun(
         check_begun(workspace, replaced)
         yield
     except BaseException:
-        # The user is told what went wrong first, not what goes wrong here.
+        # The first error is raised, not an error of the clean-up.
         with contextlib.suppress(ShardprepError, OSError):
             _take_back(workspace, fingerprint, is_new=is_new)
         raise

@@ -1,7 +1,7 @@
 """The connection to a Ray cluster that runs already.
 
-Ray waits for minutes and prints pages if an address or a token is wrong; here it is one line, after
-seconds.
+Ray waits for minutes and prints pages if an address or a token is wrong; here one line
+follows after seconds.
 
 """
 
@@ -25,9 +25,9 @@ _ADDRESS = "RAY_ADDRESS"
 _AUTO = "auto"
 _KNOCK_S = 3.0
 _BEFORE_IMPORT = {
-    "RAY_NUM_REDIS_GET_RETRIES": "2",  # seconds for which it tries a server that refuses it
+    "RAY_NUM_REDIS_GET_RETRIES": "2",  # seconds during which it tries a server that refuses it
     "RAY_BACKEND_LOG_LEVEL": "fatal",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else workers that die are told of on stdout
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else Ray prints the deaths of workers on stdout
 }
 """Variables that Ray reads when it is imported; the user's values win."""
 

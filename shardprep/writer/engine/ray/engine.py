@@ -77,7 +77,7 @@ def by_shards(
 
     Raises:
         ShardprepError: the nodes do not fit the build, or a shard cannot be written; the other
-            tasks are cancelled, and what is done is kept.
+            tasks are cancelled, and finished shards are kept.
         OSError: a node cannot write.
 
     """
@@ -203,10 +203,12 @@ def _cancel(running: dict[Any, deque[ShardPlan]]) -> None:
 
 
 def ask_versions(found: Sequence[Node]) -> Asked:
-    """Ask nodes for their versions; a worker of each imports its modules meanwhile."""
+    """Ask nodes for their versions; a worker of each imports its modules at the same time."""
     mine = version("shardprep")
 
-    def other_version() -> str:  # in here it travels as it is: a node may not have shardprep
+    def other_version() -> (
+        str
+    ):  # defined here, it is pickled by value: a node may not have shardprep
         from importlib import import_module  # noqa: PLC0415 - imported there
         from importlib.metadata import distributions  # noqa: PLC0415
 
@@ -221,7 +223,7 @@ def ask_versions(found: Sequence[Node]) -> Asked:
 
 
 def _ask(found: Sequence[Node], question: Callable[..., str], *arguments: object) -> Asked:
-    """Run a function on all nodes at once; it returns what is wrong there, or ""."""
+    """Run a function on all nodes at once; it returns a problem, or ""."""
     remote = ray.remote(num_cpus=0, max_retries=_MOST_REPEATS)(question)
     return {
         remote.options(

@@ -54,7 +54,7 @@ def terms(shards: Iterable[ShardPlan], folder: Folder) -> Iterator[Terms]:
 
 
 def difference(terms: Terms) -> str:
-    """Return the first difference of this machine from the terms, "" if there is none."""
+    """Return the first difference of this machine from the terms, or ""."""
     here = _versions()
     for name, wanted in terms.versions.items():
         if here.get(name) != wanted:

@@ -59,7 +59,7 @@ def has_pandas() -> bool:
 
 
 def probe(order: Order) -> str:
-    """Return what is wrong with this node, or ""; runs there."""
+    """Return the problem of this node, or ""; runs there."""
     if order.terms.token in _agreed:
         return ""
     with _in(order.folder):
