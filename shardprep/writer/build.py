@@ -152,8 +152,8 @@ def build_part(
                     num_shards = len(sealed.shards)
                 else:
                     images = SourceImages(recipe, fingerprint, workers, reuse)
-                    made = make_shards(workspace, images, part, old, watcher)
-                    num_shards, counts = len(made.outline.shards), made.counts
+                    written = make_shards(workspace, images, part, old, watcher)
+                    num_shards, counts = len(written.outline.shards), written.counts
                 new, elapsed_s = (counts.num_items, counts.num_copied), time.monotonic() - start
                 return PartResult(workspace, part, num_shards, *new, elapsed_s)
         finally:

@@ -415,13 +415,13 @@ def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
     Objects that a crop cut away are not bad.
 
     """
-    kept, lost = 0, Counter[str]()
+    num_kept, lost = 0, Counter[str]()
     for counts in manifest.annotations.values():
-        kept += counts.objects.num_objects if counts.objects else 0
+        num_kept += counts.objects.num_objects if counts.objects else 0
         lost.update(counts.dropped)
     lost.update(manifest.unmatched.objects if manifest.unmatched else {})
     bad = Counter({why: count for why, count in lost.items() if why not in _NO_FAULTS})
-    total = kept + bad.total()
+    total = num_kept + bad.total()
     if bad.total() > limit * total:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))
         raise BuildError(

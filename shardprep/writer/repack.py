@@ -94,21 +94,21 @@ class ParentImages:
     def fingerprint(self) -> Fingerprint:
         """The manifests of the parents, and the options and versions of their images."""
         inputs = {
-            f"{number}: {one.manifest.name} {one.manifest.version}": _signature(one)
-            for number, one in enumerate(self.parents, 1)
+            f"{number}: {parent.manifest.name} {parent.manifest.version}": _signature(parent)
+            for number, parent in enumerate(self.parents, 1)
         }
         specs = [
             {
                 name: list(value) if isinstance(value, tuple) else value
-                for name, value in asdict(one.spec).items()
-                if name in one.manifest.fingerprint.options
+                for name, value in asdict(parent.spec).items()
+                if name in parent.manifest.fingerprint.options
             }
-            for one in self.parents
+            for parent in self.parents
         ]
         own = {"shards": self.recipe.shards, "seed": self.recipe.seed}
-        made = [one.manifest.fingerprint.versions for one in self.parents]
+        versions = [parent.manifest.fingerprint.versions for parent in self.parents]
         return Fingerprint(
-            inputs=inputs, options={**same_values(specs), **own}, versions=_versions(made)
+            inputs=inputs, options={**same_values(specs), **own}, versions=_versions(versions)
         )
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
@@ -157,9 +157,9 @@ class ParentImages:
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         """Return the outline of the plan."""
         outline = make_outline(plan, self.recipe, self.fingerprint, num_parts)
-        num_rows = sum(one.manifest.labels.num_rows_without_image for one in self.parents)
-        unmatched = united_unmatched(one.manifest.unmatched for one in self.parents)
-        num_rescaled = sum(one.manifest.num_rescaled for one in self.parents)
+        num_rows = sum(parent.manifest.labels.num_rows_without_image for parent in self.parents)
+        unmatched = united_unmatched(parent.manifest.unmatched for parent in self.parents)
+        num_rescaled = sum(parent.manifest.num_rescaled for parent in self.parents)
         more = {
             "num_rows_without_image": num_rows,
             "unmatched": unmatched,
@@ -177,8 +177,8 @@ class ParentImages:
     ) -> None:
         """Copy the records of shards."""
         del watcher
-        changed = [one for one in self.parents if relabelled(one, plan.schema)[1]]
-        files = {file for one in changed for file in one.rows["file"].unique().to_pylist()}
+        changed = [parent for parent in self.parents if relabelled(parent, plan.schema)[1]]
+        files = {file for parent in changed for file in parent.rows["file"].unique().to_pylist()}
         try:
             copier = RecordCopier(plan.schema, frozenset(files), self.check)
             copier.copy(folders, shards, on_progress)
@@ -199,11 +199,11 @@ def _signature(parent: Parent) -> str:
     return f"{parent.manifest.sha256}, records {taken}"
 
 
-def _versions(made: Sequence[dict[str, str]]) -> dict[str, str]:
+def _versions(versions: Sequence[dict[str, str]]) -> dict[str, str]:
     """Return all versions that made the images, and the version of this program."""
-    names = sorted({name for one in made for name in one})
+    names = sorted({name for own in versions for name in own})
     of_images = {
-        name: ", ".join(dict.fromkeys(one.get(name, "none") for one in made)) for name in names
+        name: ", ".join(dict.fromkeys(own.get(name, "none") for own in versions)) for name in names
     }
     return of_images | {REPACKED: version("shardprep")}
 

@@ -206,13 +206,15 @@ def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, 
         return [value if ok else None for value, ok in zip(values, written, strict=True)]
 
     return {
-        "num_objects": [None if one.labels is None else len(one.labels) for one in counts],
-        "num_dropped": of_written(sum(one.dropped.values()) for one in counts),
-        "num_clipped": of_written(one.num_clipped for one in counts),
-        "dropped": of_written(list(one.dropped.items()) for one in counts),
-        "object_labels": [one.labels for one in counts],
+        "num_objects": [None if count.labels is None else len(count.labels) for count in counts],
+        "num_dropped": of_written(sum(count.dropped.values()) for count in counts),
+        "num_clipped": of_written(count.num_clipped for count in counts),
+        "dropped": of_written(list(count.dropped.items()) for count in counts),
+        "object_labels": [count.labels for count in counts],
         "mask_key": of_written(masks[0].key if masks else None for masks in items.masks),
-        "mask_pixels": [None if one.pixels is None else [*one.pixels.items()] for one in counts],
+        "mask_pixels": [
+            None if count.pixels is None else [*count.pixels.items()] for count in counts
+        ],
     }
 
 
@@ -225,18 +227,20 @@ def write_skipped(state: Folder, skipped: Sequence[Skipped]) -> None:
     nothing = [None] * len(skipped)
     columns: dict[str, list[Any]] = {
         **dict.fromkeys(COLUMNS.names, nothing),
-        "key": [one.key for one in skipped],
+        "key": [entry.key for entry in skipped],
         "status": [item_table.SKIPPED] * len(skipped),
-        "reason": [f"{one.reason}: {one.detail}" if one.detail else one.reason for one in skipped],
-        "original_bytes": [one.num_bytes for one in skipped],
+        "reason": [
+            f"{entry.reason}: {entry.detail}" if entry.detail else entry.reason for entry in skipped
+        ],
+        "original_bytes": [entry.num_bytes for entry in skipped],
     }
     _write(state, SKIPPED_FILE, pa.Table.from_pydict(columns, schema=COLUMNS))
 
 
 def read_skipped(state: Folder) -> pa.Table | None:
     """Return the rows of inputs that never became items, None if they are missing or damaged."""
-    found = _read(state, SKIPPED_FILE)
-    return None if found is None else found[0]
+    content = _read(state, SKIPPED_FILE)
+    return None if content is None else content[0]
 
 
 def write_receipt(state: Folder, receipt: Receipt) -> None:
@@ -254,10 +258,10 @@ def write_receipt(state: Folder, receipt: Receipt) -> None:
 
 def read_receipt(folders: Folders, shard: str) -> Receipt | None:
     """Return the receipt of a shard, None if it is missing, damaged or of another build."""
-    found = _read(folders.state, receipt_name(shard))
-    if found is None:
+    content = _read(folders.state, receipt_name(shard))
+    if content is None:
         return None
-    table, text = found
+    table, text = content
     try:
         facts = _Facts.model_validate_json(text)
     except ValidationError:
@@ -329,5 +333,5 @@ def _are_rows_of(table: pa.Table, shard: Shard) -> bool:
         and np.array_equal(offsets, np.cumsum(lengths) - lengths)
         and int(lengths.sum()) == shard.num_bytes
         and pc.all(hashes, skip_nulls=False, min_count=0).as_py() is True
-        and all((integers(one.combine_chunks()) >= 1).all() for one in sizes)
+        and all((integers(side.combine_chunks()) >= 1).all() for side in sizes)
     )

@@ -58,13 +58,13 @@ def hash_originals(
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         members = _members(recipe, items, Path(work), watcher, is_annotated=is_annotated)
         watcher.start("hashing the source", len(members), "images")
-        found = []
+        originals = []
         with contextlib.closing(_hashed(members, num_threads)) as hashed:
             for some in hashed:
                 watcher.advance(len(some))
-                found += some
-    place = {one.key: number for number, one in enumerate(found)}
-    ordered = [found[place[member.key]] for member in sorted(members)]
+                originals += some
+    place = {original.key: number for number, original in enumerate(originals)}
+    ordered = [originals[place[member.key]] for member in sorted(members)]
     columns = zip(*ordered, strict=True) if ordered else ((),) * len(ORIGINALS)
     return pa.table(list(map(list, columns)), ORIGINALS)
 
@@ -88,17 +88,19 @@ def _members(
     known = {*items["key"].to_pylist()}
     is_item = pc.not_equal(items["status"].cast("string"), SKIPPED)
     stored = {*items["key"].filter(is_item).to_pylist()}
-    wanted = [one for one in listing.images if one.key in stored]
-    wanted += [one for one in source_images(recipe, listing).members if one.key not in known]
-    return sorted(wanted, key=lambda one: one.extent.span)
+    wanted = [member for member in listing.images if member.key in stored]
+    wanted += [
+        member for member in source_images(recipe, listing).members if member.key not in known
+    ]
+    return sorted(wanted, key=lambda member: member.extent.span)
 
 
 def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_Original]]:
     runs = [members[at : at + _AT_ONCE] for at in range(0, len(members), _AT_ONCE)]
-    if any(is_url(one.extent.span.file) for one in members):
-        with contextlib.closing(read_ahead([one.extent.span for one in members])) as ahead:
+    if any(is_url(member.extent.span.file) for member in members):
+        with contextlib.closing(read_ahead([member.extent.span for member in members])) as ahead:
             for run in runs:
-                yield [_original(one) for one, _ in zip(run, ahead, strict=False)]
+                yield [_original(member) for member, _ in zip(run, ahead, strict=False)]
         return
     with ThreadPoolExecutor(num_threads) as pool:
         try:

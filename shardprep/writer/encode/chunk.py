@@ -31,14 +31,14 @@ class ObjectCounts(NamedTuple):
     """Pixels of a class mask by value, ascending; None without a mask."""
 
     @classmethod
-    def of(cls, found: PlacedObjects, spec: AnnotationSpec) -> ObjectCounts:
+    def of(cls, placed: PlacedObjects, spec: AnnotationSpec) -> ObjectCounts:
         """Return the counts of placed objects."""
-        ignored = {spec.ignore: found.num_ignored} if found.num_ignored else {}
+        ignored = {spec.ignore: placed.num_ignored} if placed.num_ignored else {}
         return cls(
-            found.labels if spec.has_objects else None,
-            found.num_clipped,
-            dict(sorted(found.dropped.items())),
-            dict(sorted({**found.pixels, **ignored}.items())) if spec.masks == "classes" else None,
+            placed.labels if spec.has_objects else None,
+            placed.num_clipped,
+            dict(sorted(placed.dropped.items())),
+            dict(sorted({**placed.pixels, **ignored}.items())) if spec.masks == "classes" else None,
         )
 
 

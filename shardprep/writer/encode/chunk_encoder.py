@@ -93,11 +93,11 @@ def encode_item(
     facts = (original.height, original.width, original.format, len(data))
     objects = counts = None
     if isinstance(image, ProcessedImage) and encoder.annotations is not None:
-        found = _objects(item, image, encoder.annotations)
-        if isinstance(found, Rejection):
-            image = found
+        placed = _objects(item, image, encoder.annotations)
+        if isinstance(placed, Rejection):
+            image = placed
         else:
-            objects, counts = found, ObjectCounts.of(found, encoder.annotations)
+            objects, counts = placed, ObjectCounts.of(placed, encoder.annotations)
     if isinstance(image, Rejection):
         return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
     framed = _framed(item, image, objects, encoder)

@@ -80,8 +80,8 @@ class WorkerLimits:
 
 def _preparation(name: str) -> dict[str, object]:
     """Return the preparation of a new process, without the main program."""
-    found = spawn.get_preparation_data(name)
-    return {key: value for key, value in found.items() if not key.startswith("init_main")}
+    data = spawn.get_preparation_data(name)
+    return {key: value for key, value in data.items() if not key.startswith("init_main")}
 
 
 def _without_program(popen: Any) -> Any:
@@ -177,7 +177,7 @@ def without_pandas() -> None:
     Arrow imports it with its first array, to check for a pandas column: half a second for each
     worker, 9 % of a build of 2,000 photos.
     """
-    if not any(isinstance(one, _NoPandas) for one in sys.meta_path):
+    if not any(isinstance(finder, _NoPandas) for finder in sys.meta_path):
         sys.meta_path.insert(0, _NoPandas())
 
 

@@ -98,14 +98,16 @@ def source_signature(
     is_object = is_url(str(source))
     if is_object:
         range_reads.forget()  # the current state must be read, not a cached one
-    found = list(find_files(source, leave_out, follow_links=follow_links))
-    if not found or found[0].relative:
-        lines = [f"{one.relative} {one.problem or f'{one.num_bytes} {one.mark}'}" for one in found]
+    files = list(find_files(source, leave_out, follow_links=follow_links))
+    if not files or files[0].relative:
+        lines = [
+            f"{file.relative} {file.problem or f'{file.num_bytes} {file.mark}'}" for file in files
+        ]
         text = "\n".join(lines if is_object else sorted(lines))
         return _sha256(text.encode(errors="surrogateescape"))
     try:
-        whole = PlainExtent.named(found[0].path, found[0].num_bytes)
-        return _file_signature(whole, str(found[0].mark))
+        whole = PlainExtent.named(files[0].path, files[0].num_bytes)
+        return _file_signature(whole, str(files[0].mark))
     except MemberError as error:
         raise SourceError(str(source), str(error)) from error
 
@@ -123,11 +125,11 @@ def _file_signature(whole: PlainExtent, mark: str) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of everything that shapes the bytes of a dataset."""
-    found = {name: _version(name) for name in _PACKAGES}
-    found |= {name: number for name in _EXTRAS if (number := _extra_version(name))}
+    known = {name: _version(name) for name in _PACKAGES}
+    known |= {name: number for name in _EXTRAS if (number := _extra_version(name))}
     # A process that has loaded these asks Pillow for the version of their zlib, not of its own.
     is_shared = not _WITH_CODECS.isdisjoint(sys.modules)
-    return found | (_codecs_of_workers() if is_shared else _codecs())
+    return known | (_codecs_of_workers() if is_shared else _codecs())
 
 
 def fit_version(fit: str) -> dict[str, str]:
@@ -141,7 +143,7 @@ def used_versions(of: Mapping[str, str], formats: Collection[str]) -> dict[str, 
     A build does not know its formats before it reads, so its fingerprint has all that is installed.
 
     """
-    return {name: one for name, one in of.items() if _EXTRAS.get(name) in (None, *formats)}
+    return {name: number for name, number in of.items() if _EXTRAS.get(name) in (None, *formats)}
 
 
 def _codecs() -> dict[str, str]:
@@ -158,12 +160,12 @@ def _codecs_of_workers() -> dict[str, str]:
     there.close()
     with here:
         try:
-            found: dict[str, str] = here.recv()
+            codecs: dict[str, str] = here.recv()
         except EOFError as error:
             how = f"a worker could not be started (exit code {worker.exitcode})"
             raise BuildError("shardprep build", how, "is there memory left for it?") from error
     worker.join()
-    return found
+    return codecs
 
 
 def _tell_codecs(pipe: Connection) -> None:

@@ -90,11 +90,11 @@ class NearCopies:
         That is the first one in the test or validation set if any is there, else the first.
 
         """
-        found: dict[int, int] = {}
+        kept_of: dict[int, int] = {}
         for group in self.groups:
             kept = min(group, key=lambda i: (_rank(self.items[i].split), i))
-            found.update((i, kept) for i in group if i != kept)
-        return found
+            kept_of.update((i, kept) for i in group if i != kept)
+        return kept_of
 
     def without(self) -> tuple[Items, list[Skipped]]:
         """Return the items with one of each group, and the others as skipped."""
@@ -135,20 +135,20 @@ class NearCopies:
             return ["no near copies are found"]
         sizes = [len(group) for group in self.groups]
         if are_left_out:
-            targets = [{self.items[i].target for i in one} - {None} for one in self.groups]
-            number = sum(len(one) > 1 for one in targets)
+            targets = [{self.items[i].target for i in group} - {None} for group in self.groups]
+            number = sum(len(group) > 1 for group in targets)
             odd = f"; {number:,} of these have one with another target" if number else ""
             copies = "copy" if len(self._kept_of) == 1 else "copies"
             kept = "1 image" if len(sizes) == 1 else f"{len(sizes):,} images"
             return [f"left out: {len(self._kept_of):,} near {copies} of {kept}{odd}"]
         groups = "1 group" if len(sizes) == 1 else f"{len(sizes):,} groups"
-        found = f"{groups} of near copies, {sum(sizes):,} images in all"
-        return [f"{found}; the largest has {max(sizes):,}", *self._across(final)]
+        text = f"{groups} of near copies, {sum(sizes):,} images in all"
+        return [f"{text}; the largest has {max(sizes):,}", *self._across(final)]
 
     def _across(self, final: Iterable[Item]) -> list[str]:
         """Return a remark on the groups that are in several splits, if there are any."""
         wanted = {self.items[i].key for group in self.groups for i in group}
-        split_of = {one.key: one.split for one in final if one.key in wanted}
+        split_of = {first.key: first.split for first in final if first.key in wanted}
         parted: list[dict[str, str]] = []
         for group in self.groups:
             keys = [self.items[i].key for i in group]
@@ -156,10 +156,12 @@ class NearCopies:
             parted += [example_of] if len(example_of) > 1 else []
         if not parted:
             return []
-        one, two = (shown(key, _MOST_SHOWN) for key in sorted(parted[0].values())[:2])
-        found = f"{len(parted):,} of these are in several of the given splits, as {one} and {two}"
+        first, second = (shown(key, _MOST_SHOWN) for key in sorted(parted[0].values())[:2])
+        text = (
+            f"{len(parted):,} of these are in several of the given splits, as {first} and {second}"
+        )
         cuts = "--split RATIOS that name these cut labelled images anew"
-        return [f"{found}: {cuts}, --dedup near leaves copies out"]
+        return [f"{text}: {cuts}, --dedup near leaves copies out"]
 
 
 def _rank(split: str) -> int:
@@ -187,11 +189,11 @@ class ImageHasher:
         spans = [item.extent.span for item in task.items]
         for item, _ in zip(task.items, read_ahead(spans), strict=True):
             before_item()
-            found = self._tile(item)
-            if isinstance(found, Outcome):
-                outcomes.append(found)
+            hashed = self._tile(item)
+            if isinstance(hashed, Outcome):
+                outcomes.append(hashed)
             else:
-                tiles.append(found)
+                tiles.append(hashed)
                 outcomes.append(Outcome("", "", PHASH.itemsize, 0, 0, "", 0, ""))
         stack = np.array(tiles, np.uint8).reshape(-1, TILE, TILE, 3)
         return EncodedChunk(phashes(stack, grey_levels(stack)).tobytes(), tuple(outcomes))
@@ -225,10 +227,10 @@ def hash_images(
     made_of = f"{_VERSION} {signature} {spec} {made_by}"
     file = array_file("near", hashlib.sha256(made_of.encode()).hexdigest()[:32])
     keys = np.array([_hash_of(key) for key in items.members.keys], np.uint64)
-    found, is_known = _kept(file, keys)
+    result, is_known = _kept(file, keys)
     todo = np.flatnonzero(~is_known).tolist()
     if not todo:
-        return found
+        return result
     watcher.start("looking for near copies", len(items), "images", len(items) - len(todo))
     has_affinity = hasattr(os, "sched_getaffinity")  # macOS and Windows do not tell
     num_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
@@ -243,7 +245,7 @@ def hash_images(
             i = next(places)
             is_known[i] = outcome.kind not in RETRIED
             if not outcome.kind:
-                found[i] = next(hashes)
+                result[i] = next(hashes)
         num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
         watcher.advance(len(chunk.outcomes), num_rejected)
 
@@ -251,8 +253,8 @@ def hash_images(
         tasks = _tasks(items.take(np.array(todo)), size)
         run_chunks(ImageHasher(spec), tasks, num_workers, limits, on_chunk)
     finally:
-        _keep(file, keys[is_known], found[is_known])
-    return found
+        _keep(file, keys[is_known], result[is_known])
+    return result
 
 
 def _tasks(items: Sequence[Item], size: int) -> Iterator[ChunkTask]:
@@ -267,23 +269,23 @@ def _hash_of(key: str) -> int:
 
 def _kept(file: Path, keys: Keys) -> tuple[Phashes, np.ndarray[Any, np.dtype[np.bool_]]]:
     """Return the cached hashes of items, and whether each is known."""
-    found, is_known = np.zeros(len(keys), PHASH), np.zeros(len(keys), bool)
-    kept = kept_arrays(file) or {}
-    there, hashes = kept.get("keys"), kept.get("hashes")
+    result, is_known = np.zeros(len(keys), PHASH), np.zeros(len(keys), bool)
+    cached = kept_arrays(file) or {}
+    there, hashes = cached.get("keys"), cached.get("hashes")
     if there is None or hashes is None or not len(there):
-        return found, is_known
+        return result, is_known
     if there.dtype != np.uint64 or hashes.dtype != PHASH or there.shape != hashes.shape:
-        return found, is_known
+        return result, is_known
     places = np.searchsorted(there, keys).clip(max=len(there) - 1)
     is_known = there[places] == keys
-    found[is_known] = hashes[places[is_known]]
-    return found, is_known
+    result[is_known] = hashes[places[is_known]]
+    return result, is_known
 
 
 def _keep(file: Path, keys: Keys, hashes: Phashes) -> None:
     """Add hashes of items to those in the cache."""
-    kept = kept_arrays(file) or {}
-    if kept.keys() == {"keys", "hashes"}:
-        keys, hashes = np.append(kept["keys"], keys), np.append(kept["hashes"], hashes)
+    cached = kept_arrays(file) or {}
+    if cached.keys() == {"keys", "hashes"}:
+        keys, hashes = np.append(cached["keys"], keys), np.append(cached["hashes"], hashes)
     keys, places = np.unique(keys, return_index=True)
     keep_arrays(file, {"keys": keys, "hashes": hashes[places]})

@@ -104,8 +104,8 @@ def _found_by(catalog: Catalog) -> str:
 
 def _without_image(catalog: Catalog) -> tuple[str, ...]:
     """Return ids in label tables and names in annotations without an image."""
-    found = catalog.annotations
-    return catalog.rows_without_image + (() if found is None else found.without_image)
+    annotations = catalog.annotations
+    return catalog.rows_without_image + (() if annotations is None else annotations.without_image)
 
 
 def _records_bytes(items: Items, spec: ImageSpec) -> int:
@@ -182,16 +182,16 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     return schema.filled(spec.fixed_size, encoding, labels, columns, annotations)
 
 
-def _annotation_features(found: AnnotationFacts) -> dict[str, tuple[str, ...]]:
+def _annotation_features(facts: AnnotationFacts) -> dict[str, tuple[str, ...]]:
     """Return the features of boxes and masks, with their class names."""
-    spec, features = found.spec, dict[str, tuple[str, ...]]()
+    spec, features = facts.spec, dict[str, tuple[str, ...]]()
     if spec.has_objects:
-        features.update({BOX: (), BOX_LABEL: found.names})
+        features.update({BOX: (), BOX_LABEL: facts.names})
         features.update({CROWD: ()} if spec.crowds else {})
     if spec.masks == "instances":
         features[OBJECT_MASK] = ()
     if spec.masks == "classes":
-        features[MASK] = found.names
+        features[MASK] = facts.names
     return features
 
 

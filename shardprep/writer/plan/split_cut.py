@@ -91,7 +91,7 @@ def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> I
     ranks = np.array([rank.get(stratum, -1) for stratum in strata.values])
     by_stratum = np.argsort(ranks[strata.codes], kind="stable")
     debts = dict.fromkeys(ratios, 0.0)
-    shares = [list(_shares(counts[one], ratios, debts).values()) for one in ordered]
+    shares = [list(_shares(counts[stratum], ratios, debts).values()) for stratum in ordered]
     places = np.empty(len(strata), np.int64)
     places[by_stratum] = np.repeat(
         np.tile(np.arange(len(ratios)), len(ordered)), np.array(shares, np.int64).ravel()
@@ -131,13 +131,13 @@ def _cut_together(
     counts: list[Counter[int]] = [Counter() for _ in range(len(first_rows))]
     sizes = np.bincount(group_of, minlength=len(counts)).tolist()
     left: Counter[int] = Counter()
-    for one, labels in zip(group_of, strata, strict=True):
-        counts[one].update(labels or (_NO_CLASS,))
+    for unit, labels in zip(group_of, strata, strict=True):
+        counts[unit].update(labels or (_NO_CLASS,))
         left.update(labels or (_NO_CLASS,))
     by_class: dict[int, list[int]] = defaultdict(list)
-    for one, classes in enumerate(counts):
+    for unit, classes in enumerate(counts):
         for label in classes:
-            by_class[label].append(one)
+            by_class[label].append(unit)
     wanted = {
         split: Counter({k: n * share for k, n in left.items()}) for split, share in ratios.items()
     }
@@ -146,16 +146,16 @@ def _cut_together(
     split_of: dict[int, str] = {}
     while left:
         label = min(left, key=lambda label: (left[label], label))
-        waiting = [one for one in by_class[label] if one not in split_of]
-        for one in sorted(waiting, key=lambda one: -counts[one][label]):
+        waiting = [unit for unit in by_class[label] if unit not in split_of]
+        for unit in sorted(waiting, key=lambda unit: -counts[unit][label]):
             split = max(ratios, key=lambda s: (wanted[s][label] + owed[s], room[s]))
-            split_of[one] = split
-            wanted[split].subtract(counts[one])
-            room[split] -= sizes[one]
-            left.subtract(counts[one])
+            split_of[unit] = split
+            wanted[split].subtract(counts[unit])
+            room[split] -= sizes[unit]
+            left.subtract(counts[unit])
         for split in ratios:  # what rounding left: over many small classes it adds up
             owed[split] += wanted[split][label]
         left = +left
     place = {split: i for i, split in enumerate(ratios)}
-    places: Ints = np.array([place[split_of[one]] for one in range(len(counts))], np.int64)
+    places: Ints = np.array([place[split_of[unit]] for unit in range(len(counts))], np.int64)
     return places[np.array(group_of, np.int64)]

@@ -155,13 +155,13 @@ class _Common:
     def pass_on(self, num_threads: int, on_progress: OnProgress) -> None:
         """Pass on counts until all threads have ended; raise the first error."""
         while num_threads:
-            one = self.events.get()
-            if isinstance(one, BaseException):
-                raise one
-            if one is None:
+            event = self.events.get()
+            if isinstance(event, BaseException):
+                raise event
+            if event is None:
                 num_threads -= 1
             else:
-                on_progress(one)
+                on_progress(event)
 
 
 class _Copy:
@@ -355,8 +355,11 @@ def _moved(
         spread[is_written] = values
         own[name] = pa.array(spread, mask=~is_written)
     arrays = [
-        _laid_out(own[one.name] if one.name in own else rows[one.name].combine_chunks(), one.type)
-        for one in columns
+        _laid_out(
+            own[column.name] if column.name in own else rows[column.name].combine_chunks(),
+            column.type,
+        )
+        for column in columns
     ]
     return pa.Table.from_arrays(arrays, schema=columns)
 
@@ -375,8 +378,8 @@ def _taken(table: pa.Table, rows: Numbers) -> pa.Table:
         parts.append(batch.take(pa.array(rows[here] - start)))
         places.append(here)
         start += len(batch)
-    found = pa.Table.from_batches(parts).unify_dictionaries().combine_chunks()
-    return found.take(pa.array(np.argsort(np.concatenate(places)))).combine_chunks()
+    joined = pa.Table.from_batches(parts).unify_dictionaries().combine_chunks()
+    return joined.take(pa.array(np.argsort(np.concatenate(places)))).combine_chunks()
 
 
 def _hint(file: str) -> str:

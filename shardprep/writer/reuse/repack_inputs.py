@@ -81,7 +81,7 @@ def check_alike(parents: Sequence[Parent]) -> None:
     """
     first = parents[0]
     for place, other in enumerate(parents[1:], 1):
-        if any(other.mark == one.mark for one in parents[:place]):
+        if any(other.mark == known.mark for known in parents[:place]):
             raise RecipeError(other.where, "is named twice", "name each dataset once")
         differences = feature_differences(_unnamed(first.schema), _unnamed(other.schema))
         if differences:
@@ -90,7 +90,7 @@ def check_alike(parents: Sequence[Parent]) -> None:
         if other.spec.fit != first.spec.fit:
             what = f"its images are fitted by {other.spec.fit}, those of {first.where} by "
             raise RecipeError(other.where, what + first.spec.fit, "build both with the same --fit")
-        masks = [one.schema.features.get(MASK) for one in (first, other)]
+        masks = [known.schema.features.get(MASK) for known in (first, other)]
         if masks[0] and masks[1] and masks[0].labels != masks[1].labels:
             what = f"its masks hold the numbers of other classes than those of {first.where}"
             raise SchemaError(other.where, what, "build both with the same --classes")
@@ -99,7 +99,7 @@ def check_alike(parents: Sequence[Parent]) -> None:
 def _unnamed(schema: Schema) -> Schema:
     """Return a schema without class names."""
     features = {
-        name: one.model_copy(update={"labels": ()}) for name, one in schema.features.items()
+        name: feature.model_copy(update={"labels": ()}) for name, feature in schema.features.items()
     }
     return schema.model_copy(update={"features": features, "labels": ()})
 
@@ -109,9 +109,11 @@ def united(parents: Sequence[Parent]) -> Schema:
     schema = parents[0].schema
     features = dict(schema.features)
     for name, feature in features.items():
-        names = tuple(dict.fromkeys(chain(*(one.schema.features[name].labels for one in parents))))
+        names = tuple(
+            dict.fromkeys(chain(*(parent.schema.features[name].labels for parent in parents)))
+        )
         features[name] = feature.model_copy(update={"labels": names})
-    labels = tuple(dict.fromkeys(chain(*(one.schema.labels for one in parents))))
+    labels = tuple(dict.fromkeys(chain(*(parent.schema.labels for parent in parents))))
     return schema.model_copy(update={"features": features, "labels": labels})
 
 
@@ -160,13 +162,16 @@ def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
 
     """
     keys = [
-        [some["key"].cast(pa.large_string()).combine_chunks() for some in (one.rows, one.skipped)]
-        for one in parents
+        [
+            some["key"].cast(pa.large_string()).combine_chunks()
+            for some in (parent.rows, parent.skipped)
+        ]
+        for parent in parents
     ]
     counts = pa.concat_arrays([pa.concat_arrays(own).unique() for own in keys]).value_counts()
     several = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-    titles = _titles([one.manifest for one in parents])
-    found = []
+    titles = _titles([parent.manifest for parent in parents])
+    result = []
     for own, title in zip(keys, titles, strict=True):
         before, nothing = (pa.scalar(text, pa.large_string()) for text in (f"{title}/", ""))
         items, skipped = (
@@ -175,19 +180,19 @@ def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
             )
             for some in own
         )
-        found.append((items, skipped))
-    counts = pa.concat_arrays([items for items, _ in found]).value_counts()
+        result.append((items, skipped))
+    counts = pa.concat_arrays([items for items, _ in result]).value_counts()
     doubled = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(doubled):
         raise RecipeError("shardprep repack", f"{doubled[0].as_py()!r} is a key of two images")
-    return found
+    return result
 
 
 def _titles(manifests: Sequence[Manifest]) -> list[str]:
     """Return a unique name for each dataset."""
-    names = [one.name for one in manifests]
+    names = [manifest.name for manifest in manifests]
     if len({*names}) < len(names):
-        names = [f"{one.name}-{one.version}" for one in manifests]
+        names = [f"{manifest.name}-{manifest.version}" for manifest in manifests]
     if len({*names}) < len(names):
         names = [f"{name}-{number}" for number, name in enumerate(names, 1)]
     return names
@@ -200,7 +205,9 @@ def skipped_reasons(parent: Parent) -> list[tuple[str, str]]:
 
 
 def _parted(text: str, known: Sequence[str]) -> tuple[str, str]:
-    reason = next((one for one in known if text == one or text.startswith(f"{one}: ")), text)
+    reason = next(
+        (reason for reason in known if text == reason or text.startswith(f"{reason}: ")), text
+    )
     return reason, text[len(reason) + 2 :]
 
 
@@ -210,5 +217,5 @@ def same_values(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         name: value
         for name, value in first.items()
-        if all(name in one and one[name] == value for one in values)
+        if all(name in other and other[name] == value for other in values)
     }

@@ -46,7 +46,7 @@ class OldDataset:
 
     where: str
     """Path or address."""
-    made: Fingerprint
+    made_by: Fingerprint
     """The options and versions that its images depend on."""
     mark: ManifestMark
     dtypes: tuple[tuple[str, str], ...]
@@ -83,20 +83,22 @@ class OldDataset:
     def changes(self, spec: ImageSpec) -> list[str]:
         """Return the options and versions that would make other images for this `spec`."""
         now = versions() | fit_version(spec.fit)
-        return fingerprint_differences(self.made, _making(spec, now, _formats(self.rows)))
+        return fingerprint_differences(self.made_by, _making(spec, now, _formats(self.rows)))
 
     def places(self, shards: Sequence[ShardPlan]) -> Rows:
         """Return the row of each item that may have the same bytes, −1 for none."""
         members = [shard.members for shard in shards]
-        keys = pa.chunked_array([one.keys.array.cast(pa.string()) for one in members], pa.string())
+        keys = pa.chunked_array(
+            [member.keys.array.cast(pa.string()) for member in members], pa.string()
+        )
         sizes = pa.array(np.concatenate([np.empty(0, np.int64), *(m.num_bytes for m in members)]))
-        found = _found(keys, self.rows["key"])
+        rows = _found(keys, self.rows["key"])
         known = np.asarray(self.rows["original_bytes"]) if len(self.rows) else np.zeros(1, int)
-        is_other = (found < 0) | (known[found] != np.asarray(sizes))
+        is_other = (rows < 0) | (known[rows] != np.asarray(sizes))
         moved = pa.array(np.flatnonzero(is_other))
         old = _names(self.rows["key"], self.rows["original_bytes"])
-        found[is_other] = _found(_names(keys.take(moved), sizes.take(moved)), old)
-        return found
+        rows[is_other] = _found(_names(keys.take(moved), sizes.take(moved)), old)
+        return rows
 
 
 def open_old_dataset(dataset: OpenDataset) -> OldDataset:
@@ -111,11 +113,11 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     table = dataset.item_rows(_COLUMNS, intact=True)
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
     rows = with_files(item_table.with_status(table, item_table.WRITTEN), dataset)
-    made = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
-    several = {name for name in made.options if name not in manifest.fingerprint.options}
-    made.options.update(dict.fromkeys(several, "several"))  # of datasets that were merged
+    made_by = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
+    several = {name for name in made_by.options if name not in manifest.fingerprint.options}
+    made_by.options.update(dict.fromkeys(several, "several"))  # of datasets that were merged
     dtypes = tuple(schema.dtypes.items())
-    return OldDataset(str(dataset), made, dataset.mark, dtypes, rows)
+    return OldDataset(str(dataset), made_by, dataset.mark, dtypes, rows)
 
 
 def _formats(rows: pa.Table) -> set[str]:
@@ -129,7 +131,7 @@ def _making(spec: ImageSpec, of: Mapping[str, str], formats: Collection[str]) ->
         for name, value in asdict(spec).items()
     }
     used = used_versions(of, formats)
-    shaping = {name: one for name, one in used.items() if name not in _SHAPE_NO_IMAGE}
+    shaping = {name: number for name, number in used.items() if name not in _SHAPE_NO_IMAGE}
     return Fingerprint(inputs={}, options=options, versions=shaping)
 
 

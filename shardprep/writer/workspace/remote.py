@@ -8,14 +8,15 @@ Any number of runs of one build may work here at the same time, and each may end
 store can write an object on a condition, but not remove one. Five rules make this safe:
 
 1. `BUILD_FILE` is created only if none exists, or exchanged for the one that was read. A token
-makes its bytes unlike those of any other run, so exactly one run has begun the build. 2. Equal runs
-write equal bytes, so it does not matter whose object is there. 3. The draft is named by the token.
-So it has no files of an earlier draft, and a manifest in it means that all its files are complete.
+   makes its bytes unlike those of any other run, so exactly one run has begun the build.
+2. Equal runs write equal bytes, so it does not matter whose object is there.
+3. The draft is named by the token. So it has no files of an earlier draft, and a manifest in it
+   means that all its files are complete.
 4. A run removes only what no equal run can need: files that are not part of the dataset, a draft
-when all its files have their final names, and the state of the build, `BUILD_FILE` last. 5. A run
-that misses state or a draft looks for the manifest of the run that removed them. If an equal
-dataset was published since this run began, that is the result; else the run begins again
-(`states.shared`).
+   when all its files have their final names, and the state of the build, `BUILD_FILE` last.
+5. A run that misses state or a draft looks for the manifest of the run that removed them. If an
+   equal dataset was published since this run began, that is the result; else the run begins again
+   (`states.shared`).
 
 A run whose `BUILD_FILE` was exchanged by another build stops when it looks at it next, which is
 just before each write under a final name.

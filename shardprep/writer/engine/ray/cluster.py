@@ -101,7 +101,7 @@ def last_words() -> Iterator[None]:
 
 def nodes() -> list[Node]:
     """Return the nodes that are alive and have a processor for tasks; BuildError if none has."""
-    found = [
+    alive = [
         Node(
             node["NodeID"],
             node["NodeManagerAddress"],
@@ -111,13 +111,13 @@ def nodes() -> list[Node]:
         for node in _ray().nodes()
         if node["Alive"] and node["Resources"].get("CPU", 0) >= 1
     ]
-    if not found:
+    if not alive:
         raise BuildError(
             "the Ray cluster",
             "has no node with a processor for tasks",
             "add one, and run the same command again",
         )
-    return found
+    return alive
 
 
 def wanted_address(address: str | None) -> str:

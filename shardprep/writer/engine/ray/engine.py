@@ -174,7 +174,7 @@ def _awaited(running: dict[Any, deque[ShardPlan]]) -> Any:
 def _result(ready: Any, shard: ShardPlan) -> Done:
     """Return the answer for a shard, or raise its error."""
     try:
-        found: Done | ShardprepError | OSError = ray.get(ready)
+        answer: Done | ShardprepError | OSError = ray.get(ready)
     except _DEATHS:
         raise
     except exceptions.LocalRayletDiedError as error:
@@ -187,9 +187,9 @@ def _result(ready: Any, shard: ShardPlan) -> Done:
         raise BuildError(
             shard.name, f"a worker failed: {_last_line(error)}", "see: ray logs"
         ) from error
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _cancel(running: dict[Any, deque[ShardPlan]]) -> None:
@@ -202,7 +202,7 @@ def _cancel(running: dict[Any, deque[ShardPlan]]) -> None:
         ray.wait(ends, num_returns=len(ends), timeout=_END_S)
 
 
-def ask_versions(found: Sequence[Node]) -> Asked:
+def ask_versions(among: Sequence[Node]) -> Asked:
     """Ask nodes for their versions; a worker of each imports its modules at the same time."""
     mine = version("shardprep")
 
@@ -212,24 +212,24 @@ def ask_versions(found: Sequence[Node]) -> Asked:
         from importlib import import_module  # noqa: PLC0415 - imported there
         from importlib.metadata import distributions  # noqa: PLC0415
 
-        there = {one.version for one in distributions(name="shardprep")} or {"none"}
+        there = {package.version for package in distributions(name="shardprep")} or {"none"}
         if mine not in there:
             return f"has shardprep {there.pop()}, where the build was started {mine}"
         for name in _MODULES:
             import_module(name)
         return ""
 
-    return _ask(found, other_version)
+    return _ask(among, other_version)
 
 
-def _ask(found: Sequence[Node], question: Callable[..., str], *arguments: object) -> Asked:
+def _ask(among: Sequence[Node], question: Callable[..., str], *arguments: object) -> Asked:
     """Run a function on all nodes at once; it returns a problem, or ""."""
     remote = ray.remote(num_cpus=0, max_retries=_MOST_REPEATS)(question)
     return {
         remote.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)
         ).remote(*arguments): node
-        for node in found
+        for node in among
     }
 
 

@@ -60,9 +60,9 @@ def difference(terms: Terms) -> str:
         if here.get(name) != wanted:
             return f"has {name} {here.get(name, 'None')}, where the build was started {wanted}"
     for extent, wanted in terms.samples:
-        found = _content(extent)
-        if found != wanted:
-            what = "other bytes" if len(found) == len(wanted) else found
+        content = _content(extent)
+        if content != wanted:
+            what = "other bytes" if len(content) == len(wanted) else content
             return f"does not read {extent.file} as where the build was started ({what})"
     return _trouble_with(terms.folder, terms.token)
 

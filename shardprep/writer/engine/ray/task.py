@@ -87,9 +87,9 @@ def write(
             return
         with (
             _in(order.folder),
-            contextlib.closing(_written(order.job, shards, is_careful=is_careful)) as found,
+            contextlib.closing(_written(order.job, shards, is_careful=is_careful)) as results,
         ):
-            yield from found
+            yield from results
     except Exception as error:
         if is_short_of_memory(error):
             os._exit(STARVED)
