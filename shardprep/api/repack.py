@@ -11,8 +11,7 @@ from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import RecipeError
 from shardprep.reader.selection.split_argument import as_selection
 from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.repack import repack_dataset
-from shardprep.writer.reuse.repack_inputs import open_parent
+from shardprep.writer.repack import open_parent, repack_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -49,7 +49,7 @@ _ENOUGH_BYTES = 32 << 20
 _PRELOADED = [
     "shardprep.writer.engine.worker_main",
     "shardprep.catalog.catalog",
-    "shardprep.writer.reuse.reuse_encoder",
+    "shardprep.writer.reuse.reuse",
 ]
 """Modules that the server imports for all workers."""
 _MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")
