@@ -76,43 +76,43 @@ class Change(NamedTuple):
     kind: Literal[
         "added", "removed", "split", "target", "objects", "mask", "feature", "source", "record"
     ]
-    """Only in the second dataset, only in the first, in another split, with another target, with
-    other objects, mask or value of a further feature, made of other bytes of the source, or of the
-    same bytes and target, but stored as another image."""
+    """Only in the second dataset; only in the first; in another split; with another target; with
+    other objects, another mask or another value of a feature; from other bytes of the source; or
+    from the same bytes and target, but with another stored image."""
     before: str
-    """Of the first dataset: split, target, objects that the second lacks, pixels of classes, value
-    of the feature, SHA-256 of the original or bytes of the record; why it is not written, or ""
-    if it is not an input."""
+    """The value in the first dataset: split, target, objects that the second lacks, pixels of
+    classes, value of the feature, SHA-256 of the original or bytes of the record. If the item is
+    not written: the reason, or "" if it is not an input."""
     after: str
-    """The same of the second."""
+    """The same for the second dataset."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Difference(Card):
-    """The differences of two datasets. Where their records differ, the command exits with 3."""
+    """The differences of two datasets. If their records differ, the command exits with 3."""
 
     before: str
     """The first dataset: a folder, or an address in object storage."""
     after: str
     """The second."""
     is_equal: bool
-    """Both have the same features, classes, splits and shards, byte for byte."""
+    """True if both have the same features, classes, splits and shards, byte for byte."""
     num_before: int
-    """Records of the first."""
+    """Number of records of the first dataset."""
     num_after: int
-    """Records of the second."""
+    """Number of records of the second dataset."""
     num_same: int
-    """Items that are written in both and have no change of their own."""
+    """Number of items that are written in both and did not change."""
     recipe: tuple[str, ...]
     """Options, versions and inputs that differ, in words: "quality (90, now 95)"."""
     features: tuple[str, ...]
-    """Features of the examples that differ, in words."""
+    """Differing features of the examples, in words."""
     classes_added: tuple[str, ...]
-    """Class names of the second alone."""
+    """Class names that only the second has."""
     classes_removed: tuple[str, ...]
-    """Class names of the first alone."""
+    """Class names that only the first has."""
     num_changes: dict[str, int]
-    """Changes by kind; a kind without one is there with 0."""
+    """Changes by kind; kinds without a change have 0."""
     changes: Annotated[pa.Table, list[Change]]
     """Each change, by kind, then in the order of the dataset; in Python a table of them."""
 

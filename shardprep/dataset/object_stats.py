@@ -63,17 +63,18 @@ class ObjectFacts:
     """The stored boxes of a dataset."""
 
     boxes_per_image: Range
-    """Boxes in an image, those without one included."""
+    """Number of boxes in an image, images without a box included."""
     shorter_side: Range | None
     """Shorter side of a box in pixels of the stored image; null without boxes."""
     num_below_8: int
-    """Boxes with an area of less than 8 x 8 pixels of the stored image."""
+    """Number of boxes with an area of less than 8 x 8 pixels of the stored image."""
     num_below_32: int
-    """Boxes with an area of less than 32 x 32 pixels of the stored image, the former included."""
+    """Number of boxes with an area of less than 32 x 32 pixels of the stored image."""
     num_at_edge: int
-    """Boxes that touch the edge of the stored image."""
+    """Number of boxes that touch the edge of the stored image."""
     num_near_duplicates: int
-    """Pairs of boxes of one class in one image that have more than 0.9 of their union in common."""
+    """Number of pairs of boxes of one class in one image with an intersection over union above
+    0.9."""
 
 
 def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectFacts | None:

@@ -75,15 +75,15 @@ class Exported(Card):
     layout: str
     """The layout: webdataset, parquet, folder, tfod, coco or yolo."""
     was_there: bool
-    """The export was there before: nothing was done."""
+    """True if the export was already complete."""
     splits: dict[str, int]
     """Records by split."""
     num_new_shards: int
-    """Shards of the dataset that this run has written; others were by an earlier one."""
+    """Number of the dataset's shards exported by this run; earlier runs exported the others."""
     num_files: int
-    """Files of the export."""
+    """Number of files of the export."""
     num_bytes: int
-    """Size of them all."""
+    """Size of all files."""
     elapsed_s: float = 0.0
     """Wall time of this run."""
 

@@ -61,7 +61,7 @@ class Problem:
     """Path inside the dataset folder."""
     what: str
     record: int | None = None
-    """Number in its shard, from 0, of the record as it was written."""
+    """Number of the written record in its shard, from 0."""
     offset: int | None = None
     """Offset in bytes of the record in the file; if it is missing, where it should start."""
     key: str = ""

@@ -18,8 +18,9 @@ from shardprep.dataset.manifest import (
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.progress import Watcher
 from shardprep.writer.build import build_dataset
-from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.engine.job import Workers
+from shardprep.writer.engine.pool import write_shards
+from shardprep.writer.plan.fingerprint import make_fingerprint, recorded_recipe
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.remote import ObjectWorkspace
 from shardprep.writer.workspace.repair_input import DamagedDataset, foreign_files
@@ -70,7 +71,7 @@ def repair_dataset(
     damaged = DamagedDataset(
         manifest, verification.intact, items, foreign_files(verification.unknown)
     )
-    return build_dataset(recipe, num_workers=num_workers, watcher=watcher, damaged=damaged)
+    return build_dataset(recipe, Workers(write_shards, num_workers), watcher, damaged=damaged)
 
 
 def settle(files: RemoteFiles) -> None:

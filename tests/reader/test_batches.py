@@ -11,14 +11,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
-from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
+from tests.reader.datasets import damage, pets
+from tests.support.builders import animals, build, jpeg, png
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -51,13 +51,10 @@ Set = dict[str, "Path"]
 @pytest.fixture(scope="module", name="sets")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
     """Return a dataset of each form, all of one source; train has 3 shards."""
-    root = tmp_path_factory.mktemp("sets")
-    source = write(root / "pets.zip", zip_bytes({**IMAGES, "t.csv": TABLE.encode()}))
-    common: dict[str, Any] = {
-        "labels": "prefix", "shards": 3, "split": "train=1", "separator": "|"
-    }  # fmt: skip
+    common: dict[str, Any] = {"shards": 3, "split": "train=1", "separator": "|"}
+    members = {**IMAGES, "t.csv": TABLE.encode()}
     return {
-        form: build(source, root / form, **{**common, **keys}).path for form, keys in FORMS.items()
+        form: pets(tmp_path_factory, members, **{**common, **keys}) for form, keys in FORMS.items()
     }
 
 
@@ -65,20 +62,6 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
 def _copied(sets: Set, tmp_path: Path) -> Path:
     """Return a dataset folder of JPEG images to be damaged."""
     return shutil.copytree(sets["jpeg"], tmp_path / "set")
-
-
-def damage(folder: Path, *numbers: int) -> list[str]:
-    """Change a byte in some records of train; return what names them."""
-    rows = pq.read_table(folder / "items.parquet").to_pylist()
-    rows = [row for row in rows if row["split"] == "train" and row["status"] == "written"]
-    for number in numbers:
-        row = rows[number]
-        with (folder / row["shard"]).open("r+b") as file:
-            file.seek(row["offset"] + 100)
-            byte = file.read(1)[0]
-            file.seek(-1, 1)
-            file.write(bytes((byte ^ 1,)))
-    return [f"{rows[number]['shard']}, record {rows[number]['record']}:" for number in numbers]
 
 
 def keys(batches: Any) -> list[list[str]]:

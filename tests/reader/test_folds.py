@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
@@ -13,11 +12,11 @@ from hypothesis import strategies as st
 from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader.selection.folds import distribute
+from tests.reader.datasets import pets, refused, written
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 NUM_TRAIN, NUM_COPIES = 70, 5
@@ -26,34 +25,23 @@ NUM_TRAIN, NUM_COPIES = 70, 5
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a set in which each digit that ends a number is a group, and 5 files are copies."""
-    root = tmp_path_factory.mktemp("set")
     members = animals(NUM_TRAIN)
     members |= {f"train/dog.copy{i}.jpg": members[f"train/dog.{i}.jpg"] for i in range(NUM_COPIES)}
     members |= {f"train/cat.alone{i}x.jpg": jpeg(seed=900 + i) for i in range(40)}
     members |= {f"test/{i}.jpg": jpeg(seed=800 + i) for i in range(4)}
-    source = write(root / "pets.zip", zip_bytes(members))
-    return build(
-        source,
-        root / "out",
+    return pets(
+        tmp_path_factory,
+        members,
         size="8x6",
         labels="regex:(?P<label>cat|dog)",
         shards=3,
         group=r"regex:\d?(\d)\.jpg$",
-    ).path
+    )
 
 
 @pytest.fixture(scope="module", name="rows")
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    table = pq.read_table(folder / "items.parquet").to_pylist()
-    return [row for row in table if row["status"] == "written"]
-
-
-def refused(call: Callable[[], object]) -> str:
-    with pytest.raises(DatasetError) as error:
-        call()
-    assert error.value.hint
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return written(folder)
 
 
 @examples(60)

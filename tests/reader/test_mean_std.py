@@ -9,7 +9,8 @@ import pytest
 
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
-from tests.support.builders import animals, build, write, zip_bytes
+from tests.reader.datasets import pets
+from tests.support.builders import animals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,14 +19,11 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module", name="folders")
 def _folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return one source as JPEG of mixed sizes and as raw pixels of one size."""
-    root = tmp_path_factory.mktemp("sets")
-    source = write(root / "pets.zip", zip_bytes(animals(90)))
     options: dict[str, dict[str, Any]] = {
         "mixed": {"fit": "none", "format": "jpeg"}, "raw": {"size": "16x12", "format": "raw"},
     }  # fmt: skip
     return {
-        name: build(source, root / name, labels="prefix", shards=2, **one).path
-        for name, one in options.items()
+        name: pets(tmp_path_factory, animals(90), shards=2, **one) for name, one in options.items()
     }
 
 

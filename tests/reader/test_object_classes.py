@@ -14,8 +14,9 @@ from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.selection.folds import distribute_pairs
+from tests.reader.datasets import pets
 from tests.support.annotated import Marked, annotated
-from tests.support.builders import build, jpeg, write, zip_bytes
+from tests.support.builders import jpeg
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -38,17 +39,13 @@ def _boxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", name="several")
 def _several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a set of images with any number of classes each, those of `SHOWN`."""
-    root = tmp_path_factory.mktemp("several")
     keys = [f"train/{i:02}.jpg" for i in range(NUM_IMAGES)]
     names = ["|".join(sorted({("cat", "dog")[one] for one in labels})) for labels in SHOWN]
     rows = [f"{key},{name}" for key, name in zip(keys, names, strict=True)]
     members = {key: jpeg(seed=i) for i, key in enumerate(keys)}
     members["train.csv"] = "\n".join(["id,tags", *rows]).encode()
-    source = write(root / "pets.zip", zip_bytes(members))
-    return build(
-        source, root / "out", size=8, labels="csv:train.csv:id:tags", target="multilabel",
-        separator="|",
-    ).path  # fmt: skip
+    options = {"labels": "csv:train.csv:id:tags", "target": "multilabel", "separator": "|"}
+    return pets(tmp_path_factory, members, size=8, **options)
 
 
 @pytest.fixture(name="folder", params=["boxes", "several"])

@@ -9,7 +9,6 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given
@@ -23,7 +22,8 @@ from shardprep.errors import DatasetError
 from shardprep.reader.order import epoch as epoch_order
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.open import mean_record_bytes
-from tests.support.builders import animals, build, tree, write, zip_bytes
+from tests.reader.datasets import damage, pets, stored, written
+from tests.support.builders import animals, tree
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -41,11 +41,10 @@ few = examples(10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.fixture(scope="module", name="sets")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return one source as JPEG and raw, 4 shards."""
-    root = tmp_path_factory.mktemp("sets")
-    source = write(root / "pets.zip", zip_bytes(animals(NUM_TRAIN)))
-    common: dict[str, Any] = {"size": "8x6", "labels": "prefix", "shards": 4}
+    common: dict[str, Any] = {"size": "8x6", "shards": 4}
     return {
-        form: build(source, root / form, format=form, **common).path for form in ("jpeg", "raw")
+        form: pets(tmp_path_factory, animals(NUM_TRAIN), format=form, **common)
+        for form in ("jpeg", "raw")
     }
 
 
@@ -92,8 +91,7 @@ def by_dataset(folder: Path, split: Any, part: tuple[int, int] = (0, 1), **optio
 
 def records_of(folder: Path, split: Any) -> list[str]:
     """Return the keys of a split in the order of the item table: the oracle reads no shard."""
-    table = pq.read_table(folder / "items.parquet").to_pylist()
-    keys = [row["key"] for row in table if row["split"] == "train" and row["status"] == "written"]
+    keys = stored(folder)
     return {
         "train": keys,
         "train[10:-20]": keys[10:-20],
@@ -232,16 +230,10 @@ def test_both_put_the_same_records_in_the_place_of_damaged_ones(
 ) -> None:  # fmt: skip
     """Ends of shards and of the split among them; an epoch keeps its length."""
     folder = shutil.copytree(sets["jpeg"], tmp_path / "set")
-    rows = pq.read_table(folder / "items.parquet").to_pylist()
-    rows = [row for row in rows if row["split"] == "train" and row["status"] == "written"]
+    rows = [row for row in written(folder) if row["split"] == "train"]
     last = [i for i in range(len(rows) - 1) if rows[i]["shard"] != rows[i + 1]["shard"]]
     bad = {5, 6, 50, *last, NUM_TRAIN - 1}
-    for number in bad:
-        with (folder / rows[number]["shard"]).open("r+b") as file:
-            file.seek(rows[number]["offset"] + 40)
-            byte = file.read(1)[0]
-            file.seek(-1, 1)
-            file.write(bytes((byte ^ 1,)))
+    damage(folder, *bad)
     options: dict[str, Any] = {"batch_size": 8, "seed": 1, "shuffle": True}
     config = reader.ReadConfig(on_error="skip", shard_index=part[0], num_shards=part[1])
     one = reader.iterate(

@@ -35,6 +35,7 @@ from shardprep.storage.cache import cache_root
 from shardprep.storage.shard_cache import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl
 from shardprep.verifier.dataset import verify_dataset
+from tests.reader.datasets import pets
 from tests.support.builders import Told, animals, build, tree, write, zip_bytes
 from tests.support.json_page import printed
 from tests.support.object_store import Bucket, Fault, process_environment
@@ -53,10 +54,8 @@ NUM_TRAIN = 300
 
 @pytest.fixture(name="local", scope="module")
 def _local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tmp = tmp_path_factory.mktemp("pets")
     members = {**animals(NUM_TRAIN), **animals(20, folder="validation/")}
-    source = write(tmp / "pets.zip", zip_bytes(members))
-    return build(source, tmp / "out", size="32x24", labels="prefix", shards=5).path
+    return pets(tmp_path_factory, members, size="32x24", shards=5)
 
 
 def put(bucket: Bucket, folder: Path) -> str:

@@ -19,8 +19,13 @@ from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.order.permutation import key_of, random_numbers
-from shardprep.reader.selection.classes import OBJECT_CLASSES, ClassColumn, class_pairs
-from shardprep.reader.selection.item_rows import ItemRows, rows_of
+from shardprep.reader.selection.item_rows import (
+    OBJECT_CLASSES,
+    ClassColumn,
+    ItemRows,
+    class_pairs,
+    rows_of,
+)
 from shardprep.reader.selection.selection import Selection, sorted_unique
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 from shardprep.reader.validators import Kind, Location, Seed, short_repr, validated, whole
@@ -133,12 +138,12 @@ def distribute(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
     sizes = np.zeros(k)
     tie = np.argsort(random_numbers(key, len(classes), len(classes) + k)) * 1e-9
     for group in several.tolist():
-        found = slice(bounds[group], bounds[group + 1])
-        own, size = pair_classes[found], size_of[group]
-        filled = counts[:, own] @ cost[found] + sizes * (size / len(classes) ** 2)
+        span = slice(bounds[group], bounds[group + 1])
+        own, size = pair_classes[span], size_of[group]
+        filled = counts[:, own] @ cost[span] + sizes * (size / len(classes) ** 2)
         fold = int(np.argmin(filled + tie / len(classes)))
         fold_of_group[group] = fold
-        counts[fold, own] += pair_counts[found]
+        counts[fold, own] += pair_counts[span]
         sizes[fold] += size
     singles = np.flatnonzero(size_of[group_of] == 1)
     singles = singles[np.lexsort((random[singles], classes[singles]))]
@@ -176,8 +181,8 @@ def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
     members = np.append(
         group_of[pairs[:, 0]] * num_classes + pairs[:, 1], alone * num_classes + num_classes - 1
     )
-    found, number = np.unique(members, return_counts=True)
-    group, label = np.divmod(found, num_classes)
+    codes, number = np.unique(members, return_counts=True)
+    group, label = np.divmod(codes, num_classes)
     bounds = np.searchsorted(group, np.arange(num_groups + 1))
     total = np.bincount(label, number, minlength=num_classes)
     cost = number / total[label] ** 2

@@ -19,8 +19,7 @@ from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.errors import DatasetError, printable, shown, some_of
 from shardprep.reader.config import warn
-from shardprep.reader.selection.classes import ClassColumn
-from shardprep.reader.selection.item_rows import ItemRows, rows_of
+from shardprep.reader.selection.item_rows import ClassColumn, ItemRows, rows_of
 from shardprep.reader.selection.selection import Selection
 from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.reader.validators import Kind, Location, text, validated

@@ -12,8 +12,7 @@ from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.order.epoch import WeightedDraws
-from shardprep.reader.selection.classes import ClassColumn, class_pairs
-from shardprep.reader.selection.item_rows import rows_of
+from shardprep.reader.selection.item_rows import ClassColumn, class_pairs, rows_of
 from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.reader.selection.splits import part_range
 from shardprep.reader.validators import Count, Location, short_repr, validated, validated_fields
