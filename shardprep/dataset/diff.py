@@ -175,7 +175,7 @@ def compare(before: OpenDataset, after: OpenDataset) -> Difference:
 
 def _side(dataset: OpenDataset) -> ComparedSide:
     table, manifest = dataset.item_rows(_COLUMNS), dataset.manifest
-    check_values(dataset, table, manifest, dataset.schema)
+    check_values(dataset, table)
     for name in ("status", "kind", "split", "shard"):
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, table[name].cast("string"))
