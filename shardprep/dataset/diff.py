@@ -68,7 +68,7 @@ _BETWEEN = "\x1f"
 """Separator of class names; no class name contains it."""
 
 
-class Change(NamedTuple):
+class ItemChange(NamedTuple):
     """A change of one item."""
 
     key: str
@@ -113,7 +113,7 @@ class Difference(Card):
     """Class names that only the first has."""
     num_changes: dict[str, int]
     """Changes by kind; kinds without a change have 0."""
-    changes: Annotated[pa.Table, list[Change]]
+    changes: Annotated[pa.Table, list[ItemChange]]
     """Each change, by kind, then in the order of the dataset; in Python a table of them."""
 
     def facts(self) -> dict[str, Any]:
@@ -131,9 +131,9 @@ class Difference(Card):
         }
         return {title: value for title, value in lines.items() if value}
 
-    def some(self, kind: str, number: int) -> list[Change]:
+    def some(self, kind: str, number: int) -> list[ItemChange]:
         """Return the first changes of a kind."""
-        return [Change(**row) for row in first_changes(self.changes, kind, number)]  # type: ignore[arg-type]
+        return [ItemChange(**row) for row in first_changes(self.changes, kind, number)]  # type: ignore[arg-type]
 
 
 def compare(before: OpenDataset, after: OpenDataset) -> Difference:
