@@ -12,7 +12,7 @@ from shardprep.errors import counted
 
 if TYPE_CHECKING:
     from shardprep.cli.show.console import Terminal
-    from shardprep.dataset.diff import Change, Difference
+    from shardprep.dataset.diff import Difference, ItemChange
 
 EPILOG = (
     "Examples:\n\nshardprep diff tfrecords/pets/1.0.0 tfrecords/pets/1.1.0\n\n"
@@ -62,7 +62,7 @@ def _print(terminal: Terminal, found: Difference) -> None:
     terminal.notice(f"{records}: {verdict}", style="green" if found.is_equal else "")
 
 
-def _line(change: Change) -> str:
+def _line(change: ItemChange) -> str:
     """Return a change in words: key, before and after."""
     from shardprep.cli.show.changes import HASH_DIGITS
 

@@ -337,7 +337,7 @@ def test_auto_is_memory_where_it_fits_and_says_why(
     if chosen == "memory":
         assert sorted(keys(dataset)) == sorted(found)
     else:
-        with pytest.raises(tf.errors.UnknownError, match="its shard was cut"):
+        with pytest.raises(tf.errors.UnknownError, match="its shard was truncated"):
             keys(dataset)
 
 
