@@ -24,7 +24,7 @@ from shardprep.dataset.manifest import Manifest, Shard, Split
 from shardprep.errors import DatasetError
 from shardprep.reader import ReadConfig
 from shardprep.reader.records.positions import Places
-from shardprep.reader.selection.splits import split_ranges
+from shardprep.reader.selection.split_argument import split_ranges
 from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
 from tests.support.paths import shared_folder
 
