@@ -11,7 +11,7 @@ import re
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardprep.dataset.locate import DatasetFiles, locate
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from shardprep.api.progress import Watch
     from shardprep.source.kaggle.ref import KaggleRef
-    from shardprep.writer.engine.job import Engine
+    from shardprep.writer.engine.job import Workers
     from shardprep.writer.plan.shard_plan import Part
     from shardprep.writer.workspace.states import Workspace
 
@@ -109,17 +109,9 @@ def mount_notice(ref: KaggleRef, folder: Path) -> str:
     return f"{ref} is read in place from {folder}: nothing is downloaded{pinned}"
 
 
-class Crew(NamedTuple):
-    """The workers of a build."""
-
-    engine: Engine
-    num_workers: int
-    """On a cluster, shards begun at a time."""
-
-
 def engine_of(
     name: str, ray_address: str | None, workers: int | None
-) -> AbstractContextManager[Crew]:
+) -> AbstractContextManager[Workers]:
     """Return what gives the workers that are asked for, and lets them go."""
     if name == "ray":
         from shardprep.writer.engine.ray import cluster
@@ -129,22 +121,24 @@ def engine_of(
         raise RecipeError("--engine", f"{name!r} is not one of local, ray")
     if ray_address is not None:
         raise RecipeError("--ray-address", "is for --engine ray", "add that, or leave this out")
+    from shardprep.writer.engine.job import Workers
     from shardprep.writer.engine.pool import write_shards
 
-    return nullcontext(Crew(write_shards, num_workers(workers)))
+    return nullcontext(Workers(write_shards, num_workers(workers)))
 
 
 @contextmanager
-def _on_cluster(address: str, workers: int | None) -> Iterator[Crew]:
+def _on_cluster(address: str, workers: int | None) -> Iterator[Workers]:
     from shardprep.writer.engine.ray import cluster
 
     with cluster.connected(address):
+        from shardprep.writer.engine.job import Workers
         from shardprep.writer.engine.ray.engine import ask_versions, by_shards
 
         found = cluster.nodes()
         number = _BEGUN_A_CPU * sum(node.num_cpus for node in found)
         engine = partial(by_shards, asked=ask_versions(found))  # answered when the plan is made
-        yield Crew(engine, number if workers is None else num_workers(workers))
+        yield Workers(engine, number if workers is None else num_workers(workers))
 
 
 def checked(name: str, value: object, kind: type[_Number], least: float, most: float) -> _Number:

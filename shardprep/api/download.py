@@ -24,7 +24,7 @@ class Download(Card):
     """An archive from Kaggle."""
 
     path: Path
-    """The archive, or the folder in which Kaggle has mounted what it holds."""
+    """The archive, or the folder where Kaggle has mounted its content."""
     num_bytes: int
     """Size of the archive, 0 for a mounted folder."""
     is_mounted: bool = False

@@ -11,7 +11,8 @@ from shardprep.dataset.annotated_pictures import contact_sheet
 from shardprep.dataset.describe import read_facts
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import DatasetError, RecipeError
-from shardprep.reporter.report import Options, make_report
+from shardprep.reporter.report import make_report
+from shardprep.reporter.report_data import ReportOptions
 from shardprep.storage.atomic_file import write_durably
 from shardprep.storage.url import local_path
 
@@ -67,7 +68,7 @@ def _first_findings(dataset: OpenDataset) -> tuple[str, ...]:
         return ()
     silent = Watch(lambda _: None)
     try:
-        found = make_report(dataset, Options(has_pixels=False), silent)
+        found = make_report(dataset, ReportOptions(has_pixels=False), silent)
     except DatasetError:
         return ()
     return tuple(one.what for one in found.findings if one.name not in _SAID)[:_NUM_FINDINGS]

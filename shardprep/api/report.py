@@ -12,7 +12,8 @@ from shardprep.errors import RecipeError
 from shardprep.machine import address_space_bytes
 from shardprep.recipe.options import MAX_SAMPLE, MAX_SEED, MAX_THUMBS, BuildOptions
 from shardprep.reporter.findings.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS
-from shardprep.reporter.report import Options, make_report
+from shardprep.reporter.report import make_report
+from shardprep.reporter.report_data import ReportOptions
 from shardprep.storage.atomic_file import write_durably
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def report(
 
     """
     page = None if output is None else page_path(output)
-    options = Options(
+    options = ReportOptions(
         sample=checked("sample", sample, int, 1, MAX_SAMPLE),
         has_pixels=not no_pixels,
         thumbs=checked("thumbs", thumbs, int, 0, MAX_THUMBS),

@@ -20,7 +20,7 @@ class Sample(Card):
 
     path: Path
     recipe: Path
-    """The `shardprep.toml` beside it."""
+    """The `shardprep.toml` next to it."""
     num_bytes: int
 
 

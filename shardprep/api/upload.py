@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path  # noqa: TC003 - the documents read the types
 
 from shardprep.api.arguments import num_workers
-from shardprep.api.progress import watched
+from shardprep.api.progress import Show, Watch, watched
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import inventory
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
@@ -19,18 +19,13 @@ from shardprep.storage.regular_file import sha256_of
 from shardprep.storage.url import is_url
 from shardprep.verifier.dataset import verify_dataset
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.api.progress import Show, Watch
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Upload(Card):
-    """A dataset that Kaggle has."""
+    """An uploaded dataset."""
 
     path: Path
-    """Folder of the dataset here."""
+    """Folder of the dataset on this machine."""
     slug: str
     """Reference to the version: kaggle:OWNER/NAME/VERSION."""
     page: str
@@ -38,15 +33,15 @@ class Upload(Card):
     version: int
     """Number of the version on Kaggle, from 1."""
     was_there: bool
-    """An earlier upload has made the version: nothing was sent."""
+    """True if an earlier upload had created the version, so that nothing was sent."""
     is_checked: bool
-    """The version was downloaded, and every byte is the dataset's."""
+    """True if the version was downloaded and every byte is equal."""
     is_private: bool | None
-    """It is seen by its owner and their collaborators alone; null where Kaggle does not say."""
+    """True if only the owner and collaborators can see it; null if Kaggle does not say."""
     num_files: int
-    """Files of the dataset."""
+    """Number of files of the dataset."""
     num_bytes: int
-    """Size of them all."""
+    """Size of all files."""
     elapsed_s: float
     """Wall time of this run."""
 

@@ -28,9 +28,9 @@ class ObjectCounts(Document):
 
     num_objects: Count
     num_background: Count
-    """Records without an object."""
+    """Number of records without an object."""
     objects: dict[str, Count]
-    """Objects by class name, in label order; classes without one are there with 0."""
+    """Objects by class name, in label order; classes without objects have 0."""
     images: dict[str, Count]
     """Records with an object of a class, by class name."""
 
@@ -39,12 +39,11 @@ class MaskCounts(Document):
     """The masks of one split."""
 
     pixels: dict[str, Count]
-    """Pixels of stored masks by class name, in label order; classes without one are there with
-    0."""
+    """Pixels of stored masks by class name, in label order; classes without pixels have 0."""
     images: dict[str, Count]
     """Records with a pixel of a class, by class name."""
     num_ignored: Count
-    """Pixels that belong to no class."""
+    """Number of pixels without a class."""
     num_uniform: Count
     """Masks whose pixels all have one value."""
 
@@ -53,13 +52,13 @@ class AnnotationCounts(Document):
     """The objects and masks of one split, and the reasons for dropped or clipped ones."""
 
     num_clipped: Count
-    """Objects whose box was clipped at the edge of its image."""
+    """Number of objects whose box was clipped at the edge of the image."""
     dropped: dict[str, Count]
-    """Number of objects that were left out, by reason."""
+    """Number of dropped objects by reason."""
     objects: ObjectCounts | None
-    """Null where no boxes are stored."""
+    """Null without stored boxes."""
     masks: MaskCounts | None
-    """Null where no masks of classes are stored."""
+    """Null without stored class masks."""
 
 
 class Unmatched(Document):
@@ -80,11 +79,11 @@ def unmatched_of(objects: Mapping[str, int], num_unlisted: int) -> Unmatched | N
 
 def united_unmatched(several: Iterable[Unmatched | None]) -> Unmatched | None:
     """Return the sums of the counts of several sources, or None without any."""
-    known = [one for one in several if one is not None]
+    known = [counts for counts in several if counts is not None]
     objects: Counter[str] = Counter()
-    for one in known:
-        objects.update(one.objects)
-    return unmatched_of(objects, sum(one.num_unlisted for one in known))
+    for counts in known:
+        objects.update(counts.objects)
+    return unmatched_of(objects, sum(counts.num_unlisted for counts in known))
 
 
 @dataclass(slots=True)

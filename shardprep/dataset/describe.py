@@ -51,34 +51,34 @@ class Facts(Card):
     schema: Schema
     """The dataset's `schema.json`."""
     formats: dict[str, int]
-    """Written images by the format they came in, most frequent first."""
+    """Written images by original format, most frequent first."""
     original_width: Range | None
     """Width of the written originals in pixels; null without any."""
     original_height: Range | None
     """Height of the written originals in pixels; null without any."""
     target: Range | None
-    """Numbers to learn, in a regression set; null in others."""
+    """Range of the target of a regression dataset; otherwise null."""
     boxes: ObjectFacts | None
-    """Stored boxes; null in a dataset without, and in object storage."""
+    """Facts about the stored boxes; null without boxes, and in object storage."""
     rejections: dict[str, tuple[Example, ...]]
     """A few examples for each kind of rejection."""
     skipped: tuple[Example, ...]
-    """A few images that were skipped because the source gives them no label, or no split."""
+    """Examples of images that were skipped because the source has no label or no split for them."""
     findings: tuple[str, ...] = ()
-    """What `report` finds worst without pixels, where the other facts do not say it."""
+    """The worst findings of `report` that need no pixels and are not in the other facts."""
 
     def facts(self) -> dict[str, Any]:
         """Return location, records by split and class, and sizes of the originals."""
-        found: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
+        lines: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
         if self.original_width and self.original_height:
             low, high = self.original_width, self.original_height
-            found["originals"] = (
+            lines["originals"] = (
                 f"{low.smallest}x{high.smallest} to {low.largest}x{high.largest} pixels, "
                 f"median {low.median}x{high.median}"
             )
         rejections = {kind: [one.key for one in some] for kind, some in self.rejections.items()}
-        found |= {"such as": rejections} if rejections else {}
-        return found | ({"findings": self.findings} if self.findings else {})
+        lines |= {"such as": rejections} if rejections else {}
+        return lines | ({"findings": self.findings} if self.findings else {})
 
 
 def read_facts(dataset: OpenDataset) -> Facts:

@@ -76,49 +76,49 @@ class Change(NamedTuple):
     kind: Literal[
         "added", "removed", "split", "target", "objects", "mask", "feature", "source", "record"
     ]
-    """Only in the second dataset, only in the first, in another split, with another target, with
-    other objects, mask or value of a further feature, made of other bytes of the source, or of the
-    same bytes and target, but stored as another image."""
+    """Only in the second dataset; only in the first; in another split; with another target; with
+    other objects, another mask or another value of a feature; from other bytes of the source; or
+    from the same bytes and target, but with another stored image."""
     before: str
-    """Of the first dataset: split, target, objects that the second lacks, pixels of classes, value
-    of the feature, SHA-256 of the original or bytes of the record; why it is not written, or ""
-    if it is not an input."""
+    """The value in the first dataset: split, target, objects that the second lacks, pixels of
+    classes, value of the feature, SHA-256 of the original or bytes of the record. If the item is
+    not written: the reason, or "" if it is not an input."""
     after: str
-    """The same of the second."""
+    """The same for the second dataset."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Difference(Card):
-    """The differences of two datasets. Where their records differ, the command exits with 3."""
+    """The differences of two datasets. If their records differ, the command exits with 3."""
 
     before: str
     """The first dataset: a folder, or an address in object storage."""
     after: str
     """The second."""
     is_equal: bool
-    """Both have the same features, classes, splits and shards, byte for byte."""
+    """True if both have the same features, classes, splits and shards, byte for byte."""
     num_before: int
-    """Records of the first."""
+    """Number of records of the first dataset."""
     num_after: int
-    """Records of the second."""
+    """Number of records of the second dataset."""
     num_same: int
-    """Items that are written in both and have no change of their own."""
+    """Number of items that are written in both and did not change."""
     recipe: tuple[str, ...]
     """Options, versions and inputs that differ, in words: "quality (90, now 95)"."""
     features: tuple[str, ...]
-    """Features of the examples that differ, in words."""
+    """Differing features of the examples, in words."""
     classes_added: tuple[str, ...]
-    """Class names of the second alone."""
+    """Class names that only the second has."""
     classes_removed: tuple[str, ...]
-    """Class names of the first alone."""
+    """Class names that only the first has."""
     num_changes: dict[str, int]
-    """Changes by kind; a kind without one is there with 0."""
+    """Changes by kind; kinds without a change have 0."""
     changes: Annotated[pa.Table, list[Change]]
     """Each change, by kind, then in the order of the dataset; in Python a table of them."""
 
     def facts(self) -> dict[str, Any]:
         """Return both datasets, and changes by kind."""
-        found: dict[str, Any] = {
+        lines: dict[str, Any] = {
             "before": self.before,
             "after": self.after,
             "records": f"{self.num_before:,} before, {self.num_after:,} after",
@@ -129,7 +129,7 @@ class Difference(Card):
             "classes removed": self.classes_removed,
             "recipe": self.recipe,
         }
-        return {title: value for title, value in found.items() if value}
+        return {title: value for title, value in lines.items() if value}
 
     def some(self, kind: str, number: int) -> list[Change]:
         """Return the first changes of a kind."""
@@ -217,19 +217,19 @@ def _shards(side: _Side) -> dict[str, list[str]]:
 
 def feature_differences(one: Schema, two: Schema) -> list[str]:
     """Return the differences between the features of two schemas, in words."""
-    found = [f"{name} is gone" for name in one.features if name not in two.features]
-    found += [f"{name} is new" for name in two.features if name not in one.features]
+    differences = [f"{name} is gone" for name in one.features if name not in two.features]
+    differences += [f"{name} is new" for name in two.features if name not in one.features]
     for name, feature in one.features.items():
         other = two.features.get(name)
         if other is None:
             continue
         before, after = feature.model_dump(exclude={"doc"}), other.model_dump(exclude={"doc"})
-        found += [
+        differences += [
             f"{name}: {key} {_words(before.get(key))}, now {_words(after.get(key))}"
             for key in before.keys() | after.keys()
             if before.get(key) != after.get(key)
         ]
-    return sorted(found)
+    return sorted(differences)
 
 
 def _words(value: object) -> str:
@@ -249,7 +249,7 @@ def _changes(before: _Side, after: _Side) -> list[pa.Table]:
     is_new = two_there.copy()
     is_new[in_two[common]] = False
     appeared, gone = two.take(np.flatnonzero(is_new)), one.take(removed)
-    found = {
+    by_kind = {
         ADDED: (appeared["key"], _outcome(appeared["key"], one), appeared["split"]),
         REMOVED: (gone["key"], gone["split"], _outcome(gone["key"], two)),
     }
@@ -259,10 +259,10 @@ def _changes(before: _Side, after: _Side) -> list[pa.Table]:
         is_other[kind] = differ(was, now)
         rows = np.flatnonzero(is_other[kind])
         key = one["key"].take(common[rows])
-        found[kind] = key, _text(was.take(rows)), _text(now.take(rows))
+        by_kind[kind] = key, _text(was.take(rows)), _text(now.take(rows))
     is_same_item = ~(is_other[SOURCE] | is_other[TARGET])
-    found |= _changes_of_records(before, after, common, in_two[common], is_same_item)
-    return [change_table(kind, *found[kind]) for kind in MEANINGS if kind in found]
+    by_kind |= _changes_of_records(before, after, common, in_two[common], is_same_item)
+    return [change_table(kind, *by_kind[kind]) for kind in MEANINGS if kind in by_kind]
 
 
 def _changes_of_records(
@@ -281,15 +281,15 @@ def _changes_of_records(
         is_read &= is_same_item & ~is_longer
     read = np.flatnonzero(is_read)
     compared = [side._replace(table=side.table.take(read)) for side in sides]
-    found: dict[str, list[tuple[int, str, str]]] = {}
-    for one in record_changes(*compared):
-        change = int(read[one.number]), one.before, one.after
-        found.setdefault(one.kind, []).append(change)
+    by_kind: dict[str, list[tuple[int, str, str]]] = {}
+    for difference in record_changes(*compared):
+        change = int(read[difference.number]), difference.before, difference.after
+        by_kind.setdefault(difference.kind, []).append(change)
     is_stored_anew = is_longer & ~is_read if has_only_images(*sides) else np.zeros(len(rows), bool)
-    is_stored_anew[[row for row, *_ in found.pop(RECORD, ())]] = True
+    is_stored_anew[[row for row, *_ in by_kind.pop(RECORD, ())]] = True
     stored = np.flatnonzero(is_stored_anew & is_same_item)
     tables = {}
-    for kind, changes in found.items():
+    for kind, changes in by_kind.items():
         changed, was_of, now_of = zip(*changes, strict=True)
         tables[kind] = keys.take(pa.array(changed)), was_of, now_of
     was, now = (_text(column.take(stored)) for column in lengths)
@@ -353,8 +353,8 @@ def places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) ->
     if len(keys) == len(others) and keys.equals(others):
         return np.where(is_there, np.arange(len(keys)), -1)
     rows = np.flatnonzero(is_there)
-    found = pc.index_in(keys, rows_of(others, rows))
-    return np.append(rows, -1).take(np.asarray(pc.fill_null(found, -1)))
+    positions = pc.index_in(keys, rows_of(others, rows))
+    return np.append(rows, -1).take(np.asarray(pc.fill_null(positions, -1)))
 
 
 def rows_of(column: pa.ChunkedArray, rows: Rows) -> pa.ChunkedArray:
@@ -383,7 +383,7 @@ def num_by_kind(changes: pa.Table, kinds: Iterable[str]) -> dict[str, int]:
 
 def first_changes(changes: pa.Table, kind: str, number: int) -> list[dict[str, str]]:
     """Return the first changes of a kind, as keyword arguments."""
-    found: list[dict[str, str]] = (
+    rows: list[dict[str, str]] = (
         changes.filter(pc.equal(changes["kind"], kind)).slice(0, number).to_pylist()
     )
-    return found
+    return rows

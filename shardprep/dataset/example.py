@@ -341,16 +341,16 @@ class ExampleDecoder:
             RecordError: the bytes are not an Example.
 
         """
-        found = self.find(data)
-        if found is None:
+        features = self.find(data)
+        if features is None:
             return decode(data)
         return {
             name: [one if isinstance(one, (int, float)) else bytes(one) for one in values]  # type: ignore[misc]
-            for name, values in found.items()
+            for name, values in features.items()
         }
 
     def _find(self, data: memoryview) -> dict[str, Found] | None:
-        found: dict[str, Found] = {}
+        features: dict[str, Found] = {}
         size, at = read_varint(data, 1)
         if data[0] != _ENTRY or at + size != len(data):
             return None
@@ -368,16 +368,16 @@ class ExampleDecoder:
                 at, end = place
             if entry.wanted:
                 if entry.list_tag == _LISTS["bytes"]:
-                    found[entry.name] = [data[at:end]] if is_short else _several(data, at, end)
+                    features[entry.name] = [data[at:end]] if is_short else _several(data, at, end)
                 elif entry.list_tag == _LISTS["int64"]:
-                    found[entry.name] = read_ints(data, at, end)
+                    features[entry.name] = read_ints(data, at, end)
                 elif (end - at) % 4:
                     return None
                 else:
                     floats = struct.unpack_from(f"<{(end - at) // 4}f", data, at)
-                    found[entry.name] = list(floats)
+                    features[entry.name] = list(floats)
             at = end
-        return found if at == len(data) else None
+        return features if at == len(data) else None
 
 
 def _known_feature(name: str, list_tag: int, *, wanted: bool) -> _KnownFeature:
@@ -417,11 +417,11 @@ def _long(data: memoryview, at: int, entry: _KnownFeature) -> tuple[int, int] | 
 
 
 def _several(data: memoryview, at: int, end: int) -> list[memoryview]:
-    found = []
+    values = []
     while at < end:
         size, start = read_varint(data, at + 1)
         if data[at] != _ENTRY or start + size > end:
             raise ValueError("no value of a list")
         at = start + size
-        found.append(data[start:at])
-    return found
+        values.append(data[start:at])
+    return values

@@ -74,7 +74,7 @@ def _wrong_numbers(table: pa.Table, manifest: Manifest, schema: Schema) -> Itera
     for name in names & {"dropped", "mask_pixels"}:
         values = table[name].combine_chunks().items
         if len(values) and (values.null_count or pc.min(values).as_py() < 0):
-            yield f"has a number in {name!r} that is none"
+            yield f"has a number in {name!r} that is negative or missing"
 
 
 def _wrong_texts(table: pa.Table) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _wrong_texts(table: pa.Table) -> Iterator[str]:
     if "status" in names:
         known = {WRITTEN, REJECTED, SKIPPED}
         if {*table["status"].cast("string").unique().to_pylist()} - known:
-            yield f"has a status that is none of {', '.join(sorted(known))}"
+            yield f"has a status other than {', '.join(sorted(known))}"
 
 
 def _outside(table: pa.Table, name: str, first: int, number: int | None) -> Iterator[str]:
@@ -113,7 +113,7 @@ def _other_kinds(table: pa.Table) -> Iterator[str]:
 def _other_targets(table: pa.Table, schema: Schema) -> Iterator[str]:
     for name in {*table.column_names} & {*TARGET_FEATURES.values()} - {schema.target}:
         if table[name].null_count < len(table):
-            yield f"has a value in {name!r}, which is no target of the schema"
+            yield f"has a value in {name!r}, which is not the target of the schema"
 
 
 def _other_records(table: pa.Table, manifest: Manifest) -> Iterator[str]:

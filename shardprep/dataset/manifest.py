@@ -31,7 +31,7 @@ class Shard(Document):
     """One shard file."""
 
     name: str
-    """`grammar.shard_name` of the dataset, the split, its place and their number."""
+    """File name of the shard."""
     num_records: Count
     num_bytes: Count
     sha256: Sha256
@@ -43,7 +43,7 @@ class Split(Document):
     num_records: Count
     num_bytes: Count
     label_counts: dict[str, Count]
-    """Records by class name, in label order; classes without a record are there with 0."""
+    """Records by class name, in label order; classes without a record have 0."""
     num_unlabelled: Count
     shards: tuple[Shard, ...] = Field(min_length=1)
 
@@ -60,40 +60,42 @@ class Totals(Document):
     skipped: dict[str, Count]
     """Number of skipped inputs by reason."""
     num_copies: Count
-    """Written images with the same original bytes as an earlier one."""
+    """Number of written images with the same original bytes as an earlier image."""
     num_leaks: Count
-    """Copies that are in another split than an image with the same bytes."""
+    """Number of copies in another split than an image with the same bytes."""
     num_damaged: Count
-    """Written images that were damaged or cut; their `reason` in the item table says how."""
+    """Number of damaged or truncated written images; `reason` in the item table describes the
+    damage."""
     num_enlarged: Count
-    """Written images that had fewer pixels than they were scaled to."""
+    """Number of written images that were enlarged."""
     original_bytes: Count
-    """Bytes of the originals of the written images."""
+    """Size of the originals of the written images."""
     num_bytes: Count
-    """Bytes of all shards."""
+    """Size of all shards."""
 
 
 class Labels(Document):
-    """The classes, and how they were found."""
+    """The classes, and the rule that found them."""
 
     names: tuple[str, ...]
     """Class names; a label is an index into them."""
     found_by: str
     num_rows_without_image: Count
-    """Rows of the label table, and images in annotations, that the source does not have."""
+    """Number of rows of the label table, and images in annotations, without an image in the
+    source."""
     rows_without_image: tuple[str, ...]
-    """Ids or names of some of them."""
+    """Ids or names of some of these rows and images."""
 
 
 class Fingerprint(Document):
-    """Everything that the bytes of a dataset depend on."""
+    """Everything that determines the bytes of a dataset."""
 
     inputs: dict[str, str]
     """Name of each input → its signature."""
     options: dict[str, Any]
-    """The keys of the recipe that shape the bytes."""
+    """The keys of the recipe that influence the bytes."""
     versions: dict[str, str]
-    """Versions of the packages and libraries that shape the bytes."""
+    """Versions of the packages and libraries that influence the bytes."""
 
 
 REPACKED = "repack"
@@ -105,20 +107,20 @@ def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
 
     If one is of a build and the other of a repack, options that only a build has are one entry.
     """
-    found = []
+    differences = []
     alone = one.options.keys() ^ two.options.keys()
     if (REPACKED in one.versions) == (REPACKED in two.versions):
         alone = set()
     elif alone:
-        found.append(f"{len(alone)} options that only a build has")
+        differences.append(f"{len(alone)} options that only a build has")
     for section, lacking in (("inputs", ""), ("options", "not given"), ("versions", "not there")):
         before, now = getattr(one, section), getattr(two, section)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key) and not (section == "options" and key in alone):
                 was, is_now = (_shown(key, side.get(key)) or lacking for side in (before, now))
                 values = f"{was}, now {is_now}" if lacking else "its content"
-                found.append(f"{key} ({values})")
-    return found
+                differences.append(f"{key} ({values})")
+    return differences
 
 
 def _shown(key: str, value: object) -> str:
@@ -173,14 +175,14 @@ class Manifest(SparseDocument):
             for name in self.labels.names
         }
         totals = self.totals
-        found: dict[str, Any] = {
+        lines: dict[str, Any] = {
             "images": {name: split.num_records for name, split in self.splits.items()},
             "classes": classes,
             "rejected": totals.rejected,
             "skipped": totals.skipped,
             "size": f"{len(self.shards):,} shards, {totals.num_bytes / 1e6:,.1f} MB",
         }
-        return {title: value for title, value in found.items() if value}
+        return {title: value for title, value in lines.items() if value}
 
     def signed(self) -> Manifest:
         """Return the manifest with its own hash computed again."""
@@ -204,7 +206,7 @@ def load_manifest(folder: Path) -> Manifest:
     except FileNotFoundError as error:
         raise DatasetError(
             str(folder),
-            f"has no {MANIFEST_FILE}: it is no finished shardprep dataset",
+            f"has no {MANIFEST_FILE}: it is not a finished shardprep dataset",
             "run the build again",
         ) from error
     except OSError as error:

@@ -63,17 +63,18 @@ class ObjectFacts:
     """The stored boxes of a dataset."""
 
     boxes_per_image: Range
-    """Boxes in an image, those without one included."""
+    """Number of boxes in an image, images without a box included."""
     shorter_side: Range | None
     """Shorter side of a box in pixels of the stored image; null without boxes."""
     num_below_8: int
-    """Boxes with an area of less than 8 x 8 pixels of the stored image."""
+    """Number of boxes with an area of less than 8 x 8 pixels of the stored image."""
     num_below_32: int
-    """Boxes with an area of less than 32 x 32 pixels of the stored image, the former included."""
+    """Number of boxes with an area of less than 32 x 32 pixels of the stored image."""
     num_at_edge: int
-    """Boxes that touch the edge of the stored image."""
+    """Number of boxes that touch the edge of the stored image."""
     num_near_duplicates: int
-    """Pairs of boxes of one class in one image that have more than 0.9 of their union in common."""
+    """Number of pairs of boxes of one class in one image with an intersection over union above
+    0.9."""
 
 
 def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectFacts | None:
@@ -144,15 +145,15 @@ def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[dict[str, 
     try:
         for number, (offset, length) in enumerate(read_index(folder, shard).tolist()):
             start, size = offset + HEADER_BYTES, length - HEADER_BYTES - FOOTER_BYTES
-            found = None
+            features = None
             if rest is not None and length > _WHOLE_BYTES:
-                found = rest.find(_without_first(descriptor, start, size))
-            if found is None:
+                features = rest.find(_without_first(descriptor, start, size))
+            if features is None:
                 payload = read_at(descriptor, size, start)
-                found = whole.find(payload) or _decoded(payload, path, number, offset)
-            if what := _fault(found, wanted):
+                features = whole.find(payload) or _decoded(payload, path, number, offset)
+            if what := _fault(features, wanted):
                 raise _damaged(path, number, offset, what)
-            yield found
+            yield features
     finally:
         os.close(descriptor)
 
@@ -171,15 +172,15 @@ def _without_first(descriptor: int, start: int, size: int) -> bytes:
     return of_entries(read_at(descriptor, size - at, start + at))
 
 
-def _fault(found: Mapping[str, Sequence[Any]], wanted: Sequence[str]) -> str:
+def _fault(features: Mapping[str, Sequence[Any]], wanted: Sequence[str]) -> str:
     """Return the fault in the number or type of values, or ""."""
-    number = len(found.get(BOX, ())) // 4
+    number = len(features.get(BOX, ())) // 4
     counts = {BOX: 4 * number, BOX_LABEL: number, HEIGHT: 1, WIDTH: 1}
     for name in wanted:
-        values = found.get(name, ())
+        values = features.get(name, ())
         kind = float if name == BOX else int
         if len(values) != counts[name] or not isinstance(next(iter(values), kind()), kind):
-            return f"{name}: has {len(values):,} values that are none of {number:,} boxes"
+            return f"{name}: has {len(values):,} values, which do not match {number:,} boxes"
     return ""
 
 
@@ -205,23 +206,23 @@ def near_duplicates(image: Ints, label: Ints, boxes: Floats) -> Ints:
     image, label, boxes = image[order], label[order], boxes[order]
     height = boxes[:, 2] - boxes[:, 0]
     area = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
-    one = np.arange(len(boxes))
+    first = np.arange(len(boxes))
     num_compared = 0
-    found = [image[:0]]
+    images = [image[:0]]
     for step in range(1, len(boxes)):
-        one = one[one + step < len(boxes)]
-        other = one + step
+        first = first[first + step < len(boxes)]
+        second = first + step
         is_near = (
-            (image[one] == image[other])
-            & (label[one] == label[other])
-            & (boxes[other, 0] - boxes[one, 0] < (1 - _SAME) * height[one])
+            (image[first] == image[second])
+            & (label[first] == label[second])
+            & (boxes[second, 0] - boxes[first, 0] < (1 - _SAME) * height[first])
         )
-        one, other = one[is_near], other[is_near]
-        num_compared += len(one)
-        if not len(one) or num_compared > _MOST_PAIRS:
+        first, second = first[is_near], second[is_near]
+        num_compared += len(first)
+        if not len(first) or num_compared > _MOST_PAIRS:
             break
-        low = np.maximum(boxes[one, :2], boxes[other, :2])
-        high = np.minimum(boxes[one, 2:], boxes[other, 2:])
+        low = np.maximum(boxes[first, :2], boxes[second, :2])
+        high = np.minimum(boxes[first, 2:], boxes[second, 2:])
         common = (high - low).clip(0).prod(axis=1)
-        found.append(image[one[common > _SAME * (area[one] + area[other] - common)]])
-    return np.concatenate(found)
+        images.append(image[first[common > _SAME * (area[first] + area[second] - common)]])
+    return np.concatenate(images)

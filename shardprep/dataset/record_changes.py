@@ -153,11 +153,11 @@ def _payloads(side: RecordSide, rows: range, pool: ThreadPoolExecutor) -> list[b
 
 def _read(dataset: OpenDataset, run: _AdjacentRecords) -> list[bytes]:
     data = dataset.files.read(run.shard, run.offset, sum(run.lengths))
-    where, at, found = f"{dataset}/{run.shard}", 0, []
+    where, at, payloads = f"{dataset}/{run.shard}", 0, []
     for length in run.lengths:
-        found.append(unframe(data[at : at + length], where, run.offset + at))
+        payloads.append(unframe(data[at : at + length], where, run.offset + at))
         at += length
-    return found
+    return payloads
 
 
 class _Comparison:
@@ -227,14 +227,14 @@ class _Comparison:
             return None
         common = {name: i for i, name in enumerate(dict.fromkeys((*names[0], *names[1])))}
         pixels = []
-        for one, own in zip(values, names, strict=True):
-            found = _mask_pixels(one[MASK][0]).astype(np.int64)
+        for record, own in zip(values, names, strict=True):
+            mask = _mask_pixels(record[MASK][0]).astype(np.int64)
             places = np.array([common[name] for name in own] or [0], np.int64)
-            is_class = found < len(own)
-            pixels.append(np.where(is_class, places[np.where(is_class, found, 0)], -1))
+            is_class = mask < len(own)
+            pixels.append(np.where(is_class, places[np.where(is_class, mask, 0)], -1))
         if np.array_equal(pixels[0], pixels[1]):
             return None
-        counts = [Counter(one.ravel().tolist()) for one in pixels]
+        counts = [Counter(record.ravel().tolist()) for record in pixels]
         shown = [*common, "no class"]
         other = [i for i in sorted({*counts[0], *counts[1]}) if counts[0][i] != counts[1][i]]
         before, after = (
@@ -263,7 +263,7 @@ def _objects(values: Values, schema: Schema) -> list[_ComparedObject]:
     labels, crowds = (values.get(name) or [0] * number for name in (BOX_LABEL, CROWD))
     names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
     height, width = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
-    found = []
+    objects = []
     for i in range(number):
         name = names[labels[i]] if 0 <= labels[i] < len(names) else str(labels[i])
         box = tuple(boxes[i].tolist()) if i < len(boxes) else ()
@@ -272,10 +272,10 @@ def _objects(values: Values, schema: Schema) -> list[_ComparedObject]:
             sides = np.array((height, width, height, width))
             ymin, xmin, ymax, xmax = (boxes[i] * sides).round(2).tolist()
             words += f" {xmin:g},{ymin:g} {xmax - xmin:g}x{ymax - ymin:g}"
-        found.append(
+        objects.append(
             _ComparedObject(words, box, bool(crowds[i]), masks[i] if i < len(masks) else b"")
         )
-    return found
+    return objects
 
 
 def _mask_pixels(data: bytes) -> Pixels:

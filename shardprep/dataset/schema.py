@@ -80,13 +80,13 @@ class Feature(SparseDocument):
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
-    """Shape of an image or mask: height, width (pixels), channels; None where images differ; of
-    other kinds ()."""
+    """Shape of an image or mask: height, width (pixels), channels; null if images differ; empty for
+    other kinds."""
     encoding: Encoding | None = None
-    """Encoding of an image or mask; None for other kinds."""
+    """Encoding of an image or mask; null for other kinds."""
     doc: str = ""
     repeated: bool = False
-    """Whether an example has any number of them, one for each object, in their order."""
+    """True if an example has one value for each object, in the order of the objects."""
     labels: tuple[str, ...] = ()
     """Class names of objects, or of the values of a mask; the schema has the classes of images."""
 
@@ -134,7 +134,7 @@ class Schema(Document):
     doc: str = ""
     features: dict[str, Feature] = Field(min_length=1)
     labels: tuple[str, ...] = ()
-    """Class names of images; a label is an index into them, −1 where an example has none."""
+    """Class names of images; a label is an index into them, −1 if unlabelled."""
 
     @model_validator(mode="after")
     def _check_features(self) -> Self:
@@ -208,14 +208,14 @@ class Schema(Document):
         known = self.features
         if annotations.keys() - known.keys():  # the files of others take longer than all of this
             known = {**_annotation_features(), **known}
-        found = {
+        annotated = {
             name: known[name].model_copy(
                 update={"labels": names, **({"shape": (*shape, 1)} if name in MASKS else {})}
             )
             for name, names in annotations.items()
         }
         own = {name: one for name, one in self.features.items() if name not in ANNOTATIONS}
-        features = {**own, IMAGE: image, **found, **further}
+        features = {**own, IMAGE: image, **annotated, **further}
         return self.model_copy(update={"features": features, "labels": labels})
 
     def encode(self, values: Mapping[str, Value]) -> bytes:

@@ -38,18 +38,18 @@ ORIGINALS = pa.schema([(name, pa.string()) for name in ("key", "original_sha256"
 
 
 class SourceChange(NamedTuple):
-    """A difference of one image between a dataset and a source."""
+    """One difference between a dataset and a source."""
 
     key: str
-    """The image; of one that has moved, its path in the dataset."""
+    """The image; if it moved, its path in the dataset."""
     kind: Literal["changed", "unreadable", "gone", "moved", "new"]
-    """Other bytes in the source, unreadable there, not there, there under another path, or there
-    alone."""
+    """Other bytes in the source; unreadable in the source; missing in the source; under another
+    path in the source; or only in the source."""
     before: str
-    """SHA-256 of the original in the dataset; "" for a new image, or one that was unreadable."""
+    """SHA-256 of the original in the dataset; "" for an image that is new or was unreadable."""
     after: str
-    """SHA-256 of the original in the source, or why it cannot be read; of an image that has moved
-    its path there; "" for one that is gone."""
+    """SHA-256 of the original in the source, or why it cannot be read; the new path of a moved
+    image; "" for an image that is gone."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -57,26 +57,26 @@ class SourceDifference(Card):
     """The differences between the originals of a dataset and of a source."""
 
     source: str
-    """The source: a folder, an archive or an address; of a slug, the archive on this machine."""
+    """The source: a folder, an archive or an address; for a slug, the archive on this machine."""
     is_equal: bool
-    """Every image of the dataset is in the source, byte for byte, and no other one."""
+    """True if the source has exactly the images of the dataset, byte for byte."""
     num_before: int
-    """Images of the dataset, written or rejected."""
+    """Number of written and rejected images of the dataset."""
     num_same: int
-    """Images among them that the source has under the same path, byte for byte."""
+    """Number of these images that the source has under the same path, byte for byte."""
     num_changes: dict[str, int]
-    """Differences by kind; a kind without one is there with 0."""
+    """Differences by kind; kinds without a difference have 0."""
     changes: Annotated[pa.Table, list[SourceChange]]
     """Each difference, by kind, then in the order of the dataset; in Python a table of them."""
 
     def facts(self) -> dict[str, Any]:
         """Return the source, and differences by kind."""
-        found = {
+        lines = {
             "source": self.source,
             "same": f"{self.num_same:,} of {self.num_before:,} images",
             "changes": {kind: number for kind, number in self.num_changes.items() if number},
         }
-        return {title: value for title, value in found.items() if value}
+        return {title: value for title, value in lines.items() if value}
 
     def some(self, kind: str, number: int) -> list[SourceChange]:
         """Return the first differences of a kind."""

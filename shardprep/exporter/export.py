@@ -75,15 +75,15 @@ class Exported(Card):
     layout: str
     """The layout: webdataset, parquet, folder, tfod, coco or yolo."""
     was_there: bool
-    """The export was there before: nothing was done."""
+    """True if the export was already complete."""
     splits: dict[str, int]
     """Records by split."""
     num_new_shards: int
-    """Shards of the dataset that this run has written; others were by an earlier one."""
+    """Number of the dataset's shards exported by this run; earlier runs exported the others."""
     num_files: int
-    """Files of the export."""
+    """Number of files of the export."""
     num_bytes: int
-    """Size of them all."""
+    """Size of all files."""
     elapsed_s: float = 0.0
     """Wall time of this run."""
 
@@ -219,14 +219,14 @@ def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) ->
 
 
 def _places(manifest: Manifest) -> dict[str, list[ShardPlace]]:
-    found: dict[str, list[ShardPlace]] = {}
+    places: dict[str, list[ShardPlace]] = {}
     for name, split in manifest.splits.items():
         first = 0
-        found[name] = []
+        places[name] = []
         for index, shard in enumerate(split.shards):
-            found[name].append(ShardPlace(name, index, len(split.shards), first))
+            places[name].append(ShardPlace(name, index, len(split.shards), first))
             first += shard.num_records
-    return found
+    return places
 
 
 _COLUMNS = ("key", "status", "split", "shard", "offset", "length")
@@ -248,8 +248,8 @@ def _rows(source: _Source, *, dots: bool) -> dict[str, tuple[ShardRows, Sequence
 
 def _texts(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.object_]]:
     """Return texts as Python objects, faster than `to_pylist`."""
-    found: np.ndarray[Any, np.dtype[np.object_]] = column.cast("string").to_numpy()
-    return found
+    texts: np.ndarray[Any, np.dtype[np.object_]] = column.cast("string").to_numpy()
+    return texts
 
 
 def _exported(out: Path, facts: dict[str, Any], num_new_shards: int | None) -> Exported:

@@ -201,7 +201,7 @@ def _fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault |
 def _label_fault(labels: Sequence[int], lowest: int, num_classes: int) -> Fault | None:
     for label in labels:
         if not lowest <= label < num_classes:
-            return Fault("label", f"{label} is no class, there are {num_classes:,}")
+            return Fault("label", f"{label} is not a class; there are {num_classes:,}")
     return None
 
 
@@ -237,11 +237,11 @@ def _outer_fault(data: bytes, image: Feature, size: tuple[int, int] | None) -> s
         return f"has {len(data):,} bytes of pixels, {width}x{height} takes {expected:,}"
     if not data:
         return "is empty"
-    found = _codec(data)
-    if not found or image.encoding not in (found, "any"):
+    codec = _codec(data)
+    if not codec or image.encoding not in (codec, "any"):
         wanted = {"jpeg": "JPEG", "png": "PNG"}.get(image.encoding or "", "JPEG or PNG")
-        return f"is no {wanted} (it starts with {data[:8]!r})"
-    if found == "png" and not data.endswith(_PNG_END):
+        return f"is not a {wanted} (it starts with {data[:8]!r})"
+    if codec == "png" and not data.endswith(_PNG_END):
         return "is a PNG without an end"
     return ""
 

@@ -44,7 +44,7 @@ class AnnotationCheck:
     """Whether to decode masks too."""
 
     def faults(
-        self, found: Features, size: tuple[int, int] | None, row: AnnotationRow | None
+        self, features: Features, size: tuple[int, int] | None, row: AnnotationRow | None
     ) -> Iterator[Fault]:
         """Yield the faults of a record; `size` is the height and width that it states.
 
@@ -52,14 +52,16 @@ class AnnotationCheck:
         """
         sound: dict[str, list[Any]] = {}
         for name, feature in self.features.items():
-            values = found.get(name)
+            values = features.get(name)
             if values is None:
                 yield Fault("example", f"has no feature {name!r}")
             elif fault := self._fault(name, feature, values, size):
                 yield fault
             else:
                 sound[name] = values
-        yield from _count_faults({name: found[name] for name in self.features if name in found})
+        yield from _count_faults(
+            {name: features[name] for name in self.features if name in features}
+        )
         if row is not None:
             yield from self._row_faults(sound, row)
 
@@ -101,7 +103,7 @@ class AnnotationCheck:
             return _first(wrong, "is neither 0 nor 1", "has pixels of ") if wrong else ""
         most = len(feature.labels)
         wrong = [value for value in values if value >= most and value != feature.ignored]
-        what = f"which is no class, there are {most:,}"
+        what = f"which is not a class; there are {most:,}"
         return _first(wrong, what, "has pixels of ") if wrong else ""
 
     def _row_faults(self, sound: Mapping[str, list[Any]], row: AnnotationRow) -> Iterator[Fault]:
@@ -116,11 +118,11 @@ class AnnotationCheck:
                 yield Fault("items", what)
 
 
-def _count_faults(found: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
+def _count_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
     """Yield the object features with another number of objects than the first."""
     counts = {
         name: len(values) // (_SIDES if name == BOX else 1)
-        for name, values in found.items()
+        for name, values in features.items()
         if name != MASK
     }
     if len({*counts.values()}) > 1:
@@ -153,13 +155,13 @@ def _number_fault(name: str, values: list[int], num_classes: int) -> Fault | Non
         return None
     if name == CROWD:
         return Fault("objects", f"{name}: {_first(wrong, 'is not 0 or 1')}")
-    return Fault("label", f"{name}: {_first(wrong, f'is no class, there are {most:,}')}")
+    return Fault("label", f"{name}: {_first(wrong, f'is not a class; there are {most:,}')}")
 
 
 def _header_fault(data: bytes, feature: Feature, size: tuple[int, int] | None) -> str:
     """Return the fault of a mask's first and last bytes, or ""; nothing is decoded."""
     if not data.startswith(_PNG) or len(data) < _HEADER.size:
-        return f"is no PNG (it starts with {data[:8]!r})"
+        return f"is not a PNG (it starts with {data[:8]!r})"
     _, chunk, width, height, bits, colours = _HEADER.unpack_from(data)
     wanted = 8 if feature.mask_dtype == "uint8" else 16
     if chunk != b"IHDR" or colours != 0:

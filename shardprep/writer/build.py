@@ -17,16 +17,15 @@ from shardprep.errors import BuildError, SourceError
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.writer.encode.chunk_encoder import ChunkEncoder
-from shardprep.writer.engine.job import Engine, Progress, ShardJob
-from shardprep.writer.engine.pool import write_shards
+from shardprep.writer.engine.job import Encoder, ItemCounts, OnProgress, ShardJob, Workers
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.plan_summary import Outline, make_outline
+from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.plan.source_plan import make_plan
-from shardprep.writer.run import Run
+from shardprep.writer.reuse.reuse import OldDataset
+from shardprep.writer.run import make_dataset, make_shards
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
@@ -34,16 +33,8 @@ from shardprep.writer.workspace.repair_input import DamagedDataset
 from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
-
-    from shardprep.dataset.manifest import Fingerprint
-    from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.engine.job import Engine
-    from shardprep.writer.plan.plan import BuildPlan
-    from shardprep.writer.plan.plan_summary import Outline
-    from shardprep.writer.plan.shard_plan import Part, ShardPlan
-    from shardprep.writer.workspace.repair_input import DamagedDataset
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -88,11 +79,11 @@ class PartResult(Card):
 
 def build_dataset(
     recipe: Recipe,
-    *,
-    num_workers: int,
+    workers: Workers,
     watcher: Watcher,
+    *,
     overwrite: bool = False,
-    engine: Engine = write_shards,
+    reuse: OldDataset | None = None,
     damaged: DamagedDataset | None = None,
 ) -> BuildResult:
     """Build the dataset of a recipe, or finish a build that was begun.
@@ -102,12 +93,11 @@ def build_dataset(
 
     Args:
         recipe: source, options and place of the dataset.
-        num_workers: processes that encode images, at least 1; with an engine on a cluster, shards
-            that are written at a time.
+        workers: what encodes the images and writes the shards.
         watcher: receives the progress.
         overwrite: replace a finished dataset, and remove an unfinished build with other inputs or
             options.
-        engine: runs the chunks.
+        reuse: a dataset whose stored images are copied if they would be the same.
         damaged: a damaged dataset to replace by one with the same manifest, and by no other.
 
     Raises:
@@ -121,18 +111,17 @@ def build_dataset(
         StorageError: object storage does not answer, or refuses.
 
     """
-    images = SourceImages(recipe, make_fingerprint(recipe), num_workers, engine)
-    run = Run(workspace_of(recipe), images)
-    return run.to_dataset(watcher, overwrite=overwrite, damaged=damaged)
+    images = SourceImages(recipe, make_fingerprint(recipe), workers, reuse)
+    workspace = workspace_of(recipe)
+    return make_dataset(workspace, images, watcher, overwrite=overwrite, damaged=damaged)
 
 
 def build_part(
     recipe: Recipe,
     part: Part,
-    *,
-    num_workers: int,
+    workers: Workers,
     watcher: Watcher,
-    engine: Engine = write_shards,
+    reuse: OldDataset | None = None,
 ) -> PartResult:
     """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all of them.
 
@@ -157,13 +146,15 @@ def build_part(
                 if finished is not None:
                     return finished
                 states.refuse_other_build(workspace, fingerprint)
-                known: Manifest | Outline | None = workspace.sealed()
-                done = Progress(0, 0)
-                if known is None:
-                    images = SourceImages(recipe, fingerprint, num_workers, engine)
-                    _, known, done = Run(workspace, images).write(part, old, watcher)
-                num_new, elapsed = (done.num_items, done.num_copied), time.monotonic() - start
-                return PartResult(workspace, part, len(known.shards), *num_new, elapsed)
+                sealed, counts = workspace.sealed(), ItemCounts()
+                if sealed is not None:
+                    num_shards = len(sealed.shards)
+                else:
+                    images = SourceImages(recipe, fingerprint, workers, reuse)
+                    made = make_shards(workspace, images, part, old, watcher)
+                    num_shards, counts = len(made.outline.shards), made.counts
+                new, elapsed_s = (counts.num_items, counts.num_copied), time.monotonic() - start
+                return PartResult(workspace, part, num_shards, *new, elapsed_s)
         finally:
             states.take_back_unbegun(workspace)
 
@@ -181,32 +172,39 @@ class SourceImages:
 
     recipe: Recipe
     fingerprint: Fingerprint
-    num_workers: int
-    engine: Engine
+    workers: Workers
+    reuse: OldDataset | None = None
 
     work = "encoding"
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan of the recipe."""
-        return make_plan(self.recipe, scratch, watcher, self.num_workers)
+        return make_plan(self.recipe, scratch, watcher, self.workers.num)
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         """Return the outline of the plan."""
         return make_outline(plan, self.recipe, self.fingerprint, num_parts)
 
-    def written(
-        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]
-    ) -> Generator[Progress]:
-        """Encode the items of shards by the engine; yield what is done."""
+    def write(
+        self,
+        folders: Folders,
+        plan: BuildPlan,
+        shards: Sequence[ShardPlan],
+        on_progress: OnProgress,
+        watcher: Watcher,
+    ) -> None:
+        """Encode the items of shards by the engine."""
+        form = None if plan.annotations is None else plan.annotations.spec
+        encode_all = ChunkEncoder(plan.spec, plan.schema, plan.columns, form)
+        encoder: Encoder = encode_all
+        if self.reuse is not None:
+            encoder, shards, remark = self.reuse.applied(encode_all, shards)
+            watcher.notice(remark)
         limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
-        found = plan.annotations
-        form = None if found is None else found.spec
-        encoder = ChunkEncoder(
-            plan.spec, plan.schema, plan.columns, form, is_timed=profiling.is_on()
-        )
         record_bytes = plan.estimated_bytes // plan.num_items
-        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes)
-        return self.engine(job, shards, self.num_workers)
+        is_timed = profiling.is_on()
+        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes, is_timed)
+        self.workers.engine(job, shards, self.workers.num, on_progress)
 
     def check(self) -> None:
         """Check that the source is still what was planned."""

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from shardprep.catalog.objects.parsed import NO_FAULTS
 from shardprep.dataset import item_table, tfds_metadata
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.dataset.tally import Tally
 from shardprep.errors import BuildError, DatasetError, some_of
+from shardprep.image.boxes import SHORTFALLS
 from shardprep.profiling import stage
-from shardprep.writer.engine.job import Progress
-from shardprep.writer.plan.plan_summary import Outline, read_outline
+from shardprep.writer.engine.job import ItemCounts
+from shardprep.writer.plan.plan import Outline, read_outline
 from shardprep.writer.plan.shard_plan import numbers_of
-from shardprep.writer.rejection_limits import check_dropped, check_rejections
 from shardprep.writer.shard import Receipt, read_receipt, read_skipped, written_receipt
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import (
@@ -150,13 +151,13 @@ def publish(
     manifest: Manifest,
     old: bytes | None,
     start: float,
-    done: Progress | None = None,
+    counts: ItemCounts | None = None,
     notes: tuple[str, ...] = (),
 ) -> BuildResult:
     """Publish a sealed dataset.
 
     `old` is the manifest that it replaces, `start` the monotonic time at which this run began,
-    `done` what it has written since, and `notes` are remarks on its plan.
+    `counts` the items that it has done, and `notes` are remarks on its plan.
     """
     with states.writing(workspace):
         workspace.publish(manifest, old)
@@ -165,8 +166,8 @@ def publish(
         workspace.location,
         path,
         manifest,
-        num_new_items=done.num_items if done else 0,
-        num_copied=done.num_copied if done else 0,
+        num_new_items=counts.num_items if counts else 0,
+        num_copied=counts.num_copied if counts else 0,
         elapsed_s=elapsed,
         notes=notes,
     )
@@ -371,3 +372,60 @@ def _check_same(workspace: Workspace, manifest: Manifest, expected: Manifest) ->
         f"came out other than the manifest says ({', '.join(other) or 'its documents'})",
         "the dataset is left as it is: build it again with --overwrite",
     )
+
+
+_NO_FAULTS = (*SHORTFALLS, *NO_FAULTS)
+"""Reasons to leave an object out that are no fault of the source."""
+
+
+class TooManyRejectedError(BuildError):
+    """The images are all encoded, but more of them are bad than the recipe accepts."""
+
+    def __init__(
+        self, where: str, what: str, hint: str, *, manifest: Manifest, draft: Path
+    ) -> None:
+        """`manifest` is the one that was not published, `draft` a folder with its item table."""
+        super().__init__(where, what, hint)
+        self.manifest = manifest
+        self.draft = draft
+
+    def as_json(self, exit_code: int) -> dict[str, Any]:
+        """Return the error, and the totals of all inputs beside it."""
+        return {**super().as_json(exit_code), "totals": self.manifest.totals}
+
+
+def check_rejections(
+    workspace: Workspace, folders: Folders, manifest: Manifest, limit: float
+) -> None:
+    """Check that few enough images are rejected, else TooManyRejectedError."""
+    totals = manifest.totals
+    num_items = totals.num_written + totals.num_rejected
+    if totals.num_rejected > limit * num_items:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in totals.rejected.items())
+        raise TooManyRejectedError(
+            str(folders.state),
+            f"{totals.num_rejected:,} of {num_items:,} images are rejected "
+            f"({totals.num_rejected / num_items:.1%}), the limit is {limit:.1%}: {kinds}",
+            "the work is kept: run again with a higher --max-rejected to accept it",
+            manifest=manifest,
+            draft=workspace.documents(folders.output),
+        )
+
+
+def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
+    """Check that few enough objects are bad; those that a crop cut away are not."""
+    kept, lost = 0, Counter[str]()
+    for counts in manifest.annotations.values():
+        kept += counts.objects.num_objects if counts.objects else 0
+        lost.update(counts.dropped)
+    lost.update(manifest.unmatched.objects if manifest.unmatched else {})
+    bad = Counter({why: count for why, count in lost.items() if why not in _NO_FAULTS})
+    total = kept + bad.total()
+    if bad.total() > limit * total:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))
+        raise BuildError(
+            str(folders.state),
+            f"{bad.total():,} of {total:,} objects are bad ({bad.total() / total:.1%}), the limit "
+            f"is {limit:.1%}: {reasons}",
+            "the work is kept: run again with a higher --max-dropped to accept it",
+        )

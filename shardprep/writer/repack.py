@@ -26,10 +26,9 @@ from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped
 from shardprep.source.members import PLACE, Members
 from shardprep.source.string_column import Texts, integers, release
-from shardprep.writer.engine.job import Progress
+from shardprep.writer.engine.job import OnProgress
 from shardprep.writer.finalize import BuildResult
-from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.plan_summary import Outline, make_outline
+from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.reuse.record_copier import RecordCopier
 from shardprep.writer.reuse.repack_inputs import (
@@ -41,20 +40,13 @@ from shardprep.writer.reuse.repack_inputs import (
     unique_keys,
     united,
 )
-from shardprep.writer.run import Run
+from shardprep.writer.run import make_dataset
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
-
-    from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.engine.job import Progress
-    from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.plan.plan_summary import Outline
-    from shardprep.writer.plan.shard_plan import ShardPlan
-    from shardprep.writer.reuse.repack_inputs import Parent
 
 
 def repack_dataset(
@@ -84,8 +76,8 @@ def repack_dataset(
         if finished is not None and finished.fingerprint.inputs != images.fingerprint.inputs:
             hint = "add --overwrite to replace it, or give another --version or --name"
             raise BuildError(workspace.location, "is there already", hint)
-    run = Run(workspace, images)
-    return replace(run.to_dataset(watcher, overwrite=overwrite), num_copied=0)  # all of them are
+    result = make_dataset(workspace, images, watcher, overwrite=overwrite)
+    return replace(result, num_copied=0)  # all of them are
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +166,21 @@ class ParentImages:
         }
         return outline.model_copy(update=more)
 
-    def written(
-        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]
-    ) -> Generator[Progress]:
-        """Copy the records of shards; yield what is done."""
+    def write(
+        self,
+        folders: Folders,
+        plan: BuildPlan,
+        shards: Sequence[ShardPlan],
+        on_progress: OnProgress,
+        watcher: Watcher,
+    ) -> None:
+        """Copy the records of shards."""
+        del watcher
         changed = [one for one in self.parents if relabelled(one, plan.schema)[1]]
         files = {file for one in changed for file in one.rows["file"].unique().to_pylist()}
         try:
             copier = RecordCopier(plan.schema, frozenset(files), self.check)
-            yield from copier.copied(folders, shards)
+            copier.copy(folders, shards, on_progress)
         except (DatasetError, RecordError):
             self.check()  # of a parent that was replaced, no record is damaged
             raise

@@ -27,9 +27,6 @@ from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-
-    from shardprep.recipe.recipe import Recipe
-    from shardprep.source.members import Member
 _AT_ONCE = 64
 """Images that a thread reads before it tells of them."""
 

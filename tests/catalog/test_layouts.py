@@ -26,6 +26,7 @@ from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import TARGET_FEATURES
 from shardprep.dataset.tfrecord import read_records
 from shardprep.writer.build import build_dataset
+from shardprep.writer.engine.job import Workers
 from tests.support.builders import by_chunks, in_process
 from tests.support.layouts import LAYOUTS, OUTSIDE, PAGE, Layout, page_text, write_source
 
@@ -62,8 +63,8 @@ class Built:
 def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command line encode in this process."""
 
-    def quick(recipe: Recipe, **more: Any) -> BuildResult:
-        return build_dataset(recipe, **{**more, "engine": by_chunks(in_process)})  # type: ignore[arg-type]
+    def quick(recipe: Recipe, _: Workers, watcher: Any, **more: Any) -> BuildResult:
+        return build_dataset(recipe, Workers(by_chunks(in_process), 1), watcher, **more)
 
     monkeypatch.setattr(build, "build_dataset", quick)
     monkeypatch.setattr(build, "start_server", lambda *_: None)

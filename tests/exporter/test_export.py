@@ -180,11 +180,11 @@ def test_another_export_is_replaced_only_where_that_is_asked_for(
 def test_what_is_no_export_is_never_replaced(tmp_path: Path, pets: Path) -> None:
     for place in (pets, pets.parent, write(tmp_path / "file", b"x")):
         before = tree(tmp_path)
-        with pytest.raises(BuildError, match="is no export"):
+        with pytest.raises(BuildError, match="is not an export"):
             export_dataset(open_dataset(pets), "folder", place, watcher=Told(), overwrite=True)
         assert tree(tmp_path) == before
     write(tmp_path / "out.incomplete" / "mine.txt", b"x")
-    with pytest.raises(BuildError, match=r"out\.incomplete: .* is no export"):
+    with pytest.raises(BuildError, match=r"out\.incomplete: .* is not an export"):
         export_dataset(
             open_dataset(pets), "folder", tmp_path / "out", watcher=Told(), overwrite=True
         )
@@ -273,7 +273,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "exports/pets-1.0.0-tfod").mkdir()
     assert run("export", "--to", "tfod", cwd=tmp_path).returncode == 0, "an empty folder is free"
     dots = run("export", "--to", "folder", "--out", ".", cwd=tmp_path)
-    assert "is no export" in error_of(dots, 1)
+    assert "is not an export" in error_of(dots, 1)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -13,10 +13,10 @@ from shardprep.errors import BuildError, RecipeError, ShardprepError, SourceErro
 from shardprep.source import range_reads
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.listing import list_source
-from shardprep.writer.engine.pool import run_chunks
 from tests.support.builders import (
     animals,
     build,
+    in_workers,
     jpeg,
     tar_bytes,
     tree,
@@ -160,7 +160,7 @@ def test_what_comes_next_is_under_way_and_not_all(monkeypatch: pytest.MonkeyPatc
 def test_workers_reach_a_store_that_their_parent_has_used(bucket: Bucket, tmp_path: Path) -> None:
     """Its client would hang in a forked process."""
     there = bucket.put("pets.zip", ARCHIVES["pets.zip"])
-    build(there, bucket.url, engine=run_chunks, **KEYS)  # type: ignore[arg-type]
+    build(there, bucket.url, engine=in_workers, **KEYS)  # type: ignore[arg-type]
     local = build(write(tmp_path / "pets.zip", ARCHIVES["pets.zip"]), tmp_path / "out", **KEYS)
     assert bucket.tree("pets/1.0.0") == tree(local.path)
 
@@ -195,7 +195,7 @@ def test_a_store_that_refuses_midway_ends_the_build_and_rejects_no_image(
     proxy.rule = listed_and_no_more
     range_reads.forget()
     with pytest.raises(StorageError, match=r"pets\.zip: may not be read with these credentials"):
-        build(there, tmp_path / "out", engine=run_chunks, **KEYS)  # type: ignore[arg-type]
+        build(there, tmp_path / "out", engine=in_workers, **KEYS)  # type: ignore[arg-type]
     assert calls > 1
 
 

@@ -240,13 +240,13 @@ def copies(source: Path, folder: Path) -> dict[str, Work]:
 
     def repack(out: Path, begin: Callable[[], object] = int) -> None:
         recipe = make_recipe({"source": "-", "out": str(out), "shards": 3}, "test")
-        copied = RecordCopier.copied
+        copy = RecordCopier.copy
 
-        def begun(*arguments: Any) -> Iterator[Any]:
+        def begun(*arguments: Any) -> None:
             begin()
-            return copied(*arguments)
+            copy(*arguments)
 
-        with mock.patch.object(RecordCopier, "copied", begun):
+        with mock.patch.object(RecordCopier, "copy", begun):
             repack_dataset([open_parent(open_dataset(old))], recipe, Quiet())
 
     return {"reuse": reuse, "repack": repack}

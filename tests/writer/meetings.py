@@ -20,25 +20,24 @@ from shardprep.errors import ShardprepError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build
 from shardprep.writer.build import SourceImages, build_part
-from shardprep.writer.engine.job import Progress
+from shardprep.writer.engine.job import ItemCounts, OnProgress, Workers
 from shardprep.writer.finalize import BuildResult, finalize_dataset
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.plan.shard_plan import Part
-from shardprep.writer.run import Run
+from shardprep.writer.run import make_dataset
 from shardprep.writer.shard import ShardHead
 from shardprep.writer.workspace.find import workspace_of
 from tests.support.builders import Quiet, animals, write, zip_bytes
 from tests.writer.two_runs import Killed, Scenario, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from shardprep.dataset.manifest import Fingerprint
     from shardprep.progress import Watcher
     from shardprep.writer.engine.job import ShardJob
     from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.shard_plan import ShardPlan
-    from shardprep.writer.workspace.files import Folders
     from tests.writer.two_runs import Objects, World
 
 WHERE = "sets/pets/1.0.0"
@@ -79,7 +78,7 @@ class Recipe:
 
     @cached_property
     def _images(self) -> SourceImages:
-        return SourceImages(self.recipe, self.fingerprint, 1, self._engine)
+        return SourceImages(self.recipe, self.fingerprint, Workers(self._engine, 1))
 
     @cached_property
     def _plan(self) -> BuildPlan:
@@ -96,16 +95,16 @@ class Recipe:
         """Return the outline of the plan."""
         return self._images.outline(plan, num_parts)
 
-    def written(
-        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]
-    ) -> Generator[Progress]:
+    def write(self, *arguments: Any) -> None:
         """Write shards from chunks that were encoded once."""
-        return self._images.written(folders, plan, shards)
+        self._images.write(*arguments)
 
     def check(self) -> None:
         """Do nothing: the source stays."""
 
-    def _engine(self, job: ShardJob, shards: Sequence[ShardPlan], _: int) -> Generator[Progress]:
+    def _engine(
+        self, job: ShardJob, shards: Sequence[ShardPlan], _: int, on_progress: OnProgress
+    ) -> None:
         for shard in shards:
             writer = job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
             tasks = list(job.tasks(shard))
@@ -114,7 +113,7 @@ class Recipe:
             for task, chunk in zip(tasks, self._chunks[shard.name], strict=True):
                 writer.append(task.items, chunk)
             writer.commit()
-            yield Progress(len(shard.items), 0)
+            on_progress(ItemCounts(len(shard.items)))
 
     # --- commands ---
 
@@ -127,15 +126,14 @@ class Recipe:
         return self._to_dataset(overwrite=True)
 
     def _to_dataset(self, *, overwrite: bool) -> BuildResult:
-        run = Run(workspace_of(self.recipe), self)
-        return run.to_dataset(Quiet(), overwrite=overwrite)
+        return make_dataset(workspace_of(self.recipe), self, Quiet(), overwrite=overwrite)
 
     def part(self, number: int) -> Callable[[], object]:
         """Return what builds one of two parts."""
 
         def work() -> object:
             with mock.patch.object(build, "SourceImages", return_value=self):
-                return build_part(self.recipe, Part(number, 2), num_workers=1, watcher=Quiet())
+                return build_part(self.recipe, Part(number, 2), Workers(self._engine, 1), Quiet())
 
         return work
 

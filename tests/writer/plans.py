@@ -26,12 +26,13 @@ from shardprep.api import build
 from shardprep.cli.app import program
 from shardprep.errors import ShardprepError
 from shardprep.source.byte_range import PlainExtent, RefusedExtent, ZipExtent
-from shardprep.writer.plan import prehash
+from shardprep.writer.plan import near_copies
 from shardprep.writer.plan.shard_plan import Part
 from shardprep.writer.plan.source_plan import make_plan
 from tests.support.annotated import outlined
 from tests.support.builders import (
     animals,
+    handing_over,
     in_process,
     png,
     tar_bytes,
@@ -248,7 +249,7 @@ def planned(case: Case, folder: Path) -> BuildPlan | str:
     with (
         contextlib.chdir(folder),
         mock.patch.object(build, "make_plan", kept),
-        mock.patch.object(prehash, "run_chunks", in_process),
+        mock.patch.object(near_copies, "run_chunks", handing_over(in_process)),
         mock.patch.dict("os.environ", {"SHARDPREP_CACHE": str(folder / "cache")}),
     ):
         done = CliRunner().invoke(program(), arguments)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep.errors import BuildError
-from shardprep.writer.engine.pool import run_chunks
 from tests.support.builders import (
     Deadly,
     Quiet,
     animals,
     build,
     in_process,
+    in_workers,
     jpeg,
     tree,
     write,
@@ -45,7 +45,7 @@ from tests.writer.faulty import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardprep.writer.encode.chunk import EncodedChunk
@@ -183,8 +183,8 @@ def test_workers_start_where_the_temporary_folder_has_a_long_name(tmp_path: Path
 def test_an_image_that_kills_its_worker_is_rejected_and_counted(tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes(animals(40)))
 
-    def engine(encoder: ChunkEncoder, *rest: Any) -> Generator[EncodedChunk]:
-        return run_chunks(Deadly(encoder, "train/dog.7.jpg"), *rest)
+    def engine(encoder: ChunkEncoder, *rest: Any) -> Iterator[EncodedChunk]:
+        return in_workers(Deadly(encoder, "train/dog.7.jpg"), *rest)
 
     result = build(source, tmp_path / "out", engine=engine, **KEYS)
     totals = result.manifest.totals

@@ -22,6 +22,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.errors import BuildError, DatasetError, ShardprepError, StorageError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset, build_part
+from shardprep.writer.engine.job import Workers
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.plan.shard_plan import Part
@@ -125,7 +126,7 @@ def test_workers_send_the_shards_that_they_own(
     def engine(job: Any, *rest: Any) -> Any:
         return write_shards(replace(job, encoder=DiesOnce(job.encoder, mark)), *rest)
 
-    build_dataset(recipe, num_workers=2, watcher=Quiet(), engine=engine)
+    build_dataset(recipe, Workers(engine, 2), Quiet())
     assert mark.exists()
     assert bucket.tree(WHERE) == whole
     left = [path for path in (tmp_path / "spool").iterdir() if path.name[:5] != "pymp-"]
@@ -169,7 +170,7 @@ def test_parts_make_one_of_any_order(source: Path, bucket: Bucket, local: dict[s
     runner: Any = in_process
     engine = by_chunks(runner)
     for number in (2, 1, 2):
-        build_part(recipe, Part(number, 2), num_workers=1, watcher=Quiet(), engine=engine)
+        build_part(recipe, Part(number, 2), Workers(engine, 1), Quiet())
         if number == 2:
             assert not bucket.tree(WHERE).keys() & {"manifest.json"}
     for where in (bucket.url + f"/{WHERE}", bucket.url + f"/{WHERE}.incomplete/"):

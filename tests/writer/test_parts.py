@@ -28,9 +28,9 @@ from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
 from shardprep.writer.encode.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import ShardJob
 from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.finalize import TooManyRejectedError
 from shardprep.writer.plan.shard_plan import Part, numbers_of
 from shardprep.writer.plan.source_plan import make_plan
-from shardprep.writer.rejection_limits import TooManyRejectedError
 from shardprep.writer.workspace.files import Folders
 from tests.support.builders import (
     Quiet,

@@ -274,7 +274,7 @@ def test_a_run_of_records_is_that_of_each(
     batch_bytes: int, pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records are read, hashed and written many at a time; an error names the one at fault."""
-    monkeypatch.setattr("shardprep.writer.reuse.record_batches._BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr("shardprep.writer.reuse.stored_records._BATCH_BYTES", batch_bytes)
     again = shardprep.repack(pets, tmp_path / "out", shards=3)
     assert records(again.path) == records(pets)
     copy = shutil.copytree(pets, tmp_path / "copy")
@@ -375,7 +375,7 @@ def test_a_damaged_one_is_mended_by_doing_it_again(pets: Path, tmp_path: Path) -
     again = shardprep.repack(pets, tmp_path / "again", shards=3)
     whole = tree(again.path)
     damage(again.path)
-    with pytest.raises(shardprep.DatasetError, match="was repacked of other datasets"):
+    with pytest.raises(shardprep.DatasetError, match="was repacked from other datasets"):
         shardprep.repair(again.path, source=pets)
     shardprep.repack(pets, tmp_path / "again", shards=3, overwrite=True)
     assert tree(again.path) == whole

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shardprep.catalog.items import Item
-from shardprep.catalog.labels.targets import Target
 from shardprep.image.annotation_types import AnnotationSpec
 from shardprep.image.annotations import PlacedObjects
 from shardprep.image.process import RejectionKind
@@ -14,6 +13,8 @@ from shardprep.source.members import Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
 
 class ObjectCounts(NamedTuple):
@@ -73,18 +74,6 @@ class Outcome(NamedTuple):
         return cls(kind, reason, 0, 0, 0, "", item.extent.num_bytes, "")
 
 
-class OldImage(NamedTuple):
-    """The record of an image in another dataset, and what its item table says of it."""
-
-    file: str
-    """Path or address of the shard."""
-    offset: int
-    """Start of the framed record in bytes."""
-    key: str
-    target: Target
-    outcome: Outcome
-
-
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
     """A run of items of one shard."""
@@ -94,8 +83,8 @@ class ChunkTask:
     """Position of the first item in the shard's plan."""
     items: Sequence[Item]
     """As columns, of which each item is made when it is asked for, or as objects."""
-    old: Sequence[OldImage | None] = ()
-    """The image of each item that another dataset has stored; () for none at all."""
+    old: pa.Table | None = None
+    """For each item, the row of its stored record in another dataset, of nulls if it has none."""
 
     def __str__(self) -> str:
         last = self.start + len(self.items) - 1
@@ -104,8 +93,8 @@ class ChunkTask:
     def apart(self) -> Iterator[ChunkTask]:
         """Yield a task for each item alone, in order."""
         for at in range(len(self.items)):
-            own = slice(at, at + 1)
-            yield ChunkTask(self.shard, self.start + at, self.items[own], self.old[own])
+            old = None if self.old is None else self.old.slice(at, 1)
+            yield ChunkTask(self.shard, self.start + at, self.items[at : at + 1], old)
 
 
 @dataclass(frozen=True, slots=True)

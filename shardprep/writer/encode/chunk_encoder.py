@@ -1,19 +1,17 @@
-"""The work of a worker: items in, framed records and one outcome per item out.
+"""The encoder of a build: items in, framed records and one outcome per item out.
 
-The same `encode_chunk` serves every engine. It reads the source and touches nothing else.
+It reads the source and touches nothing else, so any engine can run it anywhere.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import time
 from array import array
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep import profiling
 from shardprep.catalog.items import Item
 from shardprep.dataset import schema as names
 from shardprep.dataset import tfrecord
@@ -44,8 +42,6 @@ class ChunkEncoder:
     """Names of the features that `Item.columns` holds."""
     annotations: AnnotationSpec | None = None
     """Form of boxes and masks, None where none are stored."""
-    is_timed: bool = False
-    """Whether to count the seconds of each stage."""
 
     @property
     def is_annotated(self) -> bool:
@@ -53,51 +49,26 @@ class ChunkEncoder:
         return self.annotations is not None
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Return the records of the task's items; a bad image is an outcome, never an error.
-
-        `before_item` is called before each of them: an engine that gives an item only so much
-        time starts its clock anew.
-        """
-        if not self.is_timed:
-            return encode_chunk(task, self, before_item)
-        return counted(lambda: encode_chunk(task, self, before_item))
-
-
-def counted(encode: Callable[[], EncodedChunk]) -> EncodedChunk:
-    """Return the chunk that a call makes, with the seconds of each stage of it."""
-    profiling.start()
-    before = profiling.taken()
-    start = time.perf_counter()
-    chunk = encode()
-    seconds = {"store": 0.0, **profiling.taken()}
-    seconds["other"] = time.perf_counter() - start - sum(seconds.values())
-    profiling.add(before)
-    return EncodedChunk(chunk.data, chunk.outcomes, seconds)
-
-
-def encode_chunk(
-    task: ChunkTask, encoder: ChunkEncoder, before_item: Callable[[], None]
-) -> EncodedChunk:
-    """Read, process, encode and frame the items, in order."""
-    records: list[bytes] = []
-    outcomes: list[Outcome] = []
-    items = list(task.items)
-    with closing(read_ahead([item.extent.span for item in items])) as ahead:
-        for item in items:
-            wait_for(ahead)
-            before_item()
-            data = read_item(item)
-            if isinstance(data, Outcome):
-                record, outcome = b"", data
-            else:
-                record, outcome = encode_item(item, data, sha256_of(data), encoder)
-            records.append(record)
-            outcomes.append(outcome)
-    return EncodedChunk(b"".join(records), tuple(outcomes))
+        """Read, process, encode and frame the items of a task, in order; see `Encoder`."""
+        records: list[bytes] = []
+        outcomes: list[Outcome] = []
+        items = list(task.items)
+        with closing(read_ahead([item.extent.span for item in items])) as ahead:
+            for item in items:
+                wait_for(ahead)
+                before_item()
+                data = read_item(item)
+                if isinstance(data, Outcome):
+                    record, outcome = b"", data
+                else:
+                    record, outcome = encode_item(item, data, sha256_of(data), self)
+                records.append(record)
+                outcomes.append(outcome)
+        return EncodedChunk(b"".join(records), tuple(outcomes))
 
 
 wait_for = stage("read")(next)
-"""Waits for what is read ahead."""
+"""Waits until the next range that is read ahead has arrived."""
 
 
 def encode_item(

@@ -18,11 +18,11 @@ from shardprep.catalog.objects.rules import annotation_files, parse_masks_rule
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.catalog.tables.metadata_files import named_files, read_table
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
-from shardprep.dataset.manifest import Fingerprint
+from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.dataset.schema import shipped_schemas
-from shardprep.errors import BuildError, SourceError
+from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
 from shardprep.image.signatures import HEAD_BYTES, archive_type
-from shardprep.recipe.recipe import Recipe, outputs
+from shardprep.recipe.recipe import Recipe, outputs, stored_recipe
 from shardprep.source import range_reads
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.file_listing import find_files
@@ -186,3 +186,19 @@ def _extra_version(package: str) -> str:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
+    """Return the recipe by which a dataset was built, for a source and a folder of today.
+
+    Raises:
+        DatasetError: this version does not know all of its keys.
+
+    """
+    keys = {"source": source, "out": out, "name": manifest.name, "version": manifest.version}
+    try:
+        return stored_recipe({**manifest.fingerprint.options, **keys, "max_rejected": 1.0})
+    except RecipeError as error:
+        raise DatasetError(
+            manifest.name, "was built by another version, with other options", "build it again"
+        ) from error

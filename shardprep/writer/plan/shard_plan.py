@@ -6,6 +6,7 @@ lists its files, from the number of workers, or from time.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -17,7 +18,7 @@ from shardprep.catalog.items import Item, Items
 from shardprep.dataset.documents import shard_name
 from shardprep.errors import RecipeError
 from shardprep.source.members import Member, Members
-from shardprep.writer.plan.shuffle import shuffled
+from shardprep.source.string_column import Texts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,9 +45,9 @@ class ShardPlan(NamedTuple):
     items: ShardItems | tuple[Item, ...]
     """Items in the order of their records; a slice of them is a tuple."""
     old: Table | None = None
-    """A row for each item that `OldImages` takes, of nulls where it has none; None: none has.
+    """For each item, the row of its stored record in another dataset, of nulls if it has none.
 
-    Where records are copied, those of the items of all shards, by `ShardItems.rows`."""
+    In a repack these are the rows of the items of all shards, by `ShardItems.rows`."""
 
     @property
     def members(self) -> Members:
@@ -220,3 +221,31 @@ def numbers_of(shards: Iterable[int], count: int) -> str:
 def _split_order(split: str) -> tuple[int, str]:
     known = ("train", "validation", "test")
     return (known.index(split) if split in known else len(known), split)
+
+
+_HASH_BYTES = 16
+_AT_ONCE = 1 << 16
+"""Number of keys that are objects while they are hashed."""
+
+
+def shuffled(keys: Texts, seed: int, purpose: bytes) -> NDArray[np.int64]:
+    """Return the places of keys in the order of a shuffle, int64[keys].
+
+    Shuffles of one seed that are for another purpose have nothing to do with each other.
+    """
+    begun = hashlib.blake2b(digest_size=_HASH_BYTES, key=b"%s %d" % (purpose, seed))
+    hashes = np.empty((len(keys), 2), ">u8")
+    for start in range(0, len(keys), _AT_ONCE):
+        some = keys[start : start + _AT_ONCE]
+        digests = []
+        for key in some.encoded():
+            own = begun.copy()
+            own.update(key)
+            digests.append(own.digest())
+        found = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)
+        hashes[start : start + len(some)] = found
+    high = hashes[:, 0].astype(np.uint64)
+    order = np.argsort(high)
+    if (high[order[1:]] == high[order[:-1]]).any():
+        order = np.lexsort((hashes[:, 1].astype(np.uint64), high))
+    return order

@@ -29,20 +29,14 @@ from shardprep.profiling import stage
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
-from shardprep.writer.plan.near_copies import NearCopies
+from shardprep.writer.plan.near_copies import NearCopies, hash_images
 from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.prehash import hash_images
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.plan.split_cut import Cut, cut_splits, rows_to_cut, without_spoilers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
-
-    from shardprep.catalog.items import Items
-    from shardprep.catalog.objects.combine import AnnotationFacts
-    from shardprep.dataset.schema import Encoding
-    from shardprep.recipe.recipe import Recipe
 _RECORD_OVERHEAD_BYTES = 200
 """Bytes of a record besides its image and key: framing and feature names."""
 

@@ -18,7 +18,7 @@ import numpy as np
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.splits import is_cut
 from shardprep.source.dictionary_column import Coded
-from shardprep.writer.plan.shuffle import shuffled
+from shardprep.writer.plan.shard_plan import shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

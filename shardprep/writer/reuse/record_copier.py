@@ -11,25 +11,30 @@ import hashlib
 import threading
 import time
 from dataclasses import dataclass
+from itertools import groupby
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from shardprep.dataset import example, tfrecord
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS
 from shardprep.dataset.manifest import Shard
-from shardprep.dataset.schema import Schema
+from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS, UNLABELLED, Schema
+from shardprep.errors import DatasetError, RecordError
+from shardprep.source.byte_range import MemberError, PlainExtent
+from shardprep.source.range_reads import read_ahead
 from shardprep.source.string_column import release
-from shardprep.writer.engine.job import Progress
+from shardprep.writer.engine.job import ItemCounts, OnProgress
 from shardprep.writer.plan.shard_plan import ShardItems, ShardPlan
-from shardprep.writer.reuse.record_batches import Buffer, OldRecordBatches
-from shardprep.writer.reuse.repack_inputs import moved
+from shardprep.writer.reuse.stored_records import Run, StoredRecords
 from shardprep.writer.shard import Receipt, write_receipt
 from shardprep.writer.workspace.files import Folders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -37,6 +42,8 @@ _COPIES_AT_ONCE = 3
 """Shards that are copied at a time: while one is read, others are hashed and written."""
 _SHARDS_AT_ONCE = 8
 """Shards at a time, those among them that are synced: a disk has many done in half the time."""
+_TRUSTED_BYTES = 64 << 20
+"""Size of a batch above which its records are read one by one first, as sizes may be wrong."""
 _LEAVE_S = 10.0
 """Seconds that running copies get to end when one fails."""
 _M_ARENA_MAX = -8
@@ -53,8 +60,8 @@ class RecordCopier:
     check: Callable[[], None]
     """Raises ChangedError if a dataset was replaced that records are copied from."""
 
-    def copied(self, folders: Folders, shards: Sequence[ShardPlan]) -> Generator[Progress]:
-        """Write shards and their receipts, a few at once; yield what is done.
+    def copy(self, folders: Folders, shards: Sequence[ShardPlan], on_progress: OnProgress) -> None:
+        """Write shards and their receipts, a few at once.
 
         Raises:
             DatasetError: a shard of a parent is gone or cut, or holds another record.
@@ -74,7 +81,7 @@ class RecordCopier:
         for thread in threads:
             thread.start()
         try:
-            yield from common.progress(len(threads))
+            common.pass_on(len(threads), on_progress)
         finally:
             common.has_ended.set()
             end = time.monotonic() + _LEAVE_S
@@ -92,6 +99,19 @@ def share_heap() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
+class Buffer:
+    """Memory that is used again: each thread would keep as much of what it has freed."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def sized(self, num_bytes: int) -> bytearray:
+        """Return the memory, of at least `num_bytes`."""
+        if len(self._data) < num_bytes:
+            self._data = bytearray(num_bytes)
+        return self._data
+
+
 class _Common:
     """State that the threads that copy share."""
 
@@ -101,8 +121,8 @@ class _Common:
         """Held by the thread that reads and checks a batch: several would take the interpreter
         from each other at each record."""
         self.waiting: SimpleQueue[ShardPlan] = SimpleQueue()
-        self.told: SimpleQueue[Progress | BaseException | None] = SimpleQueue()
-        """Progress, errors of failed copies, and None for a thread that has nothing left to do."""
+        self.events: SimpleQueue[ItemCounts | BaseException | None] = SimpleQueue()
+        """Counts, errors, and None from a thread that has nothing left to do."""
         self.has_ended = threading.Event()
         """Whether nothing more is wanted."""
         self.buffers: SimpleQueue[tuple[Buffer, Buffer]] = SimpleQueue()
@@ -126,20 +146,20 @@ class _Common:
             while not self.has_ended.is_set():
                 _Copy(self, self.waiting.get_nowait()).write()
         except Empty:
-            self.told.put(None)
+            self.events.put(None)
         except BaseException as error:
-            self.told.put(error)
+            self.events.put(error)
 
-    def progress(self, num_threads: int) -> Generator[Progress]:
-        """Yield what is done until all threads are; raise what one has failed for."""
+    def pass_on(self, num_threads: int, on_progress: OnProgress) -> None:
+        """Pass on what is done until all threads have ended; raise the error of one that fails."""
         while num_threads:
-            one = self.told.get()
+            one = self.events.get()
             if isinstance(one, BaseException):
                 raise one
             if one is None:
                 num_threads -= 1
             else:
-                yield one
+                on_progress(one)
 
 
 class _Copy:
@@ -152,23 +172,35 @@ class _Copy:
         self._common, self._schema, self._plan = common, copier.schema, plan
         self._rows = _taken(old, items.rows)
         self._keys = items.members.keys.array.cast(pa.string())
-        self._records = OldRecordBatches(self._rows, self._keys, copier.schema, copier.relabelled)
+        is_record = self._rows["kind"].is_null()
+        self._places = np.flatnonzero(is_record.to_numpy())
+        """Places of the rows with a record."""
+        records = self._rows.filter(is_record)
+        self._records = StoredRecords(records, have_keys=FILENAME in self._schema.dtypes)
+        has_new_key = pc.not_equal(
+            self._keys.filter(is_record.combine_chunks()), pc.fill_null(records["key"], "")
+        )
+        relabelled = pa.array([*copier.relabelled], pa.string())
+        has_new_label = pc.is_in(records["file"].cast("string"), relabelled)
+        self._is_changed = pc.or_(has_new_key, has_new_label).to_numpy()
+        self._new_lengths = self._records.lengths.copy()
+        """Bytes of each new record; right once its batch was written."""
 
     def write(self) -> None:
-        """Write the shard and its receipt; nothing where all has ended meanwhile."""
+        """Write the shard and its receipt; nothing if another copy has failed meanwhile."""
         common, folders, name = self._common, self._common.folders, self._plan.name
         file, hashed = folders.output.new_file(name), hashlib.sha256()
         try:
             with common.copying(is_remote=self._records.is_remote) as buffers:
-                told = 0
-                for data, stop in self._records.batches(*buffers, common.reading):
+                num_done = 0
+                for data, stop in self._batches(*buffers):
                     if common.has_ended.is_set():
                         return
                     hashed.update(data)
                     file.write(data)
-                    end = int(self._records.written[stop - 1]) + 1
-                    common.told.put(self._progress(told, end))
-                    told = end
+                    end = int(self._places[stop - 1]) + 1
+                    common.events.put(self._counts(num_done, end))
+                    num_done = end
             folders.check_build()
             common.copier.check()
             mark = file.commit() or ""
@@ -176,20 +208,162 @@ class _Copy:
             file.abandon()
         shard = Shard(
             name=name,
-            num_records=len(self._records.written),
-            num_bytes=int(self._records.new_lengths.sum()),
+            num_records=len(self._places),
+            num_bytes=int(self._new_lengths.sum()),
             sha256=hashed.hexdigest(),
         )
         columns = ANNOTATED_COLUMNS if self._schema.annotations else COLUMNS
-        table = moved(self._rows, name, self._keys, self._records.new_lengths, columns)
+        table = _moved(self._rows, name, self._keys, self._new_lengths, columns)
         write_receipt(folders.state, Receipt(shard, mark, table, folders.build))
         release()
-        common.told.put(self._progress(told, len(self._rows)))
+        common.events.put(self._counts(num_done, len(self._rows)))
 
-    def _progress(self, start: int, stop: int) -> Progress:
-        """Return that the rows between are done."""
-        num_written = int(np.diff(np.searchsorted(self._records.written, (start, stop)))[0])
-        return Progress(stop - start, stop - start - num_written)
+    def _counts(self, start: int, stop: int) -> ItemCounts:
+        """Return the counts of some rows."""
+        num_written = int(np.diff(np.searchsorted(self._places, (start, stop)))[0])
+        return ItemCounts(stop - start, stop - start - num_written)
+
+    def _batches(self, read: Buffer, renewed: Buffer) -> Iterator[tuple[memoryview, int]]:
+        """Yield the framed records in their order, many at a time, and the number until there.
+
+        Each batch is in one of the buffers, until the next one.
+        """
+        records = self._records
+        is_below = (records.offsets < 0) | (records.lengths < 0)
+        if is_below.any():
+            what = "its item table has a record of less than no bytes, or before its first"
+            file = records.files[int(np.argmax(is_below))]
+            raise DatasetError(file, what, _hint(file))
+        runs = records.runs()
+        with contextlib.closing(read_ahead([run.extent for run in runs])) as ahead:
+            for _, some in groupby(runs, key=lambda run: run.batch):
+                batch = list(some)
+                start, stop = batch[0].start, batch[-1].stop
+                with self._common.reading:
+                    data = self._read(batch, ahead, read)
+                    self._check(start, stop, data)
+                yield self._renewed(start, stop, data, renewed), stop
+
+    def _read(
+        self, batch: Sequence[Run], ahead: Iterator[PlainExtent], buffer: Buffer
+    ) -> bytearray:
+        """Return the records of a batch at the front of the buffer; `ahead` has its extents."""
+        num_bytes = sum(run.extent.num_bytes for run in batch)
+        if num_bytes > _TRUSTED_BYTES:
+            for number in range(batch[0].start, batch[-1].stop):
+                self._read_alone(number)
+        data = buffer.sized(num_bytes)
+        view, at = memoryview(data), 0
+        for run, extent in zip(batch, ahead, strict=False):
+            end = at + extent.num_bytes
+            try:
+                extent.read_into(view[at:end])
+            except MemberError:
+                self._check(batch[0].start, run.start, data)  # the first damage is reported
+                view[at:end] = b"".join(map(self._read_alone, range(run.start, run.stop)))
+            at = end
+        return data
+
+    def _read_alone(self, number: int) -> bytes:
+        """Return one record, which is sound."""
+        extent = self._records.extent(number)
+        try:
+            data = extent.read()
+        except MemberError as error:
+            what = f"at byte {extent.offset:,}: {error}"
+            raise DatasetError(extent.file, what, _hint(extent.file)) from error
+        self._check(number, number + 1, data)
+        return data
+
+    def _check(self, start: int, stop: int, data: bytes | bytearray) -> None:
+        """Check that `data` begins with sound records, those from `start` to `stop`."""
+        sound = self._records.are_sound(start, stop, data)
+        if all(sound):
+            return
+        number = start + sound.index(False)
+        at = int(self._records.lengths[start:number].sum())
+        file, offset, num_bytes = self._records.extent(number)
+        frame = np.frombuffer(data, np.uint8)[at : at + num_bytes]
+        try:
+            tfrecord.unframe(frame, file, offset)
+        except RecordError as error:
+            raise RecordError(file, error.what, _hint(file), offset=offset) from error
+        key = self._rows["key"][int(self._places[number])].as_py()
+        what = f"the record at byte {offset:,} is not that of {key}"
+        raise DatasetError(file, what, _hint(file))
+
+    def _renewed(self, start: int, stop: int, data: bytearray, buffer: Buffer) -> memoryview:
+        """Return the records from `start` to `stop`, with new keys and class numbers."""
+        view, ends = memoryview(data), np.cumsum(self._records.lengths[start:stop]).tolist()
+        is_changed = self._is_changed[start:stop]
+        if not is_changed.any():
+            return view[: ends[-1]]
+        places = self._places[start:stop]
+        values = self._new_values(int(places[0]), int(places[-1]) + 1)
+        pieces: list[bytes | memoryview] = []
+        for number, (at, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            own: list[bytes | memoryview] = [view[at:end]]
+            if is_changed[number]:
+                payload = view[at + tfrecord.HEADER_BYTES : end - tfrecord.FOOTER_BYTES]
+                new = values[int(places[number] - places[0])]
+                own = tfrecord.framed(example.replaced(payload, new, self._schema.dtypes))
+            self._new_lengths[start + number] = sum(map(len, own))
+            pieces += own
+        whole, at = memoryview(buffer.sized(sum(map(len, pieces)))), 0
+        for piece in pieces:
+            whole[at : at + len(piece)] = piece
+            at += len(piece)
+        return whole[:at]
+
+    def _new_values(self, start: int, stop: int) -> list[dict[str, Any]]:
+        """Return the key and the classes of the items in some rows, by feature."""
+        some = self._rows.slice(start, stop - start)
+        keys = self._keys.slice(start, stop - start).cast(pa.binary()).to_pylist()
+        columns = (keys, some["label"].to_pylist(), some["labels"].to_pylist())
+        values: list[dict[str, Any]] = [
+            {FILENAME: [key], LABEL: [UNLABELLED if label is None else label], LABELS: labels or ()}
+            for key, label, labels in zip(*columns, strict=True)
+        ]
+        if BOX_LABEL in self._schema.dtypes:
+            for own, labels in zip(values, some["object_labels"].to_pylist(), strict=True):
+                own[BOX_LABEL] = labels or ()
+        return values
+
+
+def _moved(
+    rows: pa.Table, shard: str, keys: pa.Array, lengths: Numbers, columns: pa.Schema
+) -> pa.Table:
+    """Return rows of parents as those of one shard of a new dataset.
+
+    Args:
+        rows: those of its items, in its order.
+        shard: name of its file.
+        keys: the new key of each item.
+        lengths: bytes of each of its framed records; items without one have none.
+        columns: of the new item table.
+
+    """
+    is_written = rows["kind"].is_null().to_numpy()
+    places = {"record": np.arange(len(lengths)), "offset": np.cumsum(lengths) - lengths}
+    own: dict[str, Any] = {
+        "key": keys.cast(pa.string()),
+        "shard": pa.array([shard] * len(rows), pa.string()),
+    }
+    for name, values in (*places.items(), ("length", lengths)):
+        spread = np.zeros(len(rows), np.int64)
+        spread[is_written] = values
+        own[name] = pa.array(spread, mask=~is_written)
+    arrays = [
+        _laid_out(own[one.name] if one.name in own else rows[one.name].combine_chunks(), one.type)
+        for one in columns
+    ]
+    return pa.Table.from_arrays(arrays, schema=columns)
+
+
+def _laid_out(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column as a build lays it out: words are numbered as they first come."""
+    is_words = pa.types.is_dictionary(kind)
+    return (column.cast(pa.string()).dictionary_encode() if is_words else column).cast(kind)
 
 
 def _taken(table: pa.Table, rows: Numbers) -> pa.Table:
@@ -202,3 +376,7 @@ def _taken(table: pa.Table, rows: Numbers) -> pa.Table:
         start += len(batch)
     found = pa.Table.from_batches(parts).unify_dictionaries().combine_chunks()
     return found.take(pa.array(np.argsort(np.concatenate(places)))).combine_chunks()
+
+
+def _hint(file: str) -> str:
+    return f"run `shardprep verify {file.rpartition('/')[0]} --repair`"

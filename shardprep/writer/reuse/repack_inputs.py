@@ -17,8 +17,8 @@ from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
 from shardprep.errors import RecipeError, SchemaError, some_of
 from shardprep.image.spec import ImageSpec
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
-from shardprep.writer.reuse.reused_images import with_files
+from shardprep.writer.plan.fingerprint import recorded_recipe
+from shardprep.writer.reuse.stored_records import with_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class Parent(NamedTuple):
     schema: Schema
     spec: ImageSpec
     rows: pa.Table
-    """Rows of the items that are taken, as `OldImages` wants them."""
+    """Rows of the items that are taken, with the `file` of each record."""
     skipped: pa.Table
     """Rows of the inputs that were skipped; none where only some records are taken."""
     numbers: Numbers | None
@@ -147,42 +147,6 @@ def _mapped(column: Any, places: Sequence[int]) -> Any:
     offsets = pa.array(np.append(0, np.cumsum(np.asarray(lengths))), pa.int32())
     values = table.take(pc.list_flatten(column))
     return pa.ListArray.from_arrays(offsets, values, mask=column.is_null())
-
-
-def moved(
-    rows: pa.Table, shard: str, keys: pa.Array, lengths: Numbers, columns: pa.Schema
-) -> pa.Table:
-    """Return rows of parents as those of one shard of a new dataset.
-
-    Args:
-        rows: those of its items, in its order.
-        shard: name of its file.
-        keys: the new key of each item.
-        lengths: bytes of each of its framed records; items without one have none.
-        columns: of the new item table.
-
-    """
-    is_written = rows["kind"].is_null().to_numpy()
-    places = {"record": np.arange(len(lengths)), "offset": np.cumsum(lengths) - lengths}
-    own: dict[str, Any] = {
-        "key": keys.cast(pa.string()),
-        "shard": pa.array([shard] * len(rows), pa.string()),
-    }
-    for name, values in (*places.items(), ("length", lengths)):
-        spread = np.zeros(len(rows), np.int64)
-        spread[is_written] = values
-        own[name] = pa.array(spread, mask=~is_written)
-    arrays = [
-        _laid_out(own[one.name] if one.name in own else rows[one.name].combine_chunks(), one.type)
-        for one in columns
-    ]
-    return pa.Table.from_arrays(arrays, schema=columns)
-
-
-def _laid_out(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column as a build lays it out: words are numbered as they first come."""
-    is_words = pa.types.is_dictionary(kind)
-    return (column.cast(pa.string()).dictionary_encode() if is_words else column).cast(kind)
 
 
 def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:

@@ -7,8 +7,8 @@ build without it.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,18 +16,23 @@ import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
 from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
-from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
 from shardprep.image.spec import ImageSpec
 from shardprep.writer.encode.chunk_encoder import ChunkEncoder
-from shardprep.writer.engine.job import Engine, Progress, ShardJob
-from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.engine.job import Encoder
+from shardprep.writer.plan.fingerprint import (
+    SPLIT_RATIOS,
+    fit_version,
+    recorded_recipe,
+    used_versions,
+    versions,
+)
 from shardprep.writer.plan.shard_plan import ShardPlan
-from shardprep.writer.reuse.reuse_encoder import CopyEncoder
-from shardprep.writer.reuse.reused_images import OldRecords, with_files
+from shardprep.writer.reuse.reuse_encoder import ReuseEncoder
+from shardprep.writer.reuse.stored_records import with_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     Rows = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -47,35 +52,29 @@ class OldDataset:
     """Its path or address."""
     made: Fingerprint
     """The options and versions that its images follow from."""
-    records: OldRecords
+    mark: ManifestMark
+    dtypes: tuple[tuple[str, str], ...]
+    """Name and dtype of each feature of its records."""
     rows: pa.Table
     """The rows of its written items."""
 
-    def engine(self, base: Engine, notice: Callable[[str], None]) -> Engine:
-        """Return the engine that copies what it can, and has all else encoded by `base`.
+    def applied(
+        self, encoder: ChunkEncoder, shards: Sequence[ShardPlan]
+    ) -> tuple[Encoder, Sequence[ShardPlan], str]:
+        """Return the encoder that copies stored images, shards that name them, and a remark.
 
-        Raises ChangedError where the dataset is replaced meanwhile.
+        If the images were made with other options, these are the encoder and the shards given.
         """
-
-        def copying(
-            job: ShardJob, shards: Sequence[ShardPlan], num_workers: int
-        ) -> Generator[Progress]:
-            encoder = cast("ChunkEncoder", job.encoder)  # of a build: it alone copies
-            places = self.places(shards)
-            notice(self.prospect(encoder.spec, places))
-            if self.changes(encoder.spec):
-                yield from base(job, shards, num_workers)
-                return
-            copier = CopyEncoder(encoder, self.records.for_records_of(encoder.schema))
-            ends = np.cumsum([len(shard.items) for shard in shards])
-            own = np.split(places, ends[:-1])
-            planned = [
-                shard._replace(old=self.rows.take(pa.array(rows, mask=rows < 0)))
-                for shard, rows in zip(shards, own, strict=True)
-            ]
-            yield from base(replace(job, encoder=copier), planned, num_workers)
-
-        return copying
+        places = self.places(shards)
+        remark = self.prospect(encoder.spec, places)
+        if self.changes(encoder.spec):
+            return encoder, shards, remark
+        ends = np.cumsum([len(shard.items) for shard in shards])
+        planned = [
+            shard._replace(old=self.rows.take(pa.array(rows, mask=rows < 0)))
+            for shard, rows in zip(shards, np.split(places, ends[:-1]), strict=True)
+        ]
+        return ReuseEncoder(encoder, self.mark, self.dtypes), planned, remark
 
     def prospect(self, spec: ImageSpec, places: Rows) -> str:
         """Return in words how many of the items with these `places` may be copied, or why none."""
@@ -114,12 +113,12 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(_COLUMNS, intact=True)
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
-    records = OldRecords(dataset.mark, tuple(schema.dtypes.items()))
     rows = with_files(item_table.with_status(table, item_table.WRITTEN), dataset)
     made = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
     several = {name for name in made.options if name not in manifest.fingerprint.options}
     made.options.update(dict.fromkeys(several, "several"))  # of datasets that were merged
-    return OldDataset(str(dataset), made, records, rows)
+    dtypes = tuple(schema.dtypes.items())
+    return OldDataset(str(dataset), made, dataset.mark, dtypes, rows)
 
 
 def _formats(rows: pa.Table) -> set[str]:

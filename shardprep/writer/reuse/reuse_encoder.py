@@ -1,7 +1,9 @@
-"""The work of a worker that copies: items in, and of those that have not changed their old records.
+"""The encoder of a build that copies stored images: whole records, or images into new records.
 
-Every original is read and hashed, every record's checksums are compared. Records that follow each
-other in an old shard are read as one block. What is not as it must be is encoded from its source.
+Every original is read and hashed, and every stored record is checked. If the record of an item
+would be the same, it is copied. If only its key, label or other features differ, a new record is
+made around the stored image. Everything else, such as an item whose stored record is damaged, is
+encoded from its source.
 """
 
 from __future__ import annotations
@@ -10,152 +12,185 @@ import contextlib
 import functools
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
+from shardprep.catalog.labels.targets import Target
 from shardprep.dataset import tfrecord
 from shardprep.dataset.example import ExampleDecoder
-from shardprep.dataset.schema import HEIGHT, IMAGE, WIDTH
+from shardprep.dataset.open_dataset import ManifestMark
+from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, TARGET_FEATURES, WIDTH
 from shardprep.errors import RecordError
 from shardprep.image.placement import Placement
 from shardprep.image.process import Original, ProcessedImage, ordinary_placement
 from shardprep.profiling import stage
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
-from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, OldImage, Outcome
+from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.encode.chunk_encoder import (
     ChunkEncoder,
-    counted,
     encode_item,
     read_item,
     sha256_of,
     wait_for,
 )
-from shardprep.writer.reuse.reused_images import OldRecords
+from shardprep.writer.reuse.stored_records import Run, StoredRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    Bytes = bytes | memoryview
-
-_BLOCK_BYTES = 1 << 20
-"""Bytes of records that are read at a time, unless one record has more."""
+_TABLED = frozenset({IMAGE, FILENAME, HEIGHT, WIDTH, *TARGET_FEATURES.values()})
+"""Features that follow from the image and from what the item table says of it."""
+_FACTS: dict[str, str | int] = {
+    "reason": "", "length": 0, "original_height": 0, "original_width": 0, "original_format": "",
+    "original_bytes": 0, "original_sha256": "",
+}  # fmt: skip
+"""Columns of the fields of an `Outcome` after its kind, and their values for null."""
 
 
 @dataclass(frozen=True, slots=True)
-class CopyEncoder:
-    """Copies the records of tasks with old images, or their images, and has all else encoded."""
+class ReuseEncoder:
+    """Copies what tasks with `old` rows allow, and has everything else encoded."""
 
     encoder: ChunkEncoder
-    records: OldRecords
+    mark: ManifestMark
+    """Used to detect that the other dataset was replaced."""
+    dtypes: tuple[tuple[str, str], ...]
+    """Name and dtype of each feature of its records."""
 
     @property
     def is_annotated(self) -> bool:
         """Whether boxes or masks are stored."""
         return self.encoder.is_annotated
 
-    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Return the records of the task's items; see `ChunkEncoder`.
+    @property
+    def copies_records(self) -> bool:
+        """Whether a record whose item has not changed is copied as it is."""
+        own = dict(self.dtypes)
+        return own == self.encoder.schema.dtypes and _TABLED.issuperset(own)
 
-        ChangedError where the old dataset was replaced meanwhile.
-        """
-        if not len(task.old):
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        """Return the records of the task's items; ChangedError if the dataset was replaced."""
+        if task.old is None:
             return self.encoder(task, before_item)
-        copy = _ChunkCopy(task, self)
-        if not self.encoder.is_timed:
-            return copy.encoded(before_item)
-        return counted(lambda: copy.encoded(before_item))
+        return _ChunkCopy(task, task.old, self).encoded(before_item)
 
 
 class _ChunkCopy:
-    """The copy of one chunk."""
+    """The records of one chunk."""
 
-    def __init__(self, task: ChunkTask, copying: CopyEncoder) -> None:
-        self._copying = copying
+    def __init__(self, task: ChunkTask, old: pa.Table, reuse: ReuseEncoder) -> None:
+        self._reuse = reuse
         self._items = items = Items.of(task.items)
         self._members = items.members.listed()
-        self._old = list(task.old)
-        is_same = np.zeros(len(items), bool)
-        if copying.records.is_tabled:
-            told = zip(self._members, items.target, self._old, strict=True)
-            is_same[:] = [
-                old is not None and (old.key, old.target) == (member.key, target)
-                for member, target, old in told
-            ]
-        self._is_same: list[bool] = is_same.tolist()
-        """Whether the record of each is the old one, if its original is."""
-        others = np.flatnonzero(~is_same)
+        facts = (_values(old, name, null) for name, null in _FACTS.items())
+        self._outcomes = [
+            Outcome._make(("", *values, False, None, True)) for values in zip(*facts, strict=True)
+        ]
+        """Outcome of each item whose record is copied."""
+        self._is_same = [False] * len(items)
+        """Whether the record of each item is the stored one, if its original is."""
+        if reuse.copies_records:
+            now = ((m.key, target) for m, target in zip(self._members, items.target, strict=True))
+            before = zip(old["key"].to_pylist(), targets_of(old), strict=True)
+            self._is_same = [one == two for one, two in zip(now, before, strict=True)]
+        others = np.flatnonzero(~np.array(self._is_same, bool))
         self._others = dict(zip(others.tolist(), items.listed(others), strict=True))
-        self._blocks = _Blocks(self._old, copying.records)
+        lengths, offsets = (pc.fill_null(old[name], -1) for name in ("length", "offset"))
+        has_record = pc.and_(
+            pc.greater_equal(lengths, tfrecord.FRAME_BYTES), pc.greater_equal(offsets, 0)
+        )
+        self._places: list[int] = np.flatnonzero(has_record.to_numpy()).tolist()
+        """Place of the item of each stored record."""
+        have_keys = any(name == FILENAME for name, _ in reuse.dtypes)
+        self._records = StoredRecords(old.filter(has_record), have_keys=have_keys)
+        self._runs = {self._places[run.start]: run for run in self._records.runs()}
+        """Runs by the place of the item of their first record."""
+        self._sound: dict[int, memoryview] = {}
+        """The sound records of the last run, framed, by the place of their item."""
 
     def encoded(self, before_item: Callable[[], None]) -> EncodedChunk:
         """Copy or encode the items, in order."""
-        blocks = self._blocks
-        records: list[Bytes] = []
+        records: list[bytes | memoryview] = []
         outcomes: list[Outcome] = []
         with closing(read_ahead(self._spans())) as ahead:
-            for i in range(len(self._items)):
+            for place in range(len(self._items)):
+                run = self._runs.get(place)
                 wait_for(ahead)
-                begins_block = i in blocks.starts
-                if begins_block:
+                if run is not None:
                     wait_for(ahead)
                 before_item()
-                if begins_block:
-                    blocks.read(i)
-                record, outcome = self._record(i)
+                if run is not None:
+                    self._read(run)
+                record, outcome = self._record(place)
                 records.append(record)
                 outcomes.append(outcome)
         if any(outcome.is_copied for outcome in outcomes):
-            self._copying.records.mark.check()
+            self._reuse.mark.check()
         return EncodedChunk(b"".join(records), tuple(outcomes))
 
     def _spans(self) -> list[PlainExtent]:
-        """Return what is read, in order: each original, and before its record the block of that."""
+        """Return what is read: each original, followed by the run that begins with its record."""
         spans = []
-        for i, member in enumerate(self._members):
-            block = self._blocks.starts.get(i)
-            spans += [member.extent.span] if block is None else [member.extent.span, block]
+        for place, member in enumerate(self._members):
+            spans.append(member.extent.span)
+            if place in self._runs:
+                spans.append(self._runs[place].extent)
         return spans
 
-    def _record(self, i: int) -> tuple[Bytes, Outcome]:
-        data = read_item(self._members[i])
+    @stage("read")
+    def _read(self, run: Run) -> None:
+        """Read a run; if it cannot be read as a whole, such as at a cut shard, its records."""
+        self._sound.clear()
+        try:
+            self._keep_sound(run.start, run.stop, run.extent.read())
+        except MemberError:
+            for number in range(run.start, run.stop):
+                with contextlib.suppress(MemberError):
+                    data = self._records.extent(number).read()
+                    self._keep_sound(number, number + 1, data)
+
+    def _keep_sound(self, start: int, stop: int, data: bytes) -> None:
+        view, end = memoryview(data), 0
+        lengths = self._records.lengths[start:stop].tolist()
+        sound = self._records.are_sound(start, stop, data)
+        for place, length, is_sound in zip(self._places[start:stop], lengths, sound, strict=True):
+            end += length
+            if is_sound:
+                self._sound[place] = view[end - length : end]
+
+    def _record(self, place: int) -> tuple[bytes | memoryview, Outcome]:
+        data = read_item(self._members[place])
         if isinstance(data, Outcome):
             return b"", data
-        sha256 = sha256_of(data)
-        stored, old = None, self._old[i]
-        if old is not None and old.outcome.sha256 == sha256:
-            record = self._blocks.sound.get(i)
-            if record is not None:
-                if self._is_same[i]:
-                    return record, old.outcome
-                stored = self._stored(old, bytes(record), data)
-        item = self._others.get(i) or self._items[i]
-        return encode_item(item, data, sha256, self._copying.encoder, stored)
+        sha256, stored = sha256_of(data), self._outcomes[place]
+        record = self._sound.get(place) if stored.sha256 == sha256 else None
+        if record is not None and self._is_same[place]:
+            return record, stored
+        image = None if record is None else self._image(stored, bytes(record), data)
+        item = self._others.get(place) or self._items[place]
+        return encode_item(item, data, sha256, self._reuse.encoder, image)
 
     @stage("frame")
-    def _stored(self, old: OldImage, record: bytes, data: bytes) -> ProcessedImage | None:
-        """Return what `process_image` would, None where that is not known without it.
+    def _image(self, stored: Outcome, record: bytes, data: bytes) -> ProcessedImage | None:
+        """Return what `process_image` would; None if that is not known without it.
 
-        The placement is right for images that are annotated alone; those are taken only where
+        Annotations need the placement of the image, so annotated images are taken only if
         `ordinary_placement` knows it.
-
-        Args:
-            old: the stored image, of an original of the same SHA-256.
-            record: its framed record, which is sound.
-            data: the original.
-
         """
-        encoder, outcome = self._copying.encoder, old.outcome
-        spec, is_annotated = encoder.spec, encoder.is_annotated
-        is_sound = is_annotated and not outcome.reason
-        placement = ordinary_placement(data, spec) if is_sound else None
-        if is_annotated and placement is None:
-            return None
+        encoder = self._reuse.encoder
+        spec, placement = encoder.spec, None
+        if encoder.is_annotated:
+            placement = None if stored.reason else ordinary_placement(data, spec)
+            if placement is None:
+                return None
         try:
             payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
-            values = _decoder(self._copying.records.dtypes).decode(payload)
+            values = _decoder(self._reuse.dtypes).decode(payload)
         except RecordError:
             return None
         size = spec.fixed_size or (*values.get(HEIGHT, ()), *values.get(WIDTH, ()))
@@ -164,8 +199,8 @@ class _ChunkCopy:
             return None
         height, width = map(int, size)
         placement = placement or Placement.whole((height, width))
-        original = Original(outcome.height, outcome.width, outcome.format)
-        return ProcessedImage(image[0], height, width, original, placement, outcome.reason)
+        original = Original(stored.height, stored.width, stored.format)
+        return ProcessedImage(image[0], height, width, original, placement, stored.reason)
 
 
 @functools.lru_cache(maxsize=4)
@@ -173,61 +208,17 @@ def _decoder(dtypes: tuple[tuple[str, str], ...]) -> ExampleDecoder:
     return ExampleDecoder(dict(dtypes), (IMAGE, HEIGHT, WIDTH))
 
 
-class _Blocks:
-    """Old records as they lie: those that follow each other are read and checked at once.
-
-    What cannot be read as a block, such as one with a record behind the end of a cut shard, is
-    read record by record.
-    """
-
-    def __init__(self, old: Sequence[OldImage | None], records: OldRecords) -> None:
-        self._have_keys = records.have_keys
-        self._runs: dict[int, list[tuple[int, OldImage]]] = {}
-        """The old images of each block and the places of their items, by the first of these."""
-        self.sound: dict[int, memoryview] = {}
-        """The sound records of the block that was read last, framed, by the places of the items.
-
-        What is damaged, gone or the record of another item is left out."""
-        file, start, end = "", 0, 0
-        run: list[tuple[int, OldImage]] = []
-        for i, one in enumerate(old):
-            if one is None or one.outcome.length < tfrecord.FRAME_BYTES:  # which no record has
-                continue
-            after = one.offset + one.outcome.length
-            if one.offset != end or after - start > _BLOCK_BYTES or one.file != file:
-                file, start = one.file, one.offset
-                run = self._runs[i] = []
-            run.append((i, one))
-            end = after
-        self.starts = {first: _block(run) for first, run in self._runs.items()}
-        """The blocks, by the place of the first item with a record in it."""
-
-    @stage("read")
-    def read(self, first: int) -> None:
-        """Read the block that begins with the record of an item; the one before is gone then."""
-        self.sound.clear()
-        run = self._runs[first]
-        try:
-            self._check(run, self.starts[first].read())
-        except MemberError:
-            for one in run:
-                with contextlib.suppress(MemberError):
-                    self._check([one], _block([one]).read())
-
-    def _check(self, run: Sequence[tuple[int, OldImage]], data: bytes) -> None:
-        """Keep the records of a block that are sound."""
-        lengths = np.array([old.outcome.length for _, old in run], np.int64)
-        are_sound = tfrecord.are_sound(np.frombuffer(data, np.uint8), lengths)
-        ends = np.cumsum(lengths).tolist()
-        view, have_keys = memoryview(data), self._have_keys
-        told = zip(run, [0, *ends], ends, are_sound.tolist(), strict=False)
-        for (i, old), start, end, is_sound in told:
-            if is_sound and (not have_keys or data.rfind(old.key.encode(), start, end) >= 0):
-                self.sound[i] = view[start:end]
+def _values(rows: pa.Table, name: str, null: str | int) -> list[Any]:
+    column = rows[name].cast("string") if isinstance(null, str) else rows[name]
+    values: list[Any] = pc.fill_null(column, null).to_pylist()
+    return values
 
 
-def _block(run: Sequence[tuple[int, OldImage]]) -> PlainExtent:
-    """Return where the records of old images lie that follow each other."""
-    (_, first), (_, last) = run[0], run[-1]
-    end = last.offset + last.outcome.length
-    return PlainExtent(first.file, first.offset, end - first.offset)
+def targets_of(rows: pa.Table) -> list[Target]:
+    """Return the targets, from whichever of the four columns of targets is not empty."""
+    for name in ("label", "labels", "target", "text"):
+        column = rows[name]
+        if column.null_count < len(column):
+            values: list[Any] = column.to_pylist()
+            return [tuple(value) if isinstance(value, list) else value for value in values]
+    return [None] * len(rows)

@@ -1,12 +1,12 @@
-"""The transitions between the states of a build that both storages share."""
+"""The states of a build, and the transitions between them that both storages share."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
-from shardprep.errors import BuildError, DatasetError
+from shardprep.errors import BuildError, DatasetError, ShardprepError
 from shardprep.storage.store_error import ChangedError
 from shardprep.writer.workspace.files import (
     BUILD_FILE,
@@ -30,6 +30,50 @@ if TYPE_CHECKING:
 
 Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
 Result = TypeVar("Result")
+
+
+class State(NamedTuple):
+    """What is there in one state of a build.
+
+    `<v>` is `<out>/<name>/<version>`, `<token>` the random number in `.build.json`.
+    """
+
+    on_disk: str
+    in_store: str
+
+
+STATES = {
+    "absent": State("nothing", "nothing"),
+    "begun": State("`<v>.incomplete/.build.json`", "the same, created only if there is none"),
+    "writing": State(
+        "+ shards and receipts in `<v>.incomplete/`",
+        "+ receipts there; shards in `<v>/`, or in `<v>/.draft-<token>/` over a dataset",
+    ),
+    "documented": State("+ tables and documents", "+ those beside the shards"),
+    "sealed": State("+ the manifest", "+ the manifest in the draft"),
+    "in force": State("–", "the manifest in `<v>/`; the draft or `.build.json` is still there"),
+    "published": State("folder renamed to `<v>`", "all files in `<v>/`, nothing else left"),
+}
+TRANSITIONS = {
+    "begin": {
+        ("absent", "begun"),
+        ("published", "begun"),
+        ("writing", "begun"),
+        ("documented", "begun"),
+        ("sealed", "begun"),
+    },
+    "take back": {("begun", "absent"), ("begun", "published")},
+    "write": {("begun", "writing")},
+    "complete": {("writing", "documented")},
+    "seal": {("documented", "sealed")},
+    "publish": {("sealed", "published")},
+}
+"""Transitions by what makes them. `begin` replaces a dataset or another build by --overwrite."""
+IN_STORE = {
+    "seal": {("documented", "sealed"), ("documented", "in force")},
+    "publish": {("sealed", "in force"), ("in force", "published")},
+}
+"""Transitions that are others in object storage."""
 
 _MOST_TRIES = 5
 """Times that a run starts again because an equal run has removed files of their build."""
@@ -166,16 +210,32 @@ def forget(workspace: Workspace, shards: Iterable[str]) -> None:
     workspace.state.remove([receipt_name(shard) for shard in shards])
 
 
-def take_back(workspace: Workspace, fingerprint: Fingerprint, *, is_new: bool) -> None:
-    """Remove a build that failed before any work was done, if no other run may be using it.
+@contextlib.contextmanager
+def begun(
+    workspace: Workspace, fingerprint: Fingerprint, replaced: bytes | None, *, overwrite: bool
+) -> Iterator[None]:
+    """Begin a build as `begin`; if it fails before any work is done, remove it again.
 
-    `is_new` tells whether this run has begun it.
+    `replaced` is the manifest that was published when this run began. Other runs may use the build
+    in object storage, so only the run that has begun it removes it there.
     """
-    begun = fingerprint_of(workspace)
-    if begun is None:  # in object storage an equal run has removed it, and may begin another
+    is_new = begin(workspace, fingerprint, overwrite=overwrite)
+    try:
+        check_begun(workspace, replaced)
+        yield
+    except BaseException:
+        # The user is told what went wrong first, not what goes wrong here.
+        with contextlib.suppress(ShardprepError, OSError):
+            _take_back(workspace, fingerprint, is_new=is_new)
+        raise
+
+
+def _take_back(workspace: Workspace, fingerprint: Fingerprint, *, is_new: bool) -> None:
+    there = fingerprint_of(workspace)
+    if there is None:  # in object storage an equal run has removed it, and may begin another
         is_ours = workspace.is_exclusive
     else:
-        is_ours = not fingerprint_differences(begun, fingerprint)
+        is_ours = not fingerprint_differences(there, fingerprint)
     if (is_new or workspace.is_exclusive) and is_ours and not has_work(workspace):
         workspace.discard()
 

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shardprep import profiling
 from shardprep.errors import BuildError, ShardprepError
 from shardprep.profiling import stage
-from shardprep.writer.engine.job import Progress, ShardJob
+from shardprep.writer.engine.job import OnProgress, ShardJob
 from shardprep.writer.engine.ray.cluster import Node, nodes
 from shardprep.writer.engine.ray.node_checks import terms, unfit
 from shardprep.writer.engine.ray.task import (
@@ -35,7 +35,7 @@ from shardprep.writer.engine.ray.task import (
 from shardprep.writer.plan.shard_plan import ShardPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from shardprep.writer.engine.ray.task import Done
 
@@ -64,12 +64,16 @@ _DEATHS = (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.O
 
 
 def by_shards(
-    job: ShardJob, shards: Sequence[ShardPlan], num_workers: int, asked: Asked | None = None
-) -> Generator[Progress]:
+    job: ShardJob,
+    shards: Sequence[ShardPlan],
+    num_workers: int,
+    on_progress: OnProgress,
+    asked: Asked | None = None,
+) -> None:
     """Write the shards on the cluster that this process is connected to; an `Engine`.
 
-    `asked` is what `ask_versions` has returned, where that was called before.
-    At most `num_workers` tasks are given out and not yet finished. Progress comes shard by shard.
+    `asked` is the result of `ask_versions`, if that was called before. At most `num_workers` tasks
+    are given out and not yet finished. Progress comes shard by shard.
 
     Raises:
         ShardprepError: the nodes do not fit the build, or a shard cannot be written; the other
@@ -97,7 +101,7 @@ def by_shards(
 
         running: dict[Any, deque[ShardPlan]] = {}
         try:
-            yield from _run(submit, deque(shards), num_workers, running)
+            _run(submit, deque(shards), num_workers, running, on_progress)
         finally:
             _cancel(running)
 
@@ -107,7 +111,8 @@ def _run(
     todo: deque[ShardPlan],
     num_workers: int,
     running: dict[Any, deque[ShardPlan]],
-) -> Iterator[Progress]:
+    on_progress: OnProgress,
+) -> None:
     deaths: Counter[str] = Counter()
     while todo or running:
         while todo and len(running) < num_workers:
@@ -119,7 +124,7 @@ def _run(
             continue
         left = running[ready]
         try:
-            progress, seconds = _result(next(ready), left[0])
+            counts, seconds = _result(next(ready), left[0])
         except _DEATHS as error:
             del running[ready]
             _note_deaths(deaths, left, error)
@@ -129,7 +134,7 @@ def _run(
         if not left:
             del running[ready]
         profiling.add(seconds)
-        yield progress
+        on_progress(counts)
 
 
 def _next_run(

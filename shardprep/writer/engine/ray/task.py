@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import os
 from collections import deque
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,14 +17,7 @@ from shardprep import profiling
 from shardprep.errors import ShardprepError, is_short_of_memory
 from shardprep.profiling import stage
 from shardprep.writer.encode.chunk import EncodedChunk
-from shardprep.writer.engine.job import (
-    LEAVE_S,
-    Progress,
-    ShardJob,
-    begin_commit,
-    filled,
-    of_shards,
-)
+from shardprep.writer.engine.job import ItemCounts, ShardJob, ShardSink
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.ray.node_checks import Terms, difference, unfit
 from shardprep.writer.engine.worker_main import STARVED, Work, encoded
@@ -33,9 +26,9 @@ from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import done_receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
-    Done = tuple[Progress, dict[str, float]]
+    Done = tuple[ItemCounts, dict[str, float]]
     """Items of a shard that is written; seconds by stage, where they are counted."""
 
 MOST_BEGUN = 2
@@ -107,52 +100,48 @@ def write(
 def _written(job: ShardJob, shards: Sequence[ShardPlan], *, is_careful: bool) -> Generator[Done]:
     """Write shards, each committed while the next one is encoded; yield what is done of each."""
     profiling.taken()
-    begun: deque[tuple[Future[None], Progress]] = deque()
-    try:
+    begun: deque[tuple[Future[None], ItemCounts]] = deque()
+    with ShardSink(job) as sink:
         for shard in shards:
-            begun.append(_begun(job, shard, is_careful=is_careful))
+            begun.append(_begun(job, sink, shard, is_careful=is_careful))
             if len(begun) == MOST_BEGUN:
                 yield _committed(*begun.popleft())
         while begun:
             yield _committed(*begun.popleft())
-    except BaseException:
-        wait([commit for commit, _ in begun], timeout=LEAVE_S)
-        raise
 
 
-def _begun(job: ShardJob, shard: ShardPlan, *, is_careful: bool) -> tuple[Future[None], Progress]:
+def _begun(
+    job: ShardJob, sink: ShardSink, shard: ShardPlan, *, is_careful: bool
+) -> tuple[Future[None], ItemCounts]:
     """Encode a shard unless it is done already; return the commit that it has begun."""
     commit: Future[None] = Future()
     receipt = done_receipt(job.folders, shard.name)
     if receipt is not None:
         commit.set_result(None)
         num_items = len(shard.items)
-        return commit, Progress(num_items, num_items - receipt.shard.num_records)
+        return commit, ItemCounts(num_items, num_items - receipt.shard.num_records)
+    counts = ItemCounts()
+
+    def on_chunk(chunk: EncodedChunk) -> None:
+        nonlocal commit, counts
+        counts = counts.plus(ItemCounts.of(chunk))
+        commit = sink.append(shard, chunk) or commit
+
     if is_careful:
-        chunks = run_chunks(job.encoder, job.tasks(shard), 1, job.limits)
+        run_chunks(job.encoder, job.tasks(shard), 1, job.limits, on_chunk)
     else:
-        chunks = _encoded(job, shard)
-    progress = Progress(0, 0)
-    with (
-        contextlib.closing(chunks),
-        contextlib.closing(filled(job, of_shards([shard], chunks))) as steps,
-    ):
-        for one in steps:
-            if isinstance(one, Progress):
-                progress = progress.plus(one)
-            else:
-                commit = begin_commit(one)
-    return commit, progress
+        _encode(job, shard, on_chunk)
+    return commit, counts
 
 
-def _committed(commit: Future[None], progress: Progress) -> Done:
+def _committed(commit: Future[None], counts: ItemCounts) -> Done:
     """Wait for a commit; return what is done with it."""
     _await_commit(commit)
     seconds = profiling.taken()
     seconds.pop("wait", None)
     if "store" in seconds:
         seconds["store"] += seconds.pop("write", 0.0)
-    return progress, seconds
+    return counts, seconds
 
 
 @stage("write")
@@ -163,13 +152,13 @@ def _await_commit(commit: Future[None]) -> None:
     commit.result()
 
 
-def _encoded(job: ShardJob, shard: ShardPlan) -> Generator[EncodedChunk]:
-    """Yield the chunks of a shard, encoded in this process."""
-    work = Work(job.encoder, job.limits)
+def _encode(job: ShardJob, shard: ShardPlan, on_chunk: Callable[[EncodedChunk], None]) -> None:
+    """Encode the chunks of a shard in this process."""
+    work = Work(job.encoder, job.limits, is_timed=job.is_timed)
     keep_buffers()
     with limited(job.limits):
         for task in job.tasks(shard):
-            yield encoded(work, task)
+            on_chunk(encoded(work, task))
 
 
 @contextlib.contextmanager
