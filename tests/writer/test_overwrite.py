@@ -377,7 +377,7 @@ def test_a_manifest_that_another_has_put_there_is_not_written_over(
         return replace(url, old, new)
 
     monkeypatch.setattr(objects, "replace", late)
-    with pytest.raises(BuildError, match="another build was published here meanwhile"):
+    with pytest.raises(BuildError, match="another build was published here at the same time"):
         overwrite(source, there)
     assert there.read(f"{WHERE}/manifest.json") == b"{}"
 

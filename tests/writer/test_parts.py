@@ -209,7 +209,7 @@ def test_a_shard_that_is_not_whole_is_named_with_its_part(
         finalize(out)
     assert str(error.value) == (
         f"{work_of(out)}: 1 of 5 shards are not there, or not whole: {SHARDS[1]}; "
-        "run part 2 of 3 again: what is done is not done again"
+        "run part 2 of 3 again: finished shards are not written again"
     )
     build_part(source, out, "2/3", **KEYS)
     finalize(out)

@@ -268,7 +268,7 @@ class Worker:
             raise BuildError(
                 str(task),
                 f"workers die at one image after the other ({how})",
-                "what is done is kept: free some memory and run the same command again",
+                "finished shards are kept: free some memory and run the same command again",
             )
         kind: RejectionKind = "crashed"
         times = f"{self._num_kills + 2} times" if self._num_kills else "twice"

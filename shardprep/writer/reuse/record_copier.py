@@ -232,7 +232,7 @@ class _Copy:
         records = self._records
         is_below = (records.offsets < 0) | (records.lengths < 0)
         if is_below.any():
-            what = "its item table has a record of less than no bytes, or before its first"
+            what = "its item table has a record with a negative length or offset"
             file = records.files[int(np.argmax(is_below))]
             raise DatasetError(file, what, _hint(file))
         runs = records.runs()
@@ -290,7 +290,7 @@ class _Copy:
         except RecordError as error:
             raise RecordError(file, error.what, _hint(file), offset=offset) from error
         key = self._rows["key"][int(self._places[number])].as_py()
-        what = f"the record at byte {offset:,} is not that of {key}"
+        what = f"the record at byte {offset:,} does not belong to {key}"
         raise DatasetError(file, what, _hint(file))
 
     def _renewed(self, start: int, stop: int, data: bytearray, buffer: Buffer) -> memoryview:

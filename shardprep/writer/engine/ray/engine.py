@@ -161,7 +161,7 @@ def _note_deaths(deaths: Counter[str], left: Sequence[ShardPlan], error: Excepti
             raise BuildError(
                 shard.name,
                 f"{_MOST_DEATHS} workers died over it, at last by {type(error).__name__}",
-                "what is done is kept: see what ends them, and run the same command again",
+                "finished shards are kept: see what ends them, and run the same command again",
             ) from error
 
 
@@ -181,7 +181,7 @@ def _result(ready: Any, shard: ShardPlan) -> Done:
         raise BuildError(
             "the Ray node of this machine",
             "has died, and with it the way to the cluster (its raylet was ended)",
-            "what is done is kept: ray start it again, and run the same command again",
+            "finished shards are kept: ray start it again, and run the same command again",
         ) from error
     except exceptions.RayError as error:
         raise BuildError(
