@@ -66,7 +66,6 @@ def _new(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, by
 
 @pytest.fixture(name="there")
 def _there(bucket: Bucket, old: dict[str, bytes]) -> Bucket:
-    """A bucket with the old dataset."""
     for name, data in old.items():
         bucket.put(f"{WHERE}/{name}", data)
     return bucket
@@ -213,7 +212,6 @@ def tried(
 
 
 def filled(store: ObjectStore, files: Mapping[str, bytes]) -> Bucket:
-    """Return a new bucket with a dataset."""
     bucket = Bucket(store, f"k-{uuid.uuid4().hex[:20]}")
     for name, data in files.items():
         bucket.put(f"{WHERE}/{name}", data)

@@ -127,7 +127,6 @@ def ignore(_: ItemCounts) -> None:
 
 
 def stop_after(num_items: int) -> OnProgress:
-    """Return what ends a run after some items."""
     watcher = StopAfter(num_items)
     return lambda counts: watcher.advance(counts.num_items)
 

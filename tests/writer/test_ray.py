@@ -81,7 +81,6 @@ def _shardprep(cluster: RayCluster, tmp_path: Path) -> Shardprep:
 
 
 def whole(folder: Path) -> dict[str, bytes]:
-    """Return what a build without any cluster makes."""
     return tree(build(folder / "pets.zip", folder / "whole", **LONG).path)
 
 
