@@ -303,13 +303,13 @@ class _Copy:
         values = self._new_values(int(places[0]), int(places[-1]) + 1)
         pieces: list[bytes | memoryview] = []
         for number, (at, end) in enumerate(zip([0, *ends], ends, strict=False)):
-            own: list[bytes | memoryview] = [view[at:end]]
+            record: bytes | memoryview = view[at:end]
             if is_changed[number]:
-                payload = view[at + tfrecord.HEADER_BYTES : end - tfrecord.FOOTER_BYTES]
+                payload = bytes(record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES])
                 new = values[int(places[number] - places[0])]
-                own = tfrecord.framed(example.replaced(payload, new, self._schema.dtypes))
-            self._new_lengths[start + number] = sum(map(len, own))
-            pieces += own
+                record = tfrecord.frame(example.with_values(payload, new, self._schema.dtypes))
+            self._new_lengths[start + number] = len(record)
+            pieces.append(record)
         whole, at = memoryview(buffer.sized(sum(map(len, pieces)))), 0
         for piece in pieces:
             whole[at : at + len(piece)] = piece
