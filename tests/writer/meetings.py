@@ -19,7 +19,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.errors import ShardprepError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build
-from shardprep.writer.build import SourceImages, build_part
+from shardprep.writer.build import RecipeImages, build_part
 from shardprep.writer.engine.job import ItemCounts, OnProgress, Workers
 from shardprep.writer.finalize import BuildResult, finalize_dataset
 from shardprep.writer.plan.fingerprint import make_fingerprint
@@ -74,14 +74,14 @@ class Recipe:
         return make_fingerprint(self.recipe)
 
     @cached_property
-    def _images(self) -> SourceImages:
-        return SourceImages(self.recipe, self.fingerprint, Workers(self._engine, 1))
+    def _images(self) -> RecipeImages:
+        return RecipeImages(self.recipe, self.fingerprint, Workers(self._engine, 1))
 
     @cached_property
     def _plan(self) -> BuildPlan:
         return self._images.plan(Path(self._folder.name), Quiet())
 
-    # --- what `Images` promises ---
+    # --- what `BuildImages` promises ---
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan, made once."""
@@ -125,7 +125,7 @@ class Recipe:
 
     def part(self, number: int) -> Callable[[], object]:
         def work() -> object:
-            with mock.patch.object(build, "SourceImages", return_value=self):
+            with mock.patch.object(build, "RecipeImages", return_value=self):
                 return build_part(self.recipe, Part(number, 2), Workers(self._engine, 1), Quiet())
 
         return work

@@ -80,7 +80,7 @@ def _task(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def answers(task: Any, job: ShardJob, run: Sequence[ShardPlan]) -> Iterator[Any]:
-    order = task.Order(job, None, str(job.folders.output), has_pandas=True)
+    order = task.SharedJob(job, None, str(job.folders.output), has_pandas=True)
     found: Iterator[Any] = task.write(order, run, is_careful=False)
     return found
 

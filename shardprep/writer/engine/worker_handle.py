@@ -22,9 +22,9 @@ from shardprep.writer.engine import worker_process
 from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob
 from shardprep.writer.engine.worker_main import (
     ALARM,
+    ChunkOrder,
     ChunkResult,
     LogLine,
-    Order,
     ShardCommitted,
     ShardProgress,
     Work,
@@ -189,10 +189,10 @@ class Worker:
         """Send the next chunk of what is assigned."""
         own = self._owned
         if own is None:
-            order = Order(self._todo[0], is_suspect=self._is_suspect)
+            order = ChunkOrder(self._todo[0], is_suspect=self._is_suspect)
         else:
             assert own.task is not None  # noqa: S101 - it is not whole
-            order = Order(own.task, own.head)
+            order = ChunkOrder(own.task, own.head)
         with contextlib.suppress(OSError):  # it died: `advance` will hear of it
             self.pipe.send(order)
 

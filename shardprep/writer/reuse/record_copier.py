@@ -31,7 +31,7 @@ from shardprep.source.range_reads import read_ahead
 from shardprep.source.string_column import release
 from shardprep.writer.engine.job import ItemCounts, OnProgress
 from shardprep.writer.plan.shard_plan import ShardItems, ShardPlan
-from shardprep.writer.reuse.stored_records import Run, StoredRecords
+from shardprep.writer.reuse.stored_records import RecordRun, StoredRecords
 from shardprep.writer.shard import Receipt, write_receipt
 from shardprep.writer.workspace.files import Folders
 
@@ -246,7 +246,7 @@ class _Copy:
                 yield self._renewed(start, stop, data, renewed), stop
 
     def _read(
-        self, batch: Sequence[Run], ahead: Iterator[PlainExtent], buffer: Buffer
+        self, batch: Sequence[RecordRun], ahead: Iterator[PlainExtent], buffer: Buffer
     ) -> bytearray:
         """Return the records of a batch at the front of the buffer; `ahead` has its extents."""
         num_bytes = sum(run.extent.num_bytes for run in batch)

@@ -32,7 +32,7 @@ Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
 Result = TypeVar("Result")
 
 
-class State(NamedTuple):
+class BuildState(NamedTuple):
     """The files in a state of a build.
 
     `<v>` is `<out>/<name>/<version>`, `<token>` the random number in `.build.json`.
@@ -44,18 +44,18 @@ class State(NamedTuple):
 
 
 STATES = {
-    "absent": State("nothing", "nothing"),
-    "begun": State("`<v>.incomplete/.build.json`", "the same, created only if none exists"),
-    "writing": State(
+    "absent": BuildState("nothing", "nothing"),
+    "begun": BuildState("`<v>.incomplete/.build.json`", "the same, created only if none exists"),
+    "writing": BuildState(
         "+ shards and receipts in `<v>.incomplete/`",
         "+ receipts there; shards in `<v>/`, or in `<v>/.draft-<token>/` over a dataset",
     ),
-    "documented": State(
+    "documented": BuildState(
         "+ tables and documents", "+ tables and documents in the folder of the shards"
     ),
-    "sealed": State("+ the manifest", "+ the manifest in the draft"),
-    "in force": State("–", "the manifest in `<v>/`; the draft or `.build.json` is still there"),
-    "published": State("folder renamed to `<v>`", "all files in `<v>/`, nothing else left"),
+    "sealed": BuildState("+ the manifest", "+ the manifest in the draft"),
+    "in force": BuildState("–", "the manifest in `<v>/`; draft or `.build.json` still there"),
+    "published": BuildState("folder renamed to `<v>`", "all files in `<v>/`, nothing else left"),
 }
 TRANSITIONS = {
     "begin": {

@@ -28,7 +28,7 @@ from shardprep.writer.engine.ray.cluster import Node, nodes
 from shardprep.writer.engine.ray.node_checks import terms, unfit
 from shardprep.writer.engine.ray.task import (
     MOST_BEGUN,
-    Order,
+    SharedJob,
     has_pandas,
     probe,
     write,
@@ -82,7 +82,7 @@ def by_shards(
 
     """
     with terms(shards, job.folders.state) as agreed:
-        order = Order(job, agreed, str(Path.cwd()), has_pandas())
+        order = SharedJob(job, agreed, str(Path.cwd()), has_pandas())
         _check(ask_versions(nodes()) if asked is None else asked)
         _check(_ask(nodes(), probe, order))
         memory = min(_memory(job, shards), max(node.memory_bytes for node in nodes()))
