@@ -108,6 +108,8 @@ def _name(manifests: Sequence[Manifest]) -> str:
 
 def _numbers(dataset: OpenDataset, split: AnySplit | None) -> Ints | None:
     """Return the numbers of the records of a split, None for all."""
+    if split is None:
+        return None
     from shardprep.reader.selection.split_argument import as_selection
 
-    return None if split is None else as_selection(dataset.manifest, split).numbers
+    return as_selection(dataset.manifest, split).numbers
