@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.dataset.example import ExampleDecoder, decode, of_entries, read_varint
+from shardprep.dataset.example import ExampleDecoder, of_entries, read_varint
 from shardprep.dataset.index import open_shard, read_index, way_out
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, WIDTH
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -133,7 +133,7 @@ def _boxes(
     return image, np.array(labels, np.int64), np.array(sides).reshape(-1, 4), pixels
 
 
-def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[dict[str, Any]]:
+def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[Mapping[str, Any]]:
     wanted = [BOX, BOX_LABEL, *(() if schema.image_size else (HEIGHT, WIDTH))]
     wanted = [name for name in wanted if name in schema.features]
     dtypes = schema.dtypes
@@ -145,12 +145,14 @@ def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[dict[str, 
     try:
         for number, (offset, length) in enumerate(read_index(folder, shard).tolist()):
             start, size = offset + HEADER_BYTES, length - HEADER_BYTES - FOOTER_BYTES
-            features = None
+            features: Mapping[str, Any] | None = None
             if rest is not None and length > _WHOLE_BYTES:
                 features = rest.find(_without_first(descriptor, start, size))
             if features is None:
-                payload = read_at(descriptor, size, start)
-                features = whole.find(payload) or _decoded(payload, path, number, offset)
+                try:
+                    features = whole.decode(read_at(descriptor, size, start))
+                except RecordError as error:
+                    raise _damaged(path, number, offset, error.what) from error
             if what := _fault(features, wanted):
                 raise _damaged(path, number, offset, what)
             yield features
@@ -182,13 +184,6 @@ def _fault(features: Mapping[str, Sequence[Any]], wanted: Sequence[str]) -> str:
         if len(values) != counts[name] or not isinstance(next(iter(values), kind()), kind):
             return f"{name}: has {len(values):,} values, which do not match {number:,} boxes"
     return ""
-
-
-def _decoded(payload: bytes, path: Path, number: int, offset: int) -> dict[str, Any]:
-    try:
-        return dict(decode(payload))
-    except RecordError as error:
-        raise _damaged(path, number, offset, error.what) from error
 
 
 def _damaged(path: Path, number: int, offset: int, what: str) -> RecordError:

@@ -124,7 +124,7 @@ class RemoteFiles:
         for name in missing:
             num_bytes, most = self.objects[name].num_bytes, self._most_bytes(name)
             if num_bytes > most:
-                what = f"has {num_bytes:,} bytes, more than the {most:,} it may have"
+                what = f"has {num_bytes:,} bytes, more than the allowed {most:,}"
                 raise self._error(name, what)
         if missing:
             _remove_unused(folder.parent)

@@ -165,7 +165,7 @@ def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
 def _written(dataset: OpenDataset, columns: Sequence[str] = ()) -> pa.Table:
     """Return the rows of all records: these columns, and those needed to read them."""
     table = dataset.item_rows([*dict.fromkeys((*_COLUMNS, *columns))])
-    check_items(dataset, table, dataset.manifest, dataset.schema)
+    check_items(dataset, table)
     return with_status(table, WRITTEN)
 
 

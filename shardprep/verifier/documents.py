@@ -23,7 +23,7 @@ from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.storage.regular_file import read_regular, sha256_of
 from shardprep.verifier.problem import Problem, hash_problem
-from shardprep.writer.plan.fingerprint import recorded_recipe
+from shardprep.writer.plan.plan import recorded_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SIDES = 4
 """Values of a box: ymin, xmin, ymax, xmax."""
-_PNG, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+PNG, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _HEADER = struct.Struct(">8xI4sIIBB")
 """Start of a PNG: length and name of its first chunk, width, height, bits, colour type."""
 _COLOUR_TYPES = {0: "grey", 2: "colours", 3: "a palette", 4: "grey and alpha", 6: "colours"}
@@ -68,10 +68,7 @@ class AnnotationCheck:
     def _fault(
         self, name: str, feature: Feature, values: list[Any], size: tuple[int, int] | None
     ) -> Fault | None:
-        kind = _TYPES[feature.dtype]
-        wrong = [one for one in values if type(one) is not kind]
-        if wrong:
-            what = f"holds {type(wrong[0]).__name__}, the schema says {feature.dtype}"
+        if what := type_fault(values, feature):
             return Fault("example", f"{name}: {what}")
         if not feature.repeated and len(values) != 1:
             return Fault("example", f"{name}: has {len(values)} values, not 1")
@@ -118,6 +115,15 @@ class AnnotationCheck:
                 yield Fault("items", what)
 
 
+def type_fault(values: Sequence[Any], feature: Feature) -> str:
+    """Return the fault of values with another type than a feature has, or ""."""
+    kind = _TYPES[feature.dtype]
+    wrong = next((value for value in values if type(value) is not kind), None)
+    if wrong is None:
+        return ""
+    return f"holds {type(wrong).__name__}, the schema says {feature.dtype}"
+
+
 def _count_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
     """Yield the object features with another number of objects than the first."""
     counts = {
@@ -127,7 +133,7 @@ def _count_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
     }
     if len({*counts.values()}) > 1:
         said = ", ".join(f"{name} of {count:,}" for name, count in counts.items())
-        yield Fault("objects", f"the objects are not as many in each feature: {said}")
+        yield Fault("objects", f"the features of objects have different lengths: {said}")
 
 
 def _box_fault(values: list[float]) -> Fault | None:
@@ -135,9 +141,8 @@ def _box_fault(values: list[float]) -> Fault | None:
         return Fault("objects", f"{BOX}: has {len(values):,} values, which is not 4 for each box")
     boxes = np.array(values).reshape(-1, _SIDES)
     low, high = boxes[:, :2], boxes[:, 2:]
-    is_box = ((low >= 0) & (low < high) & (high <= 1)).all(
-        axis=1
-    )  # False for values that are not finite
+    # False for values that are not finite, too.
+    is_box = ((low >= 0) & (low < high) & (high <= 1)).all(axis=1)
     if is_box.all():
         return None
     wrong = np.flatnonzero(~is_box)
@@ -160,7 +165,7 @@ def _number_fault(name: str, values: list[int], num_classes: int) -> Fault | Non
 
 def _header_fault(data: bytes, feature: Feature, size: tuple[int, int] | None) -> str:
     """Return the fault of a mask's first and last bytes, or ""; nothing is decoded."""
-    if not data.startswith(_PNG) or len(data) < _HEADER.size:
+    if not data.startswith(PNG) or len(data) < _HEADER.size:
         return f"is not a PNG (it starts with {data[:8]!r})"
     _, chunk, width, height, bits, colours = _HEADER.unpack_from(data)
     wanted = 8 if feature.mask_dtype == "uint8" else 16
@@ -170,7 +175,7 @@ def _header_fault(data: bytes, feature: Feature, size: tuple[int, int] | None) -
         return f"has {bits} bits a pixel, not {wanted}"
     if size is not None and (height, width) != size:
         return f"is {width}x{height} pixels, its image {size[1]}x{size[0]}"
-    return "" if data.endswith(_PNG_END) else "is a PNG without an end"
+    return "" if data.endswith(PNG_END) else "is a PNG without an end"
 
 
 def _pixels(data: bytes) -> dict[int, int]:

@@ -98,10 +98,15 @@ class Verification(Card):
     elapsed_s: float = 0.0
     address: ObjectUrl | None = None
     """The address of a dataset in object storage."""
-    repaired: tuple[Problem, ...] | None = None
-    """Problems before a repair; None where nothing was repaired."""
+    before: Verification | None = None
+    """The check before a repair; None if nothing was repaired."""
     against: SourceDifference | None = None
     """Differences from a source; None where it was compared with none."""
+
+    @property
+    def repaired(self) -> tuple[Problem, ...] | None:
+        """Problems before a repair; None if nothing was repaired."""
+        return None if self.before is None else self.before.problems
 
     @property
     def location(self) -> str:

@@ -9,7 +9,7 @@ from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.source_difference import compare_originals
 from shardprep.errors import DatasetError
 from shardprep.progress import Watcher
-from shardprep.writer.plan.fingerprint import recorded_recipe
+from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.source_hashes import hash_originals
 
 if TYPE_CHECKING:

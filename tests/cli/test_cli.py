@@ -272,7 +272,7 @@ def test_a_recipe_that_is_no_toml_says_where(here: Path) -> None:
 
 def test_an_output_that_cannot_be_written_is_one_line(here: Path) -> None:
     write(here / "file", b"")
-    assert "cannot be made" in error_of(run("build", "pets.zip", "--out", "file", cwd=here), 1)
+    assert "cannot be created" in error_of(run("build", "pets.zip", "--out", "file", cwd=here), 1)
 
 
 def test_a_damaged_unfinished_build_is_one_line(here: Path) -> None:

@@ -1144,8 +1144,8 @@ def test_an_unpacked_archive_never_fills_the_disk(
         shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9 - free, free)
     )
     line = (
-        rf"in\.zip: does not fit .*: {len(ZIP) / 1000:.1f} kB are needed and 1\.0 MB kept free, "
-        r"the disk has 1\.0 kB left; free some"
+        rf"in\.zip: does not fit .*: {len(ZIP) / 1000:.1f} kB are needed and 1\.0 MB must "
+        r"stay free, the disk has 1\.0 kB left; free some"
     )
     with pytest.raises(SourceError, match=line):
         listed_bytes(tmp_path, zip_bytes({"in.zip": ZIP}))

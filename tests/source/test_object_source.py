@@ -194,7 +194,7 @@ def test_a_store_that_refuses_midway_ends_the_build_and_rejects_no_image(
 
     proxy.rule = listed_and_no_more
     range_reads.forget()
-    with pytest.raises(StorageError, match=r"pets\.zip: may not be read with these credentials"):
+    with pytest.raises(StorageError, match=r"pets\.zip: cannot be read with these credentials"):
         build(there, tmp_path / "out", engine=in_workers, **KEYS)  # type: ignore[arg-type]
     assert calls > 1
 
@@ -228,11 +228,11 @@ def test_what_cannot_be_a_source_is_said_in_one_line(bucket: Bucket, tmp_path: P
     notes = bucket.put("notes.txt", b"no archive")
     assert "is neither a folder nor an archive" in failing(notes)
     assert "there is no such object, and none below it" in failing(f"{bucket.url}/nothing.zip")
-    assert "s3://no-such-bucket: there is no such bucket" in failing("s3://no-such-bucket/x.zip")
+    assert "s3://no-such-bucket: the bucket does not exist" in failing("s3://no-such-bucket/x.zip")
     assert "is cut" in failing(bucket.put("cut.zip", ARCHIVES["pets.zip"][:-40]))
     signed = "s3://b/x.zip?X-Amz-Signature=abcdef"
     assert "abcdef" not in failing(signed)
-    assert "is no address in object storage" in failing(signed)
+    assert "is not an address in object storage" in failing(signed)
     pets = bucket.put("pets.zip", ARCHIVES["pets.zip"])
     assert "a table is read from the source or from this machine" in failing(
         pets, labels=f"csv:{bucket.url}/labels.csv"

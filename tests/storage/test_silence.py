@@ -140,7 +140,9 @@ def test_a_time_out_is_a_number_of_seconds(
     url: ObjectUrl, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, said)
-    with pytest.raises(StorageError, match=r"SHARDPREP_STORE_TIMEOUT: .* is no number of seconds"):
+    with pytest.raises(
+        StorageError, match=r"SHARDPREP_STORE_TIMEOUT: .* is not a number of at least 1"
+    ):
         objects.get(url)
 
 

@@ -304,7 +304,7 @@ def test_a_full_disk_is_found_before_starting(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
     with pytest.raises(
-        BuildError, match=r"about .* kB are needed and 1\.0 MB kept free, .* 1\.0 MB left; "
+        BuildError, match=r"about .* kB are needed and 1\.0 MB must stay free, .* 1\.0 MB left; "
     ):
         build(source, tmp_path / "out", **KEYS)
 

@@ -506,9 +506,7 @@ def test_credentials_that_end_midway_are_what_the_user_is_told_of(
         return denied if is_over.is_set() else None
 
     proxy.rule = deny
-    with pytest.raises(
-        StorageError, match=r"tfrecord-0000.-of-00004: may not be written .*Expired"
-    ):
+    with pytest.raises(StorageError, match=r"tfrecord-0000.-of-00004: cannot be written .*Expired"):
         build_there(source, bucket)
 
 

@@ -345,7 +345,9 @@ def test_a_reader_of_the_old_dataset_is_told_that_it_was_replaced(
     first = opened[0]
     assert first
     overwrite(source, there)
-    with pytest.raises(StorageError, match=r"(not there any more|has changed).*open the dataset"):
+    with pytest.raises(
+        StorageError, match=r"(does not exist any more|has changed).*open the dataset"
+    ):
         opened[len(opened) - 1]
     assert len(list(Dataset(f"{there.url}/{WHERE}", "train"))) == 9
 
