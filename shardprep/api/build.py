@@ -24,14 +24,9 @@ from shardprep.api.progress import watched
 from shardprep.dataset.card import Card
 from shardprep.errors import RecipeError
 from shardprep.recipe.document import RECIPE_FILE
+from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import local_path
-from shardprep.writer.build import build_dataset, build_part
-from shardprep.writer.engine.worker_process import start_server
-from shardprep.writer.finalize import TooManyRejectedError
-from shardprep.writer.plan.source_plan import make_plan
-from shardprep.writer.reuse.reuse import open_old_dataset
-from shardprep.writer.save_rejected import LIST_FILE, save_rejected
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -46,6 +41,15 @@ if TYPE_CHECKING:
     from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.shard_plan import Part
     from shardprep.writer.reuse.reuse import OldDataset
+
+
+OPTIONS = BUILD_OPTIONS | {
+    name: RUN_OPTIONS[name]
+    for name in (
+        "save_rejected", "workers", "engine", "ray_address", "part", "reuse", "refresh",
+        "overwrite", "profile", "dry_run", "store_timeout",
+    )
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -195,6 +199,10 @@ def build(
         SourceError, SchemaError, BuildError, StorageError: as `ShardprepError` says.
 
     """
+    from shardprep.writer.build import build_part
+    from shardprep.writer.engine.worker_process import start_server
+    from shardprep.writer.reuse.reuse import open_old_dataset
+
     run = _Run(**{name: recipe.pop(name) for name in _Run._fields if name in recipe})
     if run.engine == "local" and not dry_run:
         start_server()  # it is ready when the plan is
@@ -236,6 +244,9 @@ class _Run(NamedTuple):
 def _dataset(
     recipe: Recipe, workers: Workers, run: _Run, watch: Watch, old: OldDataset | None
 ) -> BuildResult:
+    from shardprep.writer.build import build_dataset
+    from shardprep.writer.finalize import TooManyRejectedError
+
     into = None if run.save_rejected is None else local_path(run.save_rejected)
     if run.profile:
         profiling.taken()
@@ -252,6 +263,8 @@ def _dataset(
 
 
 def _save_rejected(folder: Path, recipe: Recipe, into: Path | None, watch: Watch) -> None:
+    from shardprep.writer.save_rejected import LIST_FILE, save_rejected
+
     if into is None:
         return
     num_files, num_rejected = save_rejected(folder, recipe, into, watch.notice)
@@ -264,6 +277,8 @@ def _save_rejected(folder: Path, recipe: Recipe, into: Path | None, watch: Watch
 def _plan(
     recipe: Recipe, part: Part | None, workers: int, watch: Watch, old: OldDataset | None
 ) -> Plan:
+    from shardprep.writer.plan.source_plan import make_plan
+
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         plan = make_plan(recipe, Path(work), watch, workers)
     mine = plan if part is None else plan.of_part(part)

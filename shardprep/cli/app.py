@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import traceback
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -87,6 +86,8 @@ def main(interrupts: Sequence[int] = ()) -> None:
     """
     # Nothing here multiplies matrices, and to start numpy's threads takes as long as to import it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Arrow's own allocator keeps memory for later: half of what `view` needs, a fifth of `repack`.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     sys.meta_path.insert(0, _WithoutPandas())
     outlive_readers()
     name_options_as_flags()
@@ -100,6 +101,8 @@ def main(interrupts: Sequence[int] = ()) -> None:
             sys.stdout.flush()
     except (Exception, _InterruptedError) as error:
         code = _fail(error, arguments)
+    finally:
+        name_options_as_flags(yes=False)
     if _ENDED_AT_ONCE & sys.modules.keys():
         _end_at_once(code)
     sys.exit(code)
@@ -192,8 +195,8 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback signature
 
 def _options(
     context: typer.Context,
-    quiet: o.Quiet = False,
-    log_level: o.LogLevel = None,
+    quiet: Annotated[bool, o.QUIET] = False,
+    log_level: Annotated[str | None, o.LOG_LEVEL] = None,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
@@ -220,7 +223,6 @@ def program(names: Sequence[str] = _COMMANDS) -> typer.Typer:
     )
     found.callback(invoke_without_command=True)(_options)
     for name in names:
-        module = import_module(f"shardprep.cli.{name}")
-        command = found.command(name, cls=o.Command, epilog=module.EPILOG)
-        command(o.with_options(getattr(module, name)))
+        command = found.command(name, cls=o.Command, epilog=o.epilog(name))
+        command(o.command(name))
     return found

@@ -79,11 +79,11 @@ def unmatched_of(objects: Mapping[str, int], num_unlisted: int) -> Unmatched | N
 
 def united_unmatched(several: Iterable[Unmatched | None]) -> Unmatched | None:
     """Return the sums of the counts of several sources, or None without any."""
-    known = [one for one in several if one is not None]
+    known = [counts for counts in several if counts is not None]
     objects: Counter[str] = Counter()
-    for one in known:
-        objects.update(one.objects)
-    return unmatched_of(objects, sum(one.num_unlisted for one in known))
+    for counts in known:
+        objects.update(counts.objects)
+    return unmatched_of(objects, sum(counts.num_unlisted for counts in known))
 
 
 @dataclass(slots=True)

@@ -91,8 +91,8 @@ def _first(items: Any, most: int) -> list[Any]:
     return [one for one, _ in zip(items, range(most), strict=False)]
 
 
-def _more(found: Any, most: int) -> str:
-    return f", … {len(found):,} in all" if len(found) > most else ""
+def _more(values: Any, most: int) -> str:
+    return f", … {len(values):,} in all" if len(values) > most else ""
 
 
 def card(name: str, facts: Mapping[str, Any], pictures: Iterable[Pixels] = ()) -> str:
@@ -116,15 +116,15 @@ def card(name: str, facts: Mapping[str, Any], pictures: Iterable[Pixels] = ()) -
 def _pictures(pictures: Iterable[Pixels]) -> str:
     from shardprep.image.drawing import thumbnail
 
-    found = ""
-    for one in islice(pictures, MOST_PICTURES):
-        small = thumbnail(one)
+    images = ""
+    for pixels in islice(pictures, MOST_PICTURES):
+        small = thumbnail(pixels)
         data = b64encode(small.data).decode()
-        found += (
+        images += (
             f'<img src="data:image/webp;base64,{data}" alt="" width="{small.width}" '
             f'height="{small.height}" style="margin:2px">'
         )
-    return f"<div>{found}</div>" if found else ""
+    return f"<div>{images}</div>" if images else ""
 
 
 def _html(value: object) -> str:

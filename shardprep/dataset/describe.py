@@ -69,16 +69,16 @@ class Facts(Card):
 
     def facts(self) -> dict[str, Any]:
         """Return location, records by split and class, and sizes of the originals."""
-        found: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
+        lines: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
         if self.original_width and self.original_height:
             low, high = self.original_width, self.original_height
-            found["originals"] = (
+            lines["originals"] = (
                 f"{low.smallest}x{high.smallest} to {low.largest}x{high.largest} pixels, "
                 f"median {low.median}x{high.median}"
             )
         rejections = {kind: [one.key for one in some] for kind, some in self.rejections.items()}
-        found |= {"such as": rejections} if rejections else {}
-        return found | ({"findings": self.findings} if self.findings else {})
+        lines |= {"such as": rejections} if rejections else {}
+        return lines | ({"findings": self.findings} if self.findings else {})
 
 
 def read_facts(dataset: OpenDataset) -> Facts:

@@ -27,7 +27,7 @@ from shardprep.dataset.record_changes import (
     MASK_PIXELS,
     OBJECTS,
     RECORD,
-    RecordSide,
+    ComparedSide,
     has_only_images,
     has_other_classes,
     record_changes,
@@ -68,7 +68,7 @@ _BETWEEN = "\x1f"
 """Separator of class names; no class name contains it."""
 
 
-class Change(NamedTuple):
+class ItemChange(NamedTuple):
     """A change of one item."""
 
     key: str
@@ -113,12 +113,12 @@ class Difference(Card):
     """Class names that only the first has."""
     num_changes: dict[str, int]
     """Changes by kind; kinds without a change have 0."""
-    changes: Annotated[pa.Table, list[Change]]
+    changes: Annotated[pa.Table, list[ItemChange]]
     """Each change, by kind, then in the order of the dataset; in Python a table of them."""
 
     def facts(self) -> dict[str, Any]:
         """Return both datasets, and changes by kind."""
-        found: dict[str, Any] = {
+        lines: dict[str, Any] = {
             "before": self.before,
             "after": self.after,
             "records": f"{self.num_before:,} before, {self.num_after:,} after",
@@ -129,25 +129,11 @@ class Difference(Card):
             "classes removed": self.classes_removed,
             "recipe": self.recipe,
         }
-        return {title: value for title, value in found.items() if value}
+        return {title: value for title, value in lines.items() if value}
 
-    def some(self, kind: str, number: int) -> list[Change]:
+    def some(self, kind: str, number: int) -> list[ItemChange]:
         """Return the first changes of a kind."""
-        return [Change(**row) for row in first_changes(self.changes, kind, number)]  # type: ignore[arg-type]
-
-
-class _Side(NamedTuple):
-    dataset: OpenDataset
-    table: pa.Table
-    """All inputs, with `target` in words."""
-
-    @property
-    def manifest(self) -> Manifest:
-        return self.dataset.manifest
-
-    @property
-    def schema(self) -> Schema:
-        return self.dataset.schema
+        return [ItemChange(**row) for row in first_changes(self.changes, kind, number)]  # type: ignore[arg-type]
 
 
 def compare(before: OpenDataset, after: OpenDataset) -> Difference:
@@ -162,20 +148,23 @@ def compare(before: OpenDataset, after: OpenDataset) -> Difference:
         one, two = pool.map(_side, (before, after))
     changes = pa.concat_tables(_changes(one, two))
     counts = num_by_kind(changes, MEANINGS)
-    classes, classes_now = one.manifest.labels.names, two.manifest.labels.names
-    features = tuple(feature_differences(one.schema, two.schema))
+    classes, classes_now = before.manifest.labels.names, after.manifest.labels.names
+    features = tuple(feature_differences(before.schema, after.schema))
     num_before, num_after = (
-        sum(split.num_records for split in side.manifest.splits.values()) for side in (one, two)
+        sum(split.num_records for split in side.manifest.splits.values())
+        for side in (before, after)
     )
     num_common = num_before - counts[REMOVED]
     return Difference(
         before=str(before),
         after=str(after),
-        is_equal=not features and classes == classes_now and _shards(one) == _shards(two),
+        is_equal=not features and classes == classes_now and _shards(before) == _shards(after),
         num_before=num_before,
         num_after=num_after,
         num_same=num_common - _num_changed(changes),
-        recipe=tuple(fingerprint_differences(one.manifest.fingerprint, two.manifest.fingerprint)),
+        recipe=tuple(
+            fingerprint_differences(before.manifest.fingerprint, after.manifest.fingerprint)
+        ),
         features=features,
         classes_added=tuple(name for name in classes_now if name not in {*classes}),
         classes_removed=tuple(name for name in classes if name not in {*classes_now}),
@@ -184,14 +173,14 @@ def compare(before: OpenDataset, after: OpenDataset) -> Difference:
     )
 
 
-def _side(dataset: OpenDataset) -> _Side:
+def _side(dataset: OpenDataset) -> ComparedSide:
     table, manifest = dataset.item_rows(_COLUMNS), dataset.manifest
-    check_values(dataset, table, manifest, dataset.schema)
+    check_values(dataset, table)
     for name in ("status", "kind", "split", "shard"):
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, table[name].cast("string"))
     place = table.schema.get_field_index("target")
-    return _Side(dataset, table.set_column(place, "target", _targets(table, manifest)))
+    return ComparedSide(dataset, table.set_column(place, "target", _targets(table, manifest)))
 
 
 def _targets(table: pa.Table, manifest: Manifest) -> pa.ChunkedArray:
@@ -210,26 +199,26 @@ def _targets(table: pa.Table, manifest: Manifest) -> pa.ChunkedArray:
     )
 
 
-def _shards(side: _Side) -> dict[str, list[str]]:
-    splits = side.manifest.splits
+def _shards(dataset: OpenDataset) -> dict[str, list[str]]:
+    splits = dataset.manifest.splits
     return {name: [shard.sha256 for shard in split.shards] for name, split in splits.items()}
 
 
 def feature_differences(one: Schema, two: Schema) -> list[str]:
     """Return the differences between the features of two schemas, in words."""
-    found = [f"{name} is gone" for name in one.features if name not in two.features]
-    found += [f"{name} is new" for name in two.features if name not in one.features]
+    differences = [f"{name} is gone" for name in one.features if name not in two.features]
+    differences += [f"{name} is new" for name in two.features if name not in one.features]
     for name, feature in one.features.items():
         other = two.features.get(name)
         if other is None:
             continue
         before, after = feature.model_dump(exclude={"doc"}), other.model_dump(exclude={"doc"})
-        found += [
+        differences += [
             f"{name}: {key} {_words(before.get(key))}, now {_words(after.get(key))}"
             for key in before.keys() | after.keys()
             if before.get(key) != after.get(key)
         ]
-    return sorted(found)
+    return sorted(differences)
 
 
 def _words(value: object) -> str:
@@ -239,7 +228,7 @@ def _words(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def _changes(before: _Side, after: _Side) -> list[pa.Table]:
+def _changes(before: ComparedSide, after: ComparedSide) -> list[pa.Table]:
     """Return the changes of each kind, in the order of `MEANINGS`."""
     one, two = before.table, after.table
     one_there, two_there = _is_written(one), _is_written(two)
@@ -249,7 +238,7 @@ def _changes(before: _Side, after: _Side) -> list[pa.Table]:
     is_new = two_there.copy()
     is_new[in_two[common]] = False
     appeared, gone = two.take(np.flatnonzero(is_new)), one.take(removed)
-    found = {
+    by_kind = {
         ADDED: (appeared["key"], _outcome(appeared["key"], one), appeared["split"]),
         REMOVED: (gone["key"], gone["split"], _outcome(gone["key"], two)),
     }
@@ -259,14 +248,14 @@ def _changes(before: _Side, after: _Side) -> list[pa.Table]:
         is_other[kind] = differ(was, now)
         rows = np.flatnonzero(is_other[kind])
         key = one["key"].take(common[rows])
-        found[kind] = key, _text(was.take(rows)), _text(now.take(rows))
+        by_kind[kind] = key, _text(was.take(rows)), _text(now.take(rows))
     is_same_item = ~(is_other[SOURCE] | is_other[TARGET])
-    found |= _changes_of_records(before, after, common, in_two[common], is_same_item)
-    return [change_table(kind, *found[kind]) for kind in MEANINGS if kind in found]
+    by_kind |= _changes_of_records(before, after, common, in_two[common], is_same_item)
+    return [change_table(kind, *by_kind[kind]) for kind in MEANINGS if kind in by_kind]
 
 
 def _changes_of_records(
-    before: _Side, after: _Side, rows: Rows, others: Rows, is_same_item: Mask
+    before: ComparedSide, after: ComparedSide, rows: Rows, others: Rows, is_same_item: Mask
 ) -> dict[str, tuple[Any, Any, Any]]:
     """Return key, before and after of the changes inside records, by kind.
 
@@ -276,47 +265,48 @@ def _changes_of_records(
     sides = [_records(before, rows), _records(after, others)]
     keys, lengths = before.table["key"].take(rows), [side.table["length"] for side in sides]
     is_longer = differ(*lengths)
-    is_read = ~_are_in_equal_shards(before, after, *sides) | has_other_classes(*sides)
+    is_read = ~_are_in_equal_shards(*sides) | has_other_classes(*sides)
     if has_only_images(*sides):
         is_read &= is_same_item & ~is_longer
     read = np.flatnonzero(is_read)
     compared = [side._replace(table=side.table.take(read)) for side in sides]
-    found: dict[str, list[tuple[int, str, str]]] = {}
-    for one in record_changes(*compared):
-        change = int(read[one.number]), one.before, one.after
-        found.setdefault(one.kind, []).append(change)
+    by_kind: dict[str, list[tuple[int, str, str]]] = {}
+    for difference in record_changes(*compared):
+        change = int(read[difference.number]), difference.before, difference.after
+        by_kind.setdefault(difference.kind, []).append(change)
     is_stored_anew = is_longer & ~is_read if has_only_images(*sides) else np.zeros(len(rows), bool)
-    is_stored_anew[[row for row, *_ in found.pop(RECORD, ())]] = True
+    is_stored_anew[[row for row, *_ in by_kind.pop(RECORD, ())]] = True
     stored = np.flatnonzero(is_stored_anew & is_same_item)
     tables = {}
-    for kind, changes in found.items():
+    for kind, changes in by_kind.items():
         changed, was_of, now_of = zip(*changes, strict=True)
         tables[kind] = keys.take(pa.array(changed)), was_of, now_of
     was, now = (_text(column.take(stored)) for column in lengths)
     return tables | {RECORD: (keys.take(stored), was, now)}
 
 
-def _records(side: _Side, rows: Rows) -> RecordSide:
+def _records(side: ComparedSide, rows: Rows) -> ComparedSide:
     """Return the places of the records of some rows; DatasetError for an unknown shard."""
     table = side.table.select(["shard", "offset", "length"]).take(rows)
     for place, name in ((1, "offset"), (2, "length")):
         table = table.set_column(place, name, pc.fill_null(table[name], 0))
-    shards = {shard.name for split in side.manifest.splits.values() for shard in split.shards}
+    shards = side.dataset.manifest.shards
     for shard in table["shard"].unique().to_pylist():
         if shard not in shards:
             what = f"has a record in {str(shard)[:200]!r}, which the manifest does not list"
             raise DatasetError(f"{side.dataset}/{ITEMS_FILE}", what, COPY_AGAIN)
-    return RecordSide(side.dataset, table)
+    return side._replace(table=table)
 
 
-def _are_in_equal_shards(before: _Side, after: _Side, one: RecordSide, two: RecordSide) -> Mask:
+def _are_in_equal_shards(one: ComparedSide, two: ComparedSide) -> Mask:
     """Return which records are at the same place of shards with equal bytes."""
     hashes = []
-    for side, records in ((before, one), (after, two)):
-        shards = [shard for split in side.manifest.splits.values() for shard in split.shards]
-        known = pa.array([shard.name for shard in shards], pa.string())
-        places = pc.index_in(records.table["shard"].combine_chunks(), known)
-        hashes.append(pc.take(pa.array([shard.sha256 for shard in shards], pa.string()), places))
+    for side in (one, two):
+        shards = side.dataset.manifest.shards
+        known = pa.array([*shards], pa.string())
+        places = pc.index_in(side.table["shard"].combine_chunks(), known)
+        sums = pa.array([shard.sha256 for shard in shards.values()], pa.string())
+        hashes.append(pc.take(sums, places))
     same = ~differ(*(pa.chunked_array([column]) for column in hashes))
     return same & ~differ(one.table["offset"], two.table["offset"])
 
@@ -353,8 +343,8 @@ def places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) ->
     if len(keys) == len(others) and keys.equals(others):
         return np.where(is_there, np.arange(len(keys)), -1)
     rows = np.flatnonzero(is_there)
-    found = pc.index_in(keys, rows_of(others, rows))
-    return np.append(rows, -1).take(np.asarray(pc.fill_null(found, -1)))
+    positions = pc.index_in(keys, rows_of(others, rows))
+    return np.append(rows, -1).take(np.asarray(pc.fill_null(positions, -1)))
 
 
 def rows_of(column: pa.ChunkedArray, rows: Rows) -> pa.ChunkedArray:
@@ -383,7 +373,7 @@ def num_by_kind(changes: pa.Table, kinds: Iterable[str]) -> dict[str, int]:
 
 def first_changes(changes: pa.Table, kind: str, number: int) -> list[dict[str, str]]:
     """Return the first changes of a kind, as keyword arguments."""
-    found: list[dict[str, str]] = (
+    rows: list[dict[str, str]] = (
         changes.filter(pc.equal(changes["kind"], kind)).slice(0, number).to_pylist()
     )
-    return found
+    return rows

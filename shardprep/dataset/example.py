@@ -70,51 +70,16 @@ def encode(
     return of_entries(b"".join(entries))
 
 
-def replaced(
-    data: bytes | memoryview, features: Mapping[str, Values], dtypes: Mapping[str, str]
-) -> list[bytes | memoryview]:
-    """Return a serialized Example with some values replaced, in pieces.
-
-    If `encode` wrote the data, the other values are views into it; otherwise the whole Example is
-    encoded again. Values and errors as for `encode`.
+def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str, str]) -> bytes:
+    """Return a serialized Example with other values of the features that it already has.
 
     Raises:
         RecordError: the bytes are not an Example.
 
     """
-    view = memoryview(data)
-    try:
-        pieces = _replaced(view, features, dtypes)
-    except (IndexError, ValueError):
-        pieces = None
-    if pieces is None:
-        values = decode(bytes(data))
-        own = {name: one for name, one in features.items() if name in values}
-        return [encode({**values, **own}, dtypes)]
-    return [b"\n", _varint(sum(map(len, pieces))), *pieces]
-
-
-def _replaced(
-    data: memoryview, features: Mapping[str, Values], dtypes: Mapping[str, str]
-) -> list[bytes | memoryview] | None:
-    """Return the entries of an Example, or None if `encode` did not write it."""
-    size, at = read_varint(data, 1)
-    if data[0] != _ENTRY or at + size != len(data):
-        return None
-    pieces: list[bytes | memoryview] = []
-    before = ""
-    while at < len(data):
-        size, start = read_varint(data, at + 1)
-        length, begin = read_varint(data, start + 1)
-        name, end = str(data[begin : begin + length], "utf-8"), start + size
-        if not (data[at] == data[start] == _ENTRY and before < name and end <= len(data)):
-            return None
-        if name in features:
-            pieces += _entry(name, features[name], dtypes)
-        else:
-            pieces.append(data[at:end])
-        at, before = end, name
-    return pieces
+    values = decode(data)
+    others = {name: feature for name, feature in features.items() if name in values}
+    return encode({**values, **others}, dtypes)
 
 
 def of_entries(entries: bytes) -> bytes:
@@ -341,16 +306,16 @@ class ExampleDecoder:
             RecordError: the bytes are not an Example.
 
         """
-        found = self.find(data)
-        if found is None:
+        features = self.find(data)
+        if features is None:
             return decode(data)
         return {
             name: [one if isinstance(one, (int, float)) else bytes(one) for one in values]  # type: ignore[misc]
-            for name, values in found.items()
+            for name, values in features.items()
         }
 
     def _find(self, data: memoryview) -> dict[str, Found] | None:
-        found: dict[str, Found] = {}
+        features: dict[str, Found] = {}
         size, at = read_varint(data, 1)
         if data[0] != _ENTRY or at + size != len(data):
             return None
@@ -368,16 +333,16 @@ class ExampleDecoder:
                 at, end = place
             if entry.wanted:
                 if entry.list_tag == _LISTS["bytes"]:
-                    found[entry.name] = [data[at:end]] if is_short else _several(data, at, end)
+                    features[entry.name] = [data[at:end]] if is_short else _several(data, at, end)
                 elif entry.list_tag == _LISTS["int64"]:
-                    found[entry.name] = read_ints(data, at, end)
+                    features[entry.name] = read_ints(data, at, end)
                 elif (end - at) % 4:
                     return None
                 else:
                     floats = struct.unpack_from(f"<{(end - at) // 4}f", data, at)
-                    found[entry.name] = list(floats)
+                    features[entry.name] = list(floats)
             at = end
-        return found if at == len(data) else None
+        return features if at == len(data) else None
 
 
 def _known_feature(name: str, list_tag: int, *, wanted: bool) -> _KnownFeature:
@@ -417,11 +382,11 @@ def _long(data: memoryview, at: int, entry: _KnownFeature) -> tuple[int, int] | 
 
 
 def _several(data: memoryview, at: int, end: int) -> list[memoryview]:
-    found = []
+    values = []
     while at < end:
         size, start = read_varint(data, at + 1)
         if data[at] != _ENTRY or start + size > end:
             raise ValueError("no value of a list")
         at = start + size
-        found.append(data[start:at])
-    return found
+        values.append(data[start:at])
+    return values

@@ -58,7 +58,7 @@ class Fetched(Card):
 
     def facts(self) -> dict[str, Any]:
         """Return where the copy is, and what came over the network."""
-        found: dict[str, Any] = {
+        lines: dict[str, Any] = {
             "at": str(self.path),
             "from": self.address,
             **self.manifest.facts(),
@@ -66,7 +66,7 @@ class Fetched(Card):
             "fetched anew": self.renewed,
             "left out": [str(error) for error in self.left_out],
         }
-        return {title: value for title, value in found.items() if value}
+        return {title: value for title, value in lines.items() if value}
 
 
 def fetch_dataset(
@@ -230,8 +230,8 @@ class _FetchedFiles:
                 self.left_out.append(error)
                 return
             way = (
-                f"`shardprep verify {self.remote} --repair --source …` mends it there, "
-                "`fetch --damaged` takes what is whole"
+                f"`shardprep verify {self.remote} --repair --source …` repairs the dataset, "
+                "`fetch --damaged` leaves damaged files out"
             )
             raise DatasetError(error.where, error.what, way) from error
 

@@ -105,9 +105,9 @@ def columns_of(schema: pa.Schema) -> pa.Schema:
 
 def with_annotation_columns(table: pa.Table) -> pa.Table:
     """Return rows with all annotation columns; missing ones are null."""
-    missing = [one for one in ANNOTATION_COLUMNS if one.name not in table.column_names]
-    for one in missing:
-        table = table.append_column(one, pa.nulls(len(table), one.type))
+    missing = [column for column in ANNOTATION_COLUMNS if column.name not in table.column_names]
+    for column in missing:
+        table = table.append_column(column, pa.nulls(len(table), column.type))
     return table
 
 
@@ -146,8 +146,8 @@ def readable(path: Path) -> Iterator[None]:
 def parquet_file(raw: FileIO, path: Path) -> pq.ParquetFile:
     """Open an item table; DatasetError if it has other columns than a build writes."""
     file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
-    found = file.schema_arrow.remove_metadata()
-    if not any(found.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS)):
+    schema = file.schema_arrow.remove_metadata()
+    if not any(schema.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS)):
         raise DatasetError(str(path), "has other columns than a build writes", COPY_AGAIN)
     return file
 
@@ -190,13 +190,13 @@ def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
     """Return the rows of each shard, in order; skipped inputs belong to none."""
     shards = table["shard"].cast("string").combine_chunks()
     ends = pc.run_end_encode(shards)
-    found: dict[str, list[pa.Table]] = {}
+    tables: dict[str, list[pa.Table]] = {}
     start = 0
     for shard, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
         if shard is not None:
-            found.setdefault(shard, []).append(table.slice(start, end - start))
+            tables.setdefault(shard, []).append(table.slice(start, end - start))
         start = end
-    return {shard: pa.concat_tables(runs) for shard, runs in found.items()}
+    return {shard: pa.concat_tables(runs) for shard, runs in tables.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +263,8 @@ class ItemFile:
         group = int(np.searchsorted(self._ends, number, "right"))
         table = self._read(None, group)
         row = table.slice(number - int(self._ends[group]) + len(table), 1)
-        found: dict[str, Any] = row.to_pylist()[0]
-        return found
+        values: dict[str, Any] = row.to_pylist()[0]
+        return values
 
     def _read(self, names: Sequence[str] | None, group: int | None = None) -> pa.Table:
         with readable(self._path), self._lock:

@@ -79,26 +79,26 @@ def _has_remains(folder: Path) -> bool:
 
 
 def _stored_dataset(root: ObjectUrl, *, damaged: bool) -> RemoteFiles:
-    found = {facts.name: facts for facts in objects.listing(root)}
+    listed = {facts.name: facts for facts in objects.listing(root)}
     is_unfinished = root.key.endswith(INCOMPLETE_SUFFIX)
-    if MANIFEST_FILE in found or (damaged and not is_unfinished and found.keys() & {*_REMAINS}):
-        return RemoteFiles(root, in_force(root, found))
-    prefix = "/".join(_newest(root, _versions(_stored_folders(found))))
-    inside = {name: facts._replace(name=name) for name, facts in under(prefix, found).items()}
+    if MANIFEST_FILE in listed or (damaged and not is_unfinished and listed.keys() & {*_REMAINS}):
+        return RemoteFiles(root, in_force(root, listed))
+    prefix = "/".join(_newest(root, _versions(_stored_folders(listed))))
+    inside = {name: facts._replace(name=name) for name, facts in under(prefix, listed).items()}
     return RemoteFiles(root / prefix, in_force(root / prefix, inside))
 
 
-def _newest(root: Path | ObjectUrl, found: list[Version]) -> tuple[str, ...]:
+def _newest(root: Path | ObjectUrl, versions: list[Version]) -> tuple[str, ...]:
     """Return the newest finished version of the only dataset. Raises as `locate`."""
-    finished = [one.names for one in found if one.is_finished]
-    newest = [[*versions][-1] for _, versions in groupby(finished, lambda names: names[:-1])]
-    if len(newest) == 1:
-        return newest[0]
-    if newest:
-        several = some_of([str(below(root, names[:-1])) for names in newest], 5)
+    finished = [one.names for one in versions if one.is_finished]
+    newest_names = [[*group][-1] for _, group in groupby(finished, lambda names: names[:-1])]
+    if len(newest_names) == 1:
+        return newest_names[0]
+    if newest_names:
+        several = some_of([str(below(root, names[:-1])) for names in newest_names], 5)
         raise DatasetError(str(root), f"holds several datasets: {several}", "name one of them")
-    if found or root.name.endswith(INCOMPLETE_SUFFIX):
-        names = found[0].names if found else ()
+    if versions or root.name.endswith(INCOMPLETE_SUFFIX):
+        names = versions[0].names if versions else ()
         raise unfinished_error(f"{below(root, names)}{INCOMPLETE_SUFFIX if names else ''}")
     hint = "write one with `shardprep build`, or give the folder or address that --out was"
     raise DatasetError(str(root), "holds no dataset", hint)
@@ -132,15 +132,15 @@ def versions_below(root: Path | ObjectUrl) -> list[Version]:
 
 def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
     """Return the versions of the upper level, from folders and whether each has a manifest."""
-    found: defaultdict[tuple[str, ...], set[bool]] = defaultdict(set)
+    states_of: defaultdict[tuple[str, ...], set[bool]] = defaultdict(set)
     for names, is_complete in folders:
         match = VERSION_FOLDER.fullmatch(names[-1])
         if match and (match["unfinished"] or is_complete):
-            found[*names[:-1], match["version"]].add(match["unfinished"] is None)
-    level = min(map(len, found), default=0)
+            states_of[*names[:-1], match["version"]].add(match["unfinished"] is None)
+    level = min(map(len, states_of), default=0)
     upper = [
         Version(names, is_finished=True in states, is_unfinished=False in states)
-        for names, states in found.items()
+        for names, states in states_of.items()
         if len(names) == level
     ]
     return sorted(upper, key=lambda one: (one.names[:-1], version_key(one.names[-1]), one.names))

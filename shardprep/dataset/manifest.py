@@ -107,20 +107,20 @@ def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
 
     If one is of a build and the other of a repack, options that only a build has are one entry.
     """
-    found = []
+    differences = []
     alone = one.options.keys() ^ two.options.keys()
     if (REPACKED in one.versions) == (REPACKED in two.versions):
         alone = set()
     elif alone:
-        found.append(f"{len(alone)} options that only a build has")
+        differences.append(f"{len(alone)} options that only a build has")
     for section, lacking in (("inputs", ""), ("options", "not given"), ("versions", "not there")):
         before, now = getattr(one, section), getattr(two, section)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key) and not (section == "options" and key in alone):
                 was, is_now = (_shown(key, side.get(key)) or lacking for side in (before, now))
                 values = f"{was}, now {is_now}" if lacking else "its content"
-                found.append(f"{key} ({values})")
-    return found
+                differences.append(f"{key} ({values})")
+    return differences
 
 
 def _shown(key: str, value: object) -> str:
@@ -175,14 +175,14 @@ class Manifest(SparseDocument):
             for name in self.labels.names
         }
         totals = self.totals
-        found: dict[str, Any] = {
+        lines: dict[str, Any] = {
             "images": {name: split.num_records for name, split in self.splits.items()},
             "classes": classes,
             "rejected": totals.rejected,
             "skipped": totals.skipped,
             "size": f"{len(self.shards):,} shards, {totals.num_bytes / 1e6:,.1f} MB",
         }
-        return {title: value for title, value in found.items() if value}
+        return {title: value for title, value in lines.items() if value}
 
     def signed(self) -> Manifest:
         """Return the manifest with its own hash computed again."""
@@ -206,7 +206,7 @@ def load_manifest(folder: Path) -> Manifest:
     except FileNotFoundError as error:
         raise DatasetError(
             str(folder),
-            f"has no {MANIFEST_FILE}: it is no finished shardprep dataset",
+            f"has no {MANIFEST_FILE}: it is not a finished shardprep dataset",
             "run the build again",
         ) from error
     except OSError as error:

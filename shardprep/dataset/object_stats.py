@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.dataset.example import ExampleDecoder, decode, of_entries, read_varint
+from shardprep.dataset.example import ExampleDecoder, of_entries, read_varint
 from shardprep.dataset.index import open_shard, read_index, way_out
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, WIDTH
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -133,7 +133,7 @@ def _boxes(
     return image, np.array(labels, np.int64), np.array(sides).reshape(-1, 4), pixels
 
 
-def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[dict[str, Any]]:
+def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[Mapping[str, Any]]:
     wanted = [BOX, BOX_LABEL, *(() if schema.image_size else (HEIGHT, WIDTH))]
     wanted = [name for name in wanted if name in schema.features]
     dtypes = schema.dtypes
@@ -145,15 +145,17 @@ def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[dict[str, 
     try:
         for number, (offset, length) in enumerate(read_index(folder, shard).tolist()):
             start, size = offset + HEADER_BYTES, length - HEADER_BYTES - FOOTER_BYTES
-            found = None
+            features: Mapping[str, Any] | None = None
             if rest is not None and length > _WHOLE_BYTES:
-                found = rest.find(_without_first(descriptor, start, size))
-            if found is None:
-                payload = read_at(descriptor, size, start)
-                found = whole.find(payload) or _decoded(payload, path, number, offset)
-            if what := _fault(found, wanted):
+                features = rest.find(_without_first(descriptor, start, size))
+            if features is None:
+                try:
+                    features = whole.decode(read_at(descriptor, size, start))
+                except RecordError as error:
+                    raise _damaged(path, number, offset, error.what) from error
+            if what := _fault(features, wanted):
                 raise _damaged(path, number, offset, what)
-            yield found
+            yield features
     finally:
         os.close(descriptor)
 
@@ -172,23 +174,16 @@ def _without_first(descriptor: int, start: int, size: int) -> bytes:
     return of_entries(read_at(descriptor, size - at, start + at))
 
 
-def _fault(found: Mapping[str, Sequence[Any]], wanted: Sequence[str]) -> str:
+def _fault(features: Mapping[str, Sequence[Any]], wanted: Sequence[str]) -> str:
     """Return the fault in the number or type of values, or ""."""
-    number = len(found.get(BOX, ())) // 4
+    number = len(features.get(BOX, ())) // 4
     counts = {BOX: 4 * number, BOX_LABEL: number, HEIGHT: 1, WIDTH: 1}
     for name in wanted:
-        values = found.get(name, ())
+        values = features.get(name, ())
         kind = float if name == BOX else int
         if len(values) != counts[name] or not isinstance(next(iter(values), kind()), kind):
-            return f"{name}: has {len(values):,} values that are none of {number:,} boxes"
+            return f"{name}: has {len(values):,} values, which do not match {number:,} boxes"
     return ""
-
-
-def _decoded(payload: bytes, path: Path, number: int, offset: int) -> dict[str, Any]:
-    try:
-        return dict(decode(payload))
-    except RecordError as error:
-        raise _damaged(path, number, offset, error.what) from error
 
 
 def _damaged(path: Path, number: int, offset: int, what: str) -> RecordError:
@@ -206,23 +201,23 @@ def near_duplicates(image: Ints, label: Ints, boxes: Floats) -> Ints:
     image, label, boxes = image[order], label[order], boxes[order]
     height = boxes[:, 2] - boxes[:, 0]
     area = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
-    one = np.arange(len(boxes))
+    first = np.arange(len(boxes))
     num_compared = 0
-    found = [image[:0]]
+    images = [image[:0]]
     for step in range(1, len(boxes)):
-        one = one[one + step < len(boxes)]
-        other = one + step
+        first = first[first + step < len(boxes)]
+        second = first + step
         is_near = (
-            (image[one] == image[other])
-            & (label[one] == label[other])
-            & (boxes[other, 0] - boxes[one, 0] < (1 - _SAME) * height[one])
+            (image[first] == image[second])
+            & (label[first] == label[second])
+            & (boxes[second, 0] - boxes[first, 0] < (1 - _SAME) * height[first])
         )
-        one, other = one[is_near], other[is_near]
-        num_compared += len(one)
-        if not len(one) or num_compared > _MOST_PAIRS:
+        first, second = first[is_near], second[is_near]
+        num_compared += len(first)
+        if not len(first) or num_compared > _MOST_PAIRS:
             break
-        low = np.maximum(boxes[one, :2], boxes[other, :2])
-        high = np.minimum(boxes[one, 2:], boxes[other, 2:])
+        low = np.maximum(boxes[first, :2], boxes[second, :2])
+        high = np.minimum(boxes[first, 2:], boxes[second, 2:])
         common = (high - low).clip(0).prod(axis=1)
-        found.append(image[one[common > _SAME * (area[one] + area[other] - common)]])
-    return np.concatenate(found)
+        images.append(image[first[common > _SAME * (area[first] + area[second] - common)]])
+    return np.concatenate(images)

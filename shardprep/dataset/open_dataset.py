@@ -222,7 +222,7 @@ def open_dataset(place: str | Path | ObjectUrl | DatasetFiles) -> OpenDataset:
         StorageError: object storage does not answer, or refuses.
 
     """
-    found = place if isinstance(place, DatasetFiles) else locate(place)
-    files, manifest = found.with_manifest()
+    located = place if isinstance(place, DatasetFiles) else locate(place)
+    files, manifest = located.with_manifest()
     with files.documents(manifest, (SCHEMA_FILE,)) as folder:
         return OpenDataset(files, manifest, read_schema(folder, manifest))

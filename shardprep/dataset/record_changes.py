@@ -56,22 +56,17 @@ _SHOWN = 3
 _SHOWN_TEXT = 60
 
 
-class RecordSide(NamedTuple):
-    """The compared records of one of two datasets."""
+class ComparedSide(NamedTuple):
+    """One of two datasets, and the items or records of it that are compared."""
 
     dataset: OpenDataset
     table: pa.Table
-    """`shard`, `offset` and `length` of each, in the order of the other side."""
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of the dataset."""
-        return self.dataset.schema
+    """Rows of the item table; of compared records `shard`, `offset` and `length`."""
 
     @property
     def names(self) -> frozenset[str]:
         """Features that the item table does not have."""
-        return frozenset(self.schema.features) - _IN_THE_TABLE
+        return frozenset(self.dataset.schema.features) - _IN_THE_TABLE
 
 
 class RecordChange(NamedTuple):
@@ -85,14 +80,14 @@ class RecordChange(NamedTuple):
     after: str
 
 
-def has_only_images(one: RecordSide, two: RecordSide) -> bool:
+def has_only_images(one: ComparedSide, two: ComparedSide) -> bool:
     """Return whether the image is the only feature to compare record by record."""
     return not (one.names & two.names) - {*_IMAGE_FEATURES}
 
 
-def has_other_classes(one: RecordSide, two: RecordSide) -> bool:
+def has_other_classes(one: ComparedSide, two: ComparedSide) -> bool:
     """Return whether equal class numbers of objects or masks may mean different classes."""
-    features = one.schema.features, two.schema.features
+    features = one.dataset.schema.features, two.dataset.schema.features
     return any(
         features[0][name].labels != features[1][name].labels
         for name in (BOX_LABEL, MASK)
@@ -100,7 +95,7 @@ def has_other_classes(one: RecordSide, two: RecordSide) -> bool:
     )
 
 
-def record_changes(one: RecordSide, two: RecordSide) -> Iterator[RecordChange]:
+def record_changes(one: ComparedSide, two: ComparedSide) -> Iterator[RecordChange]:
     """Yield the differences between the records of two sides, in order; reads all of them.
 
     Raises:
@@ -138,7 +133,7 @@ class _AdjacentRecords(NamedTuple):
     lengths: list[int]
 
 
-def _payloads(side: RecordSide, rows: range, pool: ThreadPoolExecutor) -> list[bytes]:
+def _payloads(side: ComparedSide, rows: range, pool: ThreadPoolExecutor) -> list[bytes]:
     """Return the payloads of some records; adjacent ones are read together."""
     runs: list[_AdjacentRecords] = []
     part = side.table.slice(rows.start, len(rows))
@@ -153,18 +148,19 @@ def _payloads(side: RecordSide, rows: range, pool: ThreadPoolExecutor) -> list[b
 
 def _read(dataset: OpenDataset, run: _AdjacentRecords) -> list[bytes]:
     data = dataset.files.read(run.shard, run.offset, sum(run.lengths))
-    where, at, found = f"{dataset}/{run.shard}", 0, []
+    where, at, payloads = f"{dataset}/{run.shard}", 0, []
     for length in run.lengths:
-        found.append(unframe(data[at : at + length], where, run.offset + at))
+        payloads.append(unframe(data[at : at + length], where, run.offset + at))
         at += length
-    return found
+    return payloads
 
 
 class _Comparison:
-    def __init__(self, one: RecordSide, two: RecordSide) -> None:
+    def __init__(self, one: ComparedSide, two: ComparedSide) -> None:
         self._sides = one, two
         self._decoders = [
-            ExampleDecoder(side.schema.dtypes, side.schema.features) for side in self._sides
+            ExampleDecoder(side.dataset.schema.dtypes, side.dataset.schema.features)
+            for side in self._sides
         ]
         names = one.names & two.names
         self._further = sorted(names - {*_OBJECT_FEATURES, *_IMAGE_FEATURES, MASK})
@@ -205,7 +201,10 @@ class _Comparison:
 
     def _objects(self, *values: Values) -> tuple[str, str] | None:
         """Return in words the objects that only one record has, None if all agree."""
-        lists = [_objects(one, side.schema) for one, side in zip(values, self._sides, strict=True)]
+        lists = [
+            _objects(one, side.dataset.schema)
+            for one, side in zip(values, self._sides, strict=True)
+        ]
         if lists[0] == lists[1]:
             return None
         counts = [Counter(one) for one in lists]
@@ -222,19 +221,19 @@ class _Comparison:
 
     def _masks(self, *values: Values) -> tuple[str, str] | None:
         """Return the classes with different pixels and their counts, None if all agree."""
-        names = [side.schema.features[MASK].labels for side in self._sides]
+        names = [side.dataset.schema.features[MASK].labels for side in self._sides]
         if names[0] == names[1] and values[0][MASK] == values[1][MASK]:
             return None
         common = {name: i for i, name in enumerate(dict.fromkeys((*names[0], *names[1])))}
         pixels = []
-        for one, own in zip(values, names, strict=True):
-            found = _mask_pixels(one[MASK][0]).astype(np.int64)
+        for record, own in zip(values, names, strict=True):
+            mask = _mask_pixels(record[MASK][0]).astype(np.int64)
             places = np.array([common[name] for name in own] or [0], np.int64)
-            is_class = found < len(own)
-            pixels.append(np.where(is_class, places[np.where(is_class, found, 0)], -1))
+            is_class = mask < len(own)
+            pixels.append(np.where(is_class, places[np.where(is_class, mask, 0)], -1))
         if np.array_equal(pixels[0], pixels[1]):
             return None
-        counts = [Counter(one.ravel().tolist()) for one in pixels]
+        counts = [Counter(record.ravel().tolist()) for record in pixels]
         shown = [*common, "no class"]
         other = [i for i in sorted({*counts[0], *counts[1]}) if counts[0][i] != counts[1][i]]
         before, after = (
@@ -263,7 +262,7 @@ def _objects(values: Values, schema: Schema) -> list[_ComparedObject]:
     labels, crowds = (values.get(name) or [0] * number for name in (BOX_LABEL, CROWD))
     names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
     height, width = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
-    found = []
+    objects = []
     for i in range(number):
         name = names[labels[i]] if 0 <= labels[i] < len(names) else str(labels[i])
         box = tuple(boxes[i].tolist()) if i < len(boxes) else ()
@@ -272,10 +271,10 @@ def _objects(values: Values, schema: Schema) -> list[_ComparedObject]:
             sides = np.array((height, width, height, width))
             ymin, xmin, ymax, xmax = (boxes[i] * sides).round(2).tolist()
             words += f" {xmin:g},{ymin:g} {xmax - xmin:g}x{ymax - ymin:g}"
-        found.append(
+        objects.append(
             _ComparedObject(words, box, bool(crowds[i]), masks[i] if i < len(masks) else b"")
         )
-    return found
+    return objects
 
 
 def _mask_pixels(data: bytes) -> Pixels:

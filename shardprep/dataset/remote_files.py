@@ -214,7 +214,7 @@ class RemoteFiles:
         return bool(objects.listing(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX)))
 
     def _error(self, name: str, what: str) -> DatasetError:
-        way = "`shardprep verify --repair` builds what is damaged again"
+        way = "`shardprep verify --repair` builds damaged files again"
         return DatasetError(str(self.url / name), what, way)
 
 
@@ -240,50 +240,50 @@ _SEAL = re.compile(rf"{re.escape(DRAFT_PREFIX)}[^/]*/{re.escape(MANIFEST_FILE)}"
 
 
 def draft_in_force(
-    url: ObjectUrl, found: Mapping[str, ListedObject]
+    url: ObjectUrl, listed: Mapping[str, ListedObject]
 ) -> tuple[str, Manifest] | None:
     """Return prefix and manifest of the draft in force, or None.
 
-    The dataset is read from the draft until its files have their final names. `found` has all
+    The dataset is read from the draft until its files have their final names. `listed` has all
     objects below the dataset, by name. StorageError if the manifest changed since they were listed.
     """
-    seals = [name for name in found if _SEAL.fullmatch(name)]
-    if MANIFEST_FILE not in found or not seals:
+    seals = [name for name in listed if _SEAL.fullmatch(name)]
+    if MANIFEST_FILE not in listed or not seals:
         return None
-    if found[MANIFEST_FILE].num_bytes > MAX_DOCUMENT_BYTES:
+    if listed[MANIFEST_FILE].num_bytes > MAX_DOCUMENT_BYTES:
         return None  # as below
-    data = _read(url, found[MANIFEST_FILE])
+    data = _read(url, listed[MANIFEST_FILE])
     try:
         manifest = parse_manifest(data, str(url / MANIFEST_FILE))
     except DatasetError:
         return None  # opening it reports the error
     for seal in seals:
-        if found[seal].num_bytes == len(data) and _read(url, found[seal]) == data:
+        if listed[seal].num_bytes == len(data) and _read(url, listed[seal]) == data:
             return seal.removesuffix(f"/{MANIFEST_FILE}"), manifest
     return None
 
 
-def in_force(url: ObjectUrl, found: Mapping[str, ListedObject]) -> Mapping[str, ListedObject]:
+def in_force(url: ObjectUrl, listed: Mapping[str, ListedObject]) -> Mapping[str, ListedObject]:
     """Return the files of a dataset by name; a draft in force replaces others.
 
     Arguments and errors as for `draft_in_force`.
     """
-    draft = draft_in_force(url, found)
+    draft = draft_in_force(url, listed)
     if draft is None:
-        return found
+        return listed
     prefix, manifest = draft
     stay = {
         name: facts
-        for name, facts in found.items()
+        for name, facts in listed.items()
         if not name.startswith(f"{prefix}/") and (belongs(name, manifest) or not is_own(name))
     }
-    return {**stay, **under(prefix, found), MANIFEST_FILE: found[MANIFEST_FILE]}
+    return {**stay, **under(prefix, listed), MANIFEST_FILE: listed[MANIFEST_FILE]}
 
 
-def under(prefix: str, found: Mapping[str, ListedObject]) -> dict[str, ListedObject]:
+def under(prefix: str, listed: Mapping[str, ListedObject]) -> dict[str, ListedObject]:
     """Return the objects below a prefix, by the rest of their names."""
     start = f"{prefix}/"
-    return {name.removeprefix(start): f for name, f in found.items() if name.startswith(start)}
+    return {name.removeprefix(start): f for name, f in listed.items() if name.startswith(start)}
 
 
 def _read(url: ObjectUrl, facts: ListedObject) -> bytes:

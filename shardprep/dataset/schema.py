@@ -208,14 +208,14 @@ class Schema(Document):
         known = self.features
         if annotations.keys() - known.keys():  # the files of others take longer than all of this
             known = {**_annotation_features(), **known}
-        found = {
+        annotated = {
             name: known[name].model_copy(
                 update={"labels": names, **({"shape": (*shape, 1)} if name in MASKS else {})}
             )
             for name, names in annotations.items()
         }
         own = {name: one for name, one in self.features.items() if name not in ANNOTATIONS}
-        features = {**own, IMAGE: image, **found, **further}
+        features = {**own, IMAGE: image, **annotated, **further}
         return self.model_copy(update={"features": features, "labels": labels})
 
     def encode(self, values: Mapping[str, Value]) -> bytes:

@@ -71,12 +71,12 @@ class SourceDifference(Card):
 
     def facts(self) -> dict[str, Any]:
         """Return the source, and differences by kind."""
-        found = {
+        lines = {
             "source": self.source,
             "same": f"{self.num_same:,} of {self.num_before:,} images",
             "changes": {kind: number for kind, number in self.num_changes.items() if number},
         }
-        return {title: value for title, value in found.items() if value}
+        return {title: value for title, value in lines.items() if value}
 
     def some(self, kind: str, number: int) -> list[SourceChange]:
         """Return the first differences of a kind."""

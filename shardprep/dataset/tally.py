@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 def _counts(column: pa.ChunkedArray) -> dict[Any, int]:
     """Return the number of rows by value, in order of first appearance, without nulls."""
-    found = column.drop_null().value_counts()
-    return dict(zip(*(one.to_pylist() for one in found.flatten()), strict=True))
+    counts = column.drop_null().value_counts()
+    return dict(zip(*(one.to_pylist() for one in counts.flatten()), strict=True))
 
 
 @dataclass(slots=True)
@@ -162,8 +162,8 @@ def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:
     """
     tally = Tally(ImageSpec(size=None, fit="none"))
     rows = rows_by_shard(written)
-    for split, one in manifest.splits.items():
-        for shard in one.shards:
+    for split, whole in manifest.splits.items():
+        for shard in whole.shards:
             if shard.name in rows:
                 own = rows[shard.name]
                 size = {"num_records": len(own), "num_bytes": pc.sum(own["length"]).as_py() or 0}

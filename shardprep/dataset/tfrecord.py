@@ -17,7 +17,7 @@ import numpy as np
 from shardprep.errors import RecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from typing import Any, BinaryIO, TypeVar
 
     Bytes = bytes | np.ndarray[Any, np.dtype[np.uint8]]
@@ -58,16 +58,6 @@ def frame(payload: bytes) -> bytes:
 def _header(num_bytes: int) -> bytes:
     length = _LENGTH.pack(num_bytes)
     return length + _CRC.pack(_masked_crc(length))
-
-
-def framed(payload: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """Return a frame in pieces, from a payload in pieces, none of them empty."""
-    length = struct.pack("<Q", sum(map(len, payload)))
-    crc = 0
-    for piece in payload:
-        crc = google_crc32c.extend(crc, np.frombuffer(piece, np.uint8))
-    head = length + struct.pack("<I", _masked_crc(length))
-    return [head, *payload, struct.pack("<I", _masked(crc))]
 
 
 def payload_bytes(header: bytes) -> int | None:

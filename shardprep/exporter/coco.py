@@ -42,7 +42,7 @@ def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
 
     RecordError if one is not a PNG.
     """
-    found = []
+    encoded = []
     for i, mask in enumerate(sample.objects.masks if sample.objects is not None else ()):
         try:
             with open_stored(mask, "PNG") as image:
@@ -52,8 +52,8 @@ def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
             hint = "run `shardprep verify --decode`"
             raise RecordError(sample.key, what, hint) from error
         runs = coco.encode(pixels)
-        found.append({"size": list(runs["size"]), "counts": runs["counts"].decode()})
-    return found
+        encoded.append({"size": list(runs["size"]), "counts": runs["counts"].decode()})
+    return encoded
 
 
 def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]:
@@ -62,10 +62,10 @@ def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]
     image = {"id": image_id, "file_name": file_name, "width": width, "height": height}
     if sample.objects is None:
         return {"image": image, "annotations": []}
-    found = sample.objects
+    objects = sample.objects
     annotations: list[dict[str, Any]] = []
     masks = run_lengths(sample)
-    for i, (box, label) in enumerate(zip(pixel_boxes(sample), found.labels, strict=True)):
+    for i, (box, label) in enumerate(zip(pixel_boxes(sample), objects.labels, strict=True)):
         area = int(coco.area(masks[i])) if masks else box[2] * box[3]
         annotations.append(
             {
@@ -73,7 +73,7 @@ def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]
                 "category_id": label + 1,
                 "bbox": box,
                 "area": area,
-                "iscrowd": found.crowds[i] if found.crowds else 0,
+                "iscrowd": objects.crowds[i] if objects.crowds else 0,
                 "segmentation": masks[i] if masks else [],
             }
         )
@@ -96,9 +96,9 @@ def write_document(
     file.write(b'],\n"annotations": [')
     number = 0
     for line in again:
-        for one in json.loads(line)["annotations"]:
+        for annotation in json.loads(line)["annotations"]:
             number += 1
-            file.write((b",\n" if number > 1 else b"\n") + _json({"id": number, **one}))
+            file.write((b",\n" if number > 1 else b"\n") + _json({"id": number, **annotation}))
     file.write(b"]}\n")
 
 

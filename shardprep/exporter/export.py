@@ -165,7 +165,7 @@ def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
 def _written(dataset: OpenDataset, columns: Sequence[str] = ()) -> pa.Table:
     """Return the rows of all records: these columns, and those needed to read them."""
     table = dataset.item_rows([*dict.fromkeys((*_COLUMNS, *columns))])
-    check_items(dataset, table, dataset.manifest, dataset.schema)
+    check_items(dataset, table)
     return with_status(table, WRITTEN)
 
 
@@ -219,14 +219,14 @@ def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) ->
 
 
 def _places(manifest: Manifest) -> dict[str, list[ShardPlace]]:
-    found: dict[str, list[ShardPlace]] = {}
+    places: dict[str, list[ShardPlace]] = {}
     for name, split in manifest.splits.items():
         first = 0
-        found[name] = []
+        places[name] = []
         for index, shard in enumerate(split.shards):
-            found[name].append(ShardPlace(name, index, len(split.shards), first))
+            places[name].append(ShardPlace(name, index, len(split.shards), first))
             first += shard.num_records
-    return found
+    return places
 
 
 _COLUMNS = ("key", "status", "split", "shard", "offset", "length")
@@ -248,8 +248,8 @@ def _rows(source: _Source, *, dots: bool) -> dict[str, tuple[ShardRows, Sequence
 
 def _texts(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.object_]]:
     """Return texts as Python objects, faster than `to_pylist`."""
-    found: np.ndarray[Any, np.dtype[np.object_]] = column.cast("string").to_numpy()
-    return found
+    texts: np.ndarray[Any, np.dtype[np.object_]] = column.cast("string").to_numpy()
+    return texts
 
 
 def _exported(out: Path, facts: dict[str, Any], num_new_shards: int | None) -> Exported:

@@ -76,16 +76,16 @@ def write_files(
     mask_folders = _mask_folders(folders, schema, place.split)
     for folder in (*mask_folders.values(), PARTS):
         (work / folder).mkdir(parents=True, exist_ok=True)
-    made: set[str] = set()
+    there: set[str] = set()
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     with DurableFile(work / _coco_part(place)) as entries:
         for number, sample in enumerate(samples, place.first + 1):
             is_of_class = len(of_classes) > 1 and isinstance(sample.target, int)
             folder = of_classes[sample.target] if is_of_class else of_classes[0]  # type: ignore[index]
-            if folder not in made:  # one without an image would be an error to ImageFolder
+            if folder not in there:  # one without an image would be an error to ImageFolder
                 (work / folder).mkdir(parents=True, exist_ok=True)
-                made.add(folder)
+                there.add(folder)
             path = f"{folder}/{sample.name}.{sample.suffix}"
             (work / path).write_bytes(sample.image)
             _write_masks(work, mask_folders, sample)
@@ -113,9 +113,9 @@ def _class_folders(folders: FolderNames, export: Export, split: str) -> list[str
 
 
 def _mask_folders(folders: FolderNames, schema: Schema, split: str) -> dict[str, str]:
-    found = {MASK: folders.masks, OBJECT_MASK: folders.object_masks}
+    patterns = {MASK: folders.masks, OBJECT_MASK: folders.object_masks}
     return {
-        name: one.format(split) for name, one in found.items() if one and name in schema.features
+        name: one.format(split) for name, one in patterns.items() if one and name in schema.features
     }
 
 

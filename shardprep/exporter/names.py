@@ -34,11 +34,11 @@ def file_names(keys: Sequence[str], scopes: Sequence[str], *, dots: bool = True)
 
     """
     stems = [_without_suffix(key) for key in keys]
-    found = [_readable(stem.rpartition("/")[2], dots=dots) for stem in stems]
-    if not _repeated(found, scopes) and not any(_is_long(name) for name in found):
-        return found
-    found = [_readable(stem.replace("/", "__"), dots=dots) for stem in stems]
-    return _distinct(found, keys, scopes)
+    names = [_readable(stem.rpartition("/")[2], dots=dots) for stem in stems]
+    if not _repeated(names, scopes) and not any(_is_long(name) for name in names):
+        return names
+    names = [_readable(stem.replace("/", "__"), dots=dots) for stem in stems]
+    return _distinct(names, keys, scopes)
 
 
 def folder_names(texts: Sequence[str]) -> list[str]:
@@ -72,12 +72,12 @@ def _repeated(names: Iterable[str], scopes: Sequence[str]) -> set[int]:
 def _distinct(names: Sequence[str], texts: Sequence[str], scopes: Sequence[str]) -> list[str]:
     """Return names, with a hash of their text if they are repeated or too long."""
     repeated = _repeated(names, scopes)
-    found = []
+    distinct = []
     for name, text, scope in zip(names, texts, scopes, strict=True):
         if hash((scope, name.casefold())) in repeated or _is_long(name):
             digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
             short = name.encode()[:_MOST_BYTES].decode(errors="ignore")
-            found.append(f"{short}~{digest[:_HASH_DIGITS]}")
+            distinct.append(f"{short}~{digest[:_HASH_DIGITS]}")
         else:
-            found.append(name)
-    return found
+            distinct.append(name)
+    return distinct

@@ -57,7 +57,7 @@ def check_free(out: Path, *, overwrite: bool) -> None:
         return
     facts = finished(out)
     if not _is_export(facts):
-        raise BuildError(str(out), "is there already, and is no export", "choose another --out")
+        raise BuildError(str(out), "is there already, and is not an export", "choose another --out")
     if not overwrite:
         what = "is another export"
         raise BuildError(str(out), what, "choose another --out, or add --overwrite")
@@ -81,7 +81,9 @@ def prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
     begun = (LOCK_FILE, f".{_STATE_FILE}.tmp")
     others = [path for path in work.iterdir() if path.name not in begun]
     if others and not (_is_export(_facts_in(work / _STATE_FILE)) or _is_export(complete)):
-        raise BuildError(str(work), "is there already, and is no export", "choose another --out")
+        raise BuildError(
+            str(work), "is there already, and is not an export", "choose another --out"
+        )
     for path in sorted(others, key=lambda one: one.name in (_STATE_FILE, _EXPORT_FILE)):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -57,13 +57,13 @@ def file_name(export: Export, place: ShardPlace) -> str:
 
 def features(schema: Schema) -> dict[str, Any]:
     """Return the features for `datasets`, as its JSON has them."""
-    found: dict[str, Any] = {"image": {"_type": "Image"}}
+    columns: dict[str, Any] = {"image": {"_type": "Image"}}
     if schema.target == LABEL:
-        found[LABEL] = _classes(schema.labels)
+        columns[LABEL] = _classes(schema.labels)
     elif schema.target == LABELS:
-        found[LABELS] = [_classes(schema.labels)]
+        columns[LABELS] = [_classes(schema.labels)]
     elif schema.target is not None:
-        found[schema.target] = _value(schema.dtypes[schema.target])
+        columns[schema.target] = _value(schema.dtypes[schema.target])
     if BOX_LABEL in schema.features:
         objects: dict[str, Any] = {
             "bbox": [[_value("float32")]],
@@ -73,12 +73,12 @@ def features(schema: Schema) -> dict[str, Any]:
             objects["is_crowd"] = [_value("int64")]
         if OBJECT_MASK in schema.features:
             objects["mask"] = [{"_type": "Image"}]
-        found[OBJECTS] = objects
+        columns[OBJECTS] = objects
     if MASK in schema.features:
-        found[MASK] = {"_type": "Image"}
-    found |= {"key": _value("bytes"), "width": _value("int64"), "height": _value("int64")}
+        columns[MASK] = {"_type": "Image"}
+    columns |= {"key": _value("bytes"), "width": _value("int64"), "height": _value("int64")}
     further = {n: _value(dtype) for n, dtype in table_columns(schema).items()}
-    return found | {f"column/{n}" if n in found else n: one for n, one in further.items()}
+    return columns | {f"column/{n}" if n in columns else n: one for n, one in further.items()}
 
 
 def _value(dtype: str) -> dict[str, str]:
@@ -105,10 +105,10 @@ def write_rows(
     export: Export, place: ShardPlace, samples: Iterable[ExportSample]
 ) -> Callable[[], None]:
     """Write the file of a shard, a row group at a time; return its commit."""
-    found = features(export.schema)
-    info = json.dumps({"info": {"features": found}}, ensure_ascii=False)
+    columns = features(export.schema)
+    info = json.dumps({"info": {"features": columns}}, ensure_ascii=False)
     schema = pa.schema(
-        {name: _arrow(one) for name, one in found.items()}, metadata={"huggingface": info}
+        {name: _arrow(one) for name, one in columns.items()}, metadata={"huggingface": info}
     )
     path = export.work / file_name(export, place)
     path.parent.mkdir(exist_ok=True)
@@ -135,8 +135,8 @@ def write_rows(
 
 def _leaves(schema: pa.Schema) -> list[str]:
     """Return the paths of the columns of a file as Parquet names them."""
-    found = pq.ParquetFile(pa.BufferReader(_empty(schema))).schema
-    return [found.column(i).path for i in range(len(found.names))]
+    leaves = pq.ParquetFile(pa.BufferReader(_empty(schema))).schema
+    return [leaves.column(i).path for i in range(len(leaves.names))]
 
 
 def _empty(schema: pa.Schema) -> pa.Buffer:
@@ -156,12 +156,14 @@ def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, An
     if schema.target is not None:
         row[schema.target] = sample.target
     if sample.objects is not None:
-        found = sample.objects
+        objects = sample.objects
         row[OBJECTS] = {
             "bbox": pixel_boxes(sample),
-            "category": found.labels,
-            "is_crowd": found.crowds,
-            "mask": [_image(mask, f"{sample.name}.{i}.png") for i, mask in enumerate(found.masks)],
+            "category": objects.labels,
+            "is_crowd": objects.crowds,
+            "mask": [
+                _image(mask, f"{sample.name}.{i}.png") for i, mask in enumerate(objects.masks)
+            ],
         }
     if sample.mask is not None:
         row[MASK] = _image(sample.mask, f"{sample.name}.png")
@@ -228,14 +230,14 @@ def card(
 
 def _tasks(schema: Schema) -> list[str]:
     """Return the hub's names of the tasks that a dataset is for."""
-    found = []
+    tasks = []
     if schema.target in (LABEL, LABELS):
-        found.append("image-classification")
+        tasks.append("image-classification")
     if BOX in schema.features:
-        found.append("object-detection")
+        tasks.append("object-detection")
     if MASK in schema.features or OBJECT_MASK in schema.features:
-        found.append("image-segmentation")
-    return found
+        tasks.append("image-segmentation")
+    return tasks
 
 
 def _plain(feature: Any) -> dict[str, Any]:

@@ -111,8 +111,8 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
     target, columns = schema.target, table_columns(schema)
 
     def parse(payload: Bytes, key: str, name: str) -> ExportSample:
-        found = decoder.find(payload.data)
-        values: dict[str, Any] = decode(payload.tobytes()) if found is None else found
+        quick = decoder.find(payload.data)
+        values: dict[str, Any] = decode(payload.tobytes()) if quick is None else quick
         try:
             image, encoding, own_size = _image(values, size, is_raw=is_raw)
             return ExportSample(
@@ -165,19 +165,19 @@ def _png_of(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
 def _target(values: dict[str, Any], name: str | None, num_classes: int) -> Target:
     if name is None:
         return None
-    found = values[name]
+    stored = values[name]
     if name == LABELS:
-        return tuple(_known(one, num_classes) for one in found)
+        return tuple(_known(one, num_classes) for one in stored)
     if name == LABEL:
-        return -1 if found[0] == -1 else _known(found[0], num_classes)
+        return -1 if stored[0] == -1 else _known(stored[0], num_classes)
     if name == TARGET:
-        return None if math.isnan(found[0]) else float(found[0])
-    return str(found[0], "utf-8")
+        return None if math.isnan(stored[0]) else float(stored[0])
+    return str(stored[0], "utf-8")
 
 
 def _known(label: int, num_classes: int) -> int:
     if not 0 <= label < num_classes:
-        raise ValueError(f"label {label} is no class, there are {num_classes:,}")
+        raise ValueError(f"label {label} is not a class; there are {num_classes:,}")
     return label
 
 
@@ -203,16 +203,16 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects | None:
 def _columns(
     values: dict[str, Any], dtypes: Mapping[str, str]
 ) -> dict[str, int | float | str | None]:
-    found: dict[str, int | float | str | None] = {}
+    columns: dict[str, int | float | str | None] = {}
     for name, dtype in dtypes.items():
         value = values[name][0]
         if dtype == "bytes":
-            found[name] = str(value, "utf-8")
+            columns[name] = str(value, "utf-8")
         elif dtype == "int64":
-            found[name] = value if values.get(name + _PRESENT, (1,))[0] else None
+            columns[name] = value if values.get(name + _PRESENT, (1,))[0] else None
         else:
-            found[name] = None if math.isnan(value) else value
-    return found
+            columns[name] = None if math.isnan(value) else value
+    return columns
 
 
 _BLOCK_BYTES = 1 << 20
@@ -275,13 +275,13 @@ def read_samples(
 
 def _runs(lengths: Sequence[int]) -> list[range]:
     """Return ranges of records to read at once: `_BLOCK_BYTES`, or one record more."""
-    found, start, num_bytes = [], 0, 0
+    runs, start, num_bytes = [], 0, 0
     for number, length in enumerate(lengths):
         num_bytes += length
         if num_bytes >= _BLOCK_BYTES:
-            found.append(range(start, number + 1))
+            runs.append(range(start, number + 1))
             start, num_bytes = number + 1, 0
-    return [*found, range(start, len(lengths))] if start < len(lengths) else found
+    return [*runs, range(start, len(lengths))] if start < len(lengths) else runs
 
 
 def _size(ends: Sequence[int], run: range) -> int:

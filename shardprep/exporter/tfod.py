@@ -71,8 +71,8 @@ def _values(sample: ExportSample, schema: Schema) -> dict[str, Any]:
     }
     target = sample.target
     if schema.target in (LABEL, LABELS):
-        found = target if isinstance(target, tuple) else (target,)
-        labels = [one for one in found if isinstance(one, int) and one >= 0]
+        classes = target if isinstance(target, tuple) else (target,)
+        labels = [one for one in classes if isinstance(one, int) and one >= 0]
         values |= _named(_OF_IMAGE, labels, schema.labels)
     elif schema.target is not None:
         value = target.encode() if isinstance(target, str) else target

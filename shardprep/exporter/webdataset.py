@@ -126,10 +126,10 @@ def _facts(sample: ExportSample, schema: Schema) -> dict[str, Any]:
     elif target == LABEL and isinstance(sample.target, int):
         facts["class"] = labels[sample.target] if sample.target >= 0 else None
     if sample.objects is not None:
-        found = sample.objects
-        facts["objects"] = {"bbox": found.boxes, "label": found.labels}
+        objects = sample.objects
+        facts["objects"] = {"bbox": objects.boxes, "label": objects.labels}
         if CROWD in schema.features:
-            facts["objects"]["is_crowd"] = found.crowds
+            facts["objects"]["is_crowd"] = objects.crowds
         if OBJECT_MASK in schema.features:
             from shardprep.exporter.coco import run_lengths
 

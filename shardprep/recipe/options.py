@@ -33,17 +33,13 @@ _T = TypeVar("_T")
 _OUTPUT, _IMAGES, _LABELS, _SPLITS = "Output", "Stored images", "Labels", "Splits"
 _OBJECTS = "Boxes and masks"
 _USED, _LIMITS, RUN = "Images to use", "Limits", "This run"
+ARGUMENTS = "Arguments"
+"""Panel of what the command line takes by position."""
 _BYTES = "a size such as 500MB, 2GB or 2GiB"
 _MAX_BYTES = 2**63 - 1
 MAX_SEED = 2**63 - 1
 MAX_WORKERS = 10_000
 """Processes, threads, or shards at a time on a cluster."""
-MAX_THREADS = 1_000
-"""Shards fetched at a time."""
-MAX_SAMPLE, MAX_THUMBS = 10**9, 1_000
-"""Images that a report looks at, and pictures of each class."""
-MAX_BATCH, MAX_SECONDS, MAX_ROUNDS = 10**6, 3_600, 1_000
-"""Images in a batch of a benchmark, seconds of a round, and rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +63,8 @@ class Option:
     """Values that the option takes, where its type does not say it."""
     is_repeated: bool = False
     """The flag may be given several times."""
+    flags: tuple[str, ...] = ()
+    """Flags of the command line; () for the one made from the name."""
     shapes_bytes: bool = True
     """Another value may give other shards, so it belongs to the fingerprint."""
     is_newer: bool = False
@@ -97,7 +95,7 @@ class BuildOptions:
     source: str = field(metadata={"option": Option(
         "Folder or archive (zip, tar, tar.gz/bz2/xz, 7z, also nested), local or in object storage "
         "(s3://, gs://, az://); or kaggle:COMPETITION, kaggle:OWNER/DATASET.",
-        "Arguments", shown="source of ./shardprep.toml", shapes_bytes=False)})
+        ARGUMENTS, shown="source of ./shardprep.toml", shapes_bytes=False)})
     out: str = _option("tfrecords",
         "Folder of datasets, local or in object storage (s3://, gs://, az://).", _OUTPUT, "DIR",
         shapes_bytes=False)
@@ -285,6 +283,13 @@ BUILD_OPTIONS: dict[str, Option] = {
 }
 """Name → option, in the order of the manifest."""
 
+DATASET = Option(
+    "Folder of the dataset or a folder above it, local or in object storage (s3://, gs://, az://). "
+    "Default: the dataset of ./shardprep.toml, otherwise the only dataset under ./tfrecords.",
+    ARGUMENTS,
+)
+"""The dataset that a command reads."""
+
 RUN_OPTIONS = {
     "save_rejected": Option("Copy rejected images to DIR, with a list of the reasons.", RUN, "DIR"),
     "workers": Option(
@@ -322,3 +327,8 @@ RUN_OPTIONS = {
 }  # fmt: skip
 """Name → option of one run: where and how it works, not what it makes. None is a key of a recipe,
 so that no file from elsewhere names the cluster that code is sent to."""
+
+RUN_DEFAULTS: dict[str, object] = {
+    "engine": "local", "refresh": False, "overwrite": False, "profile": False,
+}  # fmt: skip
+"""Defaults of the options of one run that are not None."""

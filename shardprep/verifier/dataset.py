@@ -57,12 +57,12 @@ _ROW_COLUMNS = (
 
 
 def verify_dataset(
-    found: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
+    files: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
 ) -> Verification:
     """Return every problem of a dataset; nothing is changed.
 
     Args:
-        found: the files, as `locate` finds them. From object storage, each worker keeps one shard
+        files: the files, as `locate` finds them. From object storage, each worker keeps one shard
             at a time in the folder for temporary files.
         decode: decode every image too.
         num_workers: processes that read shards, at least 1; small datasets use fewer.
@@ -74,15 +74,15 @@ def verify_dataset(
         StorageError: object storage does not answer, or a shard changed while it was read.
 
     """
-    with found.unchanged():
-        return _verify(found, decode=decode, num_workers=num_workers, watcher=watcher)
+    with files.unchanged():
+        return _verify(files, decode=decode, num_workers=num_workers, watcher=watcher)
 
 
 def _verify(
-    found: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
+    files: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
 ) -> Verification:
     start = time.monotonic()
-    contents = read_contents(found)
+    contents = read_contents(files)
     documents, shards = contents.documents, contents.shards
     check = ExampleCheck(documents.schema, decode=decode)
     tasks = [_task(documents, file, name, check) for name, file in shards.items()]
@@ -108,7 +108,7 @@ def _verify(
         num_bytes=sum(report.num_bytes for report in reports.values()),
         intact={shard: _intact_shard(name, shards[name]) for shard, name in intact.items()},
         elapsed_s=time.monotonic() - start,
-        address=found.url if isinstance(found, RemoteFiles) else None,
+        address=files.url if isinstance(files, RemoteFiles) else None,
     )
 
 
@@ -124,21 +124,21 @@ class FolderContents:
     problems: tuple[Problem, ...]
 
 
-def read_contents(found: DatasetFiles) -> FolderContents:
+def read_contents(stored: DatasetFiles) -> FolderContents:
     """Return the contents of a dataset and their problems; shards are not opened.
 
     DatasetError if the folder does not exist, or belongs to an unfinished build.
     """
     files: Mapping[str, Path | StoredObject]
-    if isinstance(found, RemoteFiles):
-        folder = found.copies()
+    if isinstance(stored, RemoteFiles):
+        folder = stored.copies()
         files = {
-            name: StoredObject(found.url / facts.name, facts.etag, facts.num_bytes)
-            for name, facts in sorted(found.objects.items())
+            name: StoredObject(stored.url / facts.name, facts.etag, facts.num_bytes)
+            for name, facts in sorted(stored.objects.items())
         }
-        beside = [found.url.name + INCOMPLETE_SUFFIX] if found.has_unfinished_build() else []
+        beside = [stored.url.name + INCOMPLETE_SUFFIX] if stored.has_unfinished_build() else []
     else:
-        folder = found.folder
+        folder = stored.folder
         files = _files(folder)
         names = [folder.name + end for end in (OLD_SUFFIX, INCOMPLETE_SUFFIX, FETCHING_SUFFIX)]
         beside = [name for name in names if (folder.parent / name).exists()]
@@ -160,8 +160,8 @@ def _files(folder: Path) -> dict[str, Path]:
         raise DatasetError(str(folder), "no such folder", "give the folder of a dataset")
     if folder.name.endswith(INCOMPLETE_SUFFIX):
         raise unfinished_error(folder)
-    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    return dict(sorted((path.relative_to(folder).as_posix(), path) for path in found))
+    paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return dict(sorted((path.relative_to(folder).as_posix(), path) for path in paths))
 
 
 def _gone(there: set[str], shards: Mapping[str, Shard]) -> list[str]:
@@ -180,9 +180,9 @@ def _gone(there: set[str], shards: Mapping[str, Shard]) -> list[str]:
 def _unknown(files: Iterable[str], shards: set[str]) -> list[str]:
     """Return the files that do not belong; the draft of a build counts as one."""
     known = {*DOCUMENT_FILES, INDEX_DIR, *shards, *map(index_name, shards)}
-    found = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
+    names = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
     drafts = [
-        f"{name.partition('/')[0]}/" if name.startswith(DRAFT_PREFIX) else name for name in found
+        f"{name.partition('/')[0]}/" if name.startswith(DRAFT_PREFIX) else name for name in names
     ]
     return list(dict.fromkeys(drafts))
 
@@ -282,8 +282,8 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
                 jobs = [pool.submit(check_in_worker, task) for task in tasks]
             left, before = {*jobs}, 0
             while left:
-                found, left = wait(left, _TICK_S)
-                for job in found:
+                done_jobs, left = wait(left, _TICK_S)
+                for job in done_jobs:
                     job.result()
                 now = done.value
                 watcher.advance(now - before)

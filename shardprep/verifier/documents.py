@@ -23,7 +23,7 @@ from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.storage.regular_file import read_regular, sha256_of
 from shardprep.verifier.problem import Problem, hash_problem
-from shardprep.writer.plan.fingerprint import recorded_recipe
+from shardprep.writer.plan.plan import recorded_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -241,7 +241,7 @@ def _counted(
     tally = Tally(recipe.image_spec)
     statuses = (WRITTEN, item_table.REJECTED, item_table.SKIPPED)
     if {*table["status"].cast("string").unique().to_pylist()} - {*statuses}:
-        raise ValueError(f"a status is none of {', '.join(statuses)}")
+        raise ValueError(f"a status is not one of {', '.join(statuses)}")
     for name, split in manifest.splits.items():
         for shard in split.shards:
             here = rows.get(shard.name, columns_of(table.schema).empty_table())

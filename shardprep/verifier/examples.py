@@ -24,7 +24,13 @@ from shardprep.dataset.schema import (
 )  # fmt: skip
 from shardprep.dataset.stored_size import check_stored_size, open_stored
 from shardprep.errors import RecordError
-from shardprep.verifier.object_checks import AnnotationCheck, AnnotationRow
+from shardprep.verifier.object_checks import (
+    PNG,
+    PNG_END,
+    AnnotationCheck,
+    AnnotationRow,
+    type_fault,
+)
 from shardprep.verifier.problem import Fault
 
 if TYPE_CHECKING:
@@ -36,9 +42,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.schema import Encoding, Feature, Schema
 
 _JPEG = b"\xff\xd8\xff"
-_PNG, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
-_TYPES = {"bytes": bytes, "int64": int, "float32": float}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +182,8 @@ def key_of(features: Features) -> str:
 
 
 def _fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault | None:
-    kind = _TYPES[feature.dtype]
-    for value in values:
-        if type(value) is not kind:
-            what = f"holds {type(value).__name__}, the schema says {feature.dtype}"
-            return Fault("example", what)
+    if what := type_fault(values, feature):
+        return Fault("example", what)
     if feature.kind == "labels":
         if values != sorted(set(values)):
             return Fault("example", f"{values} is not ascending")
@@ -201,7 +202,7 @@ def _fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault |
 def _label_fault(labels: Sequence[int], lowest: int, num_classes: int) -> Fault | None:
     for label in labels:
         if not lowest <= label < num_classes:
-            return Fault("label", f"{label} is no class, there are {num_classes:,}")
+            return Fault("label", f"{label} is not a class; there are {num_classes:,}")
     return None
 
 
@@ -237,11 +238,11 @@ def _outer_fault(data: bytes, image: Feature, size: tuple[int, int] | None) -> s
         return f"has {len(data):,} bytes of pixels, {width}x{height} takes {expected:,}"
     if not data:
         return "is empty"
-    found = _codec(data)
-    if not found or image.encoding not in (found, "any"):
+    codec = _codec(data)
+    if not codec or image.encoding not in (codec, "any"):
         wanted = {"jpeg": "JPEG", "png": "PNG"}.get(image.encoding or "", "JPEG or PNG")
-        return f"is no {wanted} (it starts with {data[:8]!r})"
-    if found == "png" and not data.endswith(_PNG_END):
+        return f"is not a {wanted} (it starts with {data[:8]!r})"
+    if codec == "png" and not data.endswith(PNG_END):
         return "is a PNG without an end"
     return ""
 
@@ -265,7 +266,7 @@ def _pixel_fault(data: bytes, image: Feature, size: tuple[int, int] | None) -> s
 def _codec(data: bytes) -> Encoding | None:
     if data.startswith(_JPEG):
         return "jpeg"
-    return "png" if data.startswith(_PNG) else None
+    return "png" if data.startswith(PNG) else None
 
 
 def _jpeg_shape(data: bytes) -> tuple[int, int, int]:

@@ -98,10 +98,15 @@ class Verification(Card):
     elapsed_s: float = 0.0
     address: ObjectUrl | None = None
     """The address of a dataset in object storage."""
-    repaired: tuple[Problem, ...] | None = None
-    """Problems before a repair; None where nothing was repaired."""
+    before: Verification | None = None
+    """The check before a repair; None if nothing was repaired."""
     against: SourceDifference | None = None
     """Differences from a source; None where it was compared with none."""
+
+    @property
+    def repaired(self) -> tuple[Problem, ...] | None:
+        """Problems before a repair; None if nothing was repaired."""
+        return None if self.before is None else self.before.problems
 
     @property
     def location(self) -> str:
@@ -111,12 +116,12 @@ class Verification(Card):
     @property
     def by_kind(self) -> dict[Kind, list[Problem]]:
         """Problems of each kind that there is, in the order of `MEANINGS`."""
-        found = {kind: [one for one in self.problems if one.kind == kind] for kind in MEANINGS}
-        return {kind: problems for kind, problems in found.items() if problems}
+        by_kind = {kind: [one for one in self.problems if one.kind == kind] for kind in MEANINGS}
+        return {kind: problems for kind, problems in by_kind.items() if problems}
 
     def facts(self) -> dict[str, Any]:
         """Return where the dataset is, its problems by kind, the first ones, what was read."""
-        found: dict[str, Any] = {
+        lines: dict[str, Any] = {
             "at": self.location,
             "problems": {
                 f"{kind}: {problems[0].meaning}": len(problems)
@@ -125,12 +130,12 @@ class Verification(Card):
             or "none",
         }
         if self.problems:
-            found["such as"] = [f"{one.file}: {one.what}" for one in self.problems]
+            lines["such as"] = [f"{one.file}: {one.what}" for one in self.problems]
         if self.repaired is not None:
-            found["repaired"] = f"{len(self.repaired):,} problems before"
+            lines["repaired"] = f"{len(self.repaired):,} problems before"
         if self.against is not None:
-            found["against"] = self.against.facts()
+            lines["against"] = self.against.facts()
         if self.unknown:
-            found["not ours"] = self.unknown
+            lines["not ours"] = self.unknown
         records = f"{self.num_shards:,} shards, {self.num_records:,} records"
-        return {**found, "checked": f"{records}, {megabytes(self.num_bytes)}"}
+        return {**lines, "checked": f"{records}, {megabytes(self.num_bytes)}"}

@@ -130,8 +130,8 @@ def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
 def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
     """Open a file; an object is copied to a temporary file first."""
     if not isinstance(file, StoredObject):
-        with open_regular(file) as found:
-            yield found
+        with open_regular(file) as stream:
+            yield stream
         return
     with tempfile.TemporaryFile(buffering=0) as copy:
         for block in objects.read_whole(file.url, file.etag):
@@ -205,9 +205,9 @@ def _search(
     problems: list[Problem] = []
     whole.seek(0)
     search = Search(io.BufferedReader(whole), task.name, num_bytes, rows, task.check)
-    for found in search:
-        places.append((found.record.offset, found.record.length))
-        problems += _record_problems(task, rows, found)
+    for record in search:
+        places.append((record.record.offset, record.record.length))
+        problems += _record_problems(task, rows, record)
     problems += search.problems
     return places, sorted(problems, key=lambda problem: problem.offset or 0)
 
@@ -326,7 +326,7 @@ class Search:
             self._count += 1
         for number, offset, kind, what in breaks:
             if number in self._seen and self._rows is not None:
-                self._add("damaged", "bytes that are no record", None, offset)
+                self._add("damaged", "bytes that do not belong to a record", None, offset)
                 continue
             if number is not None:
                 self._seen.add(number)

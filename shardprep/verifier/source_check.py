@@ -9,7 +9,7 @@ from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.source_difference import compare_originals
 from shardprep.errors import DatasetError
 from shardprep.progress import Watcher
-from shardprep.writer.plan.fingerprint import recorded_recipe
+from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.source_hashes import hash_originals
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def compare_source(
     """
     manifest = dataset.manifest
     if REPACKED in manifest.fingerprint.versions:
-        what = "was repacked of other datasets, so it has no source"
-        raise DatasetError(str(dataset), what, "compare those that it was made of")
+        what = "was repacked from other datasets, so it has no source"
+        raise DatasetError(str(dataset), what, "compare the datasets that it was repacked from")
     items = dataset.item_rows(("key", "status", "original_sha256"), intact=True)
     out = str(dataset).removesuffix(f"/{manifest.name}/{manifest.version}")
     originals = hash_originals(

@@ -1,6 +1,7 @@
-"""The build: the images of a source to a dataset, whole or in parts.
+"""Build a dataset, or one part of its shards, from a source.
 
-A part writes its shards and leaves the last step for itself: `finalize`.
+A part only writes its shards; `finalize` makes a dataset of all parts.
+
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PartResult(Card):
-    """A part of a build whose shards are all written."""
+    """The result of a part whose shards are all written."""
 
     workspace: Workspace
     part: Part
     num_all_shards: int
     num_new_items: int = 0
-    """Items that this run has done; others were done by an earlier one."""
+    """Items that this run has done; earlier runs may have done others."""
     num_copied: int = 0
-    """Items among them whose image the dataset of `reuse` had stored."""
+    """Items among them whose stored image was copied from the dataset of `reuse`."""
     elapsed_s: float = 0.0
     was_there: bool = False
-    """Whether the dataset was finished before, with the same inputs and options."""
+    """Whether the dataset was already finished, with the same inputs and options."""
 
     @property
     def location(self) -> str:
-        """Path or address of the dataset to be."""
+        """Path or address of the future dataset."""
         return self.workspace.location
 
     @property
@@ -63,7 +64,7 @@ class PartResult(Card):
         return len(self.part.of(range(self.num_all_shards)))
 
     def facts(self) -> dict[str, Any]:
-        """Return where the dataset is to be, and what is done of it."""
+        """Return the location, the part and what this run did."""
         return {
             "at": self.location,
             "part": str(self.part),
@@ -73,7 +74,7 @@ class PartResult(Card):
 
     @property
     def done(self) -> str:
-        """The images of this run in words."""
+        """The number of images of this run in words."""
         return images_done(self.num_new_items, self.num_copied)
 
 
@@ -88,8 +89,8 @@ def build_dataset(
 ) -> BuildResult:
     """Build the dataset of a recipe, or finish a build that was begun.
 
-    A dataset that is finished with the same inputs and options is left as it is, but for files
-    that are missing. A dataset that is replaced stays whole and readable until the new one is.
+    A dataset that is finished with the same inputs and options is not changed, except that missing
+    files are built again. A dataset that is replaced stays readable until the new one is complete.
 
     Args:
         recipe: source, options and place of the dataset.
@@ -125,8 +126,8 @@ def build_part(
 ) -> PartResult:
     """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all of them.
 
-    Parts may be built in any order, at the same time, and again. Where the dataset is finished
-    with the same inputs and options, nothing is done. Arguments are those of `build_dataset`.
+    Parts may be built in any order, at the same time, and again. If the dataset is finished with
+    the same inputs and options, nothing is done. For arguments see `build_dataset`.
 
     Raises:
         BuildError: a dataset or a build with other inputs or options is there, `finalize` is at
@@ -142,7 +143,7 @@ def build_part(
             return finished
         try:
             with workspace.held(alone=False):
-                finished = workspace.finished()  # it may have been published meanwhile
+                finished = workspace.finished()  # it may have been published since
                 if finished is not None:
                     return finished
                 states.refuse_other_build(workspace, fingerprint)
@@ -151,8 +152,8 @@ def build_part(
                     num_shards = len(sealed.shards)
                 else:
                     images = SourceImages(recipe, fingerprint, workers, reuse)
-                    made = make_shards(workspace, images, part, old, watcher)
-                    num_shards, counts = len(made.outline.shards), made.counts
+                    written = make_shards(workspace, images, part, old, watcher)
+                    num_shards, counts = len(written.outline.shards), written.counts
                 new, elapsed_s = (counts.num_items, counts.num_copied), time.monotonic() - start
                 return PartResult(workspace, part, num_shards, *new, elapsed_s)
         finally:
@@ -168,7 +169,7 @@ def build_part(
 
 @dataclass(frozen=True, slots=True)
 class SourceImages:
-    """The images of a recipe's source, of which a run makes a dataset."""
+    """The images of the source of a recipe."""
 
     recipe: Recipe
     fingerprint: Fingerprint
@@ -193,7 +194,7 @@ class SourceImages:
         on_progress: OnProgress,
         watcher: Watcher,
     ) -> None:
-        """Encode the items of shards by the engine."""
+        """Encode the items of shards with the engine."""
         form = None if plan.annotations is None else plan.annotations.spec
         encode_all = ChunkEncoder(plan.spec, plan.schema, plan.columns, form)
         encoder: Encoder = encode_all
@@ -207,7 +208,7 @@ class SourceImages:
         self.workers.engine(job, shards, self.workers.num, on_progress)
 
     def check(self) -> None:
-        """Check that the source is still what was planned."""
+        """Raise BuildError if the source is no longer what was planned."""
         with contextlib.suppress(SourceError):
             if make_fingerprint(self.recipe).inputs == self.fingerprint.inputs:
                 return

@@ -1,7 +1,8 @@
-"""The making of a dataset: begin, plan, make the shards, publish.
+"""Make a dataset: begin, plan, make the shards, publish.
 
-A run that ends early, however it ends, keeps what is done in its workspace; the next equal run
-checks it and goes on.
+A run that ends early, however it ends, keeps finished shards in its workspace. The next equal run
+checks it and continues.
+
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MOST_RETRIES = 3
 
 
 class Images(Protocol):
-    """The images that a dataset is made of: those of a source, or of other datasets."""
+    """The images of the future dataset: from a source, or from other datasets."""
 
     @property
     def work(self) -> str:
@@ -48,7 +49,7 @@ class Images(Protocol):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """All that the bytes of the dataset follow from."""
+        """Everything that the bytes of the dataset depend on."""
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan; its items may need files in `scratch`."""
@@ -67,9 +68,10 @@ class Images(Protocol):
         """Write shards of the plan and their receipts."""
 
     def check(self) -> None:
-        """Check that what was read is still what was planned.
+        """Check that the source or the datasets are still what was planned.
 
-        Raises BuildError if a source is not, ChangedError if a dataset is not.
+        Raises BuildError or ChangedError.
+
         """
 
 
@@ -91,7 +93,7 @@ def make_dataset(
     overwrite: bool = False,
     damaged: DamagedDataset | None = None,
 ) -> BuildResult:
-    """Make a dataset, or finish it; arguments and errors are those of `build_dataset`."""
+    """Make a dataset, or finish it; for arguments and errors see `build_dataset`."""
     start, fingerprint = time.monotonic(), images.fingerprint
 
     def attempt(replaced: bytes | None) -> BuildResult:
@@ -170,7 +172,7 @@ def make_shards(
 
 
 def _notices(plan: BuildPlan, num_shards: int, num_items: int, num_done: int) -> list[str]:
-    """Return what a user should know of a plan, of which this run writes `num_shards`."""
+    """Return remarks on a plan; this run writes `num_shards` of it."""
     num_all = len(plan.shards)
     labels = f"labels{' by' if plan.schema.target else ':'} {plan.labels_from}"
     lines = [f"{plan.num_items:,} images to {counted(num_all, 'shard')}, {labels}"]
@@ -199,7 +201,7 @@ def _retry_unreadable(
     """Write shards again if images of them could not be read, and can be now.
 
     A disk or a network share may be away for a moment. The dataset would be finished without
-    these images, and the next run would leave it as it is.
+    these images, and the next run would not change it.
     """
     for _ in range(_MOST_RETRIES):
         with ThreadPoolExecutor(_NUM_THREADS) as pool:

@@ -140,7 +140,7 @@ def test_options_that_do_not_exist_are_one_object_too(
 def test_other_wrong_arguments_are_one_line_and_one_object(run: Callable[..., Done]) -> None:
     for arguments, what in (
         (("nonsense",), "no such command 'nonsense'"),
-        (("verify", "--workers", "0"), "invalid value for '--workers'"),
+        (("verify", "--workers", "0"), "'0' is not a whole number"),
         (("fetch",), "missing argument"),
         (("inspect", "a", "b"), "got unexpected extra argument"),
         (("build", "pets.zip", "--size", "big"), "'big' is not WIDTHxHEIGHT"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from shardprep.image.annotation_types import Annotation, AnnotationSpec, Floats, Frame, Polygons
+from shardprep.image.annotation_types import Annotation, AnnotationSpec, Frame, Polygons
 from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.placement import Placement
 from shardprep.image.process import ProcessedImage, process_image
@@ -50,7 +50,7 @@ def rectangle_in_noise(
     return picture, (left, top, right, bottom)
 
 
-def bright_extent(profile: Floats) -> tuple[float, float]:
+def bright_extent(profile: Array) -> tuple[float, float]:
     """Return where brightness along a line passes the middle, by interpolation, edges of pixels."""
     is_bright = np.flatnonzero(profile > 128)
     first, last = int(is_bright[0]), int(is_bright[-1])

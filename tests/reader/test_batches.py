@@ -153,24 +153,6 @@ def test_neither_threads_nor_prefetch_change_anything(
     assert order(sets["raw"], num_threads=num_threads, prefetch=prefetch, **options) == plain
 
 
-def test_every_epoch_has_every_record_once_and_its_own_order(sets: Set) -> None:
-    dataset = reader.Dataset(sets["raw"], as_supervised=False)
-    batches = dataset.batches(5, shuffle=True, epochs=3, as_supervised=False)
-    assert batches.steps_per_epoch == 9
-    read = keys(batches)
-    epochs = [list(itertools.chain(*read[start : start + 9])) for start in (0, 9, 18)]
-    assert len(read) == 27
-    assert all(sorted(epoch) == sorted(epochs[0]) for epoch in epochs)
-    assert len(set(epochs[0])) == NUM_TRAIN
-    assert len({tuple(epoch) for epoch in epochs}) == 3
-
-
-def test_a_seed_is_an_order(sets: Set) -> None:
-    one = order(sets["raw"], shuffle=True, seed=1)
-    assert one == order(sets["raw"], shuffle=True, seed=1)
-    assert one != order(sets["raw"], shuffle=True, seed=2)
-
-
 def test_epochs_go_on_for_ever_if_asked_to(sets: Set) -> None:
     batches = reader.Dataset(sets["raw"]).batches(
         5, shuffle=False, epochs=None, as_supervised=False
@@ -184,12 +166,6 @@ def test_the_last_batch_may_be_dropped(sets: Set) -> None:
     assert [len(batch) for batch in order(sets["raw"])] == [5] * 8 + [3]
     assert [len(batch) for batch in order(sets["raw"], drop_remainder=True)] == [5] * 8
     assert order(sets["raw"], 50, drop_remainder=True, epochs=None) == []
-
-
-def test_readers_share_out_the_records(sets: Set) -> None:
-    parts = [order(sets["raw"], shuffle=True, num_shards=3, shard_index=i) for i in range(3)]
-    read = [key for part in parts for batch in part for key in batch]
-    assert len(read) == len(set(read)) == NUM_TRAIN
 
 
 # Going on

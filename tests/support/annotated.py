@@ -44,7 +44,7 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.source.byte_range import Extent
 from shardprep.source.listing import list_source
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.plan.fingerprint import recorded_recipe
+from shardprep.writer.plan.plan import recorded_recipe
 from tests.support.builders import build, encoded, png, write, write_folder, zip_bytes
 
 Mask = np.ndarray[Any, np.dtype[np.uint8]]

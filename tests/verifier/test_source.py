@@ -202,7 +202,7 @@ def test_a_source_in_object_storage_is_compared(pets: Path, bucket: Bucket) -> N
 def test_what_has_no_source_or_a_damaged_item_table_is_an_error(pets: Path, tmp_path: Path) -> None:
     again = shardprep.repack(pets, tmp_path / "out").path
     source = pets.parents[2] / "pets.zip"
-    with pytest.raises(DatasetError, match="was repacked of other datasets"):
+    with pytest.raises(DatasetError, match="was repacked from other datasets"):
         compared(again, source)
     folder = write_folder(tmp_path / "empty", {"notes.txt": b"so"})
     with pytest.raises(SourceError, match="no image"):

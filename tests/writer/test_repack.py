@@ -19,8 +19,7 @@ from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.repack import repack_dataset
-from shardprep.writer.reuse.repack_inputs import open_parent
+from shardprep.writer.repack import open_parent, repack_dataset
 from tests.support.annotated import outlined
 from tests.support.builders import (
     Quiet,
@@ -375,7 +374,7 @@ def test_a_damaged_one_is_mended_by_doing_it_again(pets: Path, tmp_path: Path) -
     again = shardprep.repack(pets, tmp_path / "again", shards=3)
     whole = tree(again.path)
     damage(again.path)
-    with pytest.raises(shardprep.DatasetError, match="was repacked of other datasets"):
+    with pytest.raises(shardprep.DatasetError, match="was repacked from other datasets"):
         shardprep.repair(again.path, source=pets)
     shardprep.repack(pets, tmp_path / "again", shards=3, overwrite=True)
     assert tree(again.path) == whole

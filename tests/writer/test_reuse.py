@@ -33,7 +33,8 @@ from shardprep.writer.build import build_dataset
 from shardprep.writer.encode import chunk_encoder
 from shardprep.writer.engine.job import ShardJob, Workers
 from shardprep.writer.engine.worker_process import WorkerLimits
-from shardprep.writer.plan.fingerprint import recorded_recipe, versions
+from shardprep.writer.plan.fingerprint import versions
+from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.workspace.files import Folders

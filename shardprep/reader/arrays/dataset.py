@@ -26,8 +26,7 @@ from shardprep.reader.order.iterator_state import Batching
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.open import check_hosts, open_subset
 from shardprep.reader.records.records import Records
-from shardprep.reader.selection.split_argument import AnySplit, is_training
-from shardprep.reader.selection.splits import part_range
+from shardprep.reader.selection.split_argument import AnySplit, is_training, part_range
 from shardprep.reader.validators import (
     Function,
     Location,

@@ -157,14 +157,9 @@ def block_shuffle(
 ) -> BlockShuffle:
     """Return an order that reads each record once per epoch.
 
-    Args:
-        num_records: records of the selection.
-        record_bytes: mean size of a record according to the manifest. Records of a decoded cache
-            have the order of the records that they were made from.
-        shuffle: False keeps the order of the shards.
-        block_length: records; by default `BLOCK_LENGTH`, or as many as are 2 MiB, at least 8.
-        group_width: blocks; by default as many as are 32 MiB or 16,384 records, at least 16.
-
+    `record_bytes` is the mean size of a record in the manifest, also for records of a decoded
+    cache. By default a block has `BLOCK_LENGTH` records, or as many as are 2 MiB, at least 8; a
+    group has as many blocks as are 32 MiB or 16,384 records, at least 16.
     """
     block_length = block_length or usual_block_length(record_bytes)
     if group_width is None:

@@ -116,12 +116,7 @@ def folds(
 def distribute(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
     """Return the fold of each record, int64[records] from 0 to k − 1.
 
-    Args:
-        classes: int64[records], class number of each record, from 0.
-        groups: int64[records], group number of each record.
-        k: number of folds.
-        key: decides ties.
-
+    `classes` and `groups` are the class and group number of each record; `key` decides ties.
     """
     random = random_numbers(key, 0, len(classes))
     number_of = np.bincount(classes)
@@ -162,18 +157,12 @@ def distribute(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
 def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
     """Return the fold of each record, like `distribute`, for records with several classes.
 
-    Single records are placed class by class, starting with the class that has the fewest of them
-    left: each in the fold with the fewest records of that class, then with the fewest of its other
-    classes (after Sechidis, Tsoumakas and Vlahavas, "On the Stratification of Multi-label Data",
-    2011).
-
-    Args:
-        pairs: int64[pairs, 2], number of a record and one of its classes.
-        groups: int64[records], group number of each record.
-        k: number of folds.
-        key: decides ties.
-
+    `pairs` are int64[pairs, 2], number of a record and one of its classes.
     """
+    # Single records are placed class by class, starting with the class that has the fewest of them
+    # left: each in the fold with the fewest records of that class, then with the fewest of its
+    # other classes (after Sechidis, Tsoumakas and Vlahavas, "On the Stratification of Multi-label
+    # Data", 2011).
     group_of, size_of = np.unique(groups, return_inverse=True, return_counts=True)[1:]
     num_groups, num_classes = len(size_of), int(pairs[:, 1].max(initial=-1)) + 2
     # Groups without a class get an additional class, the last one.

@@ -13,8 +13,7 @@ from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.order.epoch import WeightedDraws
 from shardprep.reader.selection.item_rows import ClassColumn, class_pairs, rows_of
-from shardprep.reader.selection.split_argument import AnySplit
-from shardprep.reader.selection.splits import part_range
+from shardprep.reader.selection.split_argument import AnySplit, part_range
 from shardprep.reader.validators import Count, Location, short_repr, validated, validated_fields
 
 if TYPE_CHECKING:
@@ -44,14 +43,9 @@ class Weights:
 def weighted_draws(
     where: str, weights: Any, numbers: Ints, dataset: OpenDataset, host: tuple[int, int]
 ) -> WeightedDraws:
-    """Return the draws of one host.
+    """Return the draws of a host from the records with these numbers, in the order of the split.
 
-    Args:
-        where: name of the call, for errors.
-        weights: the argument `weights` of the call.
-        numbers: numbers of the records that all hosts draw from, in the order of the split.
-        dataset: their dataset.
-        host: number of this host, from 0, and number of hosts.
+    `host` is the number of this host, from 0, and the number of hosts; `where` is the call.
 
     Raises:
         DatasetError: the weights are not one per record, or draw too few records.

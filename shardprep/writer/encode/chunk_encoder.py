@@ -41,7 +41,7 @@ class ChunkEncoder:
     columns: tuple[str, ...] = ()
     """Names of the features that `Item.columns` holds."""
     annotations: AnnotationSpec | None = None
-    """Form of boxes and masks, None where none are stored."""
+    """Form of boxes and masks, None if none are stored."""
 
     @property
     def is_annotated(self) -> bool:
@@ -78,14 +78,14 @@ def encode_item(
     encoder: ChunkEncoder,
     stored: ProcessedImage | None = None,
 ) -> tuple[bytes, Outcome]:
-    """Return the framed record of an item, empty where it is rejected, and its outcome.
+    """Return the framed record of an item, b"" if it is rejected, and its outcome.
 
     Args:
         item: of the plan.
-        data: its original.
-        sha256: that of the original, hex.
-        encoder: says how.
-        stored: what `process_image` would make of the original, where that is known.
+        data: bytes of the original.
+        sha256: SHA-256 of `data` in hexadecimal.
+        encoder: has the options.
+        stored: the result of `process_image` if it is known.
 
     """
     image = stored or process_image(data, encoder.spec)
@@ -93,11 +93,11 @@ def encode_item(
     facts = (original.height, original.width, original.format, len(data))
     objects = counts = None
     if isinstance(image, ProcessedImage) and encoder.annotations is not None:
-        found = _objects(item, image, encoder.annotations)
-        if isinstance(found, Rejection):
-            image = found
+        placed = _objects(item, image, encoder.annotations)
+        if isinstance(placed, Rejection):
+            image = placed
         else:
-            objects, counts = found, ObjectCounts.of(found, encoder.annotations)
+            objects, counts = placed, ObjectCounts.of(placed, encoder.annotations)
     if isinstance(image, Rejection):
         return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
     framed = _framed(item, image, objects, encoder)
@@ -106,7 +106,7 @@ def encode_item(
 
 
 def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
-    """Return the objects and masks of an item; none of one whose source says nothing of it."""
+    """Return the objects and masks of an item; empty if the source has no annotation of it."""
     try:
         files = [_read(member) for member in item.masks]
     except MemberError as error:
@@ -120,7 +120,7 @@ _placed = stage("annotate")(place_objects)
 
 
 def read_item(item: Item | Member) -> bytes | Outcome:
-    """Return the bytes of an item, or its rejection where they cannot be had."""
+    """Return the bytes of an item, or its rejection."""
     try:
         return _read(item)
     except MemberError as error:
@@ -136,7 +136,7 @@ def _read(item: Item | Member) -> bytes:
 
 @stage("hash")
 def sha256_of(data: bytes) -> str:
-    """Return the SHA-256 of an original, hex."""
+    """Return the SHA-256 of `data` in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 

@@ -7,17 +7,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from shardprep import profiling
 from shardprep.profiling import stage
 from shardprep.writer.encode.chunk import UNREADABLE, ChunkTask, EncodedChunk
-from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import ShardPlan, chunks
 from shardprep.writer.shard import ShardHead, ShardWriter
 from shardprep.writer.workspace.files import Folders
+
+if TYPE_CHECKING:
+    from shardprep.writer.engine.worker_process import WorkerLimits  # and multiprocessing
 
 _COMMITS_AT_ONCE = 2
 """Bounds the memory, the temporary files and the work that is lost when a build fails."""
@@ -98,7 +100,7 @@ class ItemCounts(NamedTuple):
 OnProgress = Callable[[ItemCounts], None]
 """Called with the items that are done since the last call."""
 Engine = Callable[[ShardJob, Sequence[ShardPlan], int, OnProgress], None]
-"""Writes shards and their receipts with at most so many workers, anywhere and in any order.
+"""Writes shards and their receipts with at most this number of workers, anywhere and in any order.
 
 Shards are written through `ShardWriter`, so that all that is committed counts as done however the
 engine ends.

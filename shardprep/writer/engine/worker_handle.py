@@ -254,7 +254,7 @@ class Worker:
         self._start()
 
     def _try_apart(self, code: int | None, how: str) -> None:
-        """Decide what is tried next of the chunk that the process died at."""
+        """Choose the next step for the chunk that the process died at."""
         if not self._is_suspect:
             self._is_suspect = True
             self._todo = deque(self._todo[0].apart())

@@ -104,6 +104,7 @@ def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
     worker_process.hold_memory(work.limits.worker_bytes)
     worker_process.silence_stderr()
     worker_process.without_pandas()
+    worker_process.keep_buffers()
     answers = _Answers(pipe)
     shards = _OwnedShards(work, answers)
     with contextlib.suppress(EOFError, OSError):  # the parent has gone
@@ -224,7 +225,7 @@ def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> Encoded
 
 
 def _sendable(error: Exception, where: str) -> Exception:
-    """Return an error of ours or of the system as it is, any other as an `InternalError`."""
+    """Return an error of ours or of the system unchanged, any other as an `InternalError`."""
     return error if isinstance(error, ShardprepError | OSError) else _fault(where)
 
 

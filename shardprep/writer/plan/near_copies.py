@@ -1,9 +1,9 @@
 """Near copies among the items of a build: found by their pixels, left out or kept in one split.
 
-Each image is processed as the build will do it, and what would be stored is hashed as `shardprep
-report` hashes it. So both find the same near copies, to the bit, and a report of the dataset finds
-none of those that were left out. The hashes are kept in the cache of this machine, for a build that
-goes on and for others of this source whose stored images are the same.
+Each image is processed as in the build, and the result is hashed as `shardprep report` does. So
+both find the same near copies. The hashes are kept in the cache of this machine for later builds of
+this source with the same stored images.
+
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 NEAR_COPY = "a near copy of another"
 """Reason for leaving out an image by `--dedup near`."""
 _KEPT_FIRST = ("test", "validation", "train")
-"""Splits in the order in which a copy is kept there; one of another name is for evaluation."""
+"""Splits by precedence of the copy that is kept; splits of other names count as test."""
 _MOST_SHOWN = 60
 """Characters of a key in a remark."""
 
@@ -67,11 +67,11 @@ class NearCopies:
 
     items: Items
     groups: tuple[tuple[int, ...], ...]
-    """Positions of the items of each group, two at least, ascending."""
+    """Positions of the items of each group of at least two, ascending."""
 
     @classmethod
     def among(cls, items: Items, hashes: np.ndarray[Any, Any]) -> NearCopies:
-        """Return those among items by their `phash.PHASH`."""
+        """Return the near copies among items, given their `phash.PHASH`."""
         numbers = near_groups(hashes)
         order = np.argsort(numbers, kind="stable")
         runs = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
@@ -79,24 +79,25 @@ class NearCopies:
 
     @property
     def digest(self) -> str:
-        """Hash of all that a plan takes from here, hex."""
+        """Hash of the groups in hexadecimal, to compare the plans of two runs."""
         keys = [[self.items.members.keys[i] for i in group] for group in self.groups]
         return hashlib.sha256(repr(keys).encode()).hexdigest()
 
     @cached_property
     def _kept_of(self) -> dict[int, int]:
-        """Position of each copy → that of the one of its group that stays.
+        """Position of each copy that is left out → position of the one that is kept.
 
-        That one is in the test or validation set if any is; among these it is the first.
+        That is the first one in the test or validation set if any is there, else the first.
+
         """
-        found: dict[int, int] = {}
+        kept_of: dict[int, int] = {}
         for group in self.groups:
             kept = min(group, key=lambda i: (_rank(self.items[i].split), i))
-            found.update((i, kept) for i in group if i != kept)
-        return found
+            kept_of.update((i, kept) for i in group if i != kept)
+        return kept_of
 
     def without(self) -> tuple[Items, list[Skipped]]:
-        """Return the items but all but one of each group, and those that are left out."""
+        """Return the items with one of each group, and the others as skipped."""
         items, kept_of = self.items, self._kept_of
         skipped = [
             Skipped(items[i].key, NEAR_COPY, items[i].extent.num_bytes, items[kept].key)
@@ -105,10 +106,11 @@ class NearCopies:
         return items.take(np.delete(np.arange(len(items)), sorted(kept_of))), skipped
 
     def together(self) -> Items:
-        """Return the items, those of a group here in one that no split may part.
+        """Return the items with near copies in one group, which no split may divide.
 
-        Groups that names or tables give stay whole: those that near copies join are one, with the
-        name of the first of them. Others have the key of their first item for a name.
+        Groups that near copies connect become one, with the name of the first. A new group is named
+        by the key of its first item.
+
         """
         items = self.items
         firsts: dict[str, int] = {}
@@ -128,25 +130,25 @@ class NearCopies:
         return replace(items, group=Coded.of(groups))
 
     def remarks(self, final: Iterable[Item], *, are_left_out: bool) -> list[str]:
-        """Return remarks for the user, a line each; `final` are the items in their final splits."""
+        """Return remarks for the user, a line each; `final` has the items in their final splits."""
         if not self.groups:
             return ["no near copies are found"]
         sizes = [len(group) for group in self.groups]
         if are_left_out:
-            targets = [{self.items[i].target for i in one} - {None} for one in self.groups]
-            number = sum(len(one) > 1 for one in targets)
+            targets = [{self.items[i].target for i in group} - {None} for group in self.groups]
+            number = sum(len(group) > 1 for group in targets)
             odd = f"; {number:,} of these have one with another target" if number else ""
             copies = "copy" if len(self._kept_of) == 1 else "copies"
             kept = "1 image" if len(sizes) == 1 else f"{len(sizes):,} images"
             return [f"left out: {len(self._kept_of):,} near {copies} of {kept}{odd}"]
         groups = "1 group" if len(sizes) == 1 else f"{len(sizes):,} groups"
-        found = f"{groups} of near copies, {sum(sizes):,} images in all"
-        return [f"{found}; the largest has {max(sizes):,}", *self._across(final)]
+        text = f"{groups} of near copies, {sum(sizes):,} images in all"
+        return [f"{text}; the largest has {max(sizes):,}", *self._across(final)]
 
     def _across(self, final: Iterable[Item]) -> list[str]:
-        """Return a remark on the groups that are in several splits, none where there are none."""
+        """Return a remark on the groups that are in several splits, if there are any."""
         wanted = {self.items[i].key for group in self.groups for i in group}
-        split_of = {one.key: one.split for one in final if one.key in wanted}
+        split_of = {first.key: first.split for first in final if first.key in wanted}
         parted: list[dict[str, str]] = []
         for group in self.groups:
             keys = [self.items[i].key for i in group]
@@ -154,10 +156,12 @@ class NearCopies:
             parted += [example_of] if len(example_of) > 1 else []
         if not parted:
             return []
-        one, two = (shown(key, _MOST_SHOWN) for key in sorted(parted[0].values())[:2])
-        found = f"{len(parted):,} of these are in several of the given splits, as {one} and {two}"
+        first, second = (shown(key, _MOST_SHOWN) for key in sorted(parted[0].values())[:2])
+        text = (
+            f"{len(parted):,} of these are in several of the given splits, as {first} and {second}"
+        )
         cuts = "--split RATIOS that name these cut labelled images anew"
-        return [f"{found}: {cuts}, --dedup near leaves copies out"]
+        return [f"{text}: {cuts}, --dedup near leaves copies out"]
 
 
 def _rank(split: str) -> int:
@@ -165,37 +169,37 @@ def _rank(split: str) -> int:
 
 
 _VERSION = 1
-"""Version of the kept hashes: another one for other hashes of the same pixels."""
+"""Version of the cached hashes, for changes of the hash function."""
 _AT_ONCE = 64
-"""Items that a worker hashes at a time, at most."""
+"""Largest number of items that a worker hashes at a time."""
 _TASKS_A_WORKER = 8
-"""Tasks that each worker has at least, where there are items enough."""
+"""Least number of tasks per worker if there are enough items."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageHasher:
-    """Hashes items; every worker is given one."""
+    """An `Encoder` that hashes items."""
 
     spec: ImageSpec
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Return the `PHASH` of each item that has one; its outcome says why another has none."""
+        """Return the `PHASH` of each item that can be stored, and the outcome of every item."""
         tiles: list[Pixels] = []
         outcomes: list[Outcome] = []
         spans = [item.extent.span for item in task.items]
         for item, _ in zip(task.items, read_ahead(spans), strict=True):
             before_item()
-            found = self._tile(item)
-            if isinstance(found, Outcome):
-                outcomes.append(found)
+            hashed = self._tile(item)
+            if isinstance(hashed, Outcome):
+                outcomes.append(hashed)
             else:
-                tiles.append(found)
+                tiles.append(hashed)
                 outcomes.append(Outcome("", "", PHASH.itemsize, 0, 0, "", 0, ""))
         stack = np.array(tiles, np.uint8).reshape(-1, TILE, TILE, 3)
         return EncodedChunk(phashes(stack, grey_levels(stack)).tobytes(), tuple(outcomes))
 
     def _tile(self, item: Item) -> Pixels | Outcome:
-        """Return the tile of what would be stored of an item, or its rejection."""
+        """Return the tile of the stored image of an item, or its rejection."""
         data = read_item(item)
         if isinstance(data, Outcome):
             return data
@@ -209,7 +213,7 @@ class ImageHasher:
 def hash_images(
     items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watcher
 ) -> Phashes:
-    """Return the `PHASH` of what would be stored of each item, from the cache if it is there.
+    """Return the `PHASH` of the stored image of each item, from the cache if possible.
 
     An image that cannot be stored is not `decoded`; the build rejects it with the reason.
 
@@ -223,10 +227,10 @@ def hash_images(
     made_of = f"{_VERSION} {signature} {spec} {made_by}"
     file = array_file("near", hashlib.sha256(made_of.encode()).hexdigest()[:32])
     keys = np.array([_hash_of(key) for key in items.members.keys], np.uint64)
-    found, is_known = _kept(file, keys)
+    result, is_known = _kept(file, keys)
     todo = np.flatnonzero(~is_known).tolist()
     if not todo:
-        return found
+        return result
     watcher.start("looking for near copies", len(items), "images", len(items) - len(todo))
     has_affinity = hasattr(os, "sched_getaffinity")  # macOS and Windows do not tell
     num_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
@@ -241,7 +245,7 @@ def hash_images(
             i = next(places)
             is_known[i] = outcome.kind not in RETRIED
             if not outcome.kind:
-                found[i] = next(hashes)
+                result[i] = next(hashes)
         num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
         watcher.advance(len(chunk.outcomes), num_rejected)
 
@@ -249,8 +253,8 @@ def hash_images(
         tasks = _tasks(items.take(np.array(todo)), size)
         run_chunks(ImageHasher(spec), tasks, num_workers, limits, on_chunk)
     finally:
-        _keep(file, keys[is_known], found[is_known])
-    return found
+        _keep(file, keys[is_known], result[is_known])
+    return result
 
 
 def _tasks(items: Sequence[Item], size: int) -> Iterator[ChunkTask]:
@@ -264,24 +268,24 @@ def _hash_of(key: str) -> int:
 
 
 def _kept(file: Path, keys: Keys) -> tuple[Phashes, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Return the hashes of items that are kept under their keys, and whether each is."""
-    found, is_known = np.zeros(len(keys), PHASH), np.zeros(len(keys), bool)
-    kept = kept_arrays(file) or {}
-    there, hashes = kept.get("keys"), kept.get("hashes")
+    """Return the cached hashes of items, and whether each is known."""
+    result, is_known = np.zeros(len(keys), PHASH), np.zeros(len(keys), bool)
+    cached = kept_arrays(file) or {}
+    there, hashes = cached.get("keys"), cached.get("hashes")
     if there is None or hashes is None or not len(there):
-        return found, is_known
+        return result, is_known
     if there.dtype != np.uint64 or hashes.dtype != PHASH or there.shape != hashes.shape:
-        return found, is_known
+        return result, is_known
     places = np.searchsorted(there, keys).clip(max=len(there) - 1)
     is_known = there[places] == keys
-    found[is_known] = hashes[places[is_known]]
-    return found, is_known
+    result[is_known] = hashes[places[is_known]]
+    return result, is_known
 
 
 def _keep(file: Path, keys: Keys, hashes: Phashes) -> None:
-    """Keep hashes of items under their keys, beside those that are kept there already."""
-    kept = kept_arrays(file) or {}
-    if kept.keys() == {"keys", "hashes"}:
-        keys, hashes = np.append(kept["keys"], keys), np.append(kept["hashes"], hashes)
+    """Add hashes of items to those in the cache."""
+    cached = kept_arrays(file) or {}
+    if cached.keys() == {"keys", "hashes"}:
+        keys, hashes = np.append(cached["keys"], keys), np.append(cached["hashes"], hashes)
     keys, places = np.unique(keys, return_index=True)
     keep_arrays(file, {"keys": keys, "hashes": hashes[places]})

@@ -37,7 +37,7 @@ class Run(NamedTuple):
 
 
 class StoredRecords:
-    """Records of finished datasets, in the order in which they are wanted."""
+    """Records of finished datasets, in the wanted order."""
 
     def __init__(self, rows: pa.Table, *, have_keys: bool) -> None:
         """Take rows of records from item tables, with their `file`.

@@ -33,9 +33,10 @@ Result = TypeVar("Result")
 
 
 class State(NamedTuple):
-    """What is there in one state of a build.
+    """The files in a state of a build.
 
     `<v>` is `<out>/<name>/<version>`, `<token>` the random number in `.build.json`.
+
     """
 
     on_disk: str
@@ -68,15 +69,15 @@ TRANSITIONS = {
     "seal": {("documented", "sealed")},
     "publish": {("sealed", "published")},
 }
-"""Transitions by what makes them. `begin` replaces a dataset or another build by --overwrite."""
+"""Transitions by what makes them. `begin` over a dataset or another build needs --overwrite."""
 IN_STORE = {
     "seal": {("documented", "sealed"), ("documented", "in force")},
     "publish": {("sealed", "in force"), ("in force", "published")},
 }
-"""Transitions that are others in object storage."""
+"""Transitions that differ in object storage."""
 
 _MOST_TRIES = 5
-"""Times that a run starts again because an equal run has removed files of their build."""
+"""Times that a run starts again because an equal run has removed files."""
 
 
 @contextlib.contextmanager
@@ -97,7 +98,7 @@ def writing(workspace: Workspace) -> Iterator[None]:
 
 
 def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
-    """Return the fingerprint of the build that was begun here, None where none was."""
+    """Return the fingerprint of the unfinished build, or None."""
     begun = read_build(workspace.state)
     if begun is not None:
         return begun.fingerprint
@@ -106,12 +107,12 @@ def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
 
 
 def is_begun(workspace: Workspace) -> bool:
-    """Tell whether there is an unfinished build, whose `BUILD_FILE` may be damaged."""
+    """Return whether there is an unfinished build, whose `BUILD_FILE` may be damaged."""
     return workspace.state.read(BUILD_FILE) is not None or workspace.sealed() is not None
 
 
 def has_work(workspace: Workspace) -> bool:
-    """Tell whether the unfinished build has written anything that it need not write again."""
+    """Return whether the unfinished build has written any shard."""
     start = f"{RECEIPTS_DIR}/"
     return workspace.sealed() is not None or any(
         name.startswith(start) and ".tfrecord-" in name for name in workspace.state.names()
@@ -119,10 +120,11 @@ def has_work(workspace: Workspace) -> bool:
 
 
 def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) -> bool:
-    """Take up the unfinished build of this fingerprint, or start a new one; tell whether it is new.
+    """Continue the unfinished build of this fingerprint, or start a new one; return True if new.
 
-    With `overwrite`, an unfinished build of another fingerprint may be removed; else it is an error
-    where it has done any work. A finished dataset, which the build is to replace, may be there.
+    An unfinished build of another fingerprint is removed with `overwrite`; else it is an error if
+    it has done any work. A finished dataset may be there, which the build is to replace.
+
     """
     there = workspace.state.read(BUILD_FILE)
     sealed = workspace.sealed() if there is None else None
@@ -145,7 +147,7 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
 
 
 def join(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> None:
-    """Take up a build that others may be writing parts of, or start it; raise as `check_begun`."""
+    """Continue a build that others may write parts of, or start it; raises as `check_begun`."""
     if fingerprint_of(workspace) is None:
         with writing(workspace):
             is_new = workspace.state.create(BUILD_FILE, new_build(fingerprint))
@@ -159,7 +161,7 @@ def join(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> N
 
 
 def refuse_other_build(workspace: Workspace, fingerprint: Fingerprint) -> None:
-    """Check that no build of another fingerprint was begun here."""
+    """Raise BuildError if the unfinished build has another fingerprint."""
     begun = fingerprint_of(workspace)
     if begun is not None and (changes := fingerprint_differences(begun, fingerprint)):
         way = "give all parts the same source and options, or remove the folder to start again"
@@ -174,7 +176,7 @@ def _other_build(workspace: Workspace, changes: list[str], hint: str) -> BuildEr
 def refuse_other_dataset(
     workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
 ) -> None:
-    """Check that the finished dataset has this fingerprint, versions aside."""
+    """Raise BuildError if the finished dataset has another fingerprint, versions aside."""
     there = finished.fingerprint.model_copy(update={"versions": fingerprint.versions})
     if changes := fingerprint_differences(there, fingerprint):
         raise BuildError(
@@ -185,16 +187,17 @@ def refuse_other_dataset(
 
 
 def check_begun(workspace: Workspace, old: bytes | None) -> None:
-    """Check that no dataset was published before this run had begun and after it found `old`."""
+    """Raise LateError if a dataset was published since this run found `old`."""
     if workspace.published() != old:
         where, what = workspace.location, "another build has just finished here"
         raise LateError(where, what, "run the command again")
 
 
 def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> Folders:
-    """Return the folders that the build of this fingerprint, begun here, writes to.
+    """Return the folders that the unfinished build of this fingerprint writes to.
 
-    `old` is the manifest of the dataset that it is to replace, None where there is none.
+    `old` is the manifest of the dataset that is replaced, or None.
+
     """
     build = read_build(workspace.state)
     if build is None:
@@ -206,7 +209,7 @@ def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None
 
 
 def forget(workspace: Workspace, shards: Iterable[str]) -> None:
-    """Remove the receipts of shards, so that these are written again."""
+    """Remove the receipts of shards, so that they are written again."""
     workspace.state.remove([receipt_name(shard) for shard in shards])
 
 
@@ -214,17 +217,18 @@ def forget(workspace: Workspace, shards: Iterable[str]) -> None:
 def begun(
     workspace: Workspace, fingerprint: Fingerprint, replaced: bytes | None, *, overwrite: bool
 ) -> Iterator[None]:
-    """Begin a build as `begin`; if it fails before any work is done, remove it again.
+    """Begin a build as `begin`; remove it again if it fails before any work is done.
 
-    `replaced` is the manifest that was published when this run began. Other runs may use the build
-    in object storage, so only the run that has begun it removes it there.
+    `replaced` is the manifest that was published when this run began. In object storage other runs
+    may use the build, so only the run that has begun it removes it.
+
     """
     is_new = begin(workspace, fingerprint, overwrite=overwrite)
     try:
         check_begun(workspace, replaced)
         yield
     except BaseException:
-        # The user is told what went wrong first, not what goes wrong here.
+        # The first error is raised, not an error of the clean-up.
         with contextlib.suppress(ShardprepError, OSError):
             _take_back(workspace, fingerprint, is_new=is_new)
         raise
@@ -241,7 +245,7 @@ def _take_back(workspace: Workspace, fingerprint: Fingerprint, *, is_new: bool) 
 
 
 def take_back_unbegun(workspace: Workspace) -> None:
-    """Remove what a part has left that failed before the build was begun."""
+    """Remove what a failed part has left before the build was begun."""
     if is_begun(workspace):
         return
     with contextlib.suppress(BuildError), workspace.held(alone=True) as is_held:
@@ -250,7 +254,7 @@ def take_back_unbegun(workspace: Workspace) -> None:
 
 
 def end_publishing(workspace: Workspace, finished: Manifest) -> None:
-    """Publish to its end a finished dataset whose publishing was interrupted."""
+    """Complete the publishing of a finished dataset if it was interrupted."""
     if not workspace.is_settled(finished):
         with workspace.held(alone=True), writing(workspace):
             workspace.publish(finished, finished.dumps().encode())
@@ -263,8 +267,9 @@ def shared(
 ) -> Result | Manifest:
     """Return the result of an attempt, or the manifest of an equal run that was published first.
 
-    An attempt takes the manifest that was there when it began. It is made again where an equal run
-    has removed files of their build. Without a fingerprint, a run of any build counts as equal.
+    An attempt takes the manifest that is published when it begins. It is repeated if an equal run
+    has removed files of the build. Without a fingerprint, all runs count as equal.
+
     """
     for num_left in reversed(range(_MOST_TRIES)):
         old = workspace.published()
@@ -285,7 +290,7 @@ def shared(
 
 
 def _equal_dataset(workspace: Workspace, fingerprint: Fingerprint | None) -> Manifest | None:
-    """Return the manifest of the finished dataset if it is one of this fingerprint, or any is."""
+    """Return the manifest of the finished dataset if it has this fingerprint."""
     with contextlib.suppress(DatasetError):  # it is damaged
         there = workspace.finished()
         if there and not (fingerprint and fingerprint_differences(there.fingerprint, fingerprint)):

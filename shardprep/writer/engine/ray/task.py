@@ -1,4 +1,4 @@
-"""A task on a node of a Ray cluster: it writes shards, and answers for each that is committed."""
+"""A task on a node of a Ray cluster, which writes shards and answers for each of them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     Done = tuple[ItemCounts, dict[str, float]]
-    """Items of a shard that is written; seconds by stage, where they are counted."""
+    """Counts of a shard that is committed, and seconds by stage."""
 
 MOST_BEGUN = 2
-"""Shards that a task is at, at most: one is committed while the next is encoded."""
+"""Shards that a task is at: one is committed while the next one is encoded."""
 
 _agreed: set[str] = set()
-"""Tokens of the builds whose terms this process has compared."""
+"""Tokens of the builds that this process has checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class Order:
     folder: str
     """Folder that relative paths start from."""
     has_pandas: bool
-    """Whether pandas is to be had where the build was started; the command line hides it."""
+    """Whether pandas can be imported where the build was started."""
 
 
 def has_pandas() -> bool:
-    """Tell whether pandas can be imported here."""
+    """Return whether pandas can be imported here."""
     try:
         return importlib.util.find_spec("pandas") is not None
     except ModuleNotFoundError:
@@ -59,7 +59,7 @@ def has_pandas() -> bool:
 
 
 def probe(order: Order) -> str:
-    """Return what is wrong with this node; runs there."""
+    """Return the problem of this node, or ""; runs there."""
     if order.terms.token in _agreed:
         return ""
     with _in(order.folder):
@@ -74,9 +74,10 @@ def write(
     shards: Sequence[ShardPlan],
     is_careful: bool,  # noqa: FBT001 - Ray
 ) -> Generator[Done | ShardprepError | OSError]:
-    """Write shards; runs on a node. Errors are values: Ray would make tracebacks of them.
+    """Write shards; runs on a node. Errors are values, as Ray would wrap exceptions.
 
-    A process that lacks memory ends, as one that a decoder has ended.
+    A process that lacks memory exits, which counts as a death.
+
     """
     if not order.has_pandas:
         without_pandas()
@@ -86,9 +87,9 @@ def write(
             return
         with (
             _in(order.folder),
-            contextlib.closing(_written(order.job, shards, is_careful=is_careful)) as found,
+            contextlib.closing(_written(order.job, shards, is_careful=is_careful)) as results,
         ):
-            yield from found
+            yield from results
     except Exception as error:
         if is_short_of_memory(error):
             os._exit(STARVED)
@@ -98,7 +99,7 @@ def write(
 
 
 def _written(job: ShardJob, shards: Sequence[ShardPlan], *, is_careful: bool) -> Generator[Done]:
-    """Write shards, each committed while the next one is encoded; yield what is done of each."""
+    """Write shards, each committed while the next one is encoded; yield the result of each."""
     profiling.taken()
     begun: deque[tuple[Future[None], ItemCounts]] = deque()
     with ShardSink(job) as sink:
@@ -113,7 +114,7 @@ def _written(job: ShardJob, shards: Sequence[ShardPlan], *, is_careful: bool) ->
 def _begun(
     job: ShardJob, sink: ShardSink, shard: ShardPlan, *, is_careful: bool
 ) -> tuple[Future[None], ItemCounts]:
-    """Encode a shard unless it is done already; return the commit that it has begun."""
+    """Encode a shard unless it is done; return its running commit."""
     commit: Future[None] = Future()
     receipt = done_receipt(job.folders, shard.name)
     if receipt is not None:
@@ -135,7 +136,7 @@ def _begun(
 
 
 def _committed(commit: Future[None], counts: ItemCounts) -> Done:
-    """Wait for a commit; return what is done with it."""
+    """Wait for a commit; return the result of its shard."""
     _await_commit(commit)
     seconds = profiling.taken()
     seconds.pop("wait", None)
@@ -153,7 +154,6 @@ def _await_commit(commit: Future[None]) -> None:
 
 
 def _encode(job: ShardJob, shard: ShardPlan, on_chunk: Callable[[EncodedChunk], None]) -> None:
-    """Encode the chunks of a shard in this process."""
     work = Work(job.encoder, job.limits, is_timed=job.is_timed)
     keep_buffers()
     with limited(job.limits):
@@ -163,10 +163,10 @@ def _encode(job: ShardJob, shard: ShardPlan, on_chunk: Callable[[EncodedChunk], 
 
 @contextlib.contextmanager
 def _in(folder: str) -> Generator[None]:
-    """Be in a folder, where there is one of that name: else only absolute paths can be meant.
+    """Change into a folder if it exists; else paths must be absolute.
 
-    After a fault or a signal the process stays there: what is still being committed, in a thread,
-    has paths that start there.
+    After an error the process stays there, as a commit in a thread may use relative paths.
+
     """
     if not Path(folder).is_dir():
         yield
