@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 from shardprep.api.arguments import answering, dataset_at
 from shardprep.api.progress import watched
 from shardprep.errors import RecipeError
-from shardprep.reader.selection.split_argument import as_selection
-from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.repack import open_parent
-from shardprep.writer.repack import repack_dataset
-from shardprep.recipe.options import ARGUMENTS
-from shardprep.recipe.options import BUILD_OPTIONS
-from shardprep.recipe.options import RUN_OPTIONS
-from shardprep.recipe.options import Option
+from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,8 +73,7 @@ def repack(
 
     """
     from shardprep.recipe.recipe import make_recipe
-    from shardprep.writer.repack import repack_dataset
-    from shardprep.writer.reuse.repack_inputs import open_parent
+    from shardprep.writer.repack import open_parent, repack_dataset
 
     is_one = datasets is None or isinstance(datasets, str | Path)
     wanted: list[str | Path | None] = [datasets] if is_one else [*datasets]  # type: ignore[list-item, misc]
@@ -116,6 +108,8 @@ def _name(manifests: Sequence[Manifest]) -> str:
 
 def _numbers(dataset: OpenDataset, split: AnySplit | None) -> Ints | None:
     """Return the numbers of the records of a split, None for all."""
+    if split is None:
+        return None
     from shardprep.reader.selection.split_argument import as_selection
 
-    return None if split is None else as_selection(dataset.manifest, split).numbers
+    return as_selection(dataset.manifest, split).numbers

@@ -262,7 +262,7 @@ def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
     """
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(intact=True)
-    check_items(dataset, table, manifest, schema)
+    check_items(dataset, table)
     dataset.files.check_shards([*manifest.shards.values()])
     status = table["status"].cast("string")
     if numbers is None:
