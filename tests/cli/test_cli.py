@@ -237,7 +237,10 @@ def test_what_is_asked_wrongly_exits_2_with_one_line(here: Path, case: str) -> N
 
 ERRORS: dict[str, tuple[tuple[Any, ...], str]] = {
     "no such source": (("build", "nothing.zip"), "nothing.zip: no such file or folder"),
-    "a source that is no archive": (("build", "text.zip"), "is neither a folder nor an archive"),
+    "a source that is no archive": (
+        ("build", "text.zip"),
+        "is neither a folder nor a supported archive",
+    ),
     "an archive without images": (("build", "empty.zip"), "holds no image"),
     "an unknown schema": (("build", "pets.zip", "--schema", "x"), "shipped are classification"),
     "an unknown label": (("build", "pets.zip", "--classes", "cat"), "is not among --classes"),
