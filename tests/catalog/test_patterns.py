@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog import patterns
-from shardprep.catalog.groups import group_keys
 from shardprep.catalog.labels.labels import label_keys
+from shardprep.catalog.names import natural_order
 from shardprep.catalog.patterns import Pattern
-from shardprep.catalog.rules import parse_label_rule
-from shardprep.catalog.splits import natural_order
+from shardprep.catalog.splits import group_keys
 from shardprep.catalog.tables.row_matching import KeyIndex, row_ids
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import RecipeError
+from shardprep.recipe.rules import parse_group_rule, parse_label_rule
 from tests.support.builders import build, jpeg, write, zip_bytes
 from tests.support.command import run
 from tests.support.examples import examples
@@ -142,7 +142,7 @@ def test_a_folder_that_is_no_number_of_some_size_is_an_error(depth: str) -> None
     with pytest.raises(RecipeError, match=r"^--labels: folder:.* is not folder:N"):
         parse_label_rule(f"folder:{depth}")
     with pytest.raises(RecipeError, match=r"^--group: folder:.* is not folder:N"):
-        group_keys(["a/b.jpg"], f"folder:{depth}", None)
+        group_keys(["a/b.jpg"], parse_group_rule(f"folder:{depth}"), None)
 
 
 def test_a_cut_of_a_column_with_a_long_number_is_no_field() -> None:

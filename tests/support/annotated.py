@@ -36,6 +36,7 @@ from shardprep.dataset.item_table import (
 )
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard, load_manifest
 from shardprep.dataset.tfds_metadata import tfds_files
+from shardprep.recipe.object_rules import parse_box_rule
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.listing import list_source
 from shardprep.storage.folder import LocalFolder
@@ -252,9 +253,8 @@ class Source:
     extents: list[Extent]
 
     def read(self, option: str, *, outlines: bool = False) -> Found:
-        return read_boxes(
-            option, self.index, self.documents, extents=self.extents, outlines=outlines
-        )
+        rule = parse_box_rule(option)
+        return read_boxes(rule, self.index, self.documents, extents=self.extents, outlines=outlines)
 
     def signs(self) -> list[str]:
         return [sign.option for sign in recognise(self.index, self.documents)]
