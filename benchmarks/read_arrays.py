@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep import reader
-    from shardprep.reader.arrays.batches import Batches
+    from shardprep.reader.arrays.batches import ArrayBatches
 
 TUNED = Measure("`Dataset.batches` / hand-tuned `tf.data`", ">= 1.4")
 BARE = Measure("`Dataset.batches` / bare simplejpeg on bytes in memory", ">= 0.85")
@@ -56,7 +56,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     ]
 
 
-def _arrays(dataset: reader.Dataset) -> Batches:
+def _arrays(dataset: reader.Dataset) -> ArrayBatches:
     return dataset.batches(
         BATCH, shuffle=True, epochs=None, drop_remainder=True, num_threads=NUM_THREADS
     )

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from shardprep.api.upload import upload
     from shardprep.api.verify import repair, verify
     from shardprep.api.view import view
-    from shardprep.writer.rejection_limits import TooManyRejectedError
+    from shardprep.writer.finalize import TooManyRejectedError
 
     __version__: str
 
@@ -97,7 +97,7 @@ __all__ = [
 ]
 _VALUES = {
     "Progress": "shardprep.api.progress",
-    "TooManyRejectedError": "shardprep.writer.rejection_limits",
+    "TooManyRejectedError": "shardprep.writer.finalize",
 }
 """Name of what is no function → its module."""
 

@@ -141,7 +141,7 @@ def test_the_viewer_starts_without_what_draws() -> None:
 
 
 def test_workers_never_import_tensorflow_or_protobuf() -> None:
-    code = "import shardprep.writer.build, shardprep.dataset.stats.describe"
+    code = "import shardprep.writer.build, shardprep.dataset.describe"
     assert not loaded(code) & {"tensorflow", "google.protobuf", "keras", "kaggle"}
 
 
@@ -202,25 +202,6 @@ def test_modules_that_a_page_names_are_there(page: str) -> None:
         if not (PACKAGE / name).is_dir() and not (PACKAGE / f"{name}.py").exists()
     }
     assert not gone
-
-
-def test_the_states_of_a_build_are_those_of_the_room_that_has_them() -> None:
-    def rows(text: str) -> list[str]:
-        """Return the cells of the table of states, those of a row that goes on joined."""
-        found: list[list[str]] = []
-        for line in text.split("| state", 1)[1].splitlines()[2:]:
-            if not line.startswith("|"):
-                break
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
-            if cells[0]:
-                found.append(cells)
-            else:
-                found[-1] = [f"{a} {b}".strip() for a, b in zip(found[-1], cells, strict=True)]
-        return ["; ".join(cells) for cells in found]
-
-    states = rows((PACKAGE / "writer" / "workspace" / "__init__.py").read_text())
-    assert len(states) == 9
-    assert rows(ARCHITECTURE) == states
 
 
 def test_words_stand_once_and_in_order() -> None:

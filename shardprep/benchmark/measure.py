@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from shardprep.benchmark.pipelines import PIPELINES, Source, images_of
 from shardprep.benchmark.result import Round, Span, Timeline, union
 from shardprep.errors import ShardprepError
-from shardprep.reader.decode.features import Values
+from shardprep.reader.decode.features import FeatureDecoder
 from shardprep.reader.records.records import Records
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _traced(name: str, source: Source, batches: Iterator[Any], step_s: float) ->
     with (
         _timed(Records, "payload") as read,
         _timed(Records, "read") as read_many,
-        _timed(Values, "fill") as decode,
+        _timed(FeatureDecoder, "fill") as decode,
         _profiled() as events,
     ):
         for _ in range(_TRACED_STEPS):

@@ -13,13 +13,14 @@ from shardprep.dataset.schema import IMAGE, LABELS
 from shardprep.errors import DatasetError
 from shardprep.reader import Dataset, ReadConfig, load
 from shardprep.reader.records.positions import Places
-from shardprep.reader.selection.selection import Selection, numbers_of
+from shardprep.reader.selection.selection import Selection
+from shardprep.reader.selection.split_argument import numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
 _SIZE_OF_OTHERS = (224, 224)
 """Height and width for images that differ in size."""

@@ -25,16 +25,16 @@ from shardprep.benchmark.result import Benchmark, Round, Timeline, Way
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
-from shardprep.reader.records.open import record_bytes
+from shardprep.reader.records.open import mean_record_bytes
 from shardprep.reader.records.positions import Places
-from shardprep.reader.selection.selection import as_selection
+from shardprep.reader.selection.split_argument import as_selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardprep.benchmark.result import Settings
     from shardprep.dataset.manifest import Shard, Split
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
 _MOST_BYTES = 1 << 30
 """Largest number of bytes to read, except that one shard is always read."""
@@ -122,7 +122,7 @@ def _source(
         num_records = sum(shard.num_records for shard in shards)
         source = Source(folder, split, num_records, batch_size)
         return source, shards, sum(shard.num_bytes for shard in shards)
-    mean = record_bytes(manifest)
+    mean = mean_record_bytes(manifest)
     chosen = as_selection(manifest, split)[: int(_MOST_BYTES / mean) or 1]
     file = chosen.save(scratch / "selection.npz")
     source = Source(folder, chosen.name, len(chosen), batch_size, str(file))

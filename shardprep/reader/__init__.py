@@ -1,4 +1,4 @@
-"""The readers of a dataset folder: `load` by tf.data, `Dataset` without TensorFlow.
+"""Readers of a dataset folder: `load` for tf.data, `Dataset` without TensorFlow.
 
     from shardprep import reader
     train = reader.load("tfrecords/dogs_vs_cats", split="train", batch_size=64)
@@ -7,7 +7,7 @@
     train = reader.Dataset("tfrecords/dogs_vs_cats", split="train")
     for images, labels in train.batches(64, shuffle=True): ...
 
-Importing this costs nothing: TensorFlow comes with the first `load`, numpy with `Dataset`.
+This import is cheap: TensorFlow is imported by the first `load`, NumPy by `Dataset`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import Taking, checking
-from shardprep.reader.config import Advice, BadRecord, ReadConfig, Request
-from shardprep.reader.decode.crop import CenterCrop, RandomResizedCrop
-from shardprep.reader.optional_imports import needing_tensorflow
-from shardprep.reader.selection.splits import EvenSplit, even_splits
-from shardprep.reader.validators import Folder, like, number
+from shardprep.reader.config import (
+    Advice,
+    BadRecord,
+    CenterCrop,
+    RandomResizedCrop,
+    ReadConfig,
+    Request,
+)
+from shardprep.reader.selection.split_argument import EvenSplit, even_splits
+from shardprep.reader.validators import (
+    Folder,
+    WithOptions,
+    like,
+    needing_tensorflow,
+    number,
+    validated,
+)
 
 if TYPE_CHECKING:
     from shardprep.reader import augment
@@ -88,7 +99,6 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is first asked for, and with it numpy or Keras."""
     if name not in {*_LAZY, "augment"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needing_tensorflow(f"reader.{name}"):
@@ -98,74 +108,77 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, those that are not imported yet among them."""
     return __all__
 
 
-@Taking("reader.load", Request, _ELSEWHERE)
+@WithOptions("reader.load", Request, _ELSEWHERE)
 def load(request: Request) -> Any:  # noqa: D417 - its fields
     """Return a `tf.data.Dataset` of (images, labels), ready for `keras.Model.fit`.
 
-    Images are uint8[batch, height, width, 3], RGB. Labels are int64[batch], −1 where there are
-    none; of a multi-label set float32[batch, classes] of 0 and 1; of a regression set
-    float32[batch], NaN where there are none; of a set with texts string[batch]. Without
-    `batch_size` the batch axis is absent; a set without labels yields images alone. `class_names`
-    of it are the names of the classes, in the order of the labels.
+    Images are uint8[batch, height, width, 3], RGB. The labels depend on the dataset:
 
-    Of a set with boxes, labels are a dict of `boxes` float32[batch, N, 4] and `labels`
-    int64[batch, N], padded with −1 to the N of the batch's largest; where the set has them, of
-    `crowds` bool[batch, N], `masks` uint8[batch, N, height, width] of 0 and 1, and `label`, that of
-    the image. Of a set with masks of classes, labels are uint8[batch, height, width, 1], 255 where
-    a pixel is of no class (uint16 and 65535 of more than 254 classes); `segmentation_mask` of that
-    dict where there are boxes, too.
+    * classes: int64[batch], −1 if an image has none;
+    * several classes per image: float32[batch, classes] of 0 and 1;
+    * regression: float32[batch], NaN if an image has no target;
+    * texts: string[batch];
+    * boxes: a dict of `boxes` float32[batch, N, 4] and `labels` int64[batch, N], padded with −1 to
+      the largest number N of boxes in the batch. The dict also has `crowds` bool[batch, N], `masks`
+      uint8[batch, N, height, width] of 0 and 1, and `label`, the label of the image, if the dataset
+      has them;
+    * class masks: uint8[batch, height, width, 1], 255 for pixels without a class (uint16 and 65535
+      with more than 254 classes). With boxes, it is `segmentation_mask` in the dict.
+
+    A dataset without labels yields images alone. Without `batch_size`, elements have no batch axis.
+    `class_names` of the result are the names of the classes in label order.
 
     Args:
-        path: the dataset's folder, or one above it (newest version), or such an address in object
-            storage: "s3://bucket/key", "gs://…", "az://…".
-        split: "train", "train[:90%]", "train[100:200]", "train+validation", or one of
-            `even_splits`, or a `Selection`; slices count records in the order of the shards.
-        batch_size: images a batch.
-        shuffle: True for another order in each epoch: blocks of about 64 records are permuted, and
-            the records of 16 blocks or more mixed. A number for a plain window of that many
-            records, False for the order of the shards. By default, only a split whose name starts
-            with "train" is shuffled.
-        weights: "balanced" draws a class, each as often as another, and then one of the images that
-            have it: an image has its own class or classes, else those of its objects. An array
-            draws each record as often as its weight says, in the order of the split without
-            shuffling. A record may come again,
-            or not at all, in an epoch of as many records; `reader.Weights` draws without
-            replacement, or another number. Every draw is one of all records, on any number of
-            hosts.
-        seed: number from which order and augmentation are drawn, the same in every run and for any
-            number of parallel calls; by default another one in each run.
+        path: folder of the dataset, or a folder above it (the newest version is read), or such an
+            address in object storage: "s3://bucket/key", "gs://…", "az://…".
+        split: "train", "train[:90%]", "train[100:200]", "train+validation", one of `even_splits`,
+            or a `Selection`. Slices count records in the order of the shards.
+        batch_size: number of images per batch; None for single images.
+        shuffle: True permutes blocks of about 64 records and mixes the records of at least 16
+            blocks, in another order in each epoch. A number shuffles in a window of that many
+            records. False keeps the order of the shards. By default, a split is shuffled if its
+            name starts with "train".
+        weights: draw records at random. "balanced" draws each class equally often, then one of its
+            images; an image counts for its own classes, or else for its objects' classes. An array
+            has a weight for each record, in the order of the split without shuffling. An epoch has
+            as many draws as the split has records, so a record may be drawn several times or not
+            at all. `reader.Weights` draws without replacement, or another number. Hosts share the
+            draws from all records.
+        seed: number that decides order and augmentation, for any number of parallel calls. By
+            default it is random.
         repeat: number of epochs of an iteration; True for no end.
-        cache: place of the decoded images, uint8, before augmentation, filled by the call itself:
-            "memory"; a folder, written once for any number of runs and processes, height × width ×
-            3 bytes an image; "auto", memory where they fit, else none, with the reason in the log.
-            The order is unchanged.
-        random_resized_crop: (height, width), or a `reader.RandomResizedCrop`: a box of each image,
-            torchvision's, drawn anew in each epoch by the seed and the record, and resized to that
-            size. Only as many pixels are decoded as it needs. Images may differ in size. Boxes and
-            masks follow.
-        center_crop: (height, width), or a `reader.CenterCrop`: the middle in the aspect of that
-            size, as large as it fits, resized; for evaluation.
-        augment: called with each batch of images, or each image without `batch_size`, after
-            `dtype`. What has a parameter `training` gets True; `labels`, the labels, boxes among
-            them as "rel_yxyx", and gives (images, labels); `seed`, int32[2] made of the seed, the
-            epoch and the records.
-        dtype: "float32" gives 0..1; "uint8" leaves casting to the accelerator, which is faster.
+        cache: where to keep decoded uint8 images before augmentation. The call itself fills the
+            cache. "memory"; or a folder, which later runs and other processes share, with height ×
+            width × 3 bytes per image; or "auto", which is memory if the images fit, else no cache,
+            with the reason in the log. The order does not change.
+        random_resized_crop: (height, width), or a `reader.RandomResizedCrop`: a random box of each
+            image as in torchvision, resized to that size. The seed, the epoch and the record
+            decide the box. Only as many pixels are decoded as needed. Images may differ in size.
+            Boxes and masks follow.
+        center_crop: (height, width), or a `reader.CenterCrop`: the largest box in the middle with
+            the aspect ratio of that size, resized; for evaluation.
+        augment: function that is called with each batch of images, or each image without
+            `batch_size`, after `dtype`. Parameters with these names are passed as well:
+            `training` is True; `labels` are the labels, with boxes as "rel_yxyx", and the function
+            then returns (images, labels); `seed` is int32[2], which depends on the seed, the epoch
+            and the records.
+        dtype: "float32" yields images in 0 to 1. "uint8" leaves casting to the accelerator, which
+            is faster.
         as_supervised: False yields a dict of all features of the schema.
-        box_format: format of the boxes that are yielded, by Keras's names; "rel_yxyx" is ymin,
-            xmin, ymax, xmax, 0 to 1. Those without "rel_" are pixels of the images as they are
-            yielded.
-        max_boxes: the N of every batch. Of an image with more, the largest are kept, and an
-            `Advice` tells of it once.
-        drop_remainder: drop a last batch that is not full, so that every batch has one shape.
-        read_config: further options; `ReadConfig` describes each.
+        box_format: format of the boxes, by its name in Keras. "rel_yxyx" is ymin, xmin, ymax, xmax
+            in 0 to 1. Formats without "rel_" are in pixels of the yielded images.
+        max_boxes: fixes N for every batch. The largest boxes of an image are kept, and an `Advice`
+            says once that there were more.
+        drop_remainder: drop an incomplete last batch, so that all batches have one shape.
+        read_config: further options, see `ReadConfig`.
 
     Raises:
-        DatasetError: an argument is not what it may be, there is no finished dataset, no such
-            split, a shard is missing or cut, or images of different sizes are to be batched.
+        DatasetError: an argument is not allowed, the dataset or split does not exist or is
+            not finished, a shard is missing or truncated, or images of different sizes are to be
+            batched.
 
     """
     with needing_tensorflow("reader.load"):
@@ -173,27 +186,30 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
     return pipeline.load(request)
 
 
-@Taking("reader.iterate", Request, _ELSEWHERE)
+@WithOptions("reader.iterate", Request, _ELSEWHERE)
 def iterate(request: Request) -> Batches:
-    """Return the batches of `load` with a place that `state_dict()` saves in a few numbers.
+    """Return the batches of `load` as an iterator whose position can be saved and restored.
 
-    Each `for` loop is an epoch, or the rest of the one in which the state was saved: exactly the
-    batches that were left. They are a `tf.data.Dataset`: `fit` takes them, and `ResumeInEpoch`
-    saves their place with the weights. What TensorFlow draws itself, for `fit` or for what is made
-    of them by `map`, is an epoch each time, and is not counted by `state_dict()`.
+    Each `for` loop yields an epoch, or the rest of the epoch whose state was loaded: exactly the
+    batches that were left. `state_dict()` returns the position as a few numbers. Loading it does
+    not read the records before it again; with `shuffle=N` their order is computed again.
 
-    The options are those of `load`, except `repeat`. No record before the place is read again; with
-    `shuffle=N`, the order up to it is drawn again.
+    The result is a `tf.data.Dataset`, so `fit` takes it; `ResumeInEpoch` saves its position with
+    the weights. `state_dict()` does not count batches that TensorFlow draws itself, in `fit` or in
+    a dataset made by `map`: each such iteration counts as an epoch.
+
+    It takes the arguments of `load`, except `repeat`.
 
     Raises:
-        DatasetError: as `load`; or `repeat` or a service is given: a service has its own order.
+        DatasetError: as for `load`; or `repeat` or a tf.data service is given. A service has an
+            order of its own.
 
     """
     service = request.config.service
     if request.repeat or service:
         raise DatasetError(
             "reader.iterate",
-            "has an order of its own" if service else "goes over one epoch a loop",
+            "a service has an order of its own" if service else "each loop is one epoch",
             "leave out service" if service else "leave out repeat",
         )
     with needing_tensorflow("reader.iterate"):
@@ -201,17 +217,17 @@ def iterate(request: Request) -> Batches:
     return iterator.Batches(request)
 
 
-@Taking("reader.distribute", Request, _ELSEWHERE)
+@WithOptions("reader.distribute", Request, _ELSEWHERE)
 def distribute(strategy: Strategy, request: Request) -> Any:
     """Return a `tf.distribute.DistributedDataset` for a Mirrored or MultiWorker strategy.
 
-    The options are those of `load`; `batch_size` counts the images of all replicas together. Each
-    host reads a range of records of its own, in the same number of batches: those that are not full
-    are dropped, or filled up with `ReadConfig(pad_batches=True)`, which is for evaluation. Its
-    `len()` and `cardinality` are the steps of an epoch.
+    It takes the arguments of `load`; `batch_size` counts the images of all replicas together. Each
+    host reads a range of records of its own, and all have the same number of batches: incomplete
+    ones are dropped, or padded for evaluation with `ReadConfig(pad_batches=True)`. `len()` and
+    `cardinality` of the result count the steps of an epoch.
 
     Raises:
-        DatasetError: as `load`, or `batch_size` is no multiple of the number of replicas.
+        DatasetError: as for `load`, or `batch_size` is not a multiple of the number of replicas.
 
     """
     with needing_tensorflow("reader.distribute"):
@@ -219,16 +235,16 @@ def distribute(strategy: Strategy, request: Request) -> Any:
     return pipeline.distribute(strategy, request)
 
 
-@checking("reader.clear_cache")
+@validated("reader.clear_cache")
 def clear_cache(folder: Folder) -> int:
-    """Remove all caches of decoded images in a folder; return the bytes that are free again.
+    """Remove all caches of decoded images in a folder; return the number of bytes freed.
 
-    `folder` is what `cache` of `load` was. Whatever else lies there stays. What reads from such a
-    cache fails from then on; the next `load` makes it anew.
+    `folder` is the argument `cache` of `load`. Other files in it are kept. Readers that use such a
+    cache fail from then on; the next `load` fills it again.
 
     Raises:
-        DatasetError: there is no such folder, or a file cannot be removed.
-        BusyError: another process is filling one.
+        DatasetError: the folder does not exist, or a file cannot be removed.
+        BusyError: another process is filling a cache.
 
     """
     from shardprep.reader.tf.cache.cache_folder import clear
@@ -236,25 +252,25 @@ def clear_cache(folder: Folder) -> int:
     return clear(Path(folder))
 
 
-@checking("reader.diagnose")
+@validated("reader.diagnose")
 def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
-    """Return the stage that bounds training: restart, read, decode, augment, transfer or model.
+    """Return the stage that limits training: restart, read, decode, augment, transfer or model.
 
-    Training is run unchanged, then the model alone on one batch, the pipeline alone, and where it
-    does not keep up the pipeline up to each of its stages. The changes that may help are tried,
-    each in a run of its own: the figures given of them are those of these runs. `print` the result
-    for a short report with the best one; in a notebook it is a table.
+    Training runs unchanged, then the model alone on one batch, then the pipeline alone. If the
+    pipeline is too slow, it also runs up to each of its stages. Changes that may help are tried,
+    each in a run of its own, and reported with the speed that was measured. `print` the result for
+    a short report; in a notebook it is shown as a table.
 
     Args:
-        dataset: the result of `load`, with a `batch_size`.
+        dataset: result of `load`, with a `batch_size`.
         step: function that takes a batch and trains on it; or a compiled Keras model, whose
             weights, optimizer, metrics and random state are restored afterwards.
-        seconds: time of all runs together; starting them, and filling a part of a cache, takes a
-            few more.
+        seconds: duration of all runs together. Starting them, and filling a part of a cache, takes
+            a few more.
 
     Raises:
-        DatasetError: the dataset is not of `load`, yields single images or is for evaluation, or
-            the model cannot be trained on it.
+        DatasetError: the dataset is not a result of `load`, yields single images or is for
+            evaluation, or the model cannot be trained on it.
 
     """
     with needing_tensorflow("reader.diagnose"):

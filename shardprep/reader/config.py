@@ -1,20 +1,22 @@
-"""Options of the reader, as values; TensorFlow is not imported here."""
+"""Options of the readers as values: crops, `ReadConfig`, the arguments of `load` and `batches`.
+
+TensorFlow and NumPy are not imported here.
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
 import secrets
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
-from shardprep.reader.arguments import check_position, checked_fields
-from shardprep.reader.decode.crop import AnyCenterCrop, AnyRandomResizedCrop, Crop, crop_of
-from shardprep.reader.selection.splits import AnySplit, is_training
+from shardprep.reader.selection.split_argument import AnySplit, is_training
 from shardprep.reader.validators import (
     Address,
     AnyWeights,
@@ -23,12 +25,18 @@ from shardprep.reader.validators import (
     Calls,
     Count,
     Folder,
+    Kind,
     Location,
     Number,
     Seed,
     Share,
     Size,
+    check_position,
+    kind_of,
     like,
+    number,
+    pair,
+    validated_fields,
 )
 
 InputContext = Annotated[
@@ -40,22 +48,30 @@ InputContext = Annotated[
         "num_replicas_in_sync",
     ),
 ]
+DataOptions = Annotated[Any, like("a tf.data.Options", "threading", "autotune")]
 BoxFormat = Literal[
     "rel_yxyx", "rel_xyxy", "rel_xywh", "rel_center_xywh",
     "yxyx", "xyxy", "xywh", "center_xywh", "center_yxhw",
 ]  # fmt: skip
-"""Keras's names of the formats of boxes: those that begin with rel_ are 0 to 1, others pixels."""
-
-
-DataOptions = Annotated[Any, like("a tf.data.Options", "threading", "autotune")]
+"""Box formats by their names in Keras: those with rel_ are in 0 to 1, others in pixels."""
+Scale = Annotated[
+    tuple[float, float],
+    pair(number(1e-6, 1), "(smallest, largest), two numbers above 0 up to 1", rising=True),
+]
+Ratio = Annotated[
+    tuple[float, float],
+    pair(number(1e-6), "(smallest, largest), two numbers above 0", rising=True),
+]
+_MAX_DRAWS = 10
+"""Boxes that are drawn before a crop falls back to the middle, as in torchvision."""
 
 
 class Advice(UserWarning):
-    """Something is allowed and works, but slower or worse than it need be; says what to do."""
+    """A call works, but slower or worse than it could; the message says what to do."""
 
 
 def warn(line: str) -> None:
-    """Warn of something, as an `Advice`, at the line of the caller outside of this package."""
+    """Issue an `Advice` at the line of the caller outside this package."""
     level, frame = 0, inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("shardprep."):
         level, frame = level + 1, frame.f_back
@@ -64,13 +80,13 @@ def warn(line: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A record that could not be read or decoded, and was left out."""
+    """A record that was left out because it could not be read or decoded."""
 
     shard: str
     record: int
-    """Counts from 0 in its shard."""
+    """Number of the record in its shard, from 0."""
     offset: int
-    """Offset of its frame in the shard, in bytes."""
+    """Offset of the record in its shard, in bytes."""
     reason: str
 
     def __str__(self) -> str:
@@ -80,50 +96,142 @@ class BadRecord:
 TellOfBadRecord = Callable[[BadRecord], None]
 
 
-@checked_fields("reader.ReadConfig")
+class CropWindow(NamedTuple):
+    """The part of an image that a crop shows, in pixels of the image."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+@validated_fields("reader.RandomResizedCrop")
+@dataclass(frozen=True, slots=True)
+class RandomResizedCrop:
+    """A random box of each image, resized; another box in every epoch.
+
+    Boxes are drawn as in torchvision. The share of the image's area is uniform in `scale`, the
+    logarithm of the aspect ratio is uniform between the limits of `ratio`, and the position is
+    uniform. Sides are rounded to pixels. After ten boxes that do not fit, it is the largest box in
+    the middle with an aspect ratio in `ratio`.
+
+    Args:
+        size: height and width of the result.
+        scale: smallest and largest share of the area.
+        ratio: smallest and largest aspect ratio, width to height.
+        min_visible: an object is dropped if less than this share of its box is in the crop, or
+            less than a pixel of a side.
+
+    """
+
+    size: Size
+    scale: Scale = (0.08, 1.0)
+    ratio: Ratio = (3 / 4, 4 / 3)
+    min_visible: Share = 0.1
+
+    def window(self, height: int, width: int, draws: Iterator[float]) -> CropWindow:
+        """Return the box in an image of that size; `draws` yields random numbers in [0, 1)."""
+        smallest, largest = self.scale
+        low, high = map(math.log, self.ratio)
+        for _ in range(_MAX_DRAWS):
+            area = (smallest + (largest - smallest) * next(draws)) * height * width
+            aspect = math.exp(low + (high - low) * next(draws))
+            tall, wide = round(math.sqrt(area / aspect)), round(math.sqrt(area * aspect))
+            if 0 < tall <= height and 0 < wide <= width:
+                top, left = height - tall + 1, width - wide + 1
+                return CropWindow(int(next(draws) * top), int(next(draws) * left), tall, wide)
+        aspect = min(max(width / height, self.ratio[0]), self.ratio[1])
+        return _middle(height, width, aspect, 1.0)
+
+
+@validated_fields("reader.CenterCrop")
+@dataclass(frozen=True, slots=True)
+class CenterCrop:
+    """The middle of each image in the aspect ratio of the result, resized.
+
+    Args:
+        size: height and width of the result.
+        fraction: sides of the box as a share of the sides of the largest box that fits. 0.875 is
+            the same as "resize to 256, crop to 224".
+        min_visible: as in `RandomResizedCrop`.
+
+    """
+
+    size: Size
+    fraction: Annotated[float, number(0.01, 1)] = 1.0
+    min_visible: Share = 0.1
+
+    def window(self, height: int, width: int, draws: Iterator[float]) -> CropWindow:
+        """Return the box in an image of that size; `draws` is not used."""
+        del draws
+        return _middle(height, width, self.size[1] / self.size[0], self.fraction)
+
+
+Crop = RandomResizedCrop | CenterCrop
+
+
+def _middle(height: int, width: int, aspect: float, fraction: float) -> CropWindow:
+    tall = max(1, round(min(height, width / aspect) * fraction))
+    wide = max(1, round(min(width, height * aspect) * fraction))
+    return CropWindow((height - tall) // 2, (width - wide) // 2, tall, wide)
+
+
+def _crop_kind(crop: Any) -> Kind:
+    def take(value: Any) -> Any:
+        return value if isinstance(value, crop) else crop(size.take(value))
+
+    size = kind_of(Size)
+    return Kind(take, (*size.expected, f"reader.{crop.__name__}(…)"))
+
+
+AnyRandomResizedCrop = Annotated[Any, _crop_kind(RandomResizedCrop)]
+AnyCenterCrop = Annotated[Any, _crop_kind(CenterCrop)]
+
+
+@validated_fields("reader.ReadConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConfig:
-    """Options of `load` beside its arguments; those that `tfds.ReadConfig` has bear its names.
+    """Further options of `load`, named as in `tfds.ReadConfig` if it has them.
 
     Attributes:
-        interleave_cycle_length: Blocks that `shuffle=True` mixes at a time. None: as many as are 32
-            MiB or 16,384 records, at least 16; a set of that size is mixed as a whole. With
-            `shuffle=N`, shards that are read side by side (None: 16).
-        interleave_block_length: Records of a block, which lie together in a shard. None: 64, fewer
-            where 64 are more than 2 MiB. With `shuffle=N`, records taken from one shard before the
-            next has its turn (None: 16).
-        num_parallel_calls_for_interleave_files: Calls that read records at the same time, some tens
-            of records each; None: 2.
-        num_parallel_calls_for_decode: Images decoded at the same time; None: one for each core, or
-            for each thread of the pipeline where each image is a call of its own.
-        shuffle_reshuffle_each_iteration: Another order each epoch; with a seed, the same sequence
-            of orders each run.
-        image_size: (height, width) in pixels to which each whole image is stretched, antialiased:
-            nothing is cut off or padded, the aspect is not kept (`shardprep build --size --fit`
-            does other than that). Needed for batches where the stored images differ in size.
-        num_shards: Readers that share the records, such as hosts; each reads a range of its own.
-        shard_index: Number of this reader among them, from 0.
-        input_context: A `tf.distribute.InputContext`, in place of the two above.
-        pad_batches: For evaluation: fill the last batch up with zeros and yield a third component,
-            sample weights for Keras, float32[batch]: 0 where there is no record, and where there is
-            one the rows of all batches of all readers, divided by their records. So the loss of
-            `evaluate` is the mean over the records, and so is each of
-            `compile(weighted_metrics=…)`; plain `metrics` count what was filled up. All readers of
-            `num_shards` then yield the same number of batches.
-        on_error: "skip" puts the next good record in the place of one that is damaged or does not
-            decode, and logs its name; a callable is told of each, once. Slower: every image passes
-            through Python.
-        service: Address of a tf.data service, "grpc://host:port", whose workers read, decode and
-            batch. They must see the dataset under the same path.
-        staging_bytes: Bytes that copies of shards in object storage may take on this machine's
-            disk, together with those of all other datasets. None: SHARDPREP_CACHE_BYTES, else half
-            of the disk's free space. A shard that does not fit is read from the store in each
-            epoch; 0 keeps none.
-        cache_ram_share: Share of the memory free at `load` that `cache="auto"` may fill.
-        private_threadpool_size: Threads of this pipeline. None: two for each processor, for some
-            wait for files or for each other while others decode; measured faster than one.
+        interleave_cycle_length: With `shuffle=True`, the number of blocks mixed at a time. None:
+            as many as are 32 MiB or 16,384 records, at least 16; a split of that size is mixed as
+            a whole. With `shuffle=N`, the number of shards read in turn. None: 16.
+        interleave_block_length: With `shuffle=True`, the number of records of a block, which are
+            neighbours in a shard. None: 64, or fewer if 64 are more than 2 MiB. With `shuffle=N`,
+            the number of records taken from a shard at a time. None: 16.
+        num_parallel_calls_for_interleave_files: Number of concurrent calls that read records, each
+            some tens of records. None: 2.
+        num_parallel_calls_for_decode: Number of images decoded concurrently. None: one per core,
+            or one per thread of the pipeline if each image is decoded by a call of its own.
+        shuffle_reshuffle_each_iteration: True for another order in each epoch. With a seed, the
+            orders of all epochs are the same in every run.
+        image_size: (height, width) in pixels to which each whole image is stretched, antialiased.
+            The aspect ratio is not kept, unlike with `shardprep build --size --fit`. Required for
+            batches if the stored images differ in size.
+        num_shards: Number of hosts that share the records. Each reads a range of its own.
+        shard_index: Number of this host, from 0.
+        input_context: A `tf.distribute.InputContext`, instead of `num_shards` and `shard_index`.
+        pad_batches: For evaluation. Fills the last batch up with zeros and yields a third
+            component, float32[batch] sample weights for Keras. Padding rows have weight 0, records
+            the number of rows of all batches of all hosts divided by the number of records. So the
+            loss of `evaluate` is the mean over the records, and so is each of
+            `compile(weighted_metrics=…)`; plain `metrics` also count padding rows. All hosts yield
+            the same number of batches.
+        on_error: "skip" replaces a record that is damaged or cannot be decoded by the next good
+            one and logs its name. A callable gets each `BadRecord` once. Slower than "raise",
+            because every image passes through Python.
+        service: Address of a tf.data service, "grpc://host:port". Its workers read, decode and
+            batch; they must see the dataset under the same path.
+        staging_bytes: Disk space for copies of shards from object storage, for all datasets on
+            this machine together. None: the environment variable SHARDPREP_CACHE_BYTES, or half of
+            the free space. A shard that does not fit is read from object storage in each epoch. 0
+            keeps no copies.
+        cache_ram_share: Share of the free memory that `cache="auto"` may fill.
+        private_threadpool_size: Number of threads of this pipeline. None: two per core, which is
+            faster than one, because some wait for files or for each other.
         assert_cardinality: Tell tf.data the number of records, and let it fail if the shards hold
-            another.
+            another number.
         options: A `tf.data.Options` to apply last.
 
     """
@@ -147,13 +255,13 @@ class ReadConfig:
     options: DataOptions | None = None
 
     def __post_init__(self) -> None:
-        """Raise DatasetError where there is no such reader."""
+        """Raise DatasetError if `shard_index` is not below `num_shards`."""
         index, number = self.shard_of
         check_position("reader.ReadConfig", shard_index=index, num_shards=number)
 
     @property
     def shard_of(self) -> tuple[int, int]:
-        """Number of this reader, and the number of all."""
+        """Number of this host, and number of hosts."""
         if self.input_context is not None:
             return (
                 self.input_context.input_pipeline_id,
@@ -163,21 +271,21 @@ class ReadConfig:
 
     @property
     def replicas(self) -> int:
-        """Replicas that this reader feeds."""
+        """Number of replicas that this host feeds."""
         context = self.input_context
         return 1 if context is None else context.num_replicas_in_sync // context.num_input_pipelines
 
     @property
     def threads(self) -> int:
-        """Threads of the pipeline."""
+        """Number of threads of the pipeline."""
         return self.private_threadpool_size or max(4, 2 * usable_cores())
 
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `reader.load`: name, type, default and check of each. It says what they do.
+    """The arguments of `reader.load`, which describes them: name, type, default and check.
 
-    Inside, a field whose default follows from others is read by its property.
+    Properties resolve fields whose default depends on others.
     """
 
     path: Location
@@ -201,35 +309,35 @@ class Request:
 
     @cached_property
     def config(self) -> ReadConfig:
-        """The `read_config`, or that of all defaults."""
+        """The `read_config`, or its defaults."""
         return self.read_config or ReadConfig()
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The part of each image that is read, None for the whole."""
-        return crop_of("reader", self.random_resized_crop, self.center_crop)
+        """The crop of each image, None for the whole image."""
+        return _only_crop("reader", self)
 
     @property
     def window(self) -> int | None:
-        """Records of a plain shuffle window, None where blocks or nothing is shuffled."""
+        """Number of records of a shuffle window, None if blocks or nothing is shuffled."""
         return None if self.shuffle is None or isinstance(self.shuffle, bool) else self.shuffle
 
     @property
     def is_shuffled(self) -> bool:
-        """Whether the order of an epoch is another than that of the shards."""
+        """Whether the records of an epoch are in another order than in the shards."""
         if self.shuffle is None:
             return self.weights is not None or is_training(self.split)
         return bool(self.shuffle)
 
     @property
     def num_epochs(self) -> int | None:
-        """Epochs of an iteration, None for no end."""
+        """Number of epochs of an iteration, None if it has no end."""
         return None if self.repeat is True else int(self.repeat) or 1
 
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """The arguments of `Dataset.batches`: name, type, default and check of each."""
+    """The arguments of `Dataset.batches`, which describes them: name, type, default and check."""
 
     batch_size: Count
     _: KW_ONLY
@@ -253,24 +361,32 @@ class BatchOptions:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The part of each image that is read, None for the whole."""
-        return crop_of("Dataset.batches", self.random_resized_crop, self.center_crop)
+        """The crop of each image, None for the whole image."""
+        return _only_crop("Dataset.batches", self)
 
 
 def draw_seed() -> int:
-    """Return a seed where none is given: another order in each run."""
+    """Return a random seed, for a call without one."""
     return secrets.randbits(31)
 
 
+def _only_crop(where: str, options: Request | BatchOptions) -> Crop | None:
+    if options.random_resized_crop is not None and options.center_crop is not None:
+        what = "random_resized_crop and center_crop"
+        raise DatasetError(where, what, "give the one to train, the other to evaluate")
+    crop: Crop | None = options.center_crop or options.random_resized_crop
+    return crop
+
+
 def check_weights(where: str, options: Request | BatchOptions) -> None:
-    """Raise DatasetError where records are to be drawn by weight, and in an order as well."""
+    """Raise DatasetError if both weights and an order of the records are given."""
     if options.weights is not None and options.shuffle not in (None, True):
         what = f"shuffle={options.shuffle} is an order, and weights draw records at random"
         raise DatasetError(where, what, "leave out shuffle or weights")
 
 
 def check_request(request: Request) -> None:
-    """Raise DatasetError where arguments contradict each other."""
+    """Raise DatasetError if arguments contradict each other."""
     config = request.config
     check_weights("reader", request)
     if request.weights is not None and (config.pad_batches or config.service):

@@ -1,53 +1,70 @@
-"""Kinds of values: `Annotated[int, whole(1)]` declares what an argument may be.
+"""Arguments of the readers: the values that each may have, and the errors for others.
 
-A kind turns what was given into what is used, so that NumPy's integers are as good as Python's.
+An annotation declares what an argument may be: `batch_size: Annotated[int, whole(1)]`. A `Kind`
+converts a value to the form that is used, so NumPy's integers are as good as Python's. Decorators
+check a call by its annotations (`validated`), a dataclass (`validated_fields`), or a call whose
+options are the fields of a dataclass (`WithOptions`).
 """
 
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import difflib
+import functools
 import inspect
 import itertools
 import math
 import numbers
 import operator
 import os
+import reprlib
+import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
+from shardprep.errors import DatasetError
 from shardprep.storage.url import ObjectUrl
 
+_P = ParamSpec("_P")
+_Options = TypeVar("_Options")
+_First = TypeVar("_First")
+_Result = TypeVar("_Result")
+_Class = TypeVar("_Class")
 _INT64_BITS = 63
-"""Bits beside the sign of the int64 that numbers become in a graph."""
-_PAIR = 2
-SYNONYMS = dict.fromkeys(("ram", "mem", "in_memory", "in-memory", "in memory"), "memory")
-"""Word that people write → the word that the readers take."""
-_NAMES_OF_NO_FOLDER = {
-    "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *SYNONYMS,
+_SYNONYMS = dict.fromkeys(("ram", "mem", "in_memory", "in-memory", "in memory"), "memory")
+_NOT_FOLDERS = {
+    "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *_SYNONYMS,
 }  # fmt: skip
-_MISSPELT = 0.8
-"""Least `difflib` ratio of a word that is another one, misspelt."""
+"""Words that are meant as a value of an option, not as the name of a folder."""
+_MISSPELLED = 0.8
+"""Minimum `difflib` ratio of a misspelled word."""
+_SIMILAR = 0.7
+"""Minimum `difflib` ratio of a name that is proposed instead of another."""
+_MAX_SHOWN = 60
+"""Characters of a value in an error."""
 AUGMENT_OPTIONS = ("labels", "seed", "training")
-"""Parameters by which `augment` is given more than images."""
+"""Optional parameters of an `augment` function."""
 _AUTOTUNE = -1
 """`tf.data.AUTOTUNE`, known without TensorFlow."""
+_MODULE_NAMES = {"tensorflow": "TensorFlow", "keras": "Keras"}
 
 
 class Kind(NamedTuple):
-    """A kind of values, in `Annotated[type, Kind(…)]`."""
+    """A kind of values, for `Annotated[type, Kind(…)]`."""
 
     take: Callable[[Any], Any]
-    """Return the value as it is used; a TypeError or a ValueError where it is not of this kind."""
-    right: tuple[str, ...]
-    """Values of this kind, in words: any one of these."""
+    """Converts a value to the form that is used. Raises TypeError or ValueError for others."""
+    expected: tuple[str, ...]
+    """Descriptions of the values that are allowed, for errors."""
 
 
 def whole(least: int | None = None, *, bits: int = _INT64_BITS) -> Kind:
-    """Return the kind of whole numbers, of those from `least` on; True and False are none."""
+    """Return the kind of whole numbers from `least` on, except True and False."""
     lowest = -(1 << bits) if least is None else least
 
     def take(value: Any) -> int:
@@ -62,7 +79,7 @@ def whole(least: int | None = None, *, bits: int = _INT64_BITS) -> Kind:
 
 
 def having(test: Callable[[Any], bool], *words: str) -> Kind:
-    """Return the kind of values for which a test is true."""
+    """Return the kind of values that pass a test."""
 
     def take(value: Any) -> Any:
         if not test(value):
@@ -73,7 +90,7 @@ def having(test: Callable[[Any], bool], *words: str) -> Kind:
 
 
 def like(words: str, *attributes: str) -> Kind:
-    """Return the kind of objects that have these attributes: their class may be TensorFlow's."""
+    """Return the kind of objects with these attributes, whose class is not imported here."""
     return having(lambda value: all(hasattr(value, name) for name in attributes), words)
 
 
@@ -85,7 +102,7 @@ def _one_of(*values: object) -> Kind:
 
 
 def _either(*kinds: Kind) -> Kind:
-    """Return the kind of what is of one of these; the first that takes a value has it."""
+    """Return the kind that converts a value by the first of some kinds that takes it."""
 
     def take(value: Any) -> Any:
         for kind in kinds:
@@ -95,11 +112,11 @@ def _either(*kinds: Kind) -> Kind:
                 continue
         raise ValueError
 
-    return Kind(take, tuple(words for kind in kinds for words in kind.right))
+    return Kind(take, tuple(words for kind in kinds for words in kind.expected))
 
 
 def number(low: float, high: float = math.inf) -> Kind:
-    """Return the kind of numbers from `low` to `high`; True and False are none."""
+    """Return the kind of numbers from `low` to `high`, except True and False."""
 
     def take(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -113,13 +130,13 @@ def number(low: float, high: float = math.inf) -> Kind:
 
 
 def pair(kind: Kind, words: str, *, rising: bool = False) -> Kind:
-    """Return the kind of two values of a kind, the first of them at most the second if `rising`."""
+    """Return the kind of two values of a kind; with `rising`, the first is not the larger one."""
 
     def take(value: Any) -> tuple[Any, ...]:
-        found = tuple(map(kind.take, itertools.islice(value, _PAIR + 1)))
-        if len(found) != _PAIR or (rising and found[0] > found[1]):
+        values = tuple(map(kind.take, itertools.islice(value, 3)))
+        if len(values) != 2 or (rising and values[0] > values[1]):
             raise ValueError
-        return found
+        return values
 
     return Kind(take, (words,))
 
@@ -131,7 +148,7 @@ def _flag(value: Any) -> bool:
 
 
 def text(value: Any) -> str:
-    """Return a text that is not empty; raise TypeError for anything else."""
+    """Return a text that is not empty. Raises TypeError for anything else."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise TypeError
     return str(value)
@@ -140,30 +157,29 @@ def text(value: Any) -> str:
 def _path(value: Any) -> Any:
     if isinstance(value, ObjectUrl):
         return value
-    found = _expanded(text(os.fspath(value)))
-    return Path(found) if isinstance(value, Path) else found
+    path = _expand_user(text(os.fspath(value)))
+    return Path(path) if isinstance(value, Path) else path
 
 
-def _expanded(path: str) -> str:
-    """Return a path with the home folder in place of `~`."""
+def _expand_user(path: str) -> str:
     return os.path.expanduser(path)  # noqa: PTH111 - Path makes s3:/ of s3://
 
 
 def _folder(value: Any) -> str:
-    found = text(os.fspath(value))
-    if isinstance(value, str) and not {"/", os.sep} & {*found}:
-        name = found.strip().casefold()
-        is_misspelt = difflib.get_close_matches(name, ["memory"], 1, _MISSPELT)
-        if name in _NAMES_OF_NO_FOLDER or is_misspelt:
+    path = text(os.fspath(value))
+    if isinstance(value, str) and not {"/", os.sep} & {*path}:
+        name = path.strip().casefold()
+        is_misspelled = difflib.get_close_matches(name, ["memory"], 1, _MISSPELLED)
+        if name in _NOT_FOLDERS or is_misspelled:
             raise ValueError
-    return _expanded(found)
+    return _expand_user(path)
 
 
 def _file(value: Any) -> Path:
-    found = _expanded(text(os.fspath(value)))
-    if "://" in found:
+    path = _expand_user(text(os.fspath(value)))
+    if "://" in path:
         raise ValueError
-    return Path(found)
+    return Path(path)
 
 
 def _augmentation(value: Any) -> Any:
@@ -177,7 +193,7 @@ def _augmentation(value: Any) -> Any:
 
 
 def parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
-    """Return the parameters of a function or a Keras layer, None of what is written in C."""
+    """Return the parameters of a function or a Keras layer, None if it is written in C."""
     try:
         return inspect.signature(getattr(function, "call", function)).parameters
     except ValueError:
@@ -185,7 +201,7 @@ def parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
 
 
 def _weights(value: Any) -> Any:
-    """Return what may be weights, which `weights.draws_of` looks into with NumPy."""
+    # `weighted_draws` checks the numbers, with NumPy.
     is_text = isinstance(value, (str, bytes, dict))
     if value == "balanced" if is_text else hasattr(value, "values") or hasattr(value, "__len__"):
         return value
@@ -194,10 +210,10 @@ def _weights(value: Any) -> Any:
 
 def _buckets(value: Any) -> Any:
     size, selection = kind_of(Size), like("a reader.Selection", "numbers", "fingerprint")
-    found = {size.take(one): selection.take(value[one]) for one in value}
-    if not found:
+    buckets = {size.take(key): selection.take(value[key]) for key in value}
+    if not buckets:
         raise ValueError
-    return found
+    return buckets
 
 
 def _autotune(value: Any) -> None:
@@ -249,3 +265,204 @@ def kind_of(hint: Any) -> Kind:
         return _either(*map(kind_of, parts))
     plain = _PLAIN.get(origin or hint)
     return plain or having(lambda value: isinstance(value, hint), f"{hint.__name__}(…)")
+
+
+class Arguments:
+    """The kinds of the arguments of a call, by name, in the order of its parameters."""
+
+    def __init__(
+        self, where: str, *calls: Callable[..., Any], elsewhere: Mapping[str, Any] | None = None
+    ) -> None:
+        """Read the annotations of functions or dataclasses.
+
+        Args:
+            where: name of the call, for errors.
+            calls: functions or dataclasses.
+            elsewhere: hint with {} for a name → dataclass of options that the call does not take.
+                The hint is shown for an argument that is a field of the dataclass.
+
+        """
+        self.where = where
+        self._elsewhere = elsewhere or {}
+        self.kinds = {
+            name: kind_of(hint)
+            for call in calls
+            for name, hint in _hints(call, include_extras=True).items()
+        }
+
+    def converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments in the form that is used. DatasetError if a value is not allowed."""
+        return {name: self._convert(name, value) for name, value in given.items()}
+
+    def bind(self, signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
+        """Return the converted arguments of a call. DatasetError if it does not take them."""
+        for name in kwargs:
+            if name not in signature.parameters:
+                what = f"got an unexpected keyword argument {short_repr(name)}"
+                raise DatasetError(self.where, what, self._hint_for(name))
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise DatasetError(self.where, str(error), self._takes) from None
+        bound.arguments.update(self.converted(bound.arguments))
+        return bound
+
+    def _convert(self, name: str, value: Any) -> Any:
+        if name not in self.kinds:
+            return value
+        kind = self.kinds[name]
+        try:
+            return kind.take(value)
+        except (TypeError, ValueError):
+            *others, last = kind.expected
+            hint = f"use {', '.join(others)} or {last}" if others else f"use {last}"
+            near = _nearest(
+                value, [word[1:-1] for word in kind.expected if word[0] == word[-1] == "'"]
+            )
+            hint = f"did you mean {near!r}? {hint}" if near else hint
+            raise DatasetError(self.where, f"{name}={short_repr(value)}", hint) from None
+
+    @property
+    def _takes(self) -> str:
+        return f"it takes {', '.join(self.kinds)}"
+
+    def _hint_for(self, name: str) -> str:
+        for template, options in self._elsewhere.items():
+            if name in {field.name for field in dataclasses.fields(options)}:
+                return f"give {template.format(name)}"
+        near = _nearest(name, self.kinds)
+        return f"did you mean {near}?" if near else self._takes
+
+
+def _nearest(given: object, choices: Iterable[str]) -> str | None:
+    if not isinstance(given, str):
+        return None
+    names = {choice.casefold(): choice for choice in choices}
+    name = given[:_MAX_SHOWN].strip().casefold()
+    near = difflib.get_close_matches(_SYNONYMS.get(name, name), names, 1, _SIMILAR)
+    return names[near[0]] if near else None
+
+
+def validated(
+    where: str, elsewhere: Mapping[str, Any] | None = None
+) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
+    """Return a decorator that checks and converts the arguments of a function.
+
+    A call with other arguments raises DatasetError before anything is done. `where` and `elsewhere`
+    are the arguments of `Arguments`.
+    """
+
+    def decorated(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
+        signature = inspect.signature(function)
+        arguments = Arguments(where, function, elsewhere=elsewhere)
+
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
+            bound = arguments.bind(signature, args, kwargs)
+            return function(*bound.args, **bound.kwargs)
+
+        return call
+
+    return decorated
+
+
+def validated_fields(where: str) -> Callable[[type[_Class]], type[_Class]]:
+    """Return a decorator of dataclasses that checks and converts the fields as `validated` does."""
+
+    def decorated(cls: type[_Class]) -> type[_Class]:
+        dataclass: Any = cls
+        dataclass.__init__ = validated(where)(dataclass.__init__)
+        return cls
+
+    return decorated
+
+
+class WithOptions(Generic[_P, _Options]):
+    """A decorator: callers give the fields of a dataclass, the function gets the dataclass.
+
+    So the dataclass alone declares name, type, default and check of each option. Parameters of the
+    function before the dataclass, such as `self`, are passed on.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        options: Callable[_P, _Options],
+        elsewhere: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take the dataclass `options`; the rest as of `Arguments`."""
+        self._where = where
+        self._options = options
+        self._elsewhere = elsewhere
+
+    @typing.overload
+    def __call__(self, function: Callable[[_Options], _Result]) -> Callable[_P, _Result]: ...
+    @typing.overload
+    def __call__(
+        self, function: Callable[[_First, _Options], _Result]
+    ) -> Callable[Concatenate[_First, _P], _Result]: ...
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with a signature that shows all options."""
+        signature = inspect.signature(function)
+        *first, last = signature.parameters.values()
+        hints = _hints(self._options)
+        options = [
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in inspect.signature(self._options).parameters.values()
+        ]
+        signature = signature.replace(parameters=[*first, *options])
+        arguments = Arguments(self._where, function, self._options, elsewhere=self._elsewhere)
+        del arguments.kinds[last.name]
+        make_options: Callable[..., Any] = self._options
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = arguments.bind(signature, args, kwargs).arguments
+            leading = [given.pop(parameter.name) for parameter in first]
+            return function(*leading, make_options(**given))
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        return call
+
+
+def check_position(where: str, **given: int) -> None:
+    """Raise DatasetError unless 0 ≤ index < number; both are given by their names."""
+    (name, index), (of, number) = given.items()
+    if not 0 <= index < number:
+        raise DatasetError(where, f"{name}={index} of {of}={number}", f"count from 0 to {of} - 1")
+
+
+def _hints(call: Callable[..., Any], *, include_extras: bool = False) -> dict[str, Any]:
+    # The annotation of a result is left out: its module may not be imported.
+    holder: Any = call
+    if not isinstance(call, type):
+        named = {name: hint for name, hint in call.__annotations__.items() if name != "return"}
+        holder = types.SimpleNamespace(__annotations__=named)
+    names = vars(sys.modules[call.__module__])
+    hints = typing.get_type_hints(holder, names, include_extras=include_extras)
+    return {name: hint for name, hint in hints.items() if hint is not dataclasses.KW_ONLY}
+
+
+def short_repr(value: object) -> str:
+    """Return a short text of a value, for an error."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = _MAX_SHOWN
+    try:
+        return short.repr(value)
+    except ValueError:  # a number with more digits than Python writes
+        return f"<{type(value).__name__}>"
+
+
+@contextmanager
+def needing_tensorflow(where: str) -> Iterator[None]:
+    """Turn a failed import of TensorFlow or Keras into an error that names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in _MODULE_NAMES:
+            raise
+        raise DatasetError(
+            where,
+            f"needs {_MODULE_NAMES[error.name]}, which is not installed",
+            "pip install 'shardprep[reader]'",
+        ) from error

@@ -20,7 +20,7 @@ from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.splits import group_keys
 from shardprep.catalog.tables.row_matching import KeyIndex, row_ids
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import RecipeError
+from shardprep.errors import OptionName, RecipeError
 from shardprep.recipe.rules import parse_group_rule, parse_label_rule
 from tests.support.builders import build, jpeg, write, zip_bytes
 from tests.support.command import run
@@ -69,7 +69,7 @@ def test_the_search_is_stopped_from_any_thread(monkeypatch: pytest.MonkeyPatch) 
 
     def work() -> None:
         try:
-            Pattern("([a-z]+)*$", "--group", "it").search(["1.jpg", LONG])
+            Pattern("([a-z]+)*$", OptionName("group"), "it").search(["1.jpg", LONG])
         except RecipeError as error:
             said.append(str(error))
 
@@ -83,7 +83,7 @@ def test_the_search_is_stopped_from_any_thread(monkeypatch: pytest.MonkeyPatch) 
 def test_a_process_that_dies_is_a_line_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/true")
     with pytest.raises(RecipeError, match=r"^--root: a takes more than 12 s; "):
-        Pattern("a", "--root", "a").search(["b"] * 100_000)
+        Pattern("a", OptionName("root"), "a").search(["b"] * 100_000)
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
@@ -94,8 +94,10 @@ def test_what_is_found_is_what_python_finds(pattern: str, *, is_whole: bool) -> 
     compiled = re.compile(pattern)
     matches = [(compiled.fullmatch if is_whole else compiled.search)(name) for name in names]
     expected = [None if match is None else match[1] or "" for match in matches]
-    assert Pattern(pattern, "", "", group=1, is_whole=is_whole).search(names) == expected
-    plain = Pattern(pattern, "", "", is_whole=is_whole).search(names)
+    assert (
+        Pattern(pattern, OptionName(""), "", group=1, is_whole=is_whole).search(names) == expected
+    )
+    plain = Pattern(pattern, OptionName(""), "", is_whole=is_whole).search(names)
     assert [one is None for one in plain] == [match is None for match in matches]
 
 

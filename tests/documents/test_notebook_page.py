@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ import shardprep
 from tests.support.builders import animals, jpeg, tree, write_folder, zip_bytes
 from tests.support.paths import ROOT
 from tests.support.processes import run_program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = (ROOT / "docs" / "notebook.md").read_text()
 CELLS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.reader.diagnosis.analysis import Candidate, Circumstances, candidates, conclude
-from shardprep.reader.diagnosis.diagnosis import Change, Diagnosis, Measured
+from shardprep.reader.diagnosis.diagnosis import (
+    Candidate,
+    Change,
+    Circumstances,
+    Diagnosis,
+    Measured,
+    candidates,
+    conclude,
+)
 from shardprep.reader.diagnosis.timing import Step, Stopwatch, Times, epoch_of, restart_advice
 
 if TYPE_CHECKING:

@@ -124,7 +124,7 @@ def test_a_transform_of_the_image_alone_is_refused_for_boxes_and_masks(
     cases: tuple[tuple[Any, dict[str, Any], str], ...] = (
         (lambda image: image, {}, "is called with image and target, not <function"),
         (np.flipud, {}, "is called with image and target, not <function"),
-        (both, {"as_supervised": False}, "as_supervised=False has none"),
+        (both, {"as_supervised": False}, "as_supervised=False has no target"),
     )
     for transform, options, said in cases:
         with pytest.raises(DatasetError, match=said) as error:

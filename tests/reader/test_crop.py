@@ -18,8 +18,8 @@ from shardprep.dataset import example
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, IMAGE, MASK, OBJECT_MASK
 from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import DatasetError
-from shardprep.reader.decode import cropping
-from shardprep.reader.decode.crop import CenterCrop, RandomResizedCrop
+from shardprep.reader.config import CenterCrop, RandomResizedCrop
+from shardprep.reader.decode import crop as crops
 from tests.support.annotated import CLASSES, HEIGHT, WIDTH, Marked, annotated
 from tests.support.builders import build, jpeg, png, tree, write, zip_bytes
 
@@ -134,8 +134,8 @@ def test_boxes_are_distributed_as_torchvisions(
 ) -> None:
     """Kolmogorov and Smirnov's distance of each side, at a level of 0.001; the seeds are fixed."""
     number, crop = 3000, RandomResizedCrop((8, 8), scale)
-    keys = cropping.crop_keys(12345, np.arange(number) * 37)
-    ours = np.array([crop.window(*size, cropping.draws(key)) for key in keys])
+    keys = crops.crop_keys(12345, np.arange(number) * 37)
+    ours = np.array([crop.window(*size, crops.draws(key)) for key in keys])
     rng = np.random.default_rng(0)
     theirs = np.array([torchvisions(rng, *size, scale, crop.ratio) for _ in range(number)])
     assert (ours[:, :2] >= 0).all()
@@ -177,7 +177,7 @@ def test_a_crop_is_what_pillow_cuts_and_resizes(photos: Path) -> None:
         box = (left, top, left + width, top + height)
         wanted = image.resize(SIZE[::-1], Image.Resampling.BICUBIC, box=box)
         off = np.abs(np.asarray(wanted).astype(int) - found[name])
-        if cropping.scale_of(crop.window(image.height, image.width, iter(())), SIZE) == 1:
+        if crops.scale_of(crop.window(image.height, image.width, iter(())), SIZE) == 1:
             assert off.max() == 0, name
         else:
             assert off.mean() < 2, name
@@ -188,7 +188,7 @@ def test_a_crop_is_the_region_that_tensorflow_decodes() -> None:
     """`decode_and_crop_jpeg` reads as few pixels; Pillow resizes what it gives."""
     data, crop, key = large(1), RandomResizedCrop((180, 200), scale=(0.3, 0.9)), 77
     out = np.empty((*crop.size, 3), np.uint8)
-    found = cropping.crop_jpeg(data, crop, key, out)
+    found = crops.crop_jpeg(data, crop, key, out)
     assert found is not None
     window, size = found
     assert size == (360, 480)
@@ -210,9 +210,7 @@ def test_a_jpeg_is_decoded_as_small_as_the_crop_allows(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(simplejpeg, "decode_jpeg", noted)
     for side in (360, 181, 180, 91, 90, 45, 12):
-        cropping.crop_jpeg(
-            large(0), CenterCrop((side, side)), 0, np.empty((side, side, 3), np.uint8)
-        )
+        crops.crop_jpeg(large(0), CenterCrop((side, side)), 0, np.empty((side, side, 3), np.uint8))
     half, quarter, eighth = (180, 240), (90, 120), (45, 60)
     assert shapes == [(360, 480)] * 2 + [half] * 2 + [quarter] + [eighth] * 2
 

@@ -17,15 +17,16 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader.diagnosis import experiments, measurement, stall_meter, timing
-from shardprep.reader.diagnosis.analysis import Candidate
+from shardprep.reader.diagnosis.diagnosis import Candidate
 from shardprep.reader.records.records import LocalShards
 from shardprep.reader.tf.decode import Decoder
-from tests.support.builders import build, jpeg, write, zip_bytes
+from tests.reader.datasets import pets
+from tests.support.builders import build, jpeg
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.reader.records.remote import Part
+    from shardprep.reader.records.remote import ByteRange
 
 SECONDS = 1.0
 """More where stages are compared: what was read ahead, or a pause, then counts for little."""
@@ -42,10 +43,8 @@ _TURN = threading.Lock()
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a set of 16 JPEGs of 300 × 400."""
-    root = tmp_path_factory.mktemp("large")
     images = {f"{('cat', 'dog')[i % 2]}.{i}.jpg": jpeg(300, 400, seed=i) for i in range(16)}
-    source = write(root / "pets.zip", zip_bytes(images))
-    return build(source, root / "out", labels="prefix", shards=2, size="400x300").path
+    return pets(tmp_path_factory, images, shards=2, size="400x300")
 
 
 def pause(seconds: float) -> None:
@@ -159,7 +158,7 @@ def test_slow_reading_is_found(
     )
     plain = LocalShards.read
 
-    def read(self: LocalShards, part: Part) -> bytes:
+    def read(self: LocalShards, part: ByteRange) -> bytes:
         pause(IMAGE_PAUSE_S / 3 * part.num_bytes / RAW_BYTES)  # many steps to a turn
         return plain(self, part)
 
@@ -294,7 +293,7 @@ def test_what_cannot_be_diagnosed_is_said(folder: Path) -> None:
 
     train = reader.load(folder, batch_size=4)
     wrong: list[tuple[Any, Any, str]] = [
-        (train.map(lambda *batch: batch), print, "not what reader.load returned"),
+        (train.map(lambda *batch: batch), print, "not the result of reader.load"),
         (reader.load(folder), print, "single images"),
         (
             reader.load(folder, batch_size=4, read_config=reader.ReadConfig(pad_batches=True)),
@@ -359,7 +358,7 @@ def test_what_is_moved_into_the_step_is_what_load_would_do(folder: Path) -> None
     with experiments.trial(Candidate("in step", "", "", moved), request, taken.append, 0) as tried:
         batch = next(iter(tried.dataset))
         assert batch[0].dtype == tf.uint8
-        tried.take(batch)
+        tried.train(batch)
     expected = next(iter(reader.load(folder, batch_size=2, shuffle=False, **options)))
     for found, one in zip(taken[0], expected, strict=True):
         np.testing.assert_allclose(found, one, rtol=1e-6)

@@ -9,7 +9,6 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given
@@ -20,15 +19,17 @@ from shardprep.dataset.example import encode
 from shardprep.dataset.manifest import Shard, load_manifest
 from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError
-from shardprep.reader.order import order
-from shardprep.reader.records.open import record_bytes
-from tests.support.builders import animals, build, tree, write, zip_bytes
+from shardprep.reader.order import epoch as epoch_order
+from shardprep.reader.order.order import Order
+from shardprep.reader.records.open import mean_record_bytes
+from tests.reader.datasets import batch_keys, damage, pets, stored, written
+from tests.support.builders import animals, tree
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.reader.order.order import Ints
+    from shardprep.reader.array_types import Ints
     from tests.support.object_store import Bucket
 
 NUM_TRAIN = 83
@@ -40,16 +41,15 @@ few = examples(10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.fixture(scope="module", name="sets")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return one source as JPEG and raw, 4 shards."""
-    root = tmp_path_factory.mktemp("sets")
-    source = write(root / "pets.zip", zip_bytes(animals(NUM_TRAIN)))
-    common: dict[str, Any] = {"size": "8x6", "labels": "prefix", "shards": 4}
+    common: dict[str, Any] = {"size": "8x6", "shards": 4}
     return {
-        form: build(source, root / form, format=form, **common).path for form in ("jpeg", "raw")
+        form: pets(tmp_path_factory, animals(NUM_TRAIN), format=form, **common)
+        for form in ("jpeg", "raw")
     }
 
 
 USUAL = {
-    name: getattr(order, name)
+    name: getattr(epoch_order, name)
     for name in ("BLOCK_LENGTH", "_MIN_BLOCK_LENGTH", "_MIN_GROUP_WIDTH", "_GROUP_RECORDS")
 }
 
@@ -57,22 +57,16 @@ USUAL = {
 @pytest.fixture(autouse=True)
 def _small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a small set have many groups: blocks of 4 records, 12 records a group."""
-    monkeypatch.setattr(order, "BLOCK_LENGTH", 4)
-    monkeypatch.setattr(order, "_MIN_BLOCK_LENGTH", 1)
-    monkeypatch.setattr(order, "_MIN_GROUP_WIDTH", 1)
-    monkeypatch.setattr(order, "_GROUP_RECORDS", 12)
+    monkeypatch.setattr(epoch_order, "BLOCK_LENGTH", 4)
+    monkeypatch.setattr(epoch_order, "_MIN_BLOCK_LENGTH", 1)
+    monkeypatch.setattr(epoch_order, "_MIN_GROUP_WIDTH", 1)
+    monkeypatch.setattr(epoch_order, "_GROUP_RECORDS", 12)
 
 
 def split_of(text: str, folder: Path) -> Any:
     if text == "scattered":
         return reader.select(folder, "train")[SCATTERED]
     return reader.even_splits("train", 3)[1] if text == "even" else text
-
-
-def names(batches: Any) -> list[list[str]]:
-    """Return the keys of batches of either reader."""
-    columns = (np.asarray(batch["image/filename"]).tolist() for batch in batches)
-    return [[one if isinstance(one, str) else one.decode() for one in keys] for keys in columns]
 
 
 def by_load(folder: Path, split: Any, part: tuple[int, int] = (0, 1), **options: Any) -> Any:
@@ -91,8 +85,7 @@ def by_dataset(folder: Path, split: Any, part: tuple[int, int] = (0, 1), **optio
 
 def records_of(folder: Path, split: Any) -> list[str]:
     """Return the keys of a split in the order of the item table: the oracle reads no shard."""
-    table = pq.read_table(folder / "items.parquet").to_pylist()
-    keys = [row["key"] for row in table if row["split"] == "train" and row["status"] == "written"]
+    keys = stored(folder)
     return {
         "train": keys,
         "train[10:-20]": keys[10:-20],
@@ -123,7 +116,7 @@ def test_both_give_the_same_records_in_the_same_order(
     one = by_load(sets[form], split_of(split, sets[form]), (host, num_parts), **options)
     read: list[list[str]] = [[] for _ in range(epochs)]
     for part in range(num_parts):
-        found = names(
+        found = batch_keys(
             by_dataset(
                 sets[form], split_of(split, sets[form]), (part, num_parts), epochs=epochs, **options
             )
@@ -132,7 +125,7 @@ def test_both_give_the_same_records_in_the_same_order(
         for epoch in range(epochs):
             own = found[epoch * steps : (epoch + 1) * steps]
             if part == host:
-                assert names(one) == own
+                assert batch_keys(one) == own
             read[epoch] += itertools.chain.from_iterable(own)
         assert len(found) == epochs * (len(one) if part == host else steps)
     for keys in read:
@@ -159,7 +152,7 @@ def test_a_state_of_one_reader_goes_on_in_the_other(
     whole = by_dataset(
         sets["raw"], split_of(split, sets["raw"]), part, seed=seed, epochs=3, **options
     )
-    every, steps = names(whole), whole.steps_per_epoch
+    every, steps = batch_keys(whole), whole.steps_per_epoch
     batch = min(batch, steps - 1)
     rest = every[epoch * steps + batch : (epoch + 1) * steps]
     first = by_dataset(
@@ -170,15 +163,15 @@ def test_a_state_of_one_reader_goes_on_in_the_other(
             next(first)
         later = by_load(sets["raw"], split_of(split, sets["raw"]), part, seed=seed + 1, **options)
         later.load_state_dict(json.loads(json.dumps(first.state_dict())))
-        assert names(later) == rest
+        assert batch_keys(later) == rest
         return
     earlier = by_load(sets["raw"], split_of(split, sets["raw"]), part, seed=seed, **options)
     for _ in range(epoch):
-        names(earlier)
+        batch_keys(earlier)
     for _ in zip(range(batch), earlier, strict=False):
         pass
     first.load_state_dict(json.loads(json.dumps(earlier.state_dict())))
-    assert names(itertools.islice(first, len(rest))) == rest
+    assert batch_keys(itertools.islice(first, len(rest))) == rest
 
 
 @pytest.mark.parametrize(
@@ -196,25 +189,25 @@ def test_what_is_read_in_the_shards_place_has_no_say_in_the_order(
 
     A state saved without a cache is gone on from with one.
     """
-    monkeypatch.setattr(order, "_GROUP_BYTES", 12 << 10)  # bytes, not records, bound a group
-    monkeypatch.setattr(order, "_GROUP_RECORDS", 1 << 14)
+    monkeypatch.setattr(epoch_order, "_GROUP_BYTES", 12 << 10)  # bytes, not records, bound a group
+    monkeypatch.setattr(epoch_order, "_GROUP_RECORDS", 1 << 14)
     options: dict[str, Any] = {"seed": 3, "batch_size": 8, "shuffle": shuffle}
     if isinstance(shuffle, bool):
         plain = by_dataset(sets[form], "train", epochs=2, **options)
-        begun = names(itertools.islice(plain, 5))
+        begun = batch_keys(itertools.islice(plain, 5))
         state = plain.state_dict()
-        rest = names(plain)
+        rest = batch_keys(plain)
         epochs = [[*begun, *rest[:6]], rest[6:]]
     else:
         plain = by_load(sets[form], "train", **options)
-        epochs = [names(plain) for _ in range(2)]
+        epochs = [batch_keys(plain) for _ in range(2)]
         state = {**plain.state_dict(), "epoch": 0, "batch": 5}
     assert [len(epoch) for epoch in epochs] == [11, 11]
     for cache in (tmp_path / "cache", "memory"):
         kept = by_load(sets[form], "train", cache=cache, **options)
         kept.load_state_dict(state)
-        assert names(kept) == epochs[0][5:]
-        assert names(kept) == epochs[1]
+        assert batch_keys(kept) == epochs[0][5:]
+        assert batch_keys(kept) == epochs[1]
 
 
 @pytest.mark.filterwarnings("ignore:skipped:RuntimeWarning")
@@ -231,26 +224,20 @@ def test_both_put_the_same_records_in_the_place_of_damaged_ones(
 ) -> None:  # fmt: skip
     """Ends of shards and of the split among them; an epoch keeps its length."""
     folder = shutil.copytree(sets["jpeg"], tmp_path / "set")
-    rows = pq.read_table(folder / "items.parquet").to_pylist()
-    rows = [row for row in rows if row["split"] == "train" and row["status"] == "written"]
+    rows = [row for row in written(folder) if row["split"] == "train"]
     last = [i for i in range(len(rows) - 1) if rows[i]["shard"] != rows[i + 1]["shard"]]
     bad = {5, 6, 50, *last, NUM_TRAIN - 1}
-    for number in bad:
-        with (folder / rows[number]["shard"]).open("r+b") as file:
-            file.seek(rows[number]["offset"] + 40)
-            byte = file.read(1)[0]
-            file.seek(-1, 1)
-            file.write(bytes((byte ^ 1,)))
+    damage(folder, *bad)
     options: dict[str, Any] = {"batch_size": 8, "seed": 1, "shuffle": True}
     config = reader.ReadConfig(on_error="skip", shard_index=part[0], num_shards=part[1])
     one = reader.iterate(
         folder, as_supervised=False, read_config=config,
         cache=tmp_path / "cache" if cache else False, **options,
     )  # fmt: skip
-    found = names(by_dataset(folder, "train", part, on_error="skip", epochs=2, **options))
-    assert [*names(one), *names(one)] == found
+    found = batch_keys(by_dataset(folder, "train", part, on_error="skip", epochs=2, **options))
+    assert [*batch_keys(one), *batch_keys(one)] == found
     read = [key for keys in found for key in keys]
-    sound = names(by_dataset(sets["jpeg"], "train", part, epochs=2, **options))
+    sound = batch_keys(by_dataset(sets["jpeg"], "train", part, epochs=2, **options))
     assert list(map(len, found)) == list(map(len, sound))
     keys = [row["key"] for row in rows]
     own = range(NUM_TRAIN) if part == (0, 1) else range(42, NUM_TRAIN)
@@ -266,7 +253,7 @@ def test_both_put_the_same_records_in_the_place_of_damaged_ones(
 def test_defaults_mean_the_same(sets: dict[str, Path]) -> None:
     """Train is shuffled, in each run anew; another split is not."""
     dataset = reader.Dataset(sets["raw"], as_supervised=False)
-    runs = [names(dataset.batches(8, as_supervised=False)) for _ in range(2)]
+    runs = [batch_keys(dataset.batches(8, as_supervised=False)) for _ in range(2)]
     assert runs[0] != runs[1]
     state = dataset.batches(8).state_dict()
     assert state["of"] == reader.iterate(sets["raw"], batch_size=8).state_dict()["of"]
@@ -330,19 +317,20 @@ def _large_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     By the bytes of the images in a folder, which are smaller, they would be others.
     """
     for name, value in {**USUAL, "_GROUP_BYTES": GROUP_BYTES}.items():
-        monkeypatch.setattr(order, name, value)
+        monkeypatch.setattr(epoch_order, name, value)
 
 
 @pytest.fixture(scope="module", name="expected")
 def _expected(many: Path) -> list[Ints]:
     """Return the labels of 3 epochs, from the numbers alone: no record is read."""
-    each = record_bytes(load_manifest(many))
+    each = mean_record_bytes(load_manifest(many))
     width = int(GROUP_BYTES / each) // 64
-    made = order.Order(
-        num_records=NUM_MANY, block_length=64, group_width=width, seed=SEED, shuffle=True
+    blocks = epoch_order.BlockShuffle(
+        num_records=NUM_MANY, block_length=64, group_width=width, shuffle=True
     )
-    assert made.num_groups >= 3
-    epochs = [made.positions(epoch, 0, NUM_MANY) for epoch in range(3)]
+    assert blocks.num_groups >= 3
+    order = Order(blocks, SEED)
+    epochs = [order.positions(epoch, 0, NUM_MANY) for epoch in range(3)]
     for labels in epochs:
         np.testing.assert_array_equal(np.sort(labels), np.arange(NUM_MANY))
     assert not np.array_equal(epochs[0], epochs[1])

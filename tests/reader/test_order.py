@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.reader.order.order import Order, drawn, make_order, mixed, permuted, table, walked
+from shardprep.reader.decode.crop import crop_keys, draws
+from shardprep.reader.order.epoch import BlockShuffle, BucketBatches, WeightedDraws, block_shuffle
+from shardprep.reader.order.order import Order
+from shardprep.reader.order.permutation import (
+    mix,
+    permute,
+    permute_table,
+    shuffled_range,
+    table_shape,
+)
 from tests.support.examples import examples
 
 KEYS = st.integers(0, (1 << 31) - 2)
@@ -26,12 +35,13 @@ EPOCHS = st.integers(0, 1 << 31)
 
 
 def make(num_records: int, **options: Any) -> Order:
-    defaults = {"block_length": 3, "group_width": 4, "seed": 7, "shuffle": True}
-    return Order(num_records=num_records, **{**defaults, **options})
+    layout = {"block_length": 3, "group_width": 4, "shuffle": True, **options}
+    seed = layout.pop("seed", 7)
+    return Order(BlockShuffle(num_records=num_records, **layout), seed)
 
 
 def whole(order: Order, epoch: int = 0) -> list[int]:
-    return order.positions(epoch, 0, order.num_records).tolist()  # type: ignore[no-any-return]
+    return order.positions(epoch, 0, len(order)).tolist()  # type: ignore[no-any-return]
 
 
 @examples(100)
@@ -47,8 +57,8 @@ def test_every_record_comes_once(epoch: int, **sizes: Any) -> None:
 @given(epoch=EPOCHS, data=st.data(), **SIZES)
 def test_any_stretch_of_an_epoch_is_found(epoch: int, data: Any, **sizes: Any) -> None:
     order = make(**sizes)
-    start = data.draw(st.integers(0, order.num_records))
-    stop = data.draw(st.integers(start, order.num_records))
+    start = data.draw(st.integers(0, len(order)))
+    stop = data.draw(st.integers(start, len(order)))
     assert order.positions(epoch, start, stop).tolist() == whole(order, epoch)[start:stop]
 
 
@@ -58,12 +68,14 @@ def test_a_group_is_whole_blocks(epoch: int, **sizes: Any) -> None:
     """It holds memory down, and what lies together is read together."""
     order = make(**{**sizes, "shuffle": True})
     found = whole(order, epoch)
-    length = order.block_length
-    starts = [at for at in range(len(found)) if order.find(epoch, at).skip == 0]
-    assert len(starts) == order.num_groups
+    layout, key = order.within_epoch, order.epoch_key(epoch)
+    assert isinstance(layout, BlockShuffle)
+    length = layout.block_length
+    starts = [at for at in range(len(found)) if layout.find(key, at).skip == 0]
+    assert len(starts) == layout.num_groups
     for start, stop in itertools.pairwise([*starts, len(found)]):
         blocks = {position // length for position in found[start:stop]}
-        assert len(blocks) <= order.group_width
+        assert len(blocks) <= layout.group_width
         inside = [one for one in range(len(found)) if one // length in blocks]
         assert sorted(found[start:stop]) == inside
 
@@ -81,9 +93,42 @@ FIRST = [5, 19, 7, 4, 8, 14, 12, 13, 6, 18, 3, 11, 1, 0, 2, 10, 15, 9, 17, 16]
 SECOND = [2, 18, 12, 8, 19, 13, 14, 7, 0, 1, 6, 11, 4, 5, 15, 17, 3, 9, 10, 16]
 
 
+@pytest.mark.parametrize(
+    ("replacement", "positions", "tags", "digest"),
+    [
+        (True, [3, 4, 3, 3], [27, 34, 39, 45], "60817885877bbbf7"),
+        (False, [3, 4, 1, 2], [27, 34, 37, 44], "b8e0c8d3c640bc5d"),
+    ],
+)
+def test_the_draws_of_a_seed_are_these_for_ever(
+    replacement: bool, positions: list[int], tags: list[int], digest: str  # noqa: FBT001
+) -> None:  # fmt: skip
+    weights = np.array([0, 1, 2, 5, 1, 0.5])
+    order = Order(WeightedDraws(weights, weights.cumsum(), replacement, 5, slice(1, 5)), 7)
+    found = order.positions(1, 0, 4)
+    assert (found.tolist(), order.tags(1, 0, found).tolist()) == (positions, tags)
+    assert order.within_epoch.description == f"weights:{digest}"
+
+
+def test_the_bucket_batches_of_a_seed_are_these_for_ever() -> None:
+    members = np.array([0, 2, 4]), np.array([1, 3])
+    buckets = BucketBatches(((8, 8), (4, 16)), members, 2, False, True, (0, 1))  # noqa: FBT003
+    found = [Order(buckets, 7).batch(1, i, 2) for i in range(buckets.num_batches)]
+    assert [(positions.tolist(), size) for positions, size in found] == [
+        ([2], (8, 8)), ([4, 0], (8, 8)), ([3, 1], (4, 16)),
+    ]  # fmt: skip
+    assert buckets.description == "buckets:40b65513b20c757b"
+
+
+def test_the_crops_of_a_seed_are_these_for_ever() -> None:
+    keys = crop_keys(make(20).key, np.arange(3))
+    assert keys == [2088135307, 1448330754, 1868600170]
+    assert [*itertools.islice(draws(12345), 2)] == [0.1330796686614273, 0.20481663336165912]
+
+
 def test_the_size_of_blocks_follows_from_that_of_records() -> None:
     def sizes(record_bytes: float) -> tuple[int, int]:
-        order = make_order(10, record_bytes, seed=0, shuffle=True)
+        order = block_shuffle(10, record_bytes, shuffle=True)
         return order.block_length, order.group_width
 
     assert sizes(0) == sizes(1000) == (64, 256)
@@ -104,14 +149,16 @@ def test_each_place_in_the_order_is_as_likely_for_every_record() -> None:
         assert abs(statistic - freedom) < 5 * np.sqrt(2 * freedom), options
 
 
-def walked_of_each(size: int, keys: Any) -> Any:
+def permutations_of_keys(size: int, keys: Any) -> Any:
     """Return the whole permutation that each of the keys means, found at once."""
     found = np.broadcast_to(np.arange(size, dtype=np.int64), (len(keys), size))
-    found = permuted(found, *table(size), keys[:, None])
+    found = permute_table(found, *table_shape(size), keys[:, None])
     while (found >= size).any():
-        found = np.where(found >= size, permuted(found, *table(size), keys[:, None]), found)
+        found = np.where(
+            found >= size, permute_table(found, *table_shape(size), keys[:, None]), found
+        )
     for key, one in zip(keys[:20].tolist(), found[:20], strict=True):
-        assert np.array_equal(one, walked(np.arange(size, dtype=np.int64), size, key))
+        assert np.array_equal(one, permute(np.arange(size, dtype=np.int64), size, key))
     return found
 
 
@@ -119,7 +166,7 @@ def test_every_place_is_as_likely_for_every_block() -> None:
     """Pearson's chi-squared, within five standard deviations of its mean."""
     for size in (3, 5, 10, 29):
         epochs = 4000
-        found = walked_of_each(size, make(size).epoch_key(np.arange(epochs)))
+        found = permutations_of_keys(size, make(size).epoch_key(np.arange(epochs)))
         fields = (found + size * np.arange(size)).ravel()
         counts = np.bincount(fields, minlength=size**2)
         statistic = ((counts - epochs / size) ** 2 / (epochs / size)).sum()
@@ -132,7 +179,7 @@ def test_blocks_of_an_epoch_are_as_far_from_their_order_as_chance_has_it() -> No
     places = np.arange(size, dtype=np.int64)
     for seed in range(3):
         found = [
-            walked(places, size, make(size, seed=seed).epoch_key(epoch)) for epoch in range(epochs)
+            permute(places, size, make(size, seed=seed).epoch_key(epoch)) for epoch in range(epochs)
         ]
         ranks = [np.corrcoef(one, places)[0, 1] for one in found]
         assert np.abs(ranks).max() < 5 / np.sqrt(size)
@@ -154,9 +201,9 @@ def test_the_graph_draws_the_order_that_the_arithmetic_says(
     places = np.arange(size, dtype=np.int64)
     graph_places, graph_key = tf.constant(places), tf.constant(key, tf.int64)
     found = records.walked(graph_places, size, graph_key)
-    assert np.array_equal(found, walked(places, size, key))
+    assert np.array_equal(found, permute(places, size, key))
     numbers = tf.data.Dataset.range(size)
     for window in (size, size + 7):
         (one,) = records.shuffled(numbers, window, graph_key).batch(size)
-        assert one.numpy().tolist() == drawn(size, key)
-    assert int(mixed(graph_key, tf.constant(number, tf.int64), 3)) == mixed(key, number, 3)
+        assert one.numpy().tolist() == shuffled_range(size, key)
+    assert int(mix(graph_key, tf.constant(number, tf.int64), 3)) == mix(key, number, 3)

@@ -17,7 +17,8 @@ from PIL import Image
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from tests.support.builders import build, write, zip_bytes
+from tests.reader.datasets import pets
+from tests.support.builders import write
 from tests.support.processes import Program
 
 pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
@@ -103,10 +104,8 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.new("RGB", (4, 4), (number, 7 * number % 256, 255)).save(stream, "PNG")
         return stream.getvalue()
 
-    root = tmp_path_factory.mktemp("numbers")
     members = {f"train/{('cat', 'dog')[i % 2]}.{i}.png": png(i) for i in range(NUM_RECORDS)}
-    source = write(root / "numbers.zip", zip_bytes(members))
-    return build(source, root / "out", size="4x4", format="png", labels="prefix", shards=3).path
+    return pets(tmp_path_factory, members, size="4x4", format="png", shards=3)
 
 
 def batches(folder: Path, split: str = "train", **options: Any) -> Any:

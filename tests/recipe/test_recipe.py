@@ -6,8 +6,9 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,16 +17,11 @@ from hypothesis import strategies as st
 from shardprep.errors import RecipeError, ShardprepError, printable
 from shardprep.recipe.document import read_recipe
 from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
-from shardprep.recipe.recipe import make_recipe
+from shardprep.recipe.recipe import Recipe, make_recipe
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.command import error_of, run
 from tests.support.examples import examples, texts
 from tests.support.paths import README
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from shardprep.recipe.recipe import Recipe
 
 KEYS = sorted(BUILD_OPTIONS)
 MOST = 400

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +16,6 @@ from shardprep.source.kaggle.ref import parse_ref
 from tests.source.kaggle_server import Archive, KaggleServer
 from tests.support.builders import animals, tree, write_folder, zip_bytes
 from tests.support.command import run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 COMPETITION, DATASET = "kaggle:dogs-vs-cats", "kaggle:owner/pets"
 PLACES = [
@@ -47,7 +45,6 @@ def mounted_at(folder: Path) -> Path:
 
 
 def said(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
-    """Return the notices of a command."""
     lines: list[str] = []
     call(*arguments, **options, progress=lambda report: lines.append(report.notice))
     return "\n".join(lines)
@@ -103,7 +100,7 @@ def test_the_folder_of_all_mounts_is_no_mount(name: str, root: Path) -> None:
 
 def test_a_file_or_another_slug_is_no_mount(root: Path) -> None:
     write_folder(root, {"dogs-vs-cats": b"a file", "cats/1.jpg": b""})
-    with pytest.raises(SourceError, match="no Kaggle credentials are found"):
+    with pytest.raises(SourceError, match="no Kaggle credentials found"):
         shardprep.build(COMPETITION, dry_run=True)
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
+import pytest
 
 ROOT = Path(__file__).parents[2]
 """The top of the checkout."""

@@ -36,23 +36,23 @@ _MOST_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to label a source or a part of it, and what it gives."""
+    """One way to label a source or a part of it, with its result."""
 
     rule: str
     """The value of `--labels`."""
     num_labelled: int
     num_images: int
-    """Images of the part, or of the whole source."""
+    """Number of images of the part, or of the whole source."""
     num_classes: int
     """Number of different labels: class names, numbers or texts."""
     examples: tuple[str, ...]
-    """The most frequent labels, three at most."""
+    """The most frequent labels, at most three."""
     root: str = ""
-    """The value of `--root` that takes the part; "" for the whole source."""
+    """The value of `--root` that selects the part; "" for the whole source."""
     include: tuple[str, ...] = ()
-    """The values of `--include` that take the part."""
+    """The values of `--include` that select the part."""
     exclude: tuple[str, ...] = ()
-    """The values of `--exclude` that leave the rest out."""
+    """The values of `--exclude` that remove the rest."""
 
     @property
     def keys(self) -> dict[str, str | tuple[str, ...]]:

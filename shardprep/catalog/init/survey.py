@@ -70,23 +70,23 @@ class Survey(Card):
     """Size of all images, in bytes."""
     suffixes: dict[str, int]
     splits: dict[str, int]
-    """Images by the split that folders give."""
+    """Images by split, as folders give it."""
     tables: tuple[TableSurvey, ...]
     rules: tuple[Candidate, ...]
     """The ways to label the source, or a part of it."""
     chosen: str
-    """The rule that `auto` takes."""
+    """The rule that `auto` uses."""
     annotations: tuple[Sign, ...]
-    """Boxes and masks that were recognised, those that `recipe_text` takes in front."""
+    """Detected boxes and masks; those that the written recipe uses come first."""
     findings: tuple[str, ...]
-    """Remarks, a line each."""
+    """Remarks, one line each."""
     target: TargetKind
     classes: dict[str, int]
     """Images by class, in label order."""
     others: dict[str, int]
-    """Members that are no images, by suffix."""
+    """Members that are not images, by suffix."""
     skipped: dict[str, int]
-    """Members left out, by reason."""
+    """Skipped members by reason."""
     follow_links: bool
     """True if links that lead outside were followed."""
     num_doubles: int

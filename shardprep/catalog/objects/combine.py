@@ -17,7 +17,7 @@ from shardprep.catalog.objects.masks.mask_reading import FileMasks, Images, read
 from shardprep.catalog.objects.masks.mask_values import NONE
 from shardprep.catalog.objects.object_numbers import holds_numbers, numbered_objects
 from shardprep.catalog.objects.parsed import NO_FAULTS
-from shardprep.dataset.stats.annotation_counts import ELSEWHERE, LEFT_OUT, NO_IMAGE, unmatched_of
+from shardprep.dataset.annotation_counts import ELSEWHERE, LEFT_OUT, NO_IMAGE, unmatched_of
 from shardprep.errors import RecipeError, SourceError, counted, shown, some_of
 from shardprep.image.annotation_types import NO_OUTLINE, Annotation, AnnotationSpec, Segment
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from shardprep.catalog.objects.parsed import Found
-    from shardprep.dataset.stats.annotation_counts import Unmatched
+    from shardprep.dataset.annotation_counts import Unmatched
     from shardprep.recipe.object_rules import FormatRule, MaskRule
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.members import Member

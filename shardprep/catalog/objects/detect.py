@@ -35,18 +35,18 @@ _MOST_PIXELS = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """Boxes or masks that a source has."""
+    """Boxes or masks that were detected in a source."""
 
     key: str
-    """The option that takes them: "boxes" or "masks"."""
+    """The option for them: "boxes" or "masks"."""
     option: str
     """Its value."""
     how: str
-    """The reason to think so, in one line."""
+    """The evidence, in one line."""
     instances: bool = False
-    """Whether the values of masks look like numbers of objects, which `--instances` keeps apart."""
+    """True if mask values look like object numbers, which need `--instances`."""
     num_unlisted: int = 0
-    """Images without a document, of a format with one for each image."""
+    """Number of images without a document, in a format with a document for each image."""
 
     @property
     def has_unlisted(self) -> bool:

@@ -35,9 +35,9 @@ class Sign(NamedTuple):
     option: str
     """The value of `--boxes` that reads it."""
     how: str
-    """The reason to think so, in one line."""
+    """The evidence, in one line."""
     num_unlisted: int = 0
-    """Images without a document, of a format with one for each image."""
+    """Number of images without a document, in a format with a document for each image."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.stats.annotation_counts import ELSEWHERE, LEFT_OUT
+from shardprep.dataset.annotation_counts import ELSEWHERE, LEFT_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

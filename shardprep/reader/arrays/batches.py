@@ -1,4 +1,4 @@
-"""Batches decoded ahead of use: threads fill arrays while the one before is trained on.
+"""Iterator over batches that threads decode ahead of use.
 
 Order and content do not depend on threads.
 """
@@ -15,38 +15,36 @@ from typing import TYPE_CHECKING, Any, Self
 from shardprep.dataset.schema import BOX, IMAGE
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
-from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
+from shardprep.reader.array_types import Columns
+from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler, Filling
+from shardprep.reader.config import BatchOptions
 from shardprep.reader.decode.annotations import boxes_as
-from shardprep.reader.decode.cropping import crop_keys
-from shardprep.reader.order.iterator_state import State, checked, identity
+from shardprep.reader.decode.crop import crop_keys
+from shardprep.reader.decode.features import ExampleReader
+from shardprep.reader.decode.targets import Target
+from shardprep.reader.order.iterator_state import Batching, State, check_state, identity
+from shardprep.reader.order.order import Order
 from shardprep.reader.records.remote import NUM_READS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shardprep.reader.arrays.buffers import Filling
-    from shardprep.reader.config import BatchOptions
-    from shardprep.reader.decode.features import Columns, Examples
-    from shardprep.reader.decode.targets import Target
-    from shardprep.reader.order.iterator_state import Batching
-    from shardprep.reader.order.order import Order
-
 _STATE = "Dataset.batches.load_state_dict"
 
 
-class Batches:
+class ArrayBatches:
     """An iterator over batches; `Dataset.batches` makes it and says what it yields."""
 
-    _place: int
-    """Number of the batch to be handed out next, counted from that of epoch 0."""
+    _next: int
+    """Number of the next batch to return, counted over all epochs."""
     _upcoming: Iterator[int]
-    """Numbers of the batches that nobody has begun to make."""
-    _begun: deque[tuple[int, Filling]]
-    """Batches being made or made, by number, in order."""
+    """Numbers of the batches that are not started."""
+    _started: deque[tuple[int, Filling]]
+    """Number and content of started batches, in order."""
 
     def __init__(
         self,
-        examples: Examples,
+        examples: ExampleReader,
         target: Target,
         order: Order,
         batching: Batching,
@@ -63,7 +61,7 @@ class Batches:
         self._prefetch = max(2, busy) if options.prefetch is None else options.prefetch
         self._filler = Filler(
             examples,
-            batch_size=min(batching.batch_size, order.num_records),
+            batch_size=min(batching.batch_size, len(order)),
             num_threads=num_threads,
             num_kept=self._prefetch + 2,
         )
@@ -72,19 +70,19 @@ class Batches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches an epoch."""
+        """Number of batches of an epoch."""
         return self._batching.num_batches
 
     @property
     def skipped(self) -> tuple[RecordError, ...]:
-        """The bad records replaced so far, each once: file, record, offset and what is wrong."""
+        """The bad records replaced so far, each once, with file, record number and offset."""
         return tuple(self._bad.values())
 
     def __len__(self) -> int:
-        """Return the batches of all epochs, for progress bars; TypeError where they have no end."""
+        """Return the number of batches of all epochs. TypeError with `epochs=None`."""
         if self._options.epochs is None:
             raise TypeError(
-                "epochs=None has batches without end; steps_per_epoch counts those of one"
+                "epochs=None has no end; steps_per_epoch counts the batches of an epoch"
             )
         return self.steps_per_epoch * self._options.epochs
 
@@ -92,46 +90,45 @@ class Batches:
         return self
 
     def __next__(self) -> Any:
-        self._begin()
-        if not self._begun:
+        self._start()
+        if not self._started:
             self.close()
             raise StopIteration
-        place, filling = self._begun.popleft()
+        number, filling = self._started.popleft()
         try:
-            columns = self._finished(filling)
+            columns = self._wait(filling)
         except BaseException:
-            self._seek(self._place)  # an error leaves the iterator where it was
+            self._seek(self._next)  # so that the next call tries the same batch again
             raise
-        self._place = place + 1
-        return self._as_asked(columns)
+        self._next = number + 1
+        return self._element(columns)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place of the next batch, as values that JSON takes."""
-        epoch, batch = divmod(self._place, self.steps_per_epoch or 1)
+        """Return the position of the next batch, in values that JSON can store."""
+        epoch, batch = divmod(self._next, self.steps_per_epoch or 1)
         return State(self._order.seed, epoch, batch, self._identity())._asdict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the place that another iterator of the same options was at.
+        """Continue from the position of another iterator, with its seed.
 
-        It may be one of `reader.iterate`. The seed is that of the state.
+        The state may also be of `reader.iterate`.
 
         Raises:
-            DatasetError: it is no state, it was over other records, or its options gave other
-                batches.
+            DatasetError: the state is malformed, or it is of other records or other options.
 
         """
-        place = checked(_STATE, state, self._identity(), self._batching)
+        saved = check_state(_STATE, state, self._identity(), self._batching)
         num_epochs = self._options.epochs
-        if num_epochs is not None and place.epoch > num_epochs:
-            what = f"epoch={place.epoch} of {num_epochs}"
-            raise DatasetError(_STATE, what, "make the iterator with as many epochs")
-        self._order = replace(self._order, seed=place.seed)
-        self._seek(place.epoch * self.steps_per_epoch + place.batch)
+        if num_epochs is not None and saved.epoch > num_epochs:
+            what = f"epoch={saved.epoch} of {num_epochs}"
+            raise DatasetError(_STATE, what, "give batches() as many epochs")
+        self._order = replace(self._order, seed=saved.seed)
+        self._seek(saved.epoch * self.steps_per_epoch + saved.batch)
 
     def close(self) -> None:
-        """Stop the threads and let go of what is made ahead; the iterator is at its end."""
+        """Stop the threads and drop batches decoded ahead; the iterator is then exhausted."""
         self._filler.close()
-        self._begun.clear()
+        self._started.clear()
         self._upcoming = iter(())
 
     def __enter__(self) -> Self:
@@ -141,36 +138,37 @@ class Batches:
         self.close()
 
     def _identity(self) -> str:
-        return identity(self._examples.records, self._order, self._batching)
+        return identity(self._examples.records.digest, self._order, self._batching)
 
-    def _seek(self, place: int) -> None:
+    def _seek(self, number: int) -> None:
         epochs, steps = self._options.epochs, self.steps_per_epoch
-        endless = epochs is None and steps > 0
-        self._place = place
-        self._upcoming = (
-            itertools.count(place) if endless else iter(range(place, (epochs or 0) * steps))
-        )
-        self._begun = deque()
+        self._next = number
+        if epochs is None and steps > 0:
+            self._upcoming = itertools.count(number)
+        else:
+            self._upcoming = iter(range(number, (epochs or 0) * steps))
+        self._started = deque()
 
-    def _begin(self) -> None:
-        """See to it that `prefetch` batches are being made besides the one to be handed out."""
+    def _start(self) -> None:
+        """Start batches until `prefetch` are started in addition to the next one."""
         size = self._batching.batch_size
-        while len(self._begun) <= self._prefetch:
-            place = next(self._upcoming, None)
-            if place is None:
+        while len(self._started) <= self._prefetch:
+            number = next(self._upcoming, None)
+            if number is None:
                 return
-            epoch, batch = divmod(place, self.steps_per_epoch)
-            stop = min((batch + 1) * size, self._order.num_records)
+            epoch, batch = divmod(number, self.steps_per_epoch)
+            stop = min((batch + 1) * size, len(self._order))
             self._examples.records.expect(epoch, batch * size, stop)
-            numbers, image_size = self._order.batch(epoch, batch, size)
-            keys = [0] * len(numbers)
+            positions, image_size = self._order.batch(epoch, batch, size)
+            keys = [0] * len(positions)
             if self._options.crop is not None:
-                tags = self._order.tags(epoch, batch * size, numbers, len(self._examples.records))
+                tags = self._order.tags(epoch, batch * size, positions)
                 keys = crop_keys(self._order.key, tags)
-            self._begun.append((place, self._filler.begin(numbers.tolist(), keys, image_size)))
+            filling = self._filler.begin(positions.tolist(), keys, image_size)
+            self._started.append((number, filling))
 
-    def _finished(self, filling: Filling) -> Columns:
-        """Wait for a batch; return it, good records in the place of bad ones if that is asked."""
+    def _wait(self, filling: Filling) -> Columns:
+        """Wait for a batch and return it, with bad records replaced if `on_error` is "skip"."""
         filling.wait()
         for row in sorted(filling.errors):
             if self._options.on_error == "raise":
@@ -182,33 +180,30 @@ class Batches:
         return filling.columns
 
     def _note(self, number: int, error: RecordError) -> None:
-        """Warn of a bad record, once."""
         if number not in self._bad:
             self._bad[number] = error
             warnings.warn(f"skipped: {error}", RuntimeWarning, stacklevel=4)
 
-    def _as_asked(self, columns: Columns) -> Any:
-        options, values = self._options, self._examples.values
-        found: dict[str, Any] = columns
+    def _element(self, columns: Columns) -> Any:
+        """Return the batch in the form that the options ask for."""
+        options, decoder = self._options, self._examples.decoder
+        values: dict[str, Any] = columns
         if options.ragged:
-            found = {name: _listed(column) for name, column in columns.items()}
-        elif values.annotations.names:
-            found = values.annotations.padded(columns)
-        if BOX in found and options.box_format != "rel_yxyx":
-            found = {**found, BOX: self._formatted(found[BOX], found[IMAGE])}
+            values = {
+                name: list(column) if column.dtype == object else column
+                for name, column in columns.items()
+            }
+        elif decoder.annotations.names:
+            values = decoder.annotations.padded(columns)
+        if BOX in values and options.box_format != "rel_yxyx":
+            values = {**values, BOX: self._format_boxes(values[BOX], values[IMAGE])}
         if not options.as_supervised:
-            return {name: found[name] for name in values.names}
-        return self._target.pair(found[IMAGE], found)
+            return {name: values[name] for name in decoder.names}
+        return self._target.pair(values[IMAGE], values)
 
-    def _formatted(self, boxes: Any, images: Any) -> Any:
-        """Return the boxes of a batch in the format that is asked for."""
-        box_format, size = self._options.box_format, self._examples.values.image_size
+    def _format_boxes(self, boxes: Any, images: Any) -> Any:
+        box_format, size = self._options.box_format, self._examples.decoder.image_size
         if not self._options.ragged:
             return boxes_as(boxes, box_format, size or images.shape[1:3])
         sizes = [size or image.shape[:2] for image in images]
-        return [boxes_as(one, box_format, of) for one, of in zip(boxes, sizes, strict=True)]
-
-
-def _listed(column: Any) -> Any:
-    """Return a column whose rows differ in shape as a list."""
-    return list(column) if column.dtype == object else column
+        return [boxes_as(own, box_format, of) for own, of in zip(boxes, sizes, strict=True)]

@@ -12,7 +12,7 @@ imports TensorFlow.
 
 from __future__ import annotations
 
-from shardprep.reader.optional_imports import needing_tensorflow
+from shardprep.reader.validators import needing_tensorflow
 
 with needing_tensorflow("reader.augment"):
     from shardprep.reader.augment.color import Color

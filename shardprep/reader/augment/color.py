@@ -16,10 +16,9 @@ from typing import Annotated, Any
 import numpy as np
 import tensorflow as tf
 
-from shardprep.reader.arguments import checked_fields
 from shardprep.reader.augment.batch import between, draw, each, like, on_batch, white
 from shardprep.reader.tf.python_calls import as_written
-from shardprep.reader.validators import number
+from shardprep.reader.validators import number, validated_fields
 
 _YIQ = np.array(  # of NTSC, FCC 1953; the first row is the luma of ITU-R BT.601
     [[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5226, 0.3111]]
@@ -38,7 +37,7 @@ _CHROMA = _on_yiq([[0, 0, 0], [0, 1, 0], [0, 0, 1]])
 _TURNED = _on_yiq([[0, 0, 0], [0, 0, 1], [0, -1, 0]])
 
 
-@checked_fields("augment.Color")
+@validated_fields("augment.Color")
 @dataclass(frozen=True, slots=True)
 class Color:
     """Change brightness, contrast, saturation and hue of each image by random factors.

@@ -13,14 +13,13 @@ import keras
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checked_fields, checking
 from shardprep.reader.augment.augmented_annotations import Move, join_labels, split_labels
 from shardprep.reader.augment.batch import fold_in
 from shardprep.reader.augment.color import Color
 from shardprep.reader.augment.geometry import Flip, QuarterTurn, RandomResizedCrop
 from shardprep.reader.augment.letterbox import Letterbox, Mosaic, Zoom
 from shardprep.reader.augment.mixup import CutMix, MixUp
-from shardprep.reader.validators import Count, Kind, Size
+from shardprep.reader.validators import Count, Kind, Size, validated, validated_fields
 
 
 def _ops(value: Any) -> tuple[Callable[..., Any], ...]:
@@ -33,7 +32,7 @@ def _ops(value: Any) -> tuple[Callable[..., Any], ...]:
 Ops = Annotated[Sequence[Callable[..., Any]], Kind(_ops, ("a list of ops",))]
 
 
-@checked_fields("augment.Compose")
+@validated_fields("augment.Compose")
 @dataclass(frozen=True, slots=True)
 class Compose:
     """Apply ops one after the other.
@@ -88,7 +87,7 @@ class Compose:
         return images if labels is None else (images, labels)
 
 
-@checking("augment.classic")
+@validated("augment.classic")
 def classic(size: Size, num_classes: Count | None = None) -> Compose:
     """Return the usual recipe: crop, flip and colour; with `num_classes`, MixUp and CutMix as well.
 

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checked_fields
 from shardprep.reader.augment.augmented_annotations import Move, follow, map_labels
 from shardprep.reader.augment.batch import between, draw, like, white
-from shardprep.reader.decode.crop import Ratio, Scale
-from shardprep.reader.validators import Share, Size
+from shardprep.reader.config import Ratio, Scale
+from shardprep.reader.validators import Share, Size, validated_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +27,7 @@ _LEAST_WEIGHT = 1e-6
 """Smallest divisor: outside the image the sum of weights is 0."""
 
 
-@checked_fields("augment.Flip")
+@validated_fields("augment.Flip")
 @dataclass(frozen=True, slots=True)
 class Flip(Move):
     """Mirror each image, with its boxes and masks, at random.
@@ -50,7 +49,7 @@ class Flip(Move):
         return images, labels
 
 
-@checked_fields("augment.QuarterTurn")
+@validated_fields("augment.QuarterTurn")
 @dataclass(frozen=True, slots=True)
 class QuarterTurn(Move):
     """Turn square images, with their boxes and masks, by one, two or three quarters.
@@ -77,7 +76,7 @@ class QuarterTurn(Move):
         return _mirrored(images, labels, turns >= 2, 2)
 
 
-@checked_fields("augment.RandomResizedCrop")
+@validated_fields("augment.RandomResizedCrop")
 @dataclass(frozen=True, slots=True)
 class RandomResizedCrop(Move):
     """Crop a random window from each image and resize it, like torchvision's op of that name.

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checked_fields
 from shardprep.reader.augment.augmented_annotations import (
     BOXES,
     CLASSES,
@@ -25,7 +24,7 @@ from shardprep.reader.augment.augmented_annotations import (
 from shardprep.reader.augment.batch import between, draw
 from shardprep.reader.augment.geometry import resample
 from shardprep.reader.tf.python_calls import as_written
-from shardprep.reader.validators import Share, Size, number, pair
+from shardprep.reader.validators import Share, Size, number, pair, validated_fields
 
 _Scale = Annotated[
     tuple[float, float],
@@ -38,7 +37,7 @@ _Middle = Annotated[
 _NUM_PARTS = 4
 
 
-@checked_fields("augment.Zoom")
+@validated_fields("augment.Zoom")
 @dataclass(frozen=True, slots=True)
 class Zoom(Move):
     """Zoom into a part of each image, or out, with a frame around it, at a random position.
@@ -71,7 +70,7 @@ class Zoom(Move):
         return resample(images, windows, size, fill=self.fill, most=most), labels
 
 
-@checked_fields("augment.Letterbox")
+@validated_fields("augment.Letterbox")
 @dataclass(frozen=True, slots=True)
 class Letterbox(Move):
     """Resize whole images to one size, keep their aspect ratio and pad with a frame.
@@ -108,7 +107,7 @@ class Letterbox(Move):
         return resample(images, windows, self.size, fill=self.fill, most=most), labels
 
 
-@checked_fields("augment.Mosaic")
+@validated_fields("augment.Mosaic")
 @dataclass(frozen=True, slots=True)
 class Mosaic(Move):
     """Join parts of four images: each image with the three before it in the batch.

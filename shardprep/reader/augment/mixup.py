@@ -10,11 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checked_fields
 from shardprep.reader.augment.augmented_annotations import split_labels
 from shardprep.reader.augment.batch import draw, each, like, on_batch
 from shardprep.reader.tf.python_calls import as_written
-from shardprep.reader.validators import Count, Share, number
+from shardprep.reader.validators import Count, Share, number, validated_fields
 
 _NUM_QUANTILES = 1025
 Alpha = Annotated[float, number(0.01, 100)]
@@ -52,7 +51,7 @@ class _Mix:
         return tf.where(chance < self.probability, beta(drawn, self.alpha), 1.0)
 
 
-@checked_fields("augment.MixUp")
+@validated_fields("augment.MixUp")
 @dataclass(frozen=True, slots=True)
 class MixUp(_Mix):
     """Blend images with their neighbours (Zhang and others, 2018).
@@ -78,7 +77,7 @@ class MixUp(_Mix):
         return like(images, _blend(pixels, each(share))), _blend_labels(labels, share)
 
 
-@checked_fields("augment.CutMix")
+@validated_fields("augment.CutMix")
 @dataclass(frozen=True, slots=True)
 class CutMix(_Mix):
     """Paste a box of the neighbour over each image (Yun and others, 2019).

@@ -1,125 +1,137 @@
-"""Crops that are cut while images are decoded: which part of an image is shown, at which size."""
+"""Crops: decode the part of an image that a crop shows, and move boxes and masks to it.
+
+A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if the part still has at least as many pixels as
+the result. libjpeg then uses smaller inverse transforms, which are faster and still average every
+pixel. The part is resized by Pillow's bicubic filter, which reads pixels beyond its edges.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+import threading
+from typing import TYPE_CHECKING
 
-from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checked_fields
-from shardprep.reader.validators import Kind, Share, Size, kind_of, number, pair
+import numpy as np
+import simplejpeg
+
+from shardprep.dataset.stored_size import check_stored_size
+from shardprep.image.jpeg_header import is_scalable
+from shardprep.image.resample import resize
+from shardprep.reader.array_types import Array, Ints, Pixels
+from shardprep.reader.config import Crop, CropWindow
+from shardprep.reader.order.epoch import Size
+from shardprep.reader.order.permutation import mix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TRIES = 10
-"""Boxes that are drawn before the whole image is taken, as torchvision does."""
 
-Scale = Annotated[
-    tuple[float, float],
-    pair(number(1e-6, 1), "(smallest, largest), two numbers above 0 up to 1", rising=True),
-]
-Ratio = Annotated[
-    tuple[float, float],
-    pair(number(1e-6), "(smallest, largest), two numbers above 0", rising=True),
-]
-
-
-class Window(NamedTuple):
-    """The part of an image that a crop shows, in whole pixels of the image."""
-
-    top: int
-    left: int
-    height: int
-    width: int
+_CROP = 3
+"""Separates the keys of crops from keys of augmentation, which depend on the same tags."""
+_UINT64 = (1 << 64) - 1
+_SCALES = (8, 4, 2)
+"""Divisors of a JPEG's size that have a fast inverse transform."""
+_MAX_BUFFER_BYTES = 64 << 20
+"""Pixels of decoded pixels whose memory a thread keeps for its next image, at most."""
+_MIN_PIXELS = 0.999
+"""Minimum side of a box in the crop: one pixel, less the rounding error of a float."""
+_buffers = threading.local()
 
 
-@checked_fields("reader.RandomResizedCrop")
-@dataclass(frozen=True, slots=True)
-class RandomResizedCrop:
-    """A box of each image, drawn anew in every epoch, and resized.
+def crop_keys(key: int, tags: Ints) -> list[int]:
+    """Return the keys that decide the crops of records; `key` and `tags` are of the `Order`."""
+    return mix(key, tags, _CROP).tolist()  # type: ignore[attr-defined, no-any-return]
 
-    The box is torchvision's: its share of the area is drawn evenly from `scale`, its aspect evenly
-    in its logarithm from `ratio`, its sides are rounded, and it lies anywhere in the image. After
-    ten draws that do not fit, it is the largest in the middle whose aspect is within `ratio`.
 
-    Args:
-        size: height and width of the results.
-        scale: the smallest and the largest share of the area.
-        ratio: the smallest and the largest aspect, width to height.
-        min_visible: the share of an object's box below which it is cut away; so is what has a side
-            below a pixel.
+def draws(key: int) -> Iterator[float]:
+    """Yield endless random numbers in [0, 1) that follow from a key."""
+    # SplitMix64 (Steele, Lea and Flood, 2014): the state advances by 2⁶⁴ divided by the golden
+    # ratio, and two multiply-xorshift rounds mix it. Creating a NumPy generator would take longer
+    # than drawing the few numbers of a crop.
+    while True:
+        key = (key + 0x9E3779B97F4A7C15) & _UINT64
+        mixed = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _UINT64
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _UINT64
+        yield ((mixed ^ (mixed >> 31)) >> 11) * 2.0**-53  # 53 bits: a float's precision
 
+
+def crop_jpeg(
+    data: bytes | memoryview, crop: Crop, key: int, out: Pixels
+) -> tuple[CropWindow, Size] | None:
+    """Fill `out` with the crop of a JPEG; return the window and the size of the whole image.
+
+    None if simplejpeg cannot decode the image at every scale.
     """
-
-    size: Size
-    scale: Scale = (0.08, 1.0)
-    ratio: Ratio = (3 / 4, 4 / 3)
-    min_visible: Share = 0.1
-
-    def window(self, height: int, width: int, draws: Iterator[float]) -> Window:
-        """Return the box of an image of that size; `draws` yields numbers of 0 to below 1."""
-        smallest, largest = self.scale
-        low, high = map(math.log, self.ratio)
-        for _ in range(_TRIES):
-            area = (smallest + (largest - smallest) * next(draws)) * height * width
-            aspect = math.exp(low + (high - low) * next(draws))
-            tall, wide = round(math.sqrt(area / aspect)), round(math.sqrt(area * aspect))
-            if 0 < tall <= height and 0 < wide <= width:
-                top, left = height - tall + 1, width - wide + 1
-                return Window(int(next(draws) * top), int(next(draws) * left), tall, wide)
-        return _middle(height, width, min(max(width / height, self.ratio[0]), self.ratio[1]), 1.0)
+    if not is_scalable(data):
+        return None
+    try:
+        height, width, *_ = simplejpeg.decode_jpeg_header(data)
+        check_stored_size(height, width)
+        window = crop.window(height, width, draws(key))
+        scale = scale_of(window, crop.size)
+        rows, columns = -(-height // scale), -(-width // scale)
+        pixels = simplejpeg.decode_jpeg(
+            data, "RGB", min_height=rows, min_width=columns, min_factor=scale,
+            buffer=_memory(rows * columns * 3),
+        )  # fmt: skip
+    except ValueError:
+        return None
+    _fill(out, pixels, window, scale)
+    return window, (height, width)
 
 
-@checked_fields("reader.CenterCrop")
-@dataclass(frozen=True, slots=True)
-class CenterCrop:
-    """The middle of each image in the aspect of the result, and resized; nothing is drawn.
-
-    Args:
-        size: height and width of the results.
-        fraction: sides of the box as a share of those of the largest that fits: 0.875 is what
-            "resize to 256, cut out 224" shows.
-        min_visible: as of `RandomResizedCrop`.
-
-    """
-
-    size: Size
-    fraction: Annotated[float, number(0.01, 1)] = 1.0
-    min_visible: Share = 0.1
-
-    def window(self, height: int, width: int, draws: Iterator[float]) -> Window:
-        """Return the box of an image of that size; nothing is taken from `draws`."""
-        del draws
-        return _middle(height, width, self.size[1] / self.size[0], self.fraction)
+def crop_pixels(pixels: Pixels, crop: Crop, key: int, out: Pixels) -> tuple[CropWindow, Size]:
+    """Fill `out` with the crop of an image; return the window and the size of the whole image."""
+    height, width, _ = pixels.shape
+    window = crop.window(height, width, draws(key))
+    _fill(out, pixels, window, 1)
+    return window, (height, width)
 
 
-Crop = RandomResizedCrop | CenterCrop
+def scale_of(window: CropWindow, size: Size) -> int:
+    """Return the divisor of a JPEG's size at which the window still needs no enlargement."""
+    fits = min(window.height // size[0], window.width // size[1])
+    return next((scale for scale in _SCALES if scale <= fits), 1)
 
 
-def _middle(height: int, width: int, aspect: float, fraction: float) -> Window:
-    """Return the box of an aspect, width to height, in the middle: a share of the largest."""
-    tall = max(1, round(min(height, width / aspect) * fraction))
-    wide = max(1, round(min(width, height * aspect) * fraction))
-    return Window((height - tall) // 2, (width - wide) // 2, tall, wide)
+def _fill(out: Pixels, pixels: Pixels, window: CropWindow, scale: int) -> None:
+    top, left, height, width = window
+    bottom = min((top + height) / scale, pixels.shape[0])  # decoders round sides up
+    right = min((left + width) / scale, pixels.shape[1])
+    resize(pixels, (out.shape[0], out.shape[1]), (left / scale, top / scale, right, bottom), out)
 
 
-def _taking(crop: Any) -> Kind:
-    def take(value: Any) -> Any:
-        return value if isinstance(value, crop) else crop(size.take(value))
+def clipped(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:
+    """Return boxes relative to a window, clipped, and which are visible enough, bool[n]."""
+    top, left, height, width = window
+    begin = np.array([top, left] * 2, np.float64) / (size * 2)
+    length = np.array([height, width] * 2, np.float64) / (size * 2)
+    moved = (boxes - begin) / length
+    inside = moved.clip(0.0, 1.0)
+    whole, part = moved[:, 2:] - moved[:, :2], inside[:, 2:] - inside[:, :2]
+    is_visible = part.prod(axis=1) >= crop.min_visible * whole.prod(axis=1)
+    is_visible &= (part * crop.size >= _MIN_PIXELS).all(axis=1)
+    return inside.astype(np.float32), is_visible
 
-    size = kind_of(Size)
-    return Kind(take, (*size.right, f"reader.{crop.__name__}(…)"))
+
+def nearest(masks: Array, window: CropWindow, size: Size, axis: int) -> Array:
+    """Return a window of masks, resized by the nearest pixel centers; rows are along `axis`."""
+    begins, lengths = window[:2], window[2:]
+    for i, (begin, length, wanted) in enumerate(zip(begins, lengths, size, strict=True)):
+        masks = masks.take(begin + nearest_pixels(length, wanted), axis + i)
+    return masks
 
 
-AnyRandomResizedCrop = Annotated[Any, _taking(RandomResizedCrop)]
-AnyCenterCrop = Annotated[Any, _taking(CenterCrop)]
+def nearest_pixels(length: int, wanted: int) -> Ints:
+    """Return the pixels nearest to the centers of `wanted` pixels over a side of `length`."""
+    # In whole numbers: floats would break the ties of ⌊(i + ½) · length / wanted⌋ by chance.
+    return (2 * np.arange(wanted) + 1) * length // (2 * wanted)
 
 
-def crop_of(where: str, drawn: RandomResizedCrop | None, center: CenterCrop | None) -> Crop | None:
-    """Return the crop that is given, if any; raise DatasetError where there are two."""
-    if drawn is not None and center is not None:
-        what = "random_resized_crop and center_crop"
-        raise DatasetError(where, what, "give the one to train, the other to evaluate")
-    return center if drawn is None else drawn
+def _memory(num_bytes: int) -> bytearray:
+    # The thread's own buffer: fresh pages would add half of the time of decoding.
+    memory: bytearray = getattr(_buffers, "memory", bytearray())
+    if len(memory) < num_bytes:
+        memory = bytearray(num_bytes)
+        if num_bytes <= _MAX_BUFFER_BYTES:
+            _buffers.memory = memory
+    return memory

@@ -1,7 +1,7 @@
-"""The features of examples as Python and numpy values, by the dataset's own schema.
+"""Examples as Python and NumPy values, by the schema of the dataset: single items and batch rows.
 
-An item and a row of a batch hold the same values. What is wrong with a payload is a ValueError of
-`Values`, and a RecordError of `Examples`.
+A damaged payload is a ValueError of `FeatureDecoder`, and a RecordError of `ExampleReader`, which
+knows the record.
 """
 
 from __future__ import annotations
@@ -14,32 +14,27 @@ import numpy as np
 import simplejpeg
 
 from shardprep.dataset import example
-from shardprep.dataset.example_decoder import ExampleDecoder
-from shardprep.dataset.schema import IMAGE
+from shardprep.dataset.example import ExampleDecoder
+from shardprep.dataset.schema import IMAGE, Feature, Schema
 from shardprep.dataset.stored_size import TooLargeError, check_stored_jpeg, open_stored
 from shardprep.errors import RecordError
 from shardprep.image.resample import resize
-from shardprep.reader.decode.annotations import Annotations
-from shardprep.reader.decode.cropping import crop_jpeg, crop_pixels
+from shardprep.reader.array_types import Columns, Pixels
+from shardprep.reader.config import Crop
+from shardprep.reader.decode.annotations import AnnotationDecoder
+from shardprep.reader.decode.crop import crop_jpeg, crop_pixels
+from shardprep.reader.decode.targets import BoxLimit
+from shardprep.reader.records.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from shardprep.dataset.schema import Feature, Schema
-    from shardprep.reader.decode.crop import Crop
-    from shardprep.reader.decode.targets import Cut
-    from shardprep.reader.records.records import Records
-
-    Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-    Columns = dict[str, np.ndarray[Any, Any]]
-    """Feature → its values in a batch, a row an example."""
 
 _JPEG_START = b"\xff\xd8\xff"
 _DTYPES = {"bytes": np.object_, "int64": np.int64, "float32": np.float32}
 
 
-class Values:
-    """Turns payloads of a dataset's records into values."""
+class FeatureDecoder:
+    """Decodes the payloads of records into values by feature."""
 
     def __init__(
         self,
@@ -47,77 +42,76 @@ class Values:
         names: tuple[str, ...],
         *,
         decode: bool,
-        otherwise: Callable[[bytes], Pixels] | None = None,
-        cut: Cut | None = None,
+        fallback: Callable[[bytes], Pixels] | None = None,
+        limit: BoxLimit | None = None,
         crop: Crop | None = None,
     ) -> None:
-        """Give the features `names`; without `decode`, images stay the bytes they are stored as.
+        """Take the features to decode.
 
-        `otherwise` is asked for the pixels of an image that cannot be decoded here, and raises
-        whatever it likes; `cut` is the most boxes of an image; `crop` the part of it that is given.
+        Args:
+            schema: schema of the dataset.
+            names: features to return.
+            decode: False leaves images and masks as the bytes that are stored.
+            fallback: decodes an image that Pillow and simplejpeg cannot decode; may raise anything.
+            limit: maximum number of boxes per image.
+            crop: part of each image to return, with its boxes and masks.
+
         """
         self.names = names
         self.image_size = schema.image_size if crop is None else crop.size
-        """Height and width of all images as they are given, None where they differ."""
-        self.annotations = Annotations(schema, names, decode=decode, cut=cut, crop=crop)
+        """Height and width of the returned images, None if they differ."""
+        self.annotations = AnnotationDecoder(schema, names, decode=decode, limit=limit, crop=crop)
         self._is_annotated = bool(self.annotations.names)
         self.encoding = schema.image.encoding
-        self._whole = [one for one in names if one not in self.annotations.names]
-        """Features of the image as a whole."""
-        self._otherwise = otherwise
+        self._image_features = [name for name in names if name not in self.annotations.names]
+        self._fallback = fallback
         self._schema = schema
         self._decode = decode
         self._crop = crop
-        self._shape = (*self.image_size, 3) if self.image_size and decode else None
+        self.image_shape = (*self.image_size, 3) if self.image_size and decode else None
+        """Shape of all images, None if they differ or are not decoded."""
         self._stored_shape = (*schema.image_size, 3) if schema.image_size else None
         self._features = schema.features
         self._decoder = ExampleDecoder(schema.dtypes, names)
 
     def columns(self, num_rows: int) -> Columns:
-        """Return an array for a batch of each feature, not filled; images of one size have none."""
-        found = {name: self._column(name, num_rows) for name in self._whole if name != IMAGE}
-        if self.image_shape() is None:
-            found[IMAGE] = np.empty(num_rows, object)
-        return found | self.annotations.columns(num_rows) if self._is_annotated else found
+        """Return an empty array per feature for a batch, except for images of one size."""
+        columns = {n: self._column(n, num_rows) for n in self._image_features if n != IMAGE}
+        if self.image_shape is None:
+            columns[IMAGE] = np.empty(num_rows, object)
+        return columns | self.annotations.columns(num_rows) if self._is_annotated else columns
 
     def shapes(self) -> dict[str, tuple[tuple[int | None, ...], Any]]:
-        """Return shape and dtype of a row of each feature in a padded batch, by name."""
-        found: dict[str, tuple[tuple[int | None, ...], Any]] = {
-            name: (one.shape[1:], one.dtype) for name, one in self.columns(0).items()
+        """Return shape and dtype of a row of each feature in a padded batch."""
+        shapes: dict[str, tuple[tuple[int | None, ...], Any]] = {
+            name: (column.shape[1:], column.dtype) for name, column in self.columns(0).items()
         }
-        found[IMAGE] = (self.image_shape() or (None, None, 3), np.uint8)
-        found.update(self.annotations.shapes())
-        return {name: found[name] for name in self.names}
-
-    def image_shape(self) -> tuple[int, int, int] | None:
-        """Height, width and channels of all images, None where they differ or are not decoded."""
-        return self._shape
+        shapes[IMAGE] = (self.image_shape or (None, None, 3), np.uint8)
+        shapes.update(self.annotations.shapes())
+        return {name: shapes[name] for name in self.names}
 
     def item(self, payload: memoryview) -> dict[str, Any]:
-        """Return the values of one example by feature, the image whole."""
+        """Return the values of one example by feature; the image is not cropped."""
         raw = self._raw(payload)
-        found = {
+        values = {
             name: self._image(raw) if name == IMAGE else self._value(name, raw)
-            for name in self._whole
+            for name in self._image_features
         }
         if not self._is_annotated:
-            return found
-        found |= self._annotated(raw, found[IMAGE])
-        return {name: found[name] for name in self.names}
+            return values
+        values |= self._annotated(raw, values[IMAGE])
+        return {name: values[name] for name in self.names}
 
     def fill(self, payload: memoryview, columns: Columns, row: int, key: int) -> None:
-        """Write the values of one example into a row of each column, the image's among them.
-
-        `key` is what a crop is drawn by.
-        """
+        """Write the values of one example into a row of each column; `key` decides its crop."""
         raw = self._raw(payload)
         image = None
-        for name in self._whole:
+        for name in self._image_features:
             if name != IMAGE:
                 columns[name][row] = self._value(name, raw)
             elif self._crop is not None:
                 self._fill_crop(self._crop, raw, columns, row, key)
-            elif self._shape is not None:
+            elif self.image_shape is not None:
                 image = self._image(raw, columns[IMAGE][row])
             elif columns[IMAGE].dtype == object:
                 image = columns[IMAGE][row] = self._image(raw)
@@ -130,24 +124,21 @@ class Values:
     def _fill_crop(
         self, crop: Crop, raw: dict[str, Any], columns: Columns, row: int, key: int
     ) -> None:
-        """Write the part of an image that a key draws into a row, and what is annotated there."""
         data, out = _only(IMAGE, self._features[IMAGE], raw), columns[IMAGE][row]
-        found = crop_jpeg(data, crop, key, out) if self._is_jpeg(data) else None
-        if found is None:
-            found = crop_pixels(self._pixels(data), crop, key, out)
-        window, size = found
+        cropped = crop_jpeg(data, crop, key, out) if self._is_jpeg(data) else None
+        window, size = cropped or crop_pixels(self._pixels(data), crop, key, out)
         _check_shape((*size, 3), self._stored_shape)
         if self._is_annotated:
             values = self.annotations.values(raw, size)
             for name, value in self.annotations.cropped(values, window, size).items():
                 columns[name][row] = value
 
-    def fill_decoded(self, found: dict[str, Any], columns: Columns, row: int, key: int) -> None:
-        """Write values that are decoded into a row of each column, cropped."""
+    def fill_crop(self, values: dict[str, Any], columns: Columns, row: int, key: int) -> None:
+        """Write the crop of decoded values into a row of each column."""
         if self._crop is None:
-            raise ValueError("nothing is to be cropped")
-        window, size = crop_pixels(found.pop(IMAGE), self._crop, key, columns[IMAGE][row])
-        for name, value in self.annotations.cropped(found, window, size).items():
+            raise ValueError("no crop is given")
+        window, size = crop_pixels(values.pop(IMAGE), self._crop, key, columns[IMAGE][row])
+        for name, value in self.annotations.cropped(values, window, size).items():
             columns[name][row] = value
 
     def _annotated(self, raw: dict[str, Any], image: Any) -> dict[str, Any]:
@@ -176,12 +167,12 @@ class Values:
         hot = np.zeros(len(self._schema.labels), np.float32)
         for label in labels:
             if not 0 <= label < len(hot):
-                raise ValueError(f"label {label} is none of {len(hot)} classes")
+                raise ValueError(f"label {label} is not below {len(hot)}, the number of classes")
             hot[label] = 1.0
         return hot
 
     def _image(self, raw: dict[str, Any], out: Pixels | None = None) -> Any:
-        """Return an image, which is written to `out` if that is given."""
+        """Return an image, written to `out` if given."""
         data = _only(IMAGE, self._features[IMAGE], raw)
         if not self._decode:
             return bytes(data)
@@ -193,21 +184,20 @@ class Values:
         return out
 
     def _pixels(self, data: bytes | memoryview, out: Pixels | None = None) -> Pixels:
-        """Return the pixels of an image; those of a JPEG are in `out` then."""
+        """Return the pixels of an image; a JPEG is decoded into `out` if given."""
         if self._features[IMAGE].encoding == "raw":
             if self._stored_shape is None:
-                raise ValueError("plain pixels, and no size of them in the schema")
+                raise ValueError("the image is raw pixels, and the schema has no size")
             return np.frombuffer(data, np.uint8).reshape(self._stored_shape)
-        # Fresh pages for every image would cost half as much again as the decoding.
+        # Decoding into `out` avoids fresh pages, which would add half of the time of decoding.
         pixels = self._decoded(data, out)
         _check_shape(pixels.shape, self._stored_shape)
         return pixels
 
     def _decoded(self, data: bytes | memoryview, out: Pixels | None = None) -> Pixels:
-        """Return the pixels; those of a JPEG are in `out` then, if they fit."""
         try:
             if self._is_jpeg(data):
-                if out is None:  # which would bound it
+                if out is None:  # `out` bounds the size
                     check_stored_jpeg(data)
                 return simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=out)  # type: ignore[no-any-return]
             with open_stored(data, "PNG") as image:
@@ -215,9 +205,9 @@ class Values:
         except TooLargeError:
             raise
         except Exception as error:
-            if self._otherwise is not None:
+            if self._fallback is not None:
                 with contextlib.suppress(Exception):
-                    pixels = self._otherwise(bytes(data))
+                    pixels = self._fallback(bytes(data))
                     if out is not None and out.shape == pixels.shape:
                         out[:] = pixels
                     return pixels
@@ -229,37 +219,36 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Examples:
-    """The examples of a split by number; read from many threads at a time.
+class ExampleReader:
+    """Reads and decodes examples by record number, from many threads.
 
-    Whatever is wrong with a record, in its frame, its Example or its image, is a RecordError that
-    names the file, the record and the offset.
+    A damaged record, Example or image is a RecordError with file, record number and offset.
     """
 
     records: Records
-    values: Values
+    decoder: FeatureDecoder
 
     def __len__(self) -> int:
         return len(self.records)
 
     def item(self, number: int) -> dict[str, Any]:
-        """Return the values of one example by feature. Raises as `Records.payload`."""
+        """Return the values of an example by feature. Raises as `Records.payload`."""
         payload = self.records.payload(number)
         try:
-            return self.values.item(payload)
+            return self.decoder.item(payload)
         except Exception as error:
-            raise self._damaged(number, error) from error
+            raise self._record_error(number, error) from error
 
     def fill(self, number: int, columns: Columns, row: int, key: int) -> None:
-        """Write the values of one example into a row. Raises as `Records.payload`."""
+        """Write the values of an example into a row. Raises as `Records.payload`."""
         payload = self.records.payload(number)
         try:
-            self.values.fill(payload, columns, row, key)
+            self.decoder.fill(payload, columns, row, key)
         except Exception as error:
-            raise self._damaged(number, error) from error
+            raise self._record_error(number, error) from error
 
-    def _damaged(self, number: int, error: Exception) -> Exception:
-        """Decoders raise anything; only what says nothing of the record stays what it is."""
+    def _record_error(self, number: int, error: Exception) -> Exception:
+        # Decoders raise anything; lack of memory is not a fault of the record.
         if isinstance(error, MemoryError):
             return error
         what = error.what if isinstance(error, RecordError) else " ".join(str(error).split())
@@ -268,19 +257,19 @@ class Examples:
 
 @dataclass(frozen=True, slots=True)
 class DecodedExamples:
-    """Examples that are decoded, whole, in memory; `values` crops them."""
+    """Whole examples in memory, decoded before; `decoder` crops them."""
 
     arrays: Columns
-    """Feature → its values by number, of objects where they differ in shape."""
-    values: Values
+    """Feature → values by record number; an object array if shapes differ."""
+    decoder: FeatureDecoder
 
     def __len__(self) -> int:
         return len(self.arrays[IMAGE])
 
     def fill(self, number: int, columns: Columns, row: int, key: int) -> None:
-        """Write the values of one example into a row, the part of its image that a key draws."""
-        found = {name: one[number] for name, one in self.arrays.items()}
-        self.values.fill_decoded(found, columns, row, key)
+        """Write the crop of an example into a row."""
+        values = {name: column[number] for name, column in self.arrays.items()}
+        self.decoder.fill_crop(values, columns, row, key)
 
 
 def _only(name: str, feature: Feature, raw: dict[str, Any]) -> Any:
@@ -291,14 +280,11 @@ def _only(name: str, feature: Feature, raw: dict[str, Any]) -> Any:
 
 
 def _resized(pixels: Pixels, shape: tuple[int, ...]) -> Pixels:
-    """Return an image stretched to the height and width of a batch of that shape, antialiased."""
     _, height, width, _ = shape
-    if pixels.shape[:2] == (height, width):
-        return pixels
-    return resize(pixels, (height, width))
+    return pixels if pixels.shape[:2] == (height, width) else resize(pixels, (height, width))
 
 
 def _check_shape(shape: tuple[int, ...], stored: tuple[int, ...] | None) -> None:
     if stored is not None and shape != stored:
-        found, wanted = ("x".join(map(str, one[:2])) for one in (shape, stored))
-        raise ValueError(f"the image is {found} (height x width), the schema says {wanted}")
+        actual, expected = ("x".join(map(str, one[:2])) for one in (shape, stored))
+        raise ValueError(f"the image is {actual} (height x width), the schema says {expected}")

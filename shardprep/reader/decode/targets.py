@@ -1,7 +1,7 @@
-"""Targets of an example, for both readers: one value, or boxes and more.
+"""Targets of an example in both readers: a single value, or a dict with boxes and masks.
 
-Boxes are ymin, xmin, ymax, xmax, 0 to 1, from the shard to the end of augmentation. A row without
-an object has the label −1, boxes of −1 and empty masks, and stands behind those that have one.
+Boxes are (ymin, xmin, ymax, xmax) in 0 to 1 until they leave the reader. Padding rows follow the
+rows of objects: label −1, box −1, mask 0.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
     TARGET,
     TEXT,
+    Schema,
 )
 from shardprep.errors import DatasetError
-from shardprep.reader.config import warn
+from shardprep.reader.config import BatchOptions, BoxFormat, Request, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.reader.config import BatchOptions, BoxFormat, Request
 
 T = TypeVar("T")
 
@@ -42,13 +40,13 @@ KEYS = {
     TARGET: "target",
     TEXT: "text",
 }
-"""Feature → its key where there are several things to learn."""
+"""Feature → its key in a dict of targets."""
 PADDING = {BOX: -1, BOX_LABEL: -1, CROWD: 0, OBJECT_MASK: 0}
-"""Feature of objects → the value of a row without an object."""
+"""Feature of objects → its value in padding rows."""
 
 
 class Target(NamedTuple):
-    """The features to learn, in their order."""
+    """The features that are learned."""
 
     names: tuple[str, ...]
 
@@ -57,13 +55,13 @@ class Target(NamedTuple):
         return len(self.names) > 1 or BOX in self.names
 
     def packed(self, values: Mapping[str, T]) -> T | dict[str, T] | None:
-        """Return one value as it is, several, or boxes, by `KEYS`; None where there is none."""
+        """Return the target: a single value, or a dict with `KEYS`, or None without features."""
         if self._is_dict:
             return {KEYS[name]: values[name] for name in self.names}
         return values[self.names[0]] if self.names else None
 
     def unpacked(self, packed: Any) -> dict[str, Any]:
-        """Return the values by feature of what `packed` has returned."""
+        """Return the values of a target by feature: the inverse of `packed`."""
         if self._is_dict:
             return {name: packed[KEYS[name]] for name in self.names if KEYS[name] in packed}
         return dict.fromkeys(self.names, packed)
@@ -74,13 +72,13 @@ class Target(NamedTuple):
 
 
 def target_of(schema: Schema) -> Target:
-    """Return what is to be learnt of the examples of a schema."""
+    """Return the target of the examples of a schema."""
     own = () if schema.target is None else (schema.target,)
     return Target((*schema.annotations, *own))
 
 
 def class_names(schema: Schema) -> list[str]:
-    """Return the names of the classes of objects, else of masks, else of images."""
+    """Return the class names of objects, or else of masks, or else of images."""
     for name in (BOX_LABEL, MASK):
         if name in schema.features:
             return list(schema.features[name].labels)
@@ -88,14 +86,14 @@ def class_names(schema: Schema) -> list[str]:
 
 
 def padding(values: Mapping[str, Any]) -> dict[str, int]:
-    """Return the value of a row without an object by the names in a dict, features or `KEYS`."""
+    """Return the values of padding rows by the keys of a dict, which are features or `KEYS`."""
     if BOX in values:
         return PADDING
     return {KEYS[name]: value for name, value in PADDING.items()} if KEYS[BOX] in values else {}
 
 
 def check_boxes(where: str, schema: Schema, options: Request | BatchOptions) -> None:
-    """Raise DatasetError where an option of boxes is given for a set that has none."""
+    """Raise DatasetError if an option for boxes is given and the dataset has no boxes."""
     if BOX in schema.features:
         return
     if options.max_boxes is not None:
@@ -104,24 +102,23 @@ def check_boxes(where: str, schema: Schema, options: Request | BatchOptions) -> 
         what = f"box_format={options.box_format!r}"
     else:
         return
-    raise DatasetError(where, f"{what}, and it has no boxes", "leave it out")
+    raise DatasetError(where, f"{what}, and the dataset has no boxes", "leave it out")
 
 
-class Cut:
-    """The most boxes of an image. That some are left out is warned of once."""
+class BoxLimit:
+    """Maximum number of boxes per image. Warns once, from any thread, that boxes are left out."""
 
     def __init__(self, max_boxes: int) -> None:
-        """Keep the `max_boxes` largest."""
         self.max_boxes = max_boxes
-        self._is_told = False
+        self._has_warned = False
         self._lock = threading.Lock()
 
-    def tell(self, num_boxes: int) -> None:
-        """Warn of an image with so many boxes."""
+    def warn(self, num_boxes: int) -> None:
+        """Warn of an image with more boxes than that."""
         with self._lock:
-            if self._is_told:
+            if self._has_warned:
                 return
-            self._is_told = True
+            self._has_warned = True
         line = f"an image has {num_boxes:,} boxes, max_boxes={self.max_boxes} keeps the largest"
         warn(f"{line}; raise it to keep all")
 
@@ -137,18 +134,18 @@ _SIDES: dict[str, Callable[[Any, Any, Any, Any], list[Any]]] = {
         (top + bottom) / 2, (left + right) / 2, bottom - top, right - left
     ],
 }  # fmt: skip
-"""Format, without its scale → the four numbers of a box in it."""
+"""Format without "rel_" → the four numbers of a box."""
 
 
 def formatted(boxes: Any, box_format: BoxFormat, height: Any, width: Any) -> list[Any]:
     """Return the four numbers of boxes in a format, to be stacked along the last axis.
 
-    Written with operators alone, for NumPy's arrays and TensorFlow's tensors.
+    Works on NumPy arrays and TensorFlow tensors.
 
     Args:
-        boxes: float32[…, 4], ymin, xmin, ymax, xmax, 0 to 1.
-        box_format: one of Keras's names.
-        height: float32, of the image in pixels, for formats that are not relative.
+        boxes: float32[…, 4], ymin, xmin, ymax, xmax in 0 to 1.
+        box_format: a format name of Keras.
+        height: float32 height of the image in pixels, used by formats without "rel_".
         width: likewise.
 
     """

@@ -1,1 +1,1 @@
-"""Diagnosis of an input pipeline: where the time of a batch goes, and what would change that."""
+"""`reader.diagnose` and `StallMeter`: what bounds training, and which changes help."""

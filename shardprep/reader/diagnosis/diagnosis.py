@@ -1,60 +1,110 @@
-"""The diagnosis: what bounds training, what was measured, and the changes that were tried."""
+"""From measured rates to a diagnosis: what bounds training, and which changes help. Pure functions.
+
+The cost of a stage is the time per image that it adds when the pipeline is run up to that stage. A
+pipeline takes as long as its slowest stage, or as long as all stages together when they share busy
+cores. The gain of a change is never computed: it is measured, and a change that cannot be tried is
+not advised.
+"""
 
 from __future__ import annotations
 
 import html
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from shardprep.reader.diagnosis.timing import RESTART_COUNTS
+from shardprep.reader.diagnosis.timing import RESTART_COUNTS, STALL_COUNTS, restart_advice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Bound = Literal["restart", "read", "decode", "augment", "transfer", "model"]
+Trial = Literal["memory", "folder", "in step", "repeat", "prefetch"]
 
 _IN_TIMES = 1.1
-"""Ratio from which a gain is told as one, below as a share."""
-_SAVING_COUNTS = 0.1
-"""Share of the processor time from which saving it is worth a word, 0 to 1."""
+"""Ratio from which a gain is shown as a factor, below as a percentage."""
+_KEEPS_UP = 2.0
+"""Ratio of the rates of pipeline and model above which they compete for cores."""
+_WORTH = 0.05
+"""Share of the time from which a stage, or a change, is worth a try."""
+_SAVES = 0.1
+"""Share of the processor time from which saving it is advised, if nothing is faster."""
+_FITS = 0.5
+"""Largest share of the free space that a cache may fill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Figures of all runs; rates are images a second."""
+    """Figures of all runs; rates are images per second."""
 
     waiting: float
-    """Share of the time of training that goes by until batches are there, 0 to 1."""
+    """Share of the training time spent waiting for batches, 0 to 1."""
     restart: float
-    """Share of it until the first batch of an epoch is there, 0 to 1; a part of `waiting`."""
+    """Share spent waiting for the first batch of an epoch, 0 to 1; part of `waiting`."""
     training: float
-    """Rate as it is: restarts, waiting and steps."""
+    """Rate of training: restarts, waiting and steps."""
     training_cpu_s: float
-    """Seconds of one core for an image of that."""
+    """Processor seconds per image of training."""
     model: float
-    """Rate of steps alone, on one batch in the host's memory."""
+    """Rate of steps alone, on one batch in host memory."""
     model_cpu_s: float
-    """Seconds of one core for an image of that."""
+    """Processor seconds per image of the model step."""
     model_on_device: float | None = None
-    """Rate on one batch in the accelerator's memory; None where there is no accelerator."""
+    """Rate on one batch in the accelerator's memory; None without accelerator."""
     pipeline: float
     """Rate of the pipeline alone, without restarts."""
     decode: float | None = None
-    """Rate of the pipeline without `augment` and `dtype`; None where the pipeline keeps up, or
-    behind a cache."""
+    """Rate of the pipeline without `augment` and `dtype`; None with a cache or if the pipeline
+    keeps up."""
     read: float | None = None
-    """Rate of the records alone; None as `decode`."""
+    """Rate of reading records alone; None like `decode`."""
 
 
 class Change(NamedTuple):
-    """One change, tried for a moment."""
+    """A change that was tried."""
 
     name: str
     advice: str
     """Advice, in full."""
     options: dict[str, Any]
-    """Arguments of `load` that are others then; empty where it is not `load` that changes."""
+    """Changed arguments of `load`; empty if the change is outside of `load`."""
     images_s: float
-    """Rate of training with it, measured."""
+    """Measured rate of training."""
     cpu_s: float
-    """Seconds of one core for an image, measured."""
+    """Measured processor seconds per image."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """Facts that decide which changes are possible."""
+
+    num_steps: int | None
+    """Steps of an epoch, None without an end."""
+    decoded_bytes: int | None
+    """Bytes of all images, decoded; None if they differ in size."""
+    cache: str
+    """Place of the cache: "" for none, "memory", or a folder."""
+    dtype: str
+    augments: bool
+    free_bytes: int
+    """Free memory."""
+    disk: str
+    """A folder for temporary files."""
+    free_disk_bytes: int
+
+    @property
+    def finishes(self) -> bool:
+        """Whether `augment` or `dtype` change the batches."""
+        return self.augments or self.dtype != "uint8"
+
+
+class Candidate(NamedTuple):
+    """A change to try."""
+
+    trial: Trial
+    name: str
+    advice: str
+    options: dict[str, Any]
+    """Changed arguments of `load`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -65,11 +115,11 @@ class Diagnosis:
     measured: Measured
     advice: str
     gain: float
-    """How many times as fast training was when the advice was tried; 1.0 where none makes it so."""
+    """Measured speed-up of the advice; 1.0 if nothing made training faster."""
     saved: float = 0.0
-    """Share of the processor time of an image that the advice saved, 0 to 1."""
+    """Share of the processor time per image that the advice saved, 0 to 1."""
     changes: tuple[Change, ...] = field(default=())
-    """All that was tried, the best first."""
+    """All changes that were tried, the best first."""
 
     def __str__(self) -> str:
         rows = [f"{name:<34}{rate:>10,.0f}" for name, rate in self._rates()]
@@ -91,21 +141,19 @@ class Diagnosis:
         )
 
     def _headline(self) -> str:
-        found = self.measured
-        first = f" ({found.restart:.0%} for first batches)"
-        return f"bound by {self.bound}: {found.waiting:.0%} of the time is waiting for data" + (
-            first if found.restart >= RESTART_COUNTS else ""
-        )
+        waiting, restart = self.measured.waiting, self.measured.restart
+        first = f" ({restart:.0%} for first batches)" if restart >= RESTART_COUNTS else ""
+        return f"bound by {self.bound}: {waiting:.0%} of the time is waiting for data{first}"
 
     def _rates(self) -> list[tuple[str, float]]:
-        found = self.measured
+        measured = self.measured
         rates = {
-            "training": found.training,
-            "model alone": found.model,
-            "model alone, batch on the device": found.model_on_device,
-            "pipeline alone": found.pipeline,
-            "  read and decode": found.decode,
-            "  read": found.read,
+            "training": measured.training,
+            "model alone": measured.model,
+            "model alone, batch on the device": measured.model_on_device,
+            "pipeline alone": measured.pipeline,
+            "  read and decode": measured.decode,
+            "  read": measured.read,
             **{f"with {change.name}": change.images_s for change in self.changes},
         }
         return [(name, rate) for name, rate in rates.items() if rate is not None]
@@ -116,6 +164,135 @@ class Diagnosis:
             figures.append(f"{self.gain:.1f} times as fast")
         elif self.gain > 1:
             figures.append(f"{self.gain - 1:.0%} faster")
-        if self.saved >= _SAVING_COUNTS:
+        if self.saved >= _SAVES:
             figures.append(f"{self.saved:.0%} less processor time")
         return [f"do this: {self.advice}", *([f"tried: {', '.join(figures)}"] if figures else [])]
+
+
+class _Costs(NamedTuple):
+    """Seconds that each stage adds to an image."""
+
+    read: float
+    decode: float
+    augment: float
+
+
+def reading_counts(measured: Measured) -> bool:
+    """Return whether a faster pipeline would save time or processor time of training."""
+    spent = 1 - measured.model_cpu_s / measured.training_cpu_s if measured.training_cpu_s else 0.0
+    ceiling = max(measured.model, measured.model_on_device or 0.0)
+    ahead = ceiling >= (1 + _WORTH) * measured.training
+    return measured.waiting >= STALL_COUNTS or ahead or spent >= _SAVES
+
+
+def candidates(measured: Measured, here: Circumstances) -> list[Candidate]:
+    """Return the changes to try, the most promising first."""
+    chosen = []
+    costs = _costs(measured, here)
+    if reading_counts(measured):
+        if here.cache != "memory" and costs.read + costs.decode >= _WORTH * sum(costs):
+            chosen += _caches(here)
+        if here.finishes and costs.augment >= _WORTH * sum(costs):
+            chosen.append(_in_step(here))
+    if measured.restart >= RESTART_COUNTS and here.num_steps is not None:
+        advice = restart_advice(here.num_steps)
+        chosen.append(Candidate("repeat", "repeat=True", advice, {"repeat": True}))
+    on_device = measured.model_on_device
+    if on_device and on_device >= (1 + _WORTH) * measured.model:
+        advice = (
+            "dataset.apply(tf.data.experimental.prefetch_to_device('/GPU:0')), as the last step"
+        )
+        chosen.append(Candidate("prefetch", "prefetch_to_device", advice, {}))
+        if here.finishes and all(candidate.trial != "in step" for candidate in chosen):
+            chosen.append(_in_step(here))  # uint8 is a quarter of the bytes of float32
+    return chosen
+
+
+def conclude(measured: Measured, here: Circumstances, tried: Sequence[Change]) -> Diagnosis:
+    """Return what bounds training, and the change with the largest measured gain."""
+    bound = _bound(measured, here)
+    ranked = tuple(sorted(tried, key=lambda change: -change.images_s))
+    best = next((change for change in ranked if _is_faster(change, measured)), None)
+    if best is None:
+        saving = [change for change in ranked if _is_cheaper(change, measured)]
+        best = min(saving, key=lambda change: change.cpu_s, default=None)
+    if best is None:
+        return Diagnosis(bound, measured, _nothing_helps(bound, measured), 1.0, changes=ranked)
+    gain = max(1.0, best.images_s / measured.training)
+    before = measured.training_cpu_s
+    saved = max(0.0, 1 - best.cpu_s / before) if before else 0.0
+    return Diagnosis(bound, measured, best.advice, gain, saved, ranked)
+
+
+def _is_faster(change: Change, measured: Measured) -> bool:
+    least = RESTART_COUNTS if "repeat" in change.options else _WORTH
+    return change.images_s >= (1 + least) * measured.training
+
+
+def _is_cheaper(change: Change, measured: Measured) -> bool:
+    as_fast = change.images_s >= (1 - _WORTH) * measured.training
+    return as_fast and change.cpu_s <= (1 - _SAVES) * measured.training_cpu_s
+
+
+def _costs(measured: Measured, here: Circumstances) -> _Costs:
+    whole = 1 / measured.pipeline
+    if measured.read is None or measured.decode is None:  # a cache replaces reading and decoding
+        return _Costs(0.0, 0.0, whole) if here.augments else _Costs(whole, 0.0, 0.0)
+    read, decoded = 1 / measured.read, 1 / measured.decode
+    if not here.finishes:  # then these are the same pipeline
+        decoded = whole = min(decoded, whole)
+    return _Costs(read, max(0.0, decoded - read), max(0.0, whole - decoded))
+
+
+def _bound(measured: Measured, here: Circumstances) -> Bound:
+    if measured.waiting >= STALL_COUNTS:
+        if measured.restart > measured.waiting / 2:
+            return "restart"
+        if measured.pipeline < _KEEPS_UP * measured.model:
+            costs = _costs(measured, here)._asdict()
+            stages: tuple[Bound, ...] = ("read", "decode", "augment")
+            return max(stages, key=lambda stage: costs[stage])
+    if measured.model_on_device is None:
+        return "model"
+    on_device = 1 / measured.model_on_device
+    return "transfer" if 1 / measured.model - on_device > on_device else "model"
+
+
+def _caches(here: Circumstances) -> list[Candidate]:
+    needed = here.decoded_bytes
+    if needed is None:
+        return []
+    if needed < _FITS * here.free_bytes:
+        advice = f"cache='memory': {_size(needed)}, {_size(here.free_bytes)} are free"
+        return [Candidate("memory", "cache='memory'", advice, {"cache": "memory"})]
+    if here.cache or needed >= _FITS * here.free_disk_bytes:
+        return []
+    free = _size(here.free_disk_bytes)
+    advice = f"cache='{here.disk}' or another folder: {_size(needed)}, {free} are free there"
+    return [Candidate("folder", "cache in a folder", advice, {"cache": here.disk})]
+
+
+def _in_step(here: Circumstances) -> Candidate:
+    options: dict[str, Any] = {"augment": None, "dtype": "uint8"}
+    if here.augments:
+        advice = "augment in the model, as its first layers"
+        return Candidate("in step", "augment in the model", advice, options)
+    advice = "dtype='uint8', with a Rescaling layer in the model"
+    return Candidate("in step", "dtype='uint8'", advice, options)
+
+
+def _nothing_helps(bound: Bound, measured: Measured) -> str:
+    if bound == "model":
+        times = measured.pipeline / measured.model
+        return f"nothing about reading, the pipeline gives {times:.1f} times what the model takes"
+    return {
+        "restart": "nothing that was tried helps; longer epochs restart less often",
+        "read": "nothing that was tried helps; the disk or the store decides",
+        "decode": "nothing that was tried helps; smaller stored images (--size) decode faster",
+        "augment": "nothing that was tried helps; a lighter augmentation costs less",
+        "transfer": "nothing that was tried helps; smaller images transfer faster",
+    }[bound]
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"

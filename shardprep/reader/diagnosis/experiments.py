@@ -1,85 +1,122 @@
-"""Changes tried: a pipeline as it would be with one, on a part of the records where it must fill.
+"""Try a change: build the pipeline with it, and for a cache fill it with a sample of the records.
 
-What a cache holds is decoded first, which for a whole set takes minutes; so a trial decodes as many
-records as it can in its turn, and reads those over and over.
+Filling the cache of a whole dataset takes minutes. So a trial decodes as many records as it can in
+its time, and reads those again and again.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from shardprep.errors import DatasetError
+from shardprep.reader.config import Request
 from shardprep.reader.decode.targets import target_of
-from shardprep.reader.records.open import open_request
+from shardprep.reader.diagnosis.diagnosis import Candidate
+from shardprep.reader.records.open import Subset, open_request
 from shardprep.reader.tf.cache.decoded_shards import small_twin
 from shardprep.reader.tf.decode import Finisher
-from shardprep.reader.tf.pipeline import load, make_dataset
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from shardprep.reader.config import Request
-    from shardprep.reader.diagnosis.analysis import Candidate
-    from shardprep.reader.diagnosis.train_step import Take
-    from shardprep.reader.records.open import Subset
+from shardprep.reader.tf.pipeline import Source, load, make_dataset
 
 _SAMPLE_BYTES = 1 << 29
-"""Bytes of decoded images of a sample, at most."""
+"""Largest number of decoded bytes of a sample."""
 _SAMPLE_BATCHES = 4
-"""Batches of a sample, at least."""
+"""Smallest number of batches of a sample."""
+
+Train = Callable[[Any], None]
+"""Trains on a batch, and returns when all of its work is done."""
 
 
-class Tried(NamedTuple):
-    """A pipeline and a step as they are with a change."""
-
-    dataset: Any
-    take: Take
-    evict: Callable[[], None] = lambda: None
-    """Puts what is read back to where it would come from."""
-    num_images: int | None = None
-    """Images that can be read before they come from elsewhere; None for any number."""
+def check_step(where: str, step: Any, dataset: Any) -> None:
+    """Raise DatasetError if a model cannot be trained on a dataset; `where` is the call."""
+    if not hasattr(step, "train_on_batch"):
+        return
+    if not getattr(step, "compiled", False):
+        raise DatasetError(where, "the model is not compiled", "call model.compile")
+    if not isinstance(dataset.element_spec, tuple):
+        what = "batches without a target cannot train a model"
+        raise DatasetError(where, what, "pass a step instead")
 
 
 @contextmanager
-def trial(candidate: Candidate, request: Request, take: Take, num_images: float) -> Iterator[Tried]:
-    """Yield what a candidate makes of a request and a step; a sample has about `num_images`."""
+def train_on(step: Any, batch: Any) -> Iterator[Train]:
+    """Yield a function that trains on a batch and waits for the accelerator.
+
+    At the end, a Keras model has its variables back: weights, optimizer, metrics, random seeds.
+    """
+
+    def finished(run: Callable[[Any], Any]) -> Train:
+        def train(batch: Any) -> None:
+            run(batch)
+            tf.test.experimental.sync_devices()  # a GPU is still busy when the call returns
+
+        return train
+
+    if not hasattr(step, "train_on_batch"):
+        yield finished(step)
+        return
+    step(batch[0][:1], training=False)  # creates the variables
+    step.optimizer.build(step.trainable_variables)
+    every = (*step.variables, *step.optimizer.variables)
+    before = {id(variable): (variable, variable.numpy()) for variable in every}
+    try:
+        yield finished(lambda batch: step.train_on_batch(*batch))
+    finally:
+        for variable, value in before.values():
+            variable.assign(value)
+        step.reset_metrics()
+
+
+class Changed(NamedTuple):
+    """The pipeline and the training step with a change applied."""
+
+    dataset: Any
+    train: Train
+    evict: Callable[[], None] = lambda: None
+    """Drops the files of a cache from the page cache."""
+    num_images: int | None = None
+    """Images that can be read before they come from memory; None if that does not matter."""
+
+
+@contextmanager
+def trial(
+    candidate: Candidate, request: Request, train: Train, num_images: float
+) -> Iterator[Changed]:
+    """Yield a request and a step changed by a candidate; a sample has about `num_images`."""
     if candidate.trial == "folder":
         with tempfile.TemporaryDirectory(prefix="shardprep-", dir=candidate.options["cache"]) as at:
             small = open_request(sample(request, num_images))
             twin = small_twin(small, request, Path(at))
-            plain = replace(request, cache=False, repeat=True)
-            yield Tried(
-                make_dataset(twin, plain), take, lambda: _evict(Path(at)), len(twin.records)
-            )
+            source = Source(twin, is_cached=True)
+            dataset = make_dataset(source, replace(request, cache=False, repeat=True))
+            yield Changed(dataset, train, lambda: _evict(Path(at)), len(twin.records))
         return
     dataset = pipeline(replace(request, **candidate.options), num_images)
     if candidate.trial == "in step":
-        yield Tried(dataset, _finishing(request, take))
+        yield Changed(dataset, _finishing(request, train))
     elif candidate.trial == "prefetch":
         (device, *_) = tf.config.list_logical_devices("GPU")
-        there = tf.data.experimental.prefetch_to_device(device.name)
-        yield Tried(dataset.apply(there), take)
+        to_device = tf.data.experimental.prefetch_to_device(device.name)
+        yield Changed(dataset.apply(to_device), train)
     else:
-        yield Tried(dataset, take)
+        yield Changed(dataset, train)
 
 
 def pipeline(request: Request, num_images: float) -> Any:
-    """Return the pipeline of a request; where it is cached in memory, of a sample without end.
-
-    The epochs of a sample are none of the request's.
-    """
-    some = sample(request, num_images) if request.cache == "memory" else request
-    return load(request if some == request else replace(some, repeat=True))
+    """Return the pipeline of a request; with a cache in memory, of an endless sample."""
+    sampled = sample(request, num_images) if request.cache == "memory" else request
+    return load(request if sampled == request else replace(sampled, repeat=True))
 
 
 def sample(request: Request, num_images: float) -> Request:
-    """Return a request for about so many records of those of a request, all where they are few."""
+    """Return the request for about `num_images` of its records, or for all if they are few."""
     subset = open_request(request)
     least = _SAMPLE_BATCHES * (request.batch_size or 1)
     most = min(num_images, _SAMPLE_BYTES / (image_bytes(subset, request) or 1))
@@ -94,24 +131,20 @@ def sample(request: Request, num_images: float) -> Request:
 
 
 def image_bytes(subset: Subset, request: Request) -> int | None:
-    """Return the bytes of an image as it is yielded, uint8; None where images differ in size."""
+    """Return the bytes of a decoded image; None if images differ in size."""
     size = subset.image_size(request)
     return None if size is None else 3 * size[0] * size[1]
 
 
-def _finishing(request: Request, take: Take) -> Take:
-    """Return a step that begins with what `augment` and `dtype` do, as layers of a model would."""
+def _finishing(request: Request, train: Train) -> Train:
+    """Return a step that first applies `augment` and `dtype`, as layers of a model would."""
     target = target_of(open_request(request).schema)
     finish = tf.function(Finisher(request, target, 0))
-
-    def finished(batch: Any) -> None:
-        take(finish(batch, tf.zeros(1, tf.int64)))
-
-    return finished
+    return lambda batch: train(finish(batch, tf.zeros(1, tf.int64)))
 
 
 def _evict(folder: Path) -> None:
-    """Take what files of a folder hold out of memory: it is to be read from the disk."""
+    """Drop the files of a folder from the page cache, so that they are read from the disk."""
     for path in folder.iterdir():
         if path.is_file() and hasattr(os, "posix_fadvise"):
             descriptor = os.open(path, os.O_RDONLY)

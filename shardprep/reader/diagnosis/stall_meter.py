@@ -1,7 +1,8 @@
 """A Keras callback that measures how long training waits for data.
 
-Keras draws a batch inside of its compiled training function, where no callback sees it. The meter
-draws it just before, the same batches in the same order, and so knows how long that took.
+Keras draws batches inside its training function, where no callback can measure it. So the meter
+wraps that function: it draws the same batches in the same order just before the call, and measures
+that.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checking
 from shardprep.reader.diagnosis.timing import (
     RESTART_COUNTS,
     STALL_COUNTS,
@@ -23,6 +23,7 @@ from shardprep.reader.diagnosis.timing import (
     Times,
     restart_advice,
 )
+from shardprep.reader.validators import validated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,22 +32,21 @@ _NEEDED = (3, 8)
 
 
 class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carries no types
-    """Put the share of each step spent waiting for data into the logs of `fit`, as `stall`.
+    """Add `stall`, the share of time spent waiting for data, to the logs of `fit`.
 
-    0 is a model that never waits, 1 one that only waits. For each step it goes to the callbacks
-    that come after this one and to the progress bar; for each epoch, over all its steps, into
-    `history.history["stall"]`. The share until the first batch of the epoch is there, which is a
-    part of it, is `restart`; 0 where `fit` goes on with the iterator of the epoch before. The very
-    first step, which compiles, does not count; an epoch of which nothing counts has NaN.
+    0 means that the model never waits, 1 that it only waits. The value of each step goes to the
+    progress bar and to the callbacks after this one; that of each epoch goes to
+    `history.history["stall"]`. `restart` is the part of it spent waiting for the first batch of the
+    epoch, 0 if `fit` continues the iterator of the previous epoch. The very first step, which
+    compiles, is not counted; an epoch without a counted step has NaN.
 
-    The time of a step runs from the batch being there to its loss being known, so that work on an
-    accelerator counts although it goes on after the call. With `steps_per_execution=n`, a step is
-    n batches, all drawn before the first of them is used.
+    A step ends when its loss is known, which includes work on an accelerator after the call
+    returns. With `steps_per_execution=n`, a step is n batches, all drawn before the first is used.
     """
 
-    @checking("reader.StallMeter")
+    @validated("reader.StallMeter")
     def __init__(self, *, verbose: bool = True) -> None:
-        """Print a line on stderr for each epoch, with `verbose`."""
+        """With `verbose`, print a line to stderr for each epoch."""
         super().__init__()
         self._verbose = verbose
         self._is_first = True
@@ -55,7 +55,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         self._times, self._num_steps = Times(), 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Put the drawing of batches between Keras and its iterator."""
+        """Wrap the training function."""
         del logs
         version = tuple(int(part) for part in keras.__version__.split(".")[:2])
         if keras.backend.backend() != "tensorflow" or version < _NEEDED:
@@ -65,32 +65,34 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
                 "it needs Keras 3.8 or newer on TensorFlow",
             )
         train = self.model.train_function
-        # A fit that was broken off has left the drawing of its meter behind.
-        self._train = train.train if isinstance(train, _Drawing) else train
-        self.model.train_function = _Drawing(self._train, self)
+        # A `fit` that was interrupted has left its wrapper behind.
+        self._train = train.train if isinstance(train, _MeteredTraining) else train
+        self.model.train_function = _MeteredTraining(self._train, self)
         self._is_first, self._watch = True, Stopwatch()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Give Keras its own training function back."""
+        """Restore the training function."""
         del logs
         self.model.train_function = self._train
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Begin an epoch: from here on it waits for its first batch."""
+        """Start to wait for the first batch of an epoch."""
         del epoch, logs
         self._times, self._num_steps = Times(), 0
         self._watch.ask()
 
     def draw(self, iterator: Iterator[Any]) -> list[Any]:
-        """Return the batches of a step, drawn now."""
+        """Draw the batches of a step, and measure how long that takes."""
         self._watch.ask()
         batches = list(itertools.islice(iterator, self.model.steps_per_execution))
         self._watch.drawn(is_restart=self._iterator() is not iterator)
-        self._iterator = weakref.ref(iterator)  # Keras ends it: that takes until its calls return
+        self._iterator = weakref.ref(
+            iterator
+        )  # a reference would keep the iterator's threads alive
         return batches
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Add a step; Keras fetches the loss for this method, so the step is over."""
+        """Count a step; Keras fetches the loss for this method, so the step is over."""
         del batch
         step = self._watch.done()
         if self._is_first:
@@ -102,25 +104,25 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
             logs["stall"] = step.times.stall
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Put the shares of the epoch into the logs, and print them."""
+        """Add the shares of the epoch to the logs, and print them."""
         times = self._times
         if logs is not None:
             logs["stall"] = times.stall if self._num_steps else math.nan
             logs["restart"] = times.restart if self._num_steps else math.nan
         if self._verbose and self._num_steps:
-            sys.stderr.write(f"\nepoch {epoch + 1}: {self._said()}\n")
+            sys.stderr.write(f"\nepoch {epoch + 1}: {self._line()}\n")
 
-    def _said(self) -> str:
+    def _line(self) -> str:
         times = self._times
-        found = f"{times.stall:.0%} of the time was spent waiting for data"
+        line = f"{times.stall:.0%} of the time was spent waiting for data"
         if times.restart >= RESTART_COUNTS:
             num_steps = self.params.get("steps") or self._num_steps
-            found += f", {times.restart:.0%} until the first batch: {restart_advice(num_steps)}"
-        return found + ("; reader.diagnose says why" if times.stall >= STALL_COUNTS else "")
+            line += f", {times.restart:.0%} until the first batch: {restart_advice(num_steps)}"
+        return line + ("; reader.diagnose says why" if times.stall >= STALL_COUNTS else "")
 
 
-class _Drawing:
-    """A training function of Keras that is given batches instead of an iterator of them."""
+class _MeteredTraining:
+    """A training function of Keras that gets its batches from the meter."""
 
     def __init__(self, train: Any, meter: StallMeter) -> None:
         self.train = train

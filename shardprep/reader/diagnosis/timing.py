@@ -1,7 +1,7 @@
-"""Where the time of training goes; `StallMeter` and `diagnose` both take it from here. Pure.
+"""Where the time of training goes, for `StallMeter` and `diagnose`. Pure functions.
 
 An epoch has three stages: its restart, until the first batch of a new iterator is there; waiting
-for each later batch; and working, from a batch being there to its step being done.
+for each later batch; and working, from each batch to the end of its step.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 STALL_COUNTS = 0.1
-"""Share of the time below which the pipeline keeps up, 0 to 1."""
+"""Share of the time spent waiting below which the pipeline keeps up, 0 to 1."""
 RESTART_COUNTS = 0.02
-"""Share of an epoch from which its restart is worth a word, 0 to 1."""
+"""Share of an epoch from which its restart is mentioned, 0 to 1."""
 _SETTLING_SHARE, _READY, _LEAST = 1 / 3, 5, 3
-"""After a restart tf.data adapts its calls, in a third of a run; or 5 steps use up what was ready,
-where 3 are left."""
+"""Steps after a restart that are not typical: those in the first third of a run, while tf.data
+adapts; or 5 steps that use batches made ahead, if 3 steps remain."""
 
 
 class Step(NamedTuple):
@@ -65,49 +65,47 @@ class Times:
 
     @property
     def stall(self) -> float:
-        """Share that goes by until batches are there, restart included, 0 to 1."""
+        """Share spent waiting for batches, restart included, 0 to 1."""
         return (self.restart_s + self.waiting_s) / self.total_s if self.total_s else 0.0
 
     @property
     def restart(self) -> float:
-        """Share that goes by until the first batch is there, 0 to 1; a part of `stall`."""
+        """Share spent waiting for the first batch, 0 to 1; part of `stall`."""
         return self.restart_s / self.total_s if self.total_s else 0.0
 
 
 class Stopwatch:
-    """Times of steps, each of which is asked for, drawn and done."""
+    """Measures steps: for each, call `ask`, `drawn` and `done`."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """`clock` returns seconds."""
         self._clock = clock
         self._asked = self._drawn = 0.0
         self._is_pending = self._is_restart = False
 
     def ask(self) -> None:
-        """Note that the wait for a batch begins now, unless it has begun before."""
+        """Start to wait for a batch, unless that has started before."""
         if not self._is_pending:
             self._asked, self._is_pending = self._clock(), True
 
     def drawn(self, *, is_restart: bool) -> None:
-        """Note that the batch is there; a restart is the first of an iterator."""
+        """Record that the batch is there; a restart is the first batch of an iterator."""
         self._drawn = self._clock()
         self._is_restart, self._is_pending = is_restart, False
 
     def done(self) -> Step:
-        """Return the times of the step, which is over now."""
+        """Return the times of the step, which ends now."""
         waited, worked = self._drawn - self._asked, self._clock() - self._drawn
         return Step(self._is_restart, waited, worked)
 
 
 def epoch_of(steps: Sequence[Step], num_steps: int | None) -> Times:
-    """Return the times of an epoch of so many steps, from some steps of training.
+    """Return the times of an epoch of `num_steps`, estimated from some steps of training.
 
-    The mean of whole epochs where there are any. Else a restart and the mean of later steps, those
-    aside that come soon after a restart: a pipeline has their batches ready, or is not in its
-    stride. Without an end (None), the times of one step that is no restart.
+    If there are whole epochs, this is their mean. Else it is a restart and the mean of later steps,
+    without those soon after a restart. Without an end (None), it is the time of one later step.
 
     Args:
-        steps: steps as they came, at least one, of any number of iterators.
+        steps: steps in order, at least one, of any number of iterators.
         num_steps: steps of an epoch.
 
     """
@@ -127,12 +125,12 @@ def epoch_of(steps: Sequence[Step], num_steps: int | None) -> Times:
 
 
 def _settled(run: Sequence[Step]) -> Sequence[Step]:
-    """Return the steps of an iterator whose times are those of the steps to come."""
+    """Return the steps of an iterator that are typical of later ones."""
     ends = list(itertools.accumulate(step.waited_s + step.worked_s for step in run))
     adapting = sum(end < _SETTLING_SHARE * ends[-1] for end in ends)
     return run[max(1, adapting, min(_READY, len(run) - _LEAST)) :]
 
 
 def restart_advice(num_steps: int) -> str:
-    """Return what saves the restarts of epochs of so many steps."""
+    """Return the options that save the restart of each epoch."""
     return f"repeat=True in load, steps_per_epoch={num_steps} in fit"

@@ -1,93 +1,77 @@
-"""The state of an iterator of either reader: a few numbers, and what they are of.
+"""State of an iterator: a few numbers, and an identity of the batches that they count.
 
-Both readers have one order, so a state of one is taken by the other.
+Both readers have one order, so each can load a state of the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import Arguments, shown
-from shardprep.reader.validators import Number, Seed, whole
-
-if TYPE_CHECKING:
-    from shardprep.reader.order.order import Order
-    from shardprep.reader.records.records import Records
+from shardprep.reader.order.order import Order
+from shardprep.reader.validators import Arguments, Number, Seed, short_repr, whole
 
 _PARTS = ("records", "batch_size", "drop_remainder", "num_batches", "shuffle", "reshuffle")
-"""Names of the values in an `identity`, for errors."""
+"""Names of the parts of an `identity`, for errors."""
 _HINT = "load it with the dataset, the split and the options it was saved with"
-_NO_STATE = "use what state_dict() has returned"
+_NO_STATE = "use the result of state_dict()"
 
 
 class Batching(NamedTuple):
-    """How an epoch is cut into batches."""
+    """How an epoch is divided into batches."""
 
     batch_size: int
-    """Records of a batch."""
     drop_remainder: bool
     window: int | None
-    """Records of the window of `shuffle=N`, None where `Order` says it all."""
+    """Number of records of the window of `shuffle=N`, None if `Order` is the order."""
     num_batches: int
-    """Batches of an epoch."""
+    """Number of batches of an epoch."""
 
 
 class State(NamedTuple):
-    """A place between two batches, and the batches that it is a place of."""
+    """A position between two batches."""
 
     seed: Seed
     epoch: Annotated[int, whole(0, bits=31)]
     batch: Number
-    """Batches of the epoch before the place."""
+    """Number of batches of the epoch before the position."""
     of: str
-    """The `identity` of the batches."""
+    """`identity` of the batches."""
 
 
-def identity(records: Records, order: Order, batching: Batching) -> str:
-    """Return the values that the batches follow from, but for the seed, in the order of `_PARTS`.
+def identity(records_digest: str, order: Order, batching: Batching) -> str:
+    """Return the values that decide the batches of an epoch, except the seed, as `_PARTS`.
 
-    `shuffle` is False, the records of a window, blocks of a group x records of a block, the
-    weights that draw, or the buckets.
+    `records_digest` is `Records.digest`.
     """
-    shuffle: Any = False
-    if order.draws is not None:
-        shuffle = f"weights:{order.draws.digest}"
-    elif order.buckets is not None:
-        shuffle = f"buckets:{order.buckets.digest}"
-    elif order.shuffle:
-        shuffle = batching.window or f"{order.group_width}x{order.block_length}"
     values = (
-        records.digest, batching.batch_size, batching.drop_remainder, batching.num_batches,
-        shuffle, order.reshuffle,
+        records_digest, batching.batch_size, batching.drop_remainder, batching.num_batches,
+        batching.window or order.within_epoch.description, order.reshuffle,
     )  # fmt: skip
     return " ".join(map(str, values))
 
 
-def checked(where: str, state: object, of: str, batching: Batching) -> State:
-    """Return the place that a state says, where it is one of these batches.
+def check_state(where: str, state: object, of: str, batching: Batching) -> State:
+    """Return the argument of `load_state_dict`, checked against the iterator's identity `of`.
 
-    Args:
-        where: the call, for errors.
-        state: the argument of `load_state_dict`.
-        of: the `identity` of the iterator.
-        batching: the batches of the iterator.
+    Raises:
+        DatasetError: the state is malformed, or is of other batches; `where` is the call.
 
     """
     if not isinstance(state, Mapping):
-        raise DatasetError(where, f"state={shown(state)}", _NO_STATE)
+        raise DatasetError(where, f"state={short_repr(state)}", _NO_STATE)
     missing = [name for name in State._fields if name not in state]
     if missing:
         raise DatasetError(where, f"the state has no {', '.join(map(repr, missing))}", _NO_STATE)
-    given = Arguments(where, State).checked({name: state[name] for name in State._fields})
-    place = State(**given)
-    if place.of != of:
-        pairs = zip(_PARTS, place.of.split(" "), of.split(" "), strict=False)
+    fields = {name: state[name] for name in State._fields}
+    saved = State(**Arguments(where, State).converted(fields))
+    if saved.of != of:
+        pairs = zip(_PARTS, saved.of.split(" "), of.split(" "), strict=False)
         other = [f"{name}={value}" for name, value, own in pairs if value != own]
         what = f"the state is of other batches: {', '.join(other)}"
         raise DatasetError(where, what, _HINT)
-    if place.batch > batching.num_batches:
-        what = f"batch={place.batch} of an epoch of {batching.num_batches}"
+    if saved.batch > batching.num_batches:
+        what = f"batch={saved.batch} of an epoch of {batching.num_batches}"
         raise DatasetError(where, what, _HINT)
-    return place
+    return saved

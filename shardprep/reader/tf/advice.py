@@ -26,16 +26,15 @@ _MISSING = {LABEL: "−1", LABELS: "all 0", TARGET: "NaN", TEXT: "''"}
 """Value of a target that is missing."""
 
 
-def advise(subset: Subset, request: Request) -> None:
+def advise(subset: Subset, request: Request, *, is_cached: bool) -> None:
     """Warn of each thing that a request would do better without."""
-    for line in _lines(subset, request):
+    for line in _lines(subset, request, is_cached=is_cached):
         warn(line)
 
 
-def _lines(subset: Subset, request: Request) -> Iterator[str]:
+def _lines(subset: Subset, request: Request, *, is_cached: bool) -> Iterator[str]:
     schema = subset.schema
     stored, asked = schema.image_size, request.config.image_size
-    is_cached = subset.is_cache or subset.rows is not None
     if stored and asked and not is_cached and math.prod(stored) >= _TOO_LARGE * math.prod(asked):
         size = f"{asked[1]}x{asked[0]}"
         yield (
@@ -65,6 +64,7 @@ def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, in
     if isinstance(request.split, Selection) and subset.schema.target == LABEL:
         yield request.split.name, int((request.split.labels < 0).sum()), len(request.split)
         return
+    names = {shard.name for shard in subset.records.shards}
     for name, split in subset.manifest.splits.items():
-        if any(one.name in subset.shards for one in split.shards):
+        if any(one.name in names for one in split.shards):
             yield name, split.num_unlabelled, split.num_records

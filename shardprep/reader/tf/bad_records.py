@@ -21,8 +21,8 @@ from shardprep.reader.config import BadRecord
 from shardprep.reader.tf.python_calls import as_written, in_python
 
 if TYPE_CHECKING:
+    from shardprep.reader.array_types import Ints
     from shardprep.reader.config import Request
-    from shardprep.reader.order.order import Ints
     from shardprep.reader.records.open import Subset
     from shardprep.reader.tf.decode import Decoder
 
@@ -39,9 +39,15 @@ class GoodRecords:
         request: Request,
         *,
         by: Literal["next", "none"] = "next",
+        is_cached: bool = False,
     ) -> None:
-        """Put the next good record in the place of a bad one, or by="none" an empty one."""
+        """Put the next good record in the place of a bad one, or by="none" an empty one.
+
+        `is_cached` says that the records are decoded copies: bad ones were told of when these were
+        made.
+        """
         self._replaces = by == "next"
+        self._is_cached = is_cached
         self._subset = subset
         self._decoder = decoder
         self._size = decoder.resize or decoder.schema.image_size or ()
@@ -108,7 +114,7 @@ class GoodRecords:
             if position in self._bad:
                 return
             self._bad[position] = bad
-            if self._subset.is_cache:  # it was told of when the cache was made
+            if self._is_cached:
                 return
             if callable(self._tell):
                 self._tell(bad)

@@ -15,14 +15,14 @@ import tensorflow as tf
 
 from shardprep.machine import usable_cores
 from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
-from shardprep.reader.decode.cropping import crop_keys
+from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.targets import target_of
 from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
     from shardprep.reader.config import Request
-    from shardprep.reader.decode.features import DecodedExamples, Examples
+    from shardprep.reader.decode.features import DecodedExamples, ExampleReader
     from shardprep.reader.tf.decode import Decoder
 
 _PIXELS_A_CORE = 8192
@@ -60,11 +60,13 @@ def is_faster(schema: Schema, request: Request) -> bool:
 class Filled:
     """Elements of a dataset by their tags: batches, or single ones where no size is given."""
 
-    def __init__(self, examples: Examples | DecodedExamples, decoder: Decoder, key: int) -> None:
+    def __init__(
+        self, examples: ExampleReader | DecodedExamples, decoder: Decoder, key: int
+    ) -> None:
         """Take what has the records; crops are drawn by `key`, that of the order."""
         request = decoder.request
         self._decoder = decoder
-        self._values, batch_size = examples.values, request.batch_size or 1
+        self._values, batch_size = examples.decoder, request.batch_size or 1
         self._num_records = len(examples)
         self._key = key
         is_copied = self._values.encoding == "raw" and request.crop is None

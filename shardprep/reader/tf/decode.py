@@ -9,14 +9,13 @@ import tensorflow as tf
 
 from shardprep.dataset.schema import BOX, IMAGE, LABELS
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import shown
-from shardprep.reader.decode.cropping import crop_keys
-from shardprep.reader.decode.features import Values
-from shardprep.reader.decode.targets import KEYS, Cut, target_of
-from shardprep.reader.order import order
+from shardprep.reader.decode.crop import crop_keys
+from shardprep.reader.decode.features import FeatureDecoder
+from shardprep.reader.decode.targets import KEYS, BoxLimit, target_of
+from shardprep.reader.order.permutation import mix
 from shardprep.reader.tf.graph_annotations import Annotations, boxes_as, trimmed
 from shardprep.reader.tf.python_calls import as_written, in_python
-from shardprep.reader.validators import AUGMENT_OPTIONS, parameters
+from shardprep.reader.validators import AUGMENT_OPTIONS, parameters, short_repr
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +72,7 @@ class Decoder:
 
         def filled(record: bytes, tag: Any) -> list[Any]:
             columns = values.columns(1)
-            columns[IMAGE] = np.empty((1, *(values.image_shape() or ())), np.uint8)
+            columns[IMAGE] = np.empty((1, *(values.image_shape or ())), np.uint8)
             values.fill(memoryview(record), columns, 0, *crop_keys(key, tag[np.newaxis]))
             columns = values.annotations.padded(columns)
             return [columns[name][0] for name in values.names]
@@ -84,12 +83,12 @@ class Decoder:
 
         return one
 
-    def values(self) -> Values:
+    def values(self) -> FeatureDecoder:
         """Return what makes arrays of records, where these are not decoded by the graph."""
         most, crop = self.request.max_boxes, self.request.crop
-        cut = None if most is None else Cut(most)
-        return Values(
-            self.schema, self.wanted, decode=True, otherwise=self.pixels, cut=cut, crop=crop
+        limit = None if most is None else BoxLimit(most)
+        return FeatureDecoder(
+            self.schema, self.wanted, decode=True, fallback=self.pixels, limit=limit, crop=crop
         )
 
     @as_written
@@ -230,7 +229,7 @@ class Finisher:
         if len(changed) != len(("images", "labels")) or changed[0] is None:
             what = "None" if found is None else f"a {type(found).__name__} of {len(changed)}"
             self._fault = DatasetError(
-                f"augment={shown(augment)}",
+                f"augment={short_repr(augment)}",
                 f"returned {what}",
                 "let it return images, or (images, labels)",
             )
@@ -245,5 +244,5 @@ class Finisher:
     def _seed(self, tag: Any) -> Any:
         """Return int32[2] made of the first record of a batch and its epoch."""
         first = tf.reshape(tag, (-1,))[0]
-        pair = [order.mixed(self.key, first, 1), order.mixed(self.key, first, 2)]
+        pair = [mix(self.key, first, 1), mix(self.key, first, 2)]
         return tf.cast(tf.stack(pair), tf.int32)

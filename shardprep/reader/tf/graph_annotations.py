@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
-from shardprep.reader.decode.targets import KEYS, PADDING, Cut, formatted, padding
+from shardprep.reader.decode.targets import KEYS, PADDING, BoxLimit, formatted, padding
 from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Annotations:
         self._max_boxes = request.max_boxes
         # The workers of a service run a graph without Python.
         told = request.max_boxes is not None and request.config.service is None
-        self._cut = Cut(request.max_boxes) if told and request.max_boxes is not None else None
+        self._cut = BoxLimit(request.max_boxes) if told and request.max_boxes is not None else None
 
     @property
     def specs(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Annotations:
             return found
         number = tf.shape(found[BOX])[0]
         if self._cut is not None:
-            tell = self._cut.tell
+            tell = self._cut.warn
 
             def told(number: Any) -> list[Any]:
                 tell(int(number))

@@ -5,20 +5,20 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
 from shardprep.dataset.schema import BOX
 from shardprep.errors import DatasetError
-from shardprep.reader.decode.features import DecodedExamples, Examples
-from shardprep.reader.records.open import open_request
+from shardprep.reader.decode.features import DecodedExamples, ExampleReader
+from shardprep.reader.records.open import Subset, open_request
 from shardprep.reader.tf.advice import advise
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.batch_decode import Filled, is_faster
 from shardprep.reader.tf.batching import counted, evened, padded, stepped
 from shardprep.reader.tf.cache.decoded_shards import twins
-from shardprep.reader.tf.cache.memory import cache_of, memory_cache, rows_a_turn
+from shardprep.reader.tf.cache.memory import DecodedRows, cache_of, memory_cache, rows_a_turn
 from shardprep.reader.tf.decode import Decoder, Finisher
 from shardprep.reader.tf.graph_annotations import batched
 from shardprep.reader.tf.parallelism import ahead, batch_calls, finish_calls, image_calls, untuned
@@ -30,10 +30,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.reader.config import Request
-    from shardprep.reader.records.open import Subset
 
 _POSITIONS_A_STEP = 64
 """Positions found at a time where records come one by one."""
+
+
+class Source(NamedTuple):
+    """The records of a request, and what is decoded of them already."""
+
+    subset: Subset
+    is_cached: bool = False
+    """Whether the shards of the subset are decoded copies."""
+    rows: DecodedRows | None = None
+    """The decoded elements of all records, in memory."""
 
 
 def load(request: Request) -> Any:
@@ -41,12 +50,12 @@ def load(request: Request) -> Any:
 
     `loaded` is the request, with the cache that "auto" has come to.
     """
-    subset = opened(request)
-    if not subset.is_cache:
-        request = replace(request, cache="memory" if subset.rows is not None else False)
-    dataset = make_dataset(subset, request)
+    source = opened(request)
+    if not source.is_cached:
+        request = replace(request, cache="memory" if source.rows is not None else False)
+    dataset = make_dataset(source, request)
     dataset.loaded = request
-    dataset.class_names = subset.class_names
+    dataset.class_names = source.subset.class_names
     return dataset
 
 
@@ -72,9 +81,9 @@ def distribute(strategy: Any, request: Request) -> Any:
             drop_remainder=request.drop_remainder or not request.config.pad_batches,
             read_config=replace(request.config, input_context=context),
         )
-        subset = opened(own)
-        hosts.append((subset, own.config.replicas))
-        return make_dataset(subset, own)
+        source = opened(own)
+        hosts.append((source.subset, own.config.replicas))
+        return make_dataset(source, own)
 
     distributed = strategy.distribute_datasets_from_function(of_host)
     subset, replicas = hosts[0]
@@ -83,7 +92,7 @@ def distribute(strategy: Any, request: Request) -> Any:
     return distributed
 
 
-def opened(request: Request) -> Subset:
+def opened(request: Request) -> Source:
     """Return the records of a request, decoded where it asks for a cache, which is filled here.
 
     In the caller's thread, so that Ctrl-C ends it: TensorFlow's threads hear of no signal.
@@ -91,31 +100,31 @@ def opened(request: Request) -> Subset:
     subset = open_request(request)
     kept = cache_of(subset, request)
     if not kept:
-        return subset
+        return Source(subset)
     if kept != "memory":
         # Once decoded, never again: from here on the shards are those of the cache. The order is
         # that of the records, so it is the same with and without.
-        return twins(subset, request, Path(kept))
+        return Source(twins(subset, request, Path(kept)), is_cached=True)
     size = subset.image_size(request)
     has_all = request.max_boxes is None or request.crop is not None
     is_ragged = BOX in subset.schema.features and has_all
     batch_size = None if size is None or is_ragged else rows_a_turn(*size)
     decoded = _plain(subset, request, batch_size)
-    return replace(subset, rows=memory_cache(decoded, subset.num_records, batch_size))
+    return Source(subset, rows=memory_cache(decoded, subset.num_records, batch_size))
 
 
 def make_dataset(
-    subset: Subset, request: Request, cursor: Callable[[], Cursor] | None = None
+    source: Source, request: Request, cursor: Callable[[], Cursor] | None = None
 ) -> Any:
     """Return the `tf.data.Dataset` of a request.
 
     `cursor` is asked where to begin each time the dataset is iterated; by default each iteration
     is the next epoch. Raises as `reader.load` says.
     """
-    config = request.config
-    advise(subset, request)
+    subset, config = source.subset, request.config
+    advise(subset, request, is_cached=source.is_cached or source.rows is not None)
     total = None if cursor is not None or not config.assert_cardinality else _total(subset, request)
-    dataset = _dataset(subset, request, cursor or _counter(request), total)
+    dataset = _dataset(source, request, cursor or _counter(request), total)
     if request.drop_remainder and total is not None and not request.repeat:
         dataset = evened(dataset, subset, request)
     if config.pad_batches:
@@ -125,31 +134,35 @@ def make_dataset(
 
 
 def _dataset(
-    subset: Subset, request: Request, cursor: Callable[[], Cursor], total: int | None
+    source: Source, request: Request, cursor: Callable[[], Cursor], total: int | None
 ) -> Any:
     if request.config.service:  # its workers have a copy of the graph, of which nobody here knows
-        return served(_stages(subset, request, cursor, total), total, request)
+        return served(_stages(source, request, cursor, total), total, request)
     with one_pipeline():
-        return _stages(subset, request, cursor, total)
+        return _stages(source, request, cursor, total)
 
 
 def _stages(
-    subset: Subset, request: Request, cursor: Callable[[], Cursor], total: int | None
+    source: Source, request: Request, cursor: Callable[[], Cursor], total: int | None
 ) -> Any:
+    subset = source.subset
     order = subset.order(request)
     if not request.window:
         subset = replace(subset, records=subset.records.in_order(order))
     reading = Reading(subset, order, request, cursor)
     decoder = Decoder(subset.schema, request)
     finish = Finisher(request, decoder.target, reading.order.key)
-    filled = _filled(subset, decoder, reading.order.key)
+    filled = _filled(subset, source.rows, decoder, reading.order.key)
     if filled is not None:
         dataset = _by_tag(reading, finish, filled.element, total, filled.num_parallel_calls)
-    elif subset.rows is not None:
-        rows, number = subset.rows, subset.num_records
+    elif source.rows is not None:
+        rows, number = source.rows, subset.num_records
         dataset = _by_tag(reading, finish, lambda tags: rows(tags % number), total)
     else:
-        dataset = _by_record(reading, finish, decoder, total)
+        good = None
+        if request.config.on_error != "raise":
+            good = GoodRecords(subset, decoder, request, is_cached=source.is_cached)
+        dataset = _by_record(reading, finish, decoder, total, good)
     if finish.is_needed:
         # After the batch: one call for many images. After the cache: what is random is never kept.
         last = finish if finish.wants_seed else _untagged(finish)
@@ -160,14 +173,14 @@ def _stages(
     return dataset
 
 
-def _filled(subset: Subset, decoder: Decoder, key: int) -> Filled | None:
+def _filled(subset: Subset, rows: DecodedRows | None, decoder: Decoder, key: int) -> Filled | None:
     """Return what fills the elements of a request in one call, None where the graph makes them."""
     request = decoder.request
-    if subset.rows is not None and request.crop is not None:
-        arrays = subset.rows.by_feature(decoder)
+    if rows is not None and request.crop is not None:
+        arrays = rows.by_feature(decoder)
         return Filled(DecodedExamples(arrays, decoder.values()), decoder, key)
-    if subset.rows is None and not subset.records.waits and is_faster(subset.schema, request):
-        return Filled(Examples(subset.records, decoder.values()), decoder, key)
+    if rows is None and not subset.records.waits and is_faster(subset.schema, request):
+        return Filled(ExampleReader(subset.records, decoder.values()), decoder, key)
     return None
 
 
@@ -194,7 +207,13 @@ def _by_tag(
 
 
 @as_written
-def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int | None) -> Any:
+def _by_record(
+    reading: Reading,
+    finish: Finisher,
+    decoder: Decoder,
+    total: int | None,
+    good: GoodRecords | None,
+) -> Any:
     """Return the dataset of decoded records, in batches where a size is given."""
     # Records as they are stored, in the order of each epoch: blocks from all shards in a seeded
     # order, a few at a time mixed. Here and not later, because here they are encoded, a tenth of
@@ -203,7 +222,6 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
     subset, request = reading.subset, reading.request
     config, size = request.config, request.batch_size
     in_order = _in_order(request)
-    good = None if config.on_error == "raise" else GoodRecords(subset, decoder, request)
     by_batch = size is not None and subset.schema.image.encoding == "raw" and good is None
     by_batch &= not decoder.has_annotations and request.crop is None
     if by_batch and not config.service and not subset.records.waits:
@@ -262,7 +280,8 @@ def _plain(subset: Subset, request: Request, batch_size: int | None) -> Any:
         max_boxes=request.max_boxes if request.crop is None else None,
         cache=False,
     )
-    return _dataset(replace(subset, draws=None), plain, Cursor, None).with_options(_options(plain))
+    source = Source(replace(subset, draws=None))
+    return _dataset(source, plain, Cursor, None).with_options(_options(plain))
 
 
 def _counter(request: Request) -> Callable[[], Cursor]:

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
 from shardprep.dataset.stored_size import TooLargeError, check_stored_png
 from shardprep.errors import RecordError
-from shardprep.reader.order import order as orders
+from shardprep.reader.order import permutation
 from shardprep.reader.tf.python_calls import as_written, first_element, in_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from shardprep.reader.array_types import Ints
     from shardprep.reader.config import Request
-    from shardprep.reader.order.order import Ints, Order
+    from shardprep.reader.order.order import Order
     from shardprep.reader.records.open import Subset
 
     Read = Callable[[Ints], list[bytes]]
@@ -92,7 +93,8 @@ class Reading:
         """Return the dataset of (bytes, tag), one by one; by default a bad record is an error."""
         subset = self.subset
         # What is in object storage is asked for a group at a time: much of it lies together.
-        size = self.order.group_records if subset.records.is_remote else subset.block_length
+        blocks = self.order.blocks or subset.blocks(self.request.config, shuffle=True)
+        size = blocks.group_records if subset.records.is_remote else subset.block_length
         return self.batches(size, read).unbatch()
 
     @as_written
@@ -160,14 +162,14 @@ class Reading:
 
     def _tags(self, start: int, stop: int) -> Ints:
         """Return the tags at the places from `start` to before `stop`, counted from epoch 0 on."""
-        number = self.order.num_records
+        number = len(self.order)
         parts = [np.empty(0, np.int64)]
         while start < stop:
             epoch, place = divmod(start, number)
             end = min(number, place + stop - start)
             self.subset.records.expect(epoch, place, end)
             positions = self.order.positions(epoch, place, end)
-            parts.append(self.order.tags(epoch, place, positions, self.subset.num_records))
+            parts.append(self.order.tags(epoch, place, positions))
             start += end - place
         return np.concatenate(parts)
 
@@ -183,7 +185,7 @@ class Reading:
         def one_epoch(epoch: Any, num_done: Any) -> Any:
             key = self.order.epoch_key(epoch)
             places = tf.range(len(take), dtype=tf.int64)
-            files = walked(places, len(take), orders.mixed(key, _FILES))
+            files = walked(places, len(take), permutation.mix(key, _FILES))
             begin = epoch * number + tf.gather(first, files)
             shards = tf.data.Dataset.from_tensor_slices((begin, begin + tf.gather(take, files)))
             tags = shards.interleave(
@@ -193,7 +195,7 @@ class Reading:
             )
             window = min(self.request.window or 1, number)
             # A window knows its order only by drawing it: going on means drawing again, unread.
-            return shuffled(tags, window, orders.mixed(key, _WINDOW)).skip(num_done)
+            return shuffled(tags, window, permutation.mix(key, _WINDOW)).skip(num_done)
 
         spec = tf.TensorSpec((2,), tf.int64)
 
@@ -211,8 +213,8 @@ class Reading:
 
 
 def walked(places: Any, size: int, key: Any) -> Any:
-    """Return what `order.walked` returns, as a graph."""
-    rows, columns = (tf.constant(one, tf.int64) for one in orders.table(size))
+    """Return what `permutation.permute` returns, as a graph."""
+    rows, columns = (tf.constant(one, tf.int64) for one in permutation.table_shape(size))
     (found,) = tf.while_loop(
         lambda found: tf.reduce_any(found >= size),
         lambda found: (tf.where(found >= size, _permuted(found, rows, columns, key), found),),
@@ -223,16 +225,18 @@ def walked(places: Any, size: int, key: Any) -> Any:
 
 _NUMBER = tf.TensorSpec((), tf.int64)
 _permuted = tf.function(  # so that it becomes a graph once a process, not in every `load`
-    orders.permuted, input_signature=(tf.TensorSpec((None,), tf.int64), _NUMBER, _NUMBER, _NUMBER)
+    permutation.permute_table,
+    input_signature=(tf.TensorSpec((None,), tf.int64), _NUMBER, _NUMBER, _NUMBER),
 )
 
 
 def shuffled(dataset: Any, window: int, key: Any) -> Any:
-    """Return a dataset shuffled in a window by a key alone; all of it in a window is `order.drawn`.
+    """Return a dataset shuffled in a window by a key alone.
 
-    `Dataset.shuffle` would mix TensorFlow's global seed in, and draw anew in each iteration.
+    All of it in one window is `permutation.shuffled_range`. `Dataset.shuffle` would use the global
+    seed of TensorFlow as well, and another order in each iteration.
     """
-    seed, seed2 = orders.draw_seeds(key)
+    seed, seed2 = permutation.shuffle_seeds(key)
     spec = dataset.element_spec
     variant = tf.raw_ops.ShuffleDataset(
         input_dataset=tf.data.experimental.to_variant(dataset),

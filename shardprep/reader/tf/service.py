@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from shardprep.reader.order.order import group_key
+from shardprep.reader.order.permutation import group_key
 from shardprep.reader.tf.batching import counted
 from shardprep.reader.tf.records import shuffled, walked
 
@@ -25,33 +25,35 @@ _MAX_BUFFER_BYTES = 1 << 20
 
 def served_records(subset: Subset, order: Order, request: Request) -> Any:
     """Return the dataset of (bytes, tag) of all epochs, one by one; workers part its groups."""
-    runs = _Runs(subset, order)
-    number = order.num_groups
+    layout = subset.blocks(request.config, shuffle=request.is_shuffled)
+    number = layout.num_groups
+    runs = _Runs(subset, layout.block_length, layout.num_blocks)
     stop = _FOREVER if request.num_epochs is None else request.num_epochs * number
 
     def group(i: Any) -> Any:
         epoch, group = i // number, i % number
         blocks = tf.range(
-            group * order.group_width, tf.minimum((group + 1) * order.group_width, order.num_blocks)
+            group * layout.group_width,
+            tf.minimum((group + 1) * layout.group_width, layout.num_blocks),
         )
-        if order.shuffle:
-            blocks = walked(blocks, order.num_blocks, order.epoch_key(epoch))
-        first = blocks * order.block_length
-        stop = tf.minimum(first + order.block_length, order.num_records)
-        tags = epoch * order.num_records + tf.ragged.range(first, stop).flat_values
+        if layout.shuffle:
+            blocks = walked(blocks, layout.num_blocks, order.epoch_key(epoch))
+        first = blocks * layout.block_length
+        stop = tf.minimum(first + layout.block_length, layout.num_records)
+        tags = epoch * layout.num_records + tf.ragged.range(first, stop).flat_values
         dataset = tf.data.Dataset.zip(
             runs.records(blocks), tf.data.Dataset.from_tensor_slices(tags)
         )
-        if not order.shuffle:
+        if not layout.shuffle:
             return dataset
-        return shuffled(dataset, order.group_records, group_key(order.epoch_key(epoch), group))
+        return shuffled(dataset, layout.group_records, group_key(order.epoch_key(epoch), group))
 
     # The next group is being read while the last one is used: the order needs no luck, and two
     # groups are all that is in memory.
     return tf.data.Dataset.range(stop).interleave(
         group,
         cycle_length=1,
-        block_length=order.group_records,
+        block_length=layout.group_records,
         num_parallel_calls=1,
         deterministic=True,
     )
@@ -60,17 +62,17 @@ def served_records(subset: Subset, order: Order, request: Request) -> Any:
 class _Runs:
     """Records that lie together in a shard and in a block: each run is read in one go."""
 
-    def __init__(self, subset: Subset, order: Order) -> None:
+    def __init__(self, subset: Subset, block_length: int, num_blocks: int) -> None:
         frames = subset.records.frames
         starts = frames.starts_run()
-        starts[:: order.block_length] = True
+        starts[::block_length] = True
         first = np.flatnonzero(starts).astype(np.int64)
         stop = np.append(first[1:], subset.num_records)
         offset = frames.offset[first]
         num_bytes = frames.offset[stop - 1] + frames.length[stop - 1] - offset
         self._columns = frames.shard[first], offset, num_bytes, stop - first
-        blocks = np.arange(order.num_blocks + 1, dtype=np.int64)
-        self._bounds = np.searchsorted(first, blocks * order.block_length)
+        blocks = np.arange(num_blocks + 1, dtype=np.int64)
+        self._bounds = np.searchsorted(first, blocks * block_length)
         """For each block the index of its first run, and at the end the number of runs."""
         self._files = subset.records.paths
 

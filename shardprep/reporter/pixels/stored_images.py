@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardprep.dataset import example
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, IMAGE, MAX_SIDE, WIDTH
 from shardprep.dataset.stored_size import check_stored
 from shardprep.errors import RecordError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.dataset.schema import Schema
     from shardprep.reader.records.records import Records
-    from shardprep.reader.selection.splits import AnySplit
+    from shardprep.reader.selection.split_argument import AnySplit
 
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
     Payload = bytes | memoryview

@@ -31,15 +31,15 @@ class Viewer(Card):
     """
 
     url: str
-    """Address to open; whoever has it is let in."""
+    """Address to open. It contains a secret token."""
     name: str
     """Name of the dataset."""
     version: str
     """Version of the dataset."""
     num_records: int
-    """Records of the dataset."""
+    """Number of records of the dataset."""
     num_items: int
-    """Items that can be looked at: records, rejected and skipped inputs."""
+    """Number of items on the pages: records, rejected and skipped inputs."""
     ending: ExitStack = field(compare=False)
     """Acts that close it."""
 

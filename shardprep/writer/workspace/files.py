@@ -1,4 +1,4 @@
-"""The files of an unfinished build beside its shards, and the two folders that hold them.
+"""The files of an unfinished build other than shards, and the two folders that hold them.
 
 The files are in `<version>.incomplete/`. On a disk the shards are there too; in object storage they
 are where `Workspace.output` says.
@@ -99,7 +99,7 @@ def disturbed(state: Folder) -> DisturbedError:
 
 
 def read_build(state: Folder) -> Build | None:
-    """Return the content of the `BUILD_FILE`, None if there is no such file."""
+    """Return the content of the `BUILD_FILE`, or None."""
     data = state.read(BUILD_FILE)
     return None if data is None else parse_build(state, data)
 
@@ -127,5 +127,5 @@ def new_build(fingerprint: Fingerprint) -> bytes:
 
 
 def hash_of(fingerprint: Fingerprint) -> str:
-    """Return the hash by which the receipts of one build differ from those of another."""
+    """Return the hash that links receipts to their build."""
     return hashlib.sha256(dump_build(Build(fingerprint))).hexdigest()

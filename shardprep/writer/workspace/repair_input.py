@@ -1,4 +1,4 @@
-"""A damaged dataset: its intact shards count as written when it is built once more."""
+"""A damaged dataset that is built again: its intact shards count as written."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _NUM_THREADS = 16
 
 
 class IntactShard(NamedTuple):
-    """The file that holds the bytes of a shard."""
+    """The file that has the bytes of a shard."""
 
     file: str
-    """File name; another than the shard's where files were swapped."""
+    """File name; not the shard's own if files were swapped."""
     mark: str
     """ETag in object storage; "" on a disk, where the bytes are hashed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedDataset:
-    """A dataset that is to be built once more, with the same bytes."""
+    """A dataset that is built again with the same bytes."""
 
     manifest: Manifest
-    """The manifest that the build must end with."""
+    """The manifest that must come out."""
     intact: Mapping[str, IntactShard]
     """Intact shards by name."""
     items: Path | None
-    """`items.parquet`; None where it is damaged, and every shard must be written again."""
+    """`items.parquet`; None if it is damaged: then every shard is written again."""
     foreign: Sequence[str]
-    """Files that are no part of a dataset, and stay."""
+    """Files that are not part of a dataset, and are kept."""
 
     def __str__(self) -> str:
         num_all = len(self.manifest.shards)
@@ -54,7 +54,7 @@ class DamagedDataset:
         return f"the dataset is there, but not whole: {what} built again"
 
     def take_into(self, workspace: Workspace) -> None:
-        """Make the intact shards, and the foreign files, part of the build begun there."""
+        """Make the intact shards and the foreign files part of the unfinished build."""
         for name in self.foreign:
             workspace.adopt(name, "", name)
         if self.items is None:
@@ -75,9 +75,10 @@ class DamagedDataset:
 def find_damage(
     workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
 ) -> DamagedDataset | None:
-    """Return the finished dataset if files of it are missing or cut, None if it is whole.
+    """Return the damage of a finished dataset, None if no file is missing or cut.
 
-    Only names and lengths are compared: `verify` finds the rest.
+    Only names and lengths are compared; `verify` checks the bytes.
+
     """
     files = workspace.files()
     folder = workspace.documents()
@@ -107,7 +108,7 @@ def find_damage(
 
 
 def foreign_files(files: Iterable[str]) -> list[str]:
-    """Return the files that are no part of a dataset, nor left by a process that died."""
+    """Return the files that are neither part of a dataset nor temporary."""
     return [
         name
         for name in files

@@ -77,7 +77,7 @@ def twins(subset: Subset, request: Request, place: Path) -> Subset:
     folder = place / hashlib.sha256(repr(made_with).encode()).hexdigest()[:16]
     try:
         _make(folder, subset, request, schema)
-        made = {name: _twin(folder, shard) for name, shard in subset.shards.items()}
+        made = {shard.name: _twin(folder, shard) for shard in subset.records.shards}
     except OSError as error:
         raise DatasetError(
             str(folder), f"cannot be written ({error.strerror})", "give cache another folder"
@@ -90,7 +90,7 @@ def twins(subset: Subset, request: Request, place: Path) -> Subset:
 def small_twin(subset: Subset, request: Request, folder: Path) -> Subset:
     """Return the decoded twin of the wanted records alone, one shard in a folder that is empty."""
     (folder / index_name("x")).parent.mkdir()
-    first = next(iter(subset.shards.values()))
+    first = subset.records.shards[0]
     schema = _twin_schema(subset.schema, subset.image_size(request) or (0, 0))
     _write_twin(folder, first, schema, _decoded(subset, request))
     made = _twin(folder, first).model_copy(update={"num_records": subset.num_records})
@@ -101,16 +101,14 @@ def _decoded_twin(subset: Subset, folder: Path, places: Places, schema: Schema) 
     """Return the subset that reads records of raw shards in place of its own."""
     return replace(
         subset,
-        shards={one.name: one for one in places.shards},
         records=open_folder(folder, places),
         schema=schema,
-        is_cache=True,
     )
 
 
 def _make(folder: Path, subset: Subset, request: Request, schema: Schema) -> None:
     """Make the missing twins, of that schema; none, where the disk has no room for all."""
-    shards = subset.shards.values()
+    shards = subset.records.shards
     missing = [shard for shard in shards if not _is_whole(folder, shard)]
     if not missing:
         return

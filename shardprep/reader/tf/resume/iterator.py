@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from shardprep.reader.config import draw_seed
-from shardprep.reader.order.iterator_state import Batching, State, checked, identity
+from shardprep.reader.order.iterator_state import Batching, State, check_state, identity
 from shardprep.reader.tf.batching import num_batches
 from shardprep.reader.tf.pipeline import make_dataset, opened
 from shardprep.reader.tf.records import Cursor
@@ -61,7 +61,8 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
 
     def __init__(self, request: Request) -> None:
         """Start before the first batch of epoch 0; without a seed, with one that is drawn."""
-        self._subset = subset = opened(request)
+        self._source = opened(request)
+        self._subset = subset = self._source.subset
         self.class_names = subset.class_names
         self.seed = request.seed
         self._request = replace(request, seed=draw_seed() if request.seed is None else request.seed)
@@ -113,7 +114,9 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
             DatasetError: the state is none, or of other records, batches or order.
 
         """
-        place = checked("reader.iterate.load_state_dict", state, self._identity(), self._batching)
+        place = check_state(
+            "reader.iterate.load_state_dict", state, self._identity(), self._batching
+        )
         if place.seed != self._request.seed:
             self._request = replace(self._request, seed=place.seed)
             self._make()
@@ -137,7 +140,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         return batch
 
     def _make(self) -> None:
-        self._made = make_dataset(self._subset, self._request, self._place.cursor)
+        self._made = make_dataset(self._source, self._request, self._place.cursor)
         super().__init__(tf.data.experimental.to_variant(self._made))
 
     def _inputs(self) -> list[Any]:
@@ -145,7 +148,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
 
     def _identity(self) -> str:
         order = self._subset.order(self._request)
-        return identity(self._subset.records, order, self._batching)
+        return identity(self._subset.records.digest, order, self._batching)
 
 
 @functools.cache

@@ -19,11 +19,10 @@ import keras
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checking
 from shardprep.reader.tf.batching import nothing
 from shardprep.reader.tf.resume.checkpoint import ANEW, Checkpoint, values_of
 from shardprep.reader.tf.resume.iterator import Batches
-from shardprep.reader.validators import Count, File, having
+from shardprep.reader.validators import Count, File, having, validated
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -55,7 +54,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
     other callbacks keep, such as the patience of EarlyStopping, begins anew.
     """
 
-    @checking("reader.ResumeInEpoch")
+    @validated("reader.ResumeInEpoch")
     def __init__(
         self, path: File, batches: IteratedBatches, *, save_every: Count | None = None
     ) -> None:

@@ -1,0 +1,140 @@
+"""Random numbers and permutations that any machine computes for any place, without a state.
+
+The order of an epoch must be the same on every host, in Python, NumPy and a TensorFlow graph, and
+training must be able to resume at any place of it. So nothing is drawn from a generator that
+advances. Everything is a function of a *key*, a number from 0 to 2³¹ − 2:
+
+* `mix` derives a key from a key and numbers: seed → epoch → group. It uses integer operators alone,
+  so the same lines work on Python integers, int64 arrays and int64 tensors, and no product exceeds
+  2⁴⁸. (64-bit multiplicative hashes rely on overflow, where Python and int64 differ.)
+* `permute` returns elements of a permutation without computing the rest. It is the generalized
+  Feistel network with cycle walking of Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
+  CT-RSA 2002. It orders the blocks of an epoch; a graph computes a few of them at a time.
+* `shuffled_range` is a Fisher-Yates shuffle by the numbers of Philox4x32-10 (Salmon and others,
+  "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). It is what TensorFlow's `ShuffleDataset`
+  op draws from a full window, so a graph can shuffle a group by that op and get the same order.
+* `random_numbers` returns floats of NumPy's Philox4x64-10, whose counter gives random access.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shardprep.reader.array_types import Floats, Ints
+
+_PRIME = (1 << 31) - 1
+_PHILOX_NUMBERS = 4
+"""Numbers that Philox computes from one counter."""
+_UINT32 = (1 << 32) - 1
+_ROUNDS = 6
+_ROUND_KEYS_APART = 0x5BD1E995
+"""Difference between the keys of two rounds of the Feistel network."""
+_GROUP = 1
+"""Separates the keys of groups from other keys that are derived from the key of an epoch."""
+_T = TypeVar("_T")
+
+
+def key_of(seed: int) -> int:
+    """Return the key of a seed, which may be any integer."""
+    digest = hashlib.blake2b(str(seed).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) % _PRIME
+
+
+def mix(key: _T, *numbers: Any) -> _T:
+    """Return a key that depends on a key and numbers: a hash from 0 to 2³¹ − 2.
+
+    `key` and `numbers` may be Python integers, int64 arrays or int64 tensors.
+    """
+    # Two rounds of multiply and xor-shift per number. 48271 and 69621 are multipliers of Lehmer
+    # generators modulo this prime: primitive roots, so each step is a bijection of 1 … p − 1.
+    # Adding a constant moves 0, which a multiplication would keep. Factors are below 2³¹ and 2¹⁷.
+    mixed: Any = key
+    for number in numbers:
+        mixed = ((mixed ^ (number % _PRIME)) * 48271 + 0x2545F491) % _PRIME
+        mixed = ((mixed ^ (mixed // (1 << 15))) * 69621) % _PRIME
+        mixed = mixed ^ (mixed // (1 << 13))
+    return mixed % _PRIME  # type: ignore[no-any-return]
+
+
+def group_key(epoch_key: Any, group: Any) -> Any:
+    """Return the key that shuffles the records of a group."""
+    return mix(epoch_key, _GROUP, group)
+
+
+def random_numbers(key: int, start: int, stop: int) -> Floats:
+    """Return the random numbers of a key at the places from `start` to before `stop`, in [0, 1)."""
+    skip = start % _PHILOX_NUMBERS
+    bits = np.random.Philox(key=key, counter=start // _PHILOX_NUMBERS)
+    raw = bits.random_raw(stop - start + skip)[skip:]
+    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53  # 53 bits: a float64's precision
+
+
+def shuffle_seeds(key: Any) -> tuple[Any, Any]:
+    """Return the two seeds of TensorFlow's shuffle op for a key."""
+    return key + 1, mix(key, 1)  # two zeros would mean a random seed to TensorFlow
+
+
+def shuffled_range(length: int, key: int) -> list[int]:
+    """Return the numbers below `length` in the order that TensorFlow's shuffle op gives them."""
+    left = np.arange(length, 0, -1)
+    steps = _philox4x32(*shuffle_seeds(key), length) % left.astype(np.uint64)
+    numbers = list(range(length))
+    for i, j in enumerate((steps.astype(np.int64) + np.arange(length)).tolist()):
+        numbers[i], numbers[j] = numbers[j], numbers[i]
+    return numbers
+
+
+def _philox4x32(seed: int, seed2: int, number: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Return the first random 32-bit numbers of two seeds below 2³², as TensorFlow draws them."""
+    # A counter is four 32-bit words: the first counts, the third is the second seed. Each of the
+    # ten rounds multiplies two of them to 64 bits; the high half crosses over to the other pair,
+    # xored with a key word. The keys advance by the golden ratio and √3 − 1 times 2³².
+    blocks = np.arange(-(-number // _PHILOX_NUMBERS), dtype=np.uint64)
+    zero, half = np.zeros_like(blocks), np.uint64(32)
+    counters = [blocks, zero, zero + np.uint64(seed2), zero]
+    keys = [seed, 0]
+    for _ in range(10):
+        low = counters[0] * np.uint64(0xD2511F53)
+        high = counters[2] * np.uint64(0xCD9E8D57)
+        counters = [
+            (high >> half) ^ counters[1] ^ np.uint64(keys[0]),
+            high & np.uint64(_UINT32),
+            (low >> half) ^ counters[3] ^ np.uint64(keys[1]),
+            low & np.uint64(_UINT32),
+        ]
+        keys = [(keys[0] + 0x9E3779B9) & _UINT32, (keys[1] + 0xBB67AE85) & _UINT32]
+    return np.stack(counters, axis=1).ravel()[:number]
+
+
+def table_shape(size: int) -> tuple[int, int]:
+    """Return rows and columns of a table, nearly square, for `size` elements."""
+    columns = max(1, math.isqrt(size - 1) + 1)
+    return -(-size // columns), columns
+
+
+def permute_table(places: _T, rows: Any, columns: Any, key: Any) -> _T:
+    """Return the elements at some places of a permutation of all fields of a table."""
+    # A Feistel network on (row, column): each round adds to the row a value that depends on the
+    # column alone, then to the column one that depends on the row alone. Every such step can be
+    # undone, so different fields stay different.
+    row, column = places // columns, places % columns
+    for turn in range(_ROUNDS):
+        row = (row + mix(key + 2 * turn * _ROUND_KEYS_APART, column)) % rows
+        column = (column + mix(key + (2 * turn + 1) * _ROUND_KEYS_APART, row)) % columns
+    return row * columns + column  # type: ignore[no-any-return]
+
+
+def permute(places: Ints, size: int, key: int) -> Ints:
+    """Return the elements at some places of a permutation of the numbers below `size`."""
+    # The table has up to √size fields too many. Cycle walking: a place that leads to one of them
+    # moves on along its cycle until it reaches a number below `size`, so the result stays a
+    # permutation.
+    shape = table_shape(size)
+    elements = permute_table(places, *shape, key)
+    while (outside := elements >= size).any():
+        elements[outside] = permute_table(elements[outside], *shape, key)
+    return elements

@@ -1,0 +1,189 @@
+"""What lies together in object storage is asked for together, once, and before it is wanted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from shardprep.dataset.manifest import Shard
+from shardprep.errors import StorageError
+from shardprep.reader.order.epoch import block_shuffle
+from shardprep.reader.order.order import Order
+from shardprep.reader.records.positions import Frames
+from shardprep.reader.records.prefetch import PrefetchedBlocks
+
+if TYPE_CHECKING:
+    from shardprep.reader.records.remote import ByteRange
+
+NUM_SHARDS, RECORDS_A_SHARD, RECORD_BYTES = 3, 50, 7
+NUM_RECORDS = NUM_SHARDS * RECORDS_A_SHARD
+LENGTH, WIDTH = 8, 2
+SHARDS = [
+    Shard(name=f"{i}", num_records=RECORDS_A_SHARD, num_bytes=350, sha256=f"{i:064}")
+    for i in range(NUM_SHARDS)
+]
+
+
+def frame(position: int) -> bytes:
+    """Return the bytes of a record, which tell it from all others."""
+    return position.to_bytes(RECORD_BYTES)
+
+
+class Store:
+    """A store of these records, whose answers may be withheld."""
+
+    def __init__(self) -> None:
+        self.parts: list[ByteRange] = []
+        self.copied: set[str] = set()
+        self.error: Exception | None = None
+
+    def has_copy(self, name: str) -> bool:
+        return name in self.copied
+
+    def begin(self, part: ByteRange) -> Future[bytes]:
+        self.parts.append(part)
+        found = Future[bytes]()
+        if self.error is not None:
+            found.set_exception(self.error)
+            return found
+        begin = int(part.shard) * RECORDS_A_SHARD
+        whole = b"".join(map(frame, range(begin, begin + RECORDS_A_SHARD)))
+        found.set_result(whole[part.start : part.start + part.num_bytes])
+        return found
+
+    def records(self) -> Counter[tuple[str, int]]:
+        """Return how often each record was asked for, by its shard and its start."""
+        return Counter(
+            (part.shard, start)
+            for part in self.parts
+            for start in range(part.start, part.start + part.num_bytes, RECORD_BYTES)
+        )
+
+
+@pytest.fixture(name="store")
+def _store() -> Store:
+    return Store()
+
+
+def order(*, shuffle: bool = True) -> Order:
+    return Order(
+        block_shuffle(
+            NUM_RECORDS, RECORD_BYTES, shuffle=shuffle, block_length=LENGTH, group_width=WIDTH
+        ),
+        seed=1,
+    )
+
+
+def prefetched(store: Any, of: Order) -> PrefetchedBlocks:
+    shard, record = np.divmod(np.arange(NUM_RECORDS), RECORDS_A_SHARD)
+    length = np.full(NUM_RECORDS, RECORD_BYTES)
+    frames = Frames(shard, record, record * RECORD_BYTES, length)
+    assert of.blocks is not None
+    return PrefetchedBlocks(store, SHARDS, frames, of.blocks, of.epoch_key)
+
+
+def read(
+    found: PrefetchedBlocks, of: Order, epoch: int, start: int = 0, size: int = 10
+) -> list[bytes]:
+    """Return the records of an epoch from a place on, batch by batch, as readers read them."""
+    data = []
+    for begin in range(start, NUM_RECORDS, size):
+        stop = min(begin + size, NUM_RECORDS)
+        found.expect(epoch, begin, stop)
+        data += [found.take(one).tobytes() for one in of.positions(epoch, begin, stop).tolist()]
+    return data
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("size", [1, 10, 100])
+def test_each_record_of_an_epoch_is_asked_for_once(store: Store, shuffle: bool, size: int) -> None:  # noqa: FBT001
+    of = order(shuffle=shuffle)
+    found = prefetched(store, of)
+    for epoch in range(3):
+        store.parts.clear()
+        expected = [frame(one) for one in of.positions(epoch, 0, NUM_RECORDS).tolist()]
+        assert read(found, of, epoch, size=size) == expected
+        assert set(store.records().values()) == {1}
+        assert len(store.parts) <= -(-NUM_RECORDS // LENGTH) + NUM_SHARDS - 1, (
+            "a request a block and a shard"
+        )
+
+
+def test_the_next_group_is_on_its_way_before_it_is_wanted(store: Store) -> None:
+    of = order()
+    found = prefetched(store, of)
+    found.expect(0, 0, 1)
+    wanted = of.positions(0, 0, 2 * LENGTH * WIDTH)  # of this group and the next one
+    asked = store.records()
+    assert {divmod(one, RECORDS_A_SHARD) for one in wanted.tolist()} == {
+        (int(shard), start // RECORD_BYTES) for shard, start in asked
+    }
+    assert sum(asked.values()) == len(wanted)
+
+
+def test_no_more_is_asked_for_than_may_be_held(store: Store) -> None:
+    of = order()
+    found = prefetched(store, of)
+    found.expect(0, 0, NUM_RECORDS)
+    assert sum(store.records().values()) <= 4 * LENGTH * WIDTH
+    begun = len(store.parts)
+    for one in of.positions(0, 0, LENGTH * WIDTH).tolist():
+        found.take(one)
+    assert len(store.parts) > begun, "and more once a group is done with"
+
+
+def test_an_epoch_may_begin_anywhere_and_be_gone_back_in(store: Store) -> None:
+    of = order()
+    found = prefetched(store, of)
+    for start in (100, 30, 149, 0):
+        expected = [frame(one) for one in of.positions(0, start, NUM_RECORDS).tolist()]
+        assert read(found, of, 0, start) == expected
+
+
+def test_two_iterations_side_by_side_ask_for_little_twice(store: Store) -> None:
+    of = order()
+    found = prefetched(store, of)
+    for begin in range(0, NUM_RECORDS, 10):
+        for epoch in (0, 1):
+            found.expect(epoch, begin, begin + 10)
+            for one in of.positions(epoch, begin, begin + 10).tolist():
+                assert found.take(one).tobytes() == frame(one)
+    assert sum(store.records().values()) <= 2 * 2 * NUM_RECORDS
+
+
+def test_a_shard_with_a_copy_is_not_asked_for(store: Store) -> None:
+    of = order()
+    store.copied = {one.name for one in SHARDS}
+    found = prefetched(store, of)
+    found.expect(0, 0, NUM_RECORDS)
+    assert not store.parts
+    assert found.take(5).tobytes() == frame(5), "unless it vanishes"
+
+
+def test_what_the_store_did_not_give_is_asked_for_again(store: Store) -> None:
+    found = prefetched(store, order())
+    store.error = StorageError("s3://bucket", "does not answer", "try again")
+    found.expect(0, 0, 1)
+    with pytest.raises(StorageError, match="does not answer"):
+        found.take(5)
+    store.error = None
+    assert found.take(5).tobytes() == frame(5)
+
+
+def test_what_nobody_wants_any_more_is_called_off(store: Store, monkeypatch: Any) -> None:
+    answers: list[Future[bytes]] = []
+
+    def begin(_: ByteRange) -> Future[bytes]:
+        answers.append(Future())
+        return answers[-1]
+
+    monkeypatch.setattr(store, "begin", begin)
+    found = prefetched(store, order())
+    found.expect(0, 0, 1)
+    assert answers
+    del found
+    assert all(one.cancelled() for one in answers)
