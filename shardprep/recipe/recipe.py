@@ -7,7 +7,7 @@ names the one that it came from. The file may be a stranger's: no value of it is
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import (
@@ -24,17 +24,29 @@ from typing import (
 from shardprep.dataset.documents import MAX_NAME
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.schema import TargetKind
+from shardprep.errors import OptionError
 from shardprep.image.annotation_types import Frame, RunOrder
 from shardprep.image.spec import DepthRange, Fit, Format, ImageSpec, Truncated, Window
 from shardprep.recipe.checks import check, consistent, flag_of, unknown_key, unusable
+from shardprep.recipe.object_rules import FormatRule, MaskRule, parse_box_rule, parse_mask_rule
 from shardprep.recipe.options import BUILD_OPTIONS, BuildOptions
+from shardprep.recipe.rules import (
+    GroupRule,
+    JoinRule,
+    LabelRule,
+    SplitRule,
+    parse_group_rule,
+    parse_join_rule,
+    parse_label_rule,
+    parse_split_rule,
+)
 from shardprep.recipe.values import read_number, read_texts, texts_in, value_shown
 from shardprep.source.limits import SourceLimits
 from shardprep.source.names import without_archive_suffix
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from shardprep.recipe.checks import Place
 
@@ -57,8 +69,37 @@ _TYPES = get_type_hints(
 _DEFAULTS = {one.name: one.default for one in fields(BuildOptions)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The options of a recipe that are rules, parsed; each value keeps its text."""
+
+    labels: LabelRule
+    split: SplitRule
+    group: GroupRule
+    boxes: FormatRule
+    masks: MaskRule
+    join: tuple[JoinRule, ...]
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "labels": parse_label_rule,
+    "split": parse_split_rule,
+    "group": parse_group_rule,
+    "boxes": parse_box_rule,
+    "masks": parse_mask_rule,
+    "join": lambda texts: tuple(map(parse_join_rule, texts)),
+}
+"""Option → function that parses its rule."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe(BuildOptions):
-    """The options of a build, checked; `make_recipe` returns them."""
+    """The options of a build, checked, with their rules; `make_recipe` returns them.
+
+    The recorded recipe has the texts of the rules. Code reads `rules` instead.
+    """
+
+    rules: Rules = field(repr=False, compare=False)
 
     @property
     def source_limits(self) -> SourceLimits:
@@ -75,27 +116,35 @@ class Recipe(BuildOptions):
     @property
     def is_annotated(self) -> bool:
         """Whether boxes or masks are asked for."""
-        return bool({self.boxes, self.masks} - {"", "none"})
-
-    @property
-    def groups_near(self) -> bool:
-        """Whether near copies are kept in one split."""
-        return self.group.partition(",")[0] == "near"
-
-    @property
-    def group_rule(self) -> str:
-        """Rule by which names and tables give the groups of images; "" for none."""
-        return self.group.removeprefix("near").removeprefix(",") if self.groups_near else self.group
+        return self.rules.boxes.is_given or self.rules.masks.is_given
 
     @property
     def finds_near(self) -> bool:
-        """Whether near copies are looked for, in the pixels, before anything else is decided."""
-        return self.groups_near or self.dedup == "near"
+        """Whether near copies are searched for, in the pixels, before anything else is decided."""
+        return self.rules.group.is_near or self.dedup == "near"
 
     @property
     def may_be_annotated(self) -> bool:
         """Whether boxes or masks are stored if the source surely has some."""
         return self.labels == "auto" and not self.boxes and not self.masks
+
+    @property
+    def named_files(self) -> list[str]:
+        """The files that the recipe names; each is in the source or on disk."""
+        rules = self.rules
+        files = [one.file for one in rules.join]
+        files += [file for file in (self.class_map, self.exclude_list) if file]
+        files += [*rules.labels.table.files, *rules.split.files]
+        files += [*rules.boxes.files, *rules.masks.files]
+        if self.mask_values and "=" not in self.mask_values:
+            files.append(self.mask_values)
+        return files
+
+    def with_rules(self, **texts: str) -> Recipe:
+        """Return this recipe with other rules, such as `boxes="voc"`; only these are parsed."""
+        rules = {key: _PARSERS[key](text) for key, text in texts.items()}
+        options: dict[str, Any] = {**texts, "rules": replace(self.rules, **rules)}
+        return replace(self, **options)
 
     def settled(self, *, annotated: bool) -> Recipe:
         """Return this recipe with the fit of images with boxes or masks, or of images alone.
@@ -128,9 +177,10 @@ class Recipe(BuildOptions):
 
     def fingerprint_options(self) -> dict[str, Any]:
         """Return the options that shape the bytes, with values as JSON has them."""
+        values = {key: getattr(self, key) for key in BUILD_OPTIONS}
         return {
             key: list(value) if isinstance(value, tuple) else value
-            for key, value in asdict(self).items()
+            for key, value in values.items()
             if BUILD_OPTIONS[key].shapes_bytes
             and not (BUILD_OPTIONS[key].is_newer and value == _DEFAULTS[key])
         }
@@ -219,6 +269,7 @@ def _wanted(key: str) -> str:
 def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
     """Return the recipe of keys, each of which is read and checked."""
     values: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
     problems: list[tuple[str, str]] = []
     for key in [key for key in BUILD_OPTIONS if key in keys]:
         try:
@@ -230,7 +281,15 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
         problems.append(("source", "is needed"))
     if problems:
         raise unusable(problems, place)
-    return Recipe(**values)
+    for key, parse in _PARSERS.items():
+        try:
+            rules[key] = parse(values.get(key, _DEFAULTS[key]))
+        except OptionError as error:
+            file, _ = place(key)
+            if file not in (key, flag_of(key)):
+                error.blame(file)
+            raise
+    return Recipe(**values, rules=Rules(**rules))
 
 
 def outputs(recipe: Recipe) -> tuple[str, ...]:

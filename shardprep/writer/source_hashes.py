@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,7 +83,7 @@ def _members(
     if not listing.images:
         raise no_image(recipe.source, listing)
     if not (is_annotated and recipe.may_be_annotated):
-        recipe = replace(recipe, labels="none")  # labels are not needed
+        recipe = recipe.with_rules(labels="none")  # labels are not needed
     known = {*items["key"].to_pylist()}
     is_item = pc.not_equal(items["status"].cast("string"), SKIPPED)
     stored = {*items["key"].filter(is_item).to_pylist()}

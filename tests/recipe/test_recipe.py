@@ -114,9 +114,9 @@ def test_the_command_line_blames_what_was_given(here: Path) -> None:
     said = error_of(run("build", "--version", "abc", cwd=here), 2)
     assert said.startswith("--version: 'abc' must be three numbers")
     said = error_of(run("build", cwd=here), 2)
-    assert said.startswith("shardprep.toml: labels: 'fold' is not one of the ways to find labels")
+    assert said.startswith("shardprep.toml: labels: 'fold' is not a rule for labels")
     said = error_of(run("build", "--labels", "fol", cwd=here), 2)
-    assert said.startswith("--labels: 'fol' is not one of the ways to find labels")
+    assert said.startswith("--labels: 'fol' is not a rule for labels")
 
 
 def test_options_of_one_run_are_no_keys_and_say_so() -> None:

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.api.arguments import only_archive
-from shardprep.catalog.splits import given_split
+from shardprep.catalog.names import given_split
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source import byte_range

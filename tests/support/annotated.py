@@ -40,6 +40,7 @@ from shardprep.dataset.schema import Schema
 from shardprep.dataset.tally import Tally
 from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.image.annotation_types import Annotation
+from shardprep.recipe.object_rules import parse_box_rule
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.byte_range import Extent
 from shardprep.source.listing import list_source
@@ -243,9 +244,8 @@ class Source:
     extents: list[Extent]
 
     def read(self, option: str, *, outlines: bool = False) -> Found:
-        return read_boxes(
-            option, self.index, self.documents, extents=self.extents, outlines=outlines
-        )
+        rule = parse_box_rule(option)
+        return read_boxes(rule, self.index, self.documents, extents=self.extents, outlines=outlines)
 
     def signs(self) -> list[str]:
         return [sign.option for sign in recognise(self.index, self.documents)]

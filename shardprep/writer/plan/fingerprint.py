@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 
 from PIL import features
 
-from shardprep.catalog.objects.rules import annotation_files, parse_masks_rule
-from shardprep.catalog.splits import parse_split_rule
-from shardprep.catalog.tables.metadata_files import named_files, read_table
+from shardprep.catalog.tables.metadata_files import read_table
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import shipped_schemas
@@ -61,7 +59,7 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
     follow_links = recipe.follow_links
     signature = source_signature(recipe.source, outputs(recipe), follow_links=follow_links)
     inputs = {"source": signature}
-    for file in (*named_files(recipe), *annotation_files(recipe)):
+    for file in recipe.named_files:
         if Path(file).is_file():
             inputs[file] = _sha256(read_table(file, recipe.max_member_size))
     if recipe.schema != "auto" and recipe.schema not in shipped_schemas():
@@ -69,9 +67,9 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
         inputs["schema"] = (
             _sha256(read_named(schema, MAX_DOCUMENT_BYTES)) if schema.is_file() else "missing"
         )
-    draws = parse_masks_rule(recipe.masks).kind == "format"
+    draws = recipe.rules.masks.kind == "format"
     drawn = {"pycocotools": version("pycocotools")} if draws else {}
-    is_cut = bool(recipe.split) and parse_split_rule(recipe.split).kind == "ratio"
+    is_cut = recipe.rules.split.kind == "ratio"
     rules = {SPLIT_RATIOS: _SPLIT_RATIOS_VERSION} if is_cut else {}
     return Fingerprint(
         inputs=inputs,

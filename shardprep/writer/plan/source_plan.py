@@ -11,7 +11,6 @@ import numpy as np
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.objects.combine import AnnotationFacts
-from shardprep.catalog.splits import parse_split_rule
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -64,7 +63,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     """
     catalog = make_catalog(recipe, work_dir, watcher.notice)
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
-    ratios = parse_split_rule(recipe.split).ratios if recipe.split else {}
+    ratios = recipe.rules.split.ratios
     items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
     near = None
     if recipe.finds_near:
