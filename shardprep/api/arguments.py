@@ -127,9 +127,13 @@ def engine_of(
 
         return _on_cluster(cluster.wanted_address(ray_address), workers)
     if name != "local":
-        raise RecipeError("--engine", f"{name!r} is not one of local, ray")
+        raise RecipeError(OptionName("engine"), f"{name!r} is not one of local, ray")
     if ray_address is not None:
-        raise RecipeError("--ray-address", "is for --engine ray", "add that, or leave this out")
+        raise RecipeError(
+            OptionName("ray_address"),
+            f"is for {OptionName('engine')} ray",
+            "add that, or leave this out",
+        )
     from shardprep.writer.engine.job import Workers
     from shardprep.writer.engine.pool import write_shards
 
@@ -202,7 +206,9 @@ def part_of(text: str) -> Part:
     found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
     part = Part(int(found[1]), int(found[2])) if found else Part(0, 0)
     if not 1 <= part.number <= part.count:
-        raise RecipeError("--part", f"{text!r} is not I/N, such as 3/16", "count from 1 to N")
+        raise RecipeError(
+            OptionName("part"), f"{text!r} is not I/N, such as 3/16", "count from 1 to N"
+        )
     return part
 
 
@@ -232,7 +238,11 @@ def repair_source(location: str, source: str | None) -> str:
         source = recipe.source if is_same else None
     if source is None:
         what = f"nothing here says what {location} was built from"
-        raise RecipeError("--repair", what, "add --source with the folder, the archive or the slug")
+        raise RecipeError(
+            OptionName("repair"),
+            what,
+            f"add {OptionName('source')} with the folder, the archive or the slug",
+        )
     return source
 
 

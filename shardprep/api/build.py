@@ -22,7 +22,7 @@ from shardprep.api.arguments import (
 )
 from shardprep.api.watched import watched
 from shardprep.dataset.card import Card
-from shardprep.errors import RecipeError
+from shardprep.errors import OptionName, RecipeError
 from shardprep.recipe.document import RECIPE_FILE
 from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
 from shardprep.storage.space import megabytes
@@ -208,7 +208,7 @@ def build(
         start_server()  # it is ready when the plan is
     piece = None if part is None else part_of(part)
     if piece is not None and (run.overwrite or run.save_rejected is not None):
-        flag = "--overwrite" if run.overwrite else "--save-rejected"
+        flag = OptionName("overwrite") if run.overwrite else OptionName("save_rejected")
         raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
     given = {"source": source, "out": out}
     flags = {name: str(place) for name, place in given.items() if place is not None} | recipe

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from shardprep.api.arguments import answering, local_source, only_archive
 from shardprep.api.watched import watched
 from shardprep.errors import RecipeError
+from shardprep.errors import OptionName
 from shardprep.recipe.document import RECIPE_FILE
 from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 
@@ -50,7 +51,9 @@ def init(
 
     place = Path(RECIPE_FILE)
     if place.exists() and not overwrite:
-        raise RecipeError(RECIPE_FILE, "is there already", "add --overwrite to replace it")
+        raise RecipeError(
+            RECIPE_FILE, "is there already", f"add {OptionName('overwrite')} to replace it"
+        )
     archive = only_archive() if source is None else str(source)
     with (
         answering(store_timeout),

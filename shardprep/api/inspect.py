@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
 from shardprep.api.progress import Watch
-from shardprep.errors import DatasetError, RecipeError
+from shardprep.errors import DatasetError, OptionName, RecipeError
 from shardprep.recipe.options import DATASET, RUN_OPTIONS, Option
 from shardprep.storage.url import local_path
 
@@ -85,9 +85,13 @@ def _draw(dataset: OpenDataset, path: Path) -> None:
     from shardprep.storage.atomic_file import write_durably
 
     if not dataset.schema.annotations:
-        raise RecipeError("--boxes", f"{dataset} has neither boxes nor masks", "leave it out")
+        raise RecipeError(
+            OptionName("boxes"), f"{dataset} has neither boxes nor masks", "leave it out"
+        )
     if path.suffix.lower() != ".png":
-        raise RecipeError("--boxes", f"{path} is no name of a PNG", f"{path.stem}.png is one")
+        raise RecipeError(
+            OptionName("boxes"), f"{path} is no name of a PNG", f"{path.stem}.png is one"
+        )
     sheet = contact_sheet(dataset, _NUM_PICTURES)
     try:
         write_durably(path, sheet)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from shardprep.api.arguments import answering, dataset_at
 from shardprep.api.watched import watched
 from shardprep.errors import RecipeError
+from shardprep.errors import OptionName
 from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _name(manifests: Sequence[Manifest]) -> str:
     names = dict.fromkeys(one.name for one in manifests)
     if len(names) > 1:
         what = f"{' and '.join(names)} become one dataset"
-        raise RecipeError("--name", what, "give its name")
+        raise RecipeError(OptionName("name"), what, "give its name")
     return manifests[0].name
 
 

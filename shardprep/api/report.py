@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from shardprep.api.arguments import answering, dataset_at, number
 from shardprep.api.watched import watched
 from shardprep.errors import RecipeError
+from shardprep.errors import OptionName
 from shardprep.recipe.options import DATASET, MAX_SEED, RUN_OPTIONS, BuildOptions, Option
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def page_path(output: str | Path) -> Path:
     """Return where a page is to be written, before anything is measured for it."""
     page = Path(output)
     if not page.parent.is_dir():
-        raise RecipeError("--output", f"there is no folder {page.parent}", "make it first")
+        raise RecipeError(
+            OptionName("output"), f"there is no folder {page.parent}", "make it first"
+        )
     return page
 
 
@@ -104,6 +107,10 @@ def check_listed(name: str, *, no_pixels: bool) -> None:
         what = f"{name!r} is no kind of finding"
         if name in WITHOUT_KEYS:
             what = f"{name!r} is about classes or splits, not about images"
-        raise RecipeError("--list", what, f"there are {', '.join(listed)}")
+        raise RecipeError(OptionName("list"), what, f"there are {', '.join(listed)}")
     if name in OF_PIXELS and no_pixels:
-        raise RecipeError("--list", f"{name!r} is told by pixels alone", "leave out --no-pixels")
+        raise RecipeError(
+            OptionName("list"),
+            f"{name!r} is told by pixels alone",
+            f"leave out {OptionName('no_pixels')}",
+        )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.dataset.card import Card
-from shardprep.errors import RecipeError, counted
+from shardprep.errors import OptionName, RecipeError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -165,12 +165,18 @@ def check_plot(path: Path) -> None:
     """Raise RecipeError if the picture cannot be written: before anything is measured for it."""
     if importlib.util.find_spec("matplotlib") is None:
         raise RecipeError(
-            "--plot", "needs matplotlib, which is not installed", "pip install 'shardprep[plot]'"
+            OptionName("plot"),
+            "needs matplotlib, which is not installed",
+            "pip install 'shardprep[plot]'",
         )
     if path.suffix.lower() != ".png":
-        raise RecipeError("--plot", f"{path} is not a .png file", "give a file that ends in .png")
+        raise RecipeError(
+            OptionName("plot"), f"{path} is not a .png file", "give a file that ends in .png"
+        )
     if not path.absolute().parent.is_dir():
-        raise RecipeError("--plot", f"there is no folder {path.parent}", "create it first")
+        raise RecipeError(
+            OptionName("plot"), f"there is no folder {path.parent}", "create it first"
+        )
 
 
 def write_plot(result: Benchmark, path: Path) -> None:

@@ -18,7 +18,7 @@ from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, DatasetFolder, ind
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.dataset.remote_files import RemoteFiles, is_document
 from shardprep.dataset.tfds_metadata import DOCUMENTS
-from shardprep.errors import BuildError, DatasetError
+from shardprep.errors import BuildError, DatasetError, OptionName
 from shardprep.progress import Watcher
 from shardprep.storage.atomic_file import DurableFile, sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE, locked
@@ -102,7 +102,7 @@ def fetch_dataset(
     if not wanted:
         return Fetched(folder.final, manifest, was_there=True, num_new_bytes=0, address=str(remote))
     work = folder.fetching
-    with resumable_writes(work), locked(work, who="fetch", flag="--to") as is_held:
+    with resumable_writes(work), locked(work, who="fetch", flag=OptionName("to")) as is_held:
         if not was_there and folder.final.exists():  # another fetch has been at it
             was_there, wanted = True, copy.lacking(hashed=check)
         if is_held:
@@ -140,7 +140,7 @@ class _FetchedFiles:
             raise BuildError(
                 str(final),
                 f"is there already, and is not {self.remote}",
-                "choose another --to, or move it away",
+                f"choose another {OptionName('to')}, or move it away",
             )
         if hashed:
             self.watcher.start("checking", self.manifest.totals.num_bytes, "bytes")
@@ -269,7 +269,9 @@ def _remove_others(work: Path, wanted: set[str]) -> None:
 def _check_room(work: Path, shards: dict[str, RemoteShard]) -> None:
     missing = sum(shard.num_bytes for name, shard in shards.items() if not (work / name).exists())
     if lacking := shortage(work, missing):
-        raise BuildError(str(work), lacking, "free some space, or choose another --to")
+        raise BuildError(
+            str(work), lacking, f"free some space, or choose another {OptionName('to')}"
+        )
 
 
 def _is_whole(path: Path, shard: Shard | RemoteShard, *, hashed: bool) -> bool:

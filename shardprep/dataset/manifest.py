@@ -16,7 +16,7 @@ from shardprep.dataset import annotation_counts, documents
 from shardprep.dataset.annotation_counts import AnnotationCounts, Unmatched
 from shardprep.dataset.documents import Count, Document, Name, Sha256, SparseDocument, Version
 from shardprep.dataset.tfrecord import FRAME_BYTES
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, OptionName
 from shardprep.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MANIFEST_FILE = "manifest.json"
-_HINT = "copy it again, or build the set again with --overwrite"
+_HINT = f"copy it again, or build the set again with {OptionName('overwrite')}"
 
 
 class Shard(Document):

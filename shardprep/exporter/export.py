@@ -28,7 +28,7 @@ from shardprep.dataset.item_table import (
 )
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, MASK
-from shardprep.errors import BuildError, RecipeError
+from shardprep.errors import BuildError, OptionName, RecipeError
 from shardprep.exporter import output
 from shardprep.exporter.layout import Export, ShardPlace
 from shardprep.exporter.names import file_names
@@ -115,12 +115,12 @@ def export_dataset(
 
     """
     if layout not in LAYOUTS:
-        raise RecipeError("--to", f"{layout!r} is not one of {', '.join(LAYOUTS)}")
+        raise RecipeError(OptionName("to"), f"{layout!r} is not one of {', '.join(LAYOUTS)}")
     manifest, schema = dataset.manifest, dataset.schema
     writer: Layout = import_module(f"shardprep.exporter.{LAYOUTS[layout]}").WRITERS[layout]
     if writer.needs_boxes and BOX_LABEL not in schema.features:
         what = f"{layout!r} is a layout of boxes, and {manifest.name} has none"
-        raise RecipeError("--to", f"{what}; use folder, webdataset, parquet or tfod")
+        raise RecipeError(OptionName("to"), f"{what}; use folder, webdataset, parquet or tfod")
     out = out or Path("exports") / f"{manifest.name}-{manifest.version}-{layout}"
     if out.name in ("", ".."):
         out = out.resolve()
@@ -201,7 +201,9 @@ def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) ->
     left = [(p, s) for p, s in shards if not (export.work / layout.done(export, p)).is_file()]
     num_bytes = sum(s.num_bytes + s.num_records * layout.record_bytes for _, s in left)
     if lacking := shortage(export.work, num_bytes):
-        raise BuildError(str(export.work), lacking, "free some space, or choose another --out")
+        raise BuildError(
+            str(export.work), lacking, f"free some space, or choose another {OptionName('out')}"
+        )
     rows = _rows(source, dots=layout.dots) if left else {}
     watcher.start("exporting", sum(shard.num_bytes for _, shard in left), "bytes")
     with ThreadPoolExecutor(1, "shardprep-commit") as pool:

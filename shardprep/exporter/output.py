@@ -12,7 +12,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, OptionName
 from shardprep.storage.atomic_file import sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE
 from shardprep.storage.regular_file import read_regular
@@ -57,10 +57,16 @@ def check_free(out: Path, *, overwrite: bool) -> None:
         return
     facts = finished(out)
     if not _is_export(facts):
-        raise BuildError(str(out), "is there already, and is not an export", "choose another --out")
+        raise BuildError(
+            str(out),
+            "is there already, and is not an export",
+            f"choose another {OptionName('out')}",
+        )
     if not overwrite:
         what = "is another export"
-        raise BuildError(str(out), what, "choose another --out, or add --overwrite")
+        raise BuildError(
+            str(out), what, f"choose another {OptionName('out')}, or add {OptionName('overwrite')}"
+        )
 
 
 def _is_export(facts: Any) -> bool:
@@ -82,7 +88,9 @@ def prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
     others = [path for path in work.iterdir() if path.name not in begun]
     if others and not (_is_export(_facts_in(work / _STATE_FILE)) or _is_export(complete)):
         raise BuildError(
-            str(work), "is there already, and is not an export", "choose another --out"
+            str(work),
+            "is there already, and is not an export",
+            f"choose another {OptionName('out')}",
         )
     for path in sorted(others, key=lambda one: one.name in (_STATE_FILE, _EXPORT_FILE)):
         if path.is_dir() and not path.is_symlink():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.source.byte_range import MOST_BYTES, RefusedExtent, ZipExtent
 from shardprep.storage.space import megabytes
 
@@ -67,7 +67,7 @@ class Budget:
             raise SourceError(
                 name,
                 f"archives are nested more than {self.limits.max_depth} deep",
-                "raise --max-depth if this is intended",
+                f"raise {OptionName('max_depth')} if this is intended",
             )
 
     def add_members(self, number: int, archive: str) -> None:
@@ -80,7 +80,7 @@ class Budget:
             raise SourceError(
                 archive,
                 f"there are more than {self.limits.max_members:,} members",
-                "raise --max-members if this is intended",
+                f"raise {OptionName('max_members')} if this is intended",
             )
 
     def readable(self, extent: StoredExtent, key: str) -> Extent:
@@ -121,13 +121,13 @@ class Budget:
             raise SourceError(
                 name,
                 f"the source unpacks to more than {megabytes(self._most_unpacked)}",
-                "raise --max-unpacked if this is intended",
+                f"raise {OptionName('max_unpacked')} if this is intended",
             )
 
     def check_ratio(self, packed: int, unpacked: int, name: str) -> None:
         """Check the ratio of unpacked to packed bytes of an archive."""
         if what := self._bomb(packed, unpacked):
-            raise SourceError(name, what, "raise --max-ratio if this is intended")
+            raise SourceError(name, what, f"raise {OptionName('max_ratio')} if this is intended")
 
     def _bomb(self, packed: int, unpacked: int) -> str:
         """Return a message if the ratio is too high, otherwise ""."""

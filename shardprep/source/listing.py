@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.errors import SourceError, shown
+from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
 from shardprep.source.byte_range import MOST_BYTES, UNPACK_ERRORS, MemberError, PlainExtent
 from shardprep.source.containers import entries
@@ -274,7 +274,9 @@ class _Walk:
                     self.member(clean_key(prefix + entry.name), entry.extent, depth)
         except UnicodeDecodeError as error:
             raise SourceError(
-                name, f"has a member name that is not {error.encoding}", "give --zip-encoding"
+                name,
+                f"has a member name that is not {error.encoding}",
+                f"give {OptionName('zip_encoding')}",
             ) from error
         except _DAMAGE as error:
             text = shown(str(getattr(error, "strerror", None) or error), _SHOWN_ERROR)

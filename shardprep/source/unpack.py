@@ -6,7 +6,7 @@ import zlib
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.streams import buffered, member_stream
 from shardprep.storage.space import megabytes, shortage
@@ -119,7 +119,7 @@ class UnpackedFile:
         self._budget.unpack(len(block), self._name)
         self._budget.check_ratio(self._packed_bytes, self._num_bytes, self._name)
         if lacking:
-            hint = "free some space, or choose another --out"
+            hint = f"free some space, or choose another {OptionName('out')}"
             raise SourceError(self._name, f"does not fit {self._path.parent}: {lacking}", hint)
         return self._file.write(block)
 

@@ -7,7 +7,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from shardprep.errors import BuildError, BusyError
+from shardprep.errors import BuildError, BusyError, OptionName
 
 try:
     import fcntl
@@ -23,9 +23,16 @@ _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOT
 """Error numbers of file systems without locks: Lustre without `flock`, NFS without its daemon."""
 
 
+_OUT = OptionName("out")
+
+
 @contextlib.contextmanager
 def locked(
-    folder: Path, *, alone: bool = True, who: str = "build", flag: str = "--out"
+    folder: Path,
+    *,
+    alone: bool = True,
+    who: str = "build",
+    flag: str | OptionName = _OUT,
 ) -> Iterator[bool]:
     """Lock a folder, and create it if it is missing. The lock ends with the process.
 

@@ -20,7 +20,7 @@ from shardprep.dataset.folder import (
 )
 from shardprep.dataset.locate import DatasetFiles, unfinished_error
 from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, OptionName
 from shardprep.progress import Watcher
 from shardprep.verifier.documents import CheckedDocuments, index_problem, read_document
 from shardprep.verifier.examples import ExampleCheck, index_rows, written_rows
@@ -296,5 +296,5 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
             raise DatasetError(
                 tasks[0].folder,
                 "a process that read the shards was killed",
-                "free some memory, or give fewer --workers",
+                f"free some memory, or give fewer {OptionName('workers')}",
             ) from error

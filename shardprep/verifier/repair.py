@@ -15,7 +15,7 @@ from shardprep.dataset.manifest import (
     fingerprint_differences,
     load_manifest,
 )
-from shardprep.errors import BuildError, DatasetError, some_of
+from shardprep.errors import BuildError, DatasetError, OptionName, some_of
 from shardprep.progress import Watcher
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import Workers
@@ -65,7 +65,8 @@ def repair_dataset(
             verification.location,
             f"cannot be repaired with the same bytes: {', '.join(changes)} changed since, so "
             f"{_damage(verification, manifest)}",
-            "repair it where these are as they were, or build it again with --overwrite",
+            "repair it where these are as they were, or build "
+            f"it again with {OptionName('overwrite')}",
         )
     is_sound = all(problem.file != ITEMS_FILE for problem in verification.problems)
     items = verification.path / ITEMS_FILE if is_sound else None
@@ -103,7 +104,7 @@ def _trusted_manifest(verification: Verification) -> Manifest:
         raise DatasetError(
             f"{verification.location}/{MANIFEST_FILE}",
             "is damaged itself, and nothing else says what the shards were",
-            "build the set again with --overwrite",
+            f"build the set again with {OptionName('overwrite')}",
         )
     return load_manifest(verification.path)
 

@@ -28,6 +28,7 @@ from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
 from shardprep.errors import (
     BuildError,
     DatasetError,
+    OptionName,
     RecipeError,
     RecordError,
     SchemaError,
@@ -82,7 +83,10 @@ def repack_dataset(
     if workspace.stands() and not overwrite:
         finished = workspace.finished()
         if finished is not None and finished.fingerprint.inputs != images.fingerprint.inputs:
-            hint = "add --overwrite to replace it, or give another --version or --name"
+            hint = (
+                f"add {OptionName('overwrite')} to replace it, or give another "
+                f"{OptionName('version')} or {OptionName('name')}"
+            )
             raise BuildError(workspace.location, "is there already", hint)
     result = make_dataset(workspace, images, watcher, overwrite=overwrite)
     return replace(result, num_copied=0)  # all of them are
@@ -296,11 +300,15 @@ def check_alike(parents: Sequence[Parent]) -> None:
             raise SchemaError(other.where, what, "build both with the same options")
         if other.spec.fit != first.spec.fit:
             what = f"its images are fitted by {other.spec.fit}, those of {first.where} by "
-            raise RecipeError(other.where, what + first.spec.fit, "build both with the same --fit")
+            raise RecipeError(
+                other.where, what + first.spec.fit, f"build both with the same {OptionName('fit')}"
+            )
         masks = [known.schema.features.get(MASK) for known in (first, other)]
         if masks[0] and masks[1] and masks[0].labels != masks[1].labels:
             what = f"its masks have other class numbers than {first.where}"
-            raise SchemaError(other.where, what, "build both with the same --classes")
+            raise SchemaError(
+                other.where, what, f"build both with the same {OptionName('classes')}"
+            )
 
 
 def _unnamed(schema: Schema) -> Schema:

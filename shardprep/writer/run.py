@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from shardprep.catalog.items import Item
 from shardprep.dataset.manifest import Fingerprint, Manifest
-from shardprep.errors import BuildError, counted
+from shardprep.errors import BuildError, OptionName, counted
 from shardprep.progress import Watcher
 from shardprep.source.byte_range import MemberError
 from shardprep.storage.store_error import ChangedError
@@ -187,7 +187,9 @@ def _notices(plan: BuildPlan, num_shards: int, num_items: int, num_done: int) ->
 def _check_space(workspace: Workspace, num_bytes: int) -> None:
     lacking = workspace.state.shortage(num_bytes)
     if lacking:
-        hint = "free some space, give another --out, or a smaller --size"
+        hint = (
+            f"free some space, give another {OptionName('out')}, or a smaller {OptionName('size')}"
+        )
         raise BuildError(str(workspace.state), f"about {lacking}", hint)
 
 

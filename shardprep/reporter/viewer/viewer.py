@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from shardprep.dataset.card import Card, Link
-from shardprep.errors import RecipeError
+from shardprep.errors import OptionName, RecipeError
 from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.viewer.routes import Site
 from shardprep.reporter.viewer.server import Server
@@ -85,7 +85,7 @@ def serve(
     except OSError as error:
         site.close()
         what = f"{port} cannot be listened on ({(error.strerror or str(error)).lower()})"
-        raise RecipeError("--port", what, "leave it out for one that is free") from error
+        raise RecipeError(OptionName("port"), what, "leave it out for one that is free") from error
     ending.callback(server.join, _END_S)
     ending.callback(site.close)
     ending.callback(server.close)  # the first of them

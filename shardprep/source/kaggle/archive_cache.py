@@ -12,7 +12,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.storage.atomic_file import sync_folder, write_durably
 from shardprep.storage.cache import cache_root
 from shardprep.storage.lock import take
@@ -65,7 +65,7 @@ class ArchiveFolder:
             raise SourceError(
                 str(path),
                 f"exists already, and is not a checked download of {self.ref}",
-                "use this file, move it away, or replace it with --refresh",
+                f"use this file, move it away, or replace it with {OptionName('refresh')}",
             )
 
     @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.ref import SITE
 
@@ -89,7 +89,7 @@ def _upload_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str] | None:
     if fault.kind == "refused" or (400 <= fault.status < 500 and not fault.is_passing):
         hint = f"see {SITE}/{ref.owner}/datasets for your datasets and quota, then {AGAIN}"
         if "title" in said.lower() or "slug" in said.lower():
-            hint = "choose another --title or name"
+            hint = f"choose another {OptionName('title')} or name"
         return f"Kaggle rejects it ({said})", hint
     return {
         "expired": ("the upload address has expired", AGAIN),
@@ -136,7 +136,10 @@ def _other_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
         ),
         "silent": ("no data from Kaggle", _LATER),
         "import": ("the kaggle client cannot be loaded", "pip install 'kaggle>=2.2.4,<3' six"),
-        "disk": ("cannot be written", "free some space, or choose another --to or SHARDPREP_CACHE"),
+        "disk": (
+            "cannot be written",
+            f"free some space, or choose another {OptionName('to')} or SHARDPREP_CACHE",
+        ),
         "client": ("the kaggle client failed", f"download it from {ref.page} and give that file"),
         "died": ("the kaggle client was ended from outside", f"free some memory, then {AGAIN}"),
     }[fault.kind]

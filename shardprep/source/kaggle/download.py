@@ -6,7 +6,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.progress import Watcher
 from shardprep.source.kaggle.archive_cache import ArchiveFolder, cache_folder, cached_archive
 from shardprep.source.kaggle.archive_check import damage, is_page
@@ -64,7 +64,7 @@ def download(
     except OSError as error:
         place = str(error.filename or archives.folder)
         raise SourceError(
-            place, f"{error.strerror}", "choose another --to or SHARDPREP_CACHE"
+            place, f"{error.strerror}", f"choose another {OptionName('to')} or SHARDPREP_CACHE"
         ) from error
 
 

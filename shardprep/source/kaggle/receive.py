@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.progress import Watcher
 from shardprep.source.kaggle.client_error import ClientError
 from shardprep.source.kaggle.client_process import client_reports
@@ -70,5 +70,7 @@ def arrived(folder: Path) -> list[Path]:
 def check_space(folder: Path, name: str, num_bytes: int) -> None:
     """Check that a folder has space for the missing bytes."""
     if lacking := shortage(folder, num_bytes):
-        hint = "free some space, or choose another place with --to or SHARDPREP_CACHE"
+        hint = (
+            f"free some space, or choose another place with {OptionName('to')} or SHARDPREP_CACHE"
+        )
         raise SourceError(name, f"does not fit {folder}: {lacking}", hint)

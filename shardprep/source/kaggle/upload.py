@@ -11,7 +11,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.errors import RecipeError, SourceError, some_of
+from shardprep.errors import OptionName, RecipeError, SourceError, some_of
 from shardprep.progress import Watcher
 from shardprep.source.kaggle.archive_check import differences
 from shardprep.source.kaggle.client_error import ClientError
@@ -122,7 +122,11 @@ class _Run:
         settings = f"{ref.page}/settings"
         if there.is_private is not None and there.is_private is wanted.is_public:
             is_now = "private" if there.is_private else "public"
-            hint = "leave --public out" if there.is_private else "add --public to publish it"
+            hint = (
+                f"leave {OptionName('public')} out"
+                if there.is_private
+                else f"add {OptionName('public')} to publish it"
+            )
             what = f"the dataset is {is_now} on Kaggle, and the new version would be too"
             raise RecipeError(str(ref), what, f"{hint}, or change that at {settings}")
         if wanted.title is not None or wanted.license is not None:
@@ -197,7 +201,10 @@ class _Run:
         have = bytes_in(folder.back)
         if lacking := shortage(folder.back, max(0, wanted.num_bytes - have), have):
             what = f"the copy from Kaggle does not fit {folder.back} for the check: {lacking}"
-            hint = "free some space, set SHARDPREP_CACHE to another folder, or add --no-check"
+            hint = (
+                "free some space, set SHARDPREP_CACHE to another "
+                f"folder, or add {OptionName('no_check')}"
+            )
             raise SourceError(str(wanted.ref), what, hint)
         ref = replace(wanted.ref, version=there.version)
         self._watcher.notice(f"Kaggle has version {there.version}: downloading it for a check")

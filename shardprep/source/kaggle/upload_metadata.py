@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.errors import RecipeError, SourceError
+from shardprep.errors import OptionName, RecipeError, SourceError
 from shardprep.source.kaggle.client_error import no_credentials
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.storage.space import megabytes
@@ -85,10 +85,14 @@ def check_publication(wanted: Publication) -> None:
     num_bytes, num_files = wanted.num_bytes, len({path.split("/")[0] for path in wanted.sizes})
     if num_bytes > _MAX_BYTES:
         what = f"the dataset has {megabytes(num_bytes)}, Kaggle takes {megabytes(_MAX_BYTES)}"
-        raise SourceError(str(wanted.ref), what, "build it with a smaller --size or --quality")
+        raise SourceError(
+            str(wanted.ref),
+            what,
+            f"build it with a smaller {OptionName('size')} or {OptionName('quality')}",
+        )
     if num_files > _MAX_FILES:
         what = f"the dataset has {num_files:,} files, Kaggle takes {_MAX_FILES:,}"
-        raise SourceError(str(wanted.ref), what, "build it with fewer --shards")
+        raise SourceError(str(wanted.ref), what, f"build it with fewer {OptionName('shards')}")
     if not credentials():
         raise no_credentials(wanted.ref)
 
@@ -101,7 +105,9 @@ def check_new(wanted: Publication) -> None:
         raise RecipeError(str(ref), f"{what}, this one {len(ref.name)}", "choose another")
     if wanted.is_public and wanted.license is None:
         what = "is missing, and a public dataset needs one"
-        raise RecipeError("--license", what, "add --license CC-BY-4.0, or another")
+        raise RecipeError(
+            OptionName("license"), what, f"add {OptionName('license')} CC-BY-4.0, or another"
+        )
 
 
 def _check_target(ref: KaggleRef) -> None:
@@ -125,7 +131,7 @@ def _checked_title(title: str) -> str:
     title = " ".join(title.split())
     if len(title) not in _LENGTHS:
         what = f"a title has {_LENGTHS[0]} to {_LENGTHS[-1]} characters, {title!r} {len(title)}"
-        raise RecipeError("--title", what)
+        raise RecipeError(OptionName("title"), what)
     return title
 
 
@@ -134,5 +140,5 @@ def _checked_license(name: str) -> str:
     known = {one.casefold(): one for one in LICENSES}
     if name.casefold() not in known:
         hint = f"the names are {', '.join(LICENSES)}"
-        raise RecipeError("--license", f"Kaggle has no licence {name!r}", hint)
+        raise RecipeError(OptionName("license"), f"Kaggle has no licence {name!r}", hint)
     return known[name.casefold()]

@@ -18,7 +18,7 @@ import numpy as np
 
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.documents import shard_name
-from shardprep.errors import RecipeError
+from shardprep.errors import OptionName, RecipeError
 from shardprep.source.members import Member, Members
 from shardprep.source.string_column import Texts
 
@@ -173,9 +173,9 @@ def plan_shards(
         num_shards = min(largest, max(1, round(share / SHARD_BYTES)))
     if num_shards > largest:
         raise RecipeError(
-            "--shards",
+            OptionName("shards"),
             f"{num_shards:,} shards are asked for, the largest split has {largest:,} images",
-            f"use --shards {largest} or fewer",
+            f"use {OptionName('shards')} {largest} or fewer",
         )
     order = shuffled(columns.members.keys, seed, b"order").astype(np.int32)
     codes = columns.split.codes[order]

@@ -22,7 +22,7 @@ from shardprep.dataset.schema import (
     Schema,
     load_schema,
 )
-from shardprep.errors import RecipeError, SchemaError
+from shardprep.errors import OptionName, RecipeError, SchemaError
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
 from shardprep.progress import Watcher
@@ -124,13 +124,13 @@ def _cut(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
     if not num_cut:
         given = ", ".join(items.split.counts())
         what = f"the source gives {given}, and ratios cut train and the splits that they name"
-        raise RecipeError("--split", what, "name one of these")
+        raise RecipeError(OptionName("split"), what, "name one of these")
     cut = cut_splits(items, ratios, seed)
     counts = cut.items.split.counts()
     empty = [split for split in ratios if split not in counts]
     if empty:
         raise RecipeError(
-            "--split",
+            OptionName("split"),
             f"{empty[0]}={ratios[empty[0]]:g} of {num_cut:,} images leaves none",
             "give it a larger share, or leave it out",
         )
@@ -164,16 +164,17 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     schema = load_schema(name)
     if lacking := sorted(schema.annotations.keys() - {*annotations, CROWD}):
         raise SchemaError(
-            f"--schema {name}",
+            f"{OptionName('schema')} {name}",
             f"asks for {lacking[0]!r}, and no such boxes or masks are found",
-            "say where they are with --boxes or --masks, or leave --schema out",
+            f"say where they are with {OptionName('boxes')} or "
+            f"{OptionName('masks')}, or leave {OptionName('schema')} out",
         )
     if schema.target not in (None, TARGET_FEATURES.get(kind)):
         found = "no labels are found" if kind == "none" else f"the targets are of kind {kind}"
         raise SchemaError(
-            f"--schema {name}",
+            f"{OptionName('schema')} {name}",
             f"asks for {schema.target!r}, and {found}",
-            "say where they are with --labels, or leave --schema out",
+            f"say where they are with {OptionName('labels')}, or leave {OptionName('schema')} out",
         )
     labels = catalog.label_names if schema.target else ()
     columns = {column.name: column.dtype for column in catalog.columns}

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from shardprep.dataset.documents import DocumentError, parse_document
 from shardprep.dataset.manifest import Fingerprint
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, OptionName
 from shardprep.storage.folder import Folder
 
 BUILD_FILE = ".build.json"
@@ -87,7 +87,7 @@ def taken_over(state: Folder) -> BuildError:
     return BuildError(
         str(state),
         "another build has taken the place of this one",
-        "end one of them, or give another --name or --version",
+        f"end one of them, or give another {OptionName('name')} or {OptionName('version')}",
     )
 
 

@@ -44,7 +44,7 @@ from shardprep.dataset.remote_files import (
     under,
 )
 from shardprep.dataset.schema import parse_schema
-from shardprep.errors import BuildError, BusyError
+from shardprep.errors import BuildError, BusyError, OptionName
 from shardprep.storage import objects
 from shardprep.storage.folder import Folder, ObjectFolder
 from shardprep.storage.lock import locked
@@ -222,7 +222,8 @@ class ObjectWorkspace:
         return BuildError(
             self.location,
             "another build was published here at the same time",
-            "add --overwrite to replace it, or give another --version or --name",
+            f"add {OptionName('overwrite')} to replace it, or give another "
+            f"{OptionName('version')} or {OptionName('name')}",
         )
 
     def _owner(self, manifest: Manifest) -> Build | None:

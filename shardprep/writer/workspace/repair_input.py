@@ -11,7 +11,7 @@ import pyarrow as pa
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, inventory, is_own, read_schema
 from shardprep.dataset.item_table import columns_of, read_items, rows_by_shard
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
-from shardprep.errors import BuildError, ShardprepError, some_of
+from shardprep.errors import BuildError, OptionName, ShardprepError, some_of
 from shardprep.storage.regular_file import sha256_of
 from shardprep.writer.shard import Receipt, write_receipt
 from shardprep.writer.workspace.files import RECEIPTS_DIR, SCRATCH_DIR
@@ -100,7 +100,8 @@ def find_damage(
         raise BuildError(
             workspace.location,
             f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built",
-            "build it where these are as they were, or add --overwrite to build all of it anew",
+            "build it where these are as they were, or add "
+            f"{OptionName('overwrite')} to build all of it anew",
         )
     items = folder / ITEMS_FILE
     is_sound = items.is_file() and sha256_of(items) == finished.files.get(ITEMS_FILE)

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
-from shardprep.errors import BuildError, DatasetError, ShardprepError
+from shardprep.errors import BuildError, DatasetError, OptionName, ShardprepError
 from shardprep.storage.store_error import ChangedError
 from shardprep.writer.workspace.files import (
     BUILD_FILE,
@@ -139,7 +139,7 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
             return False
         if not overwrite and (not workspace.is_exclusive or has_work(workspace)):
             is_dead = "" if workspace.is_exclusive else "if that has ended, "
-            way = "add --overwrite to start again, or give the former options"
+            way = f"add {OptionName('overwrite')} to start again, or give the former options"
             raise _other_build(workspace, changes, is_dead + way)
     with writing(workspace):
         if workspace.start(fingerprint, over=there):
@@ -184,7 +184,8 @@ def refuse_other_dataset(
         raise BuildError(
             workspace.location,
             f"is there already, and was built with other {', '.join(changes)}",
-            "add --overwrite to replace it, or give another --version or --name",
+            f"add {OptionName('overwrite')} to replace it, or give another "
+            f"{OptionName('version')} or {OptionName('name')}",
         )
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardprep.errors import BuildError, RecipeError
+from shardprep.errors import BuildError, OptionName, RecipeError
 from shardprep.writer.engine.worker_process import silence_stderr
 
 if TYPE_CHECKING:
@@ -129,14 +129,15 @@ def wanted_address(address: str | None) -> str:
         RecipeError: no address is given, or its form is wrong.
 
     """
-    where, text = "--ray-address", address
+    where: str | OptionName = OptionName("ray_address")
+    text = address
     if text in (None, "", _AUTO) and os.environ.get(_ADDRESS):
         where, text = _ADDRESS, os.environ[_ADDRESS]
     if not text:
         raise RecipeError(
-            "--engine ray",
+            OptionName("engine", "ray"),
             "no cluster is named",
-            f"give --ray-address HOST:PORT, or set {_ADDRESS}; none is started here",
+            f"give {OptionName('ray_address')} HOST:PORT, or set {_ADDRESS}; none is started here",
         )
     if text == _AUTO:
         return text
@@ -199,7 +200,9 @@ def _refused(address: str, said: str) -> BuildError:
         )
     if address == _AUTO:
         return BuildError(
-            "--ray-address auto", "no Ray cluster runs on this machine", "give HOST:PORT"
+            OptionName("ray_address", "auto"),
+            "no Ray cluster runs on this machine",
+            "give HOST:PORT",
         )
     return BuildError(
         address,
@@ -214,5 +217,7 @@ def _ray() -> Any:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise BuildError("--engine ray", "needs Ray", "pip install 'shardprep[ray]'") from error
+        raise BuildError(
+            OptionName("engine", "ray"), "needs Ray", "pip install 'shardprep[ray]'"
+        ) from error
     return ray
