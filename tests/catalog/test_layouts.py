@@ -18,14 +18,15 @@ from click.testing import CliRunner
 from PIL import Image
 
 from shardprep import reader
-from shardprep.api import build
 from shardprep.cli.app import program
 from shardprep.dataset.example import decode
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import TARGET_FEATURES
 from shardprep.dataset.tfrecord import read_records
+from shardprep.writer import build
 from shardprep.writer.build import build_dataset
+from shardprep.writer.engine import worker_process
 from shardprep.writer.engine.job import Workers
 from tests.support.builders import by_chunks, in_process
 from tests.support.layouts import LAYOUTS, OUTSIDE, PAGE, Layout, page_text, write_source
@@ -67,7 +68,7 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return build_dataset(recipe, Workers(by_chunks(in_process), 1), watcher, **more)
 
     monkeypatch.setattr(build, "build_dataset", quick)
-    monkeypatch.setattr(build, "start_server", lambda *_: None)
+    monkeypatch.setattr(worker_process, "start_server", lambda *_: None)
 
 
 def command(*arguments: str) -> dict[str, Any]:

@@ -22,11 +22,10 @@ import numpy as np
 from typer.testing import CliRunner
 
 from benchmarks.made_zip import write_made_zip
-from shardprep.api import build
 from shardprep.cli.app import program
 from shardprep.errors import ShardprepError
 from shardprep.source.byte_range import PlainExtent, RefusedExtent, ZipExtent
-from shardprep.writer.plan import near_copies
+from shardprep.writer.plan import near_copies, source_plan
 from shardprep.writer.plan.shard_plan import Part
 from shardprep.writer.plan.source_plan import make_plan
 from tests.support.annotated import outlined
@@ -248,7 +247,7 @@ def planned(case: Case, folder: Path) -> BuildPlan | str:
     arguments = ["build", case.write(folder), *shlex.split(case.flags), "--dry-run", "--json"]
     with (
         contextlib.chdir(folder),
-        mock.patch.object(build, "make_plan", kept),
+        mock.patch.object(source_plan, "make_plan", kept),
         mock.patch.object(near_copies, "run_chunks", handing_over(in_process)),
         mock.patch.dict("os.environ", {"SHARDPREP_CACHE": str(folder / "cache")}),
     ):
