@@ -101,8 +101,6 @@ def main(interrupts: Sequence[int] = ()) -> None:
             sys.stdout.flush()
     except (Exception, _InterruptedError) as error:
         code = _fail(error, arguments)
-    finally:
-        name_options_as_flags(yes=False)
     if _ENDED_AT_ONCE & sys.modules.keys():
         _end_at_once(code)
     sys.exit(code)

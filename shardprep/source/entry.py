@@ -1,4 +1,4 @@
-"""A member of an archive as its directory lists it, before anything of it is read."""
+"""A member of an archive as the archive's directory lists it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ class Entry(NamedTuple):
     """One member that is not a folder."""
 
     name: str
-    """The name in the archive."""
     num_bytes: int
     extent: StoredExtent | None
-    """None where there is a problem."""
+    """None with a problem."""
     problem: str
-    """The reason why it must not be used, "" for an ordinary member."""
+    """Reason why the member must not be used; "" for an ordinary member."""

@@ -1,7 +1,7 @@
-"""Images whose names need no second look: each is safe, no junk, and a key as it is.
+"""Images with ordinary names: safe, not junk, and valid keys without changes.
 
-A pattern over all names at once is a hundred times as fast as `unsafe_name`, `clean_key` and
-`is_junk` for each.
+One pattern over all names is a hundred times as fast as `unsafe_name`, `clean_key` and `is_junk`
+for each name.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class OrdinaryImages(NamedTuple):
 
     keys: Texts
     places: Places
-    """A `PLACE` for each, without the number of its file."""
+    """A `PLACE` for each, without `file`."""
     file: str
-    """The zip, or what stands before each key in the path or address of its file."""
+    """The zip, or the part of each path or address before the key."""
 
     @property
     def stored_bytes(self) -> NDArray[np.int64]:
-        """Bytes that each takes where it lies."""
+        """Stored size of each."""
         is_file = self.places["kind"] == BELOW
         return np.where(is_file, self.places["num_bytes"], self.places["stored_bytes"])
 
 
 def are_ordinary(names: Texts) -> NDArray[np.bool_]:
-    """Tell which names are surely those of such images; others may be so as well."""
+    """Return which names certainly belong to such images; others may do so too."""
     fits = booleans(pc.match_substring_regex(names.array, ORDINARY_IMAGE))
     fits &= integers(pc.binary_length(names.array)) <= MAX_KEY_LENGTH
     return fits & ~booleans(pc.match_substring(names.array, "__MACOSX"))
 
 
 def ordinary_files(found: Sequence[FoundFile]) -> tuple[OrdinaryImages, list[FoundFile]]:
-    """Return those of some files that are such images, all below one folder, and the others."""
+    """Split files into ordinary images below one folder, and other files."""
     last = found[-1]
     folder = last.path.removesuffix(last.relative)
     keys = Texts.of(one.relative for one in found)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 import shardprep
 from shardprep.api.progress import Progress
+from shardprep.errors import name_options_as_flags
 from tests.support.builders import animals, tree, write, zip_bytes
 from tests.support.processes import loaded, run_program
 
@@ -26,6 +28,14 @@ def workers():
     status = [p.read_text() for p in pathlib.Path("/proc").glob("[0-9]*/stat") if p.exists()]
     return [one for one in status if int(one.rpartition(")")[2].split()[1]) == server]
 """
+
+
+@pytest.fixture(autouse=True)
+def _as_python() -> Iterator[None]:
+    """Let errors name options as a caller from Python sees them."""
+    name_options_as_flags(yes=False)
+    yield
+    name_options_as_flags()
 
 
 @pytest.fixture(name="here")

@@ -24,9 +24,7 @@ from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import TARGET_FEATURES
 from shardprep.dataset.tfrecord import read_records
-from shardprep.writer import build
 from shardprep.writer.build import build_dataset
-from shardprep.writer.engine import worker_process
 from shardprep.writer.engine.job import Workers
 from tests.support.builders import by_chunks, in_process
 from tests.support.layouts import LAYOUTS, OUTSIDE, PAGE, Layout, page_text, write_source
@@ -67,8 +65,8 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def quick(recipe: Recipe, _: Workers, watcher: Any, **more: Any) -> BuildResult:
         return build_dataset(recipe, Workers(by_chunks(in_process), 1), watcher, **more)
 
-    monkeypatch.setattr(build, "build_dataset", quick)
-    monkeypatch.setattr(worker_process, "start_server", lambda *_: None)
+    monkeypatch.setattr("shardprep.writer.build.build_dataset", quick)
+    monkeypatch.setattr("shardprep.writer.engine.worker_process.start_server", lambda *_: None)
 
 
 def command(*arguments: str) -> dict[str, Any]:

@@ -250,7 +250,7 @@ def test_a_folder_of_the_user_s_is_served_from_the_cache(world: World, tmp_path:
 
 def test_a_file_of_the_user_s_is_never_replaced_unasked(world: World, tmp_path: Path) -> None:
     mine = write(tmp_path / "pets.zip", b"mine")
-    with pytest.raises(SourceError, match=r"is there already.*--refresh"):
+    with pytest.raises(SourceError, match=r"exists already.*--refresh"):
         download(PETS, to=tmp_path, watcher=world.told)
     assert mine.read_bytes() == b"mine"
     download(PETS, to=tmp_path, watcher=world.told, refresh=True)
@@ -371,7 +371,7 @@ def test_a_stale_token_that_hides_a_good_key_is_named(
     world.server.accepts = ("Basic ",)
     line = failure(world)
     assert "credentials of ~/.kaggle/access_token (401)" in line
-    assert "taken before those of ~/.kaggle/kaggle.json" in line
+    assert "which have priority over those of ~/.kaggle/kaggle.json" in line
     assert "remove ~/.kaggle/access_token" in line
 
 
@@ -442,7 +442,7 @@ def test_a_trouble_that_passes_is_waited_for(world: World) -> None:
     assert [line for line in world.told.lines if "503" in line and "trying again in" in line]
 
 
-@pytest.mark.parametrize(("status", "said"), [(429, "limits how often"), (500, "error of its own")])
+@pytest.mark.parametrize(("status", "said"), [(429, "limits the number"), (500, "internal error")])
 def test_a_trouble_that_stays_is_an_error(world: World, status: int, said: str) -> None:
     world.server.answers = [Answer(status)] * 9
     line = failure(world, retries=RetryLimits(attempts=2, backoff_s=0.01))
@@ -542,7 +542,7 @@ def test_a_cut_body_goes_on_where_it_stopped(world: World) -> None:
 def test_the_next_run_goes_on_where_the_last_one_stopped(world: World) -> None:
     world.server.bodies = [Body(cut=HALF)]
     line = failure(world)
-    assert "run the same command again later: it goes on where it stopped" in line
+    assert "run the same command again later: it continues where it stopped" in line
     assert fetch(world).read_bytes() == ZIP
     assert world.server.ranges() == ["bytes=196608-"]
 

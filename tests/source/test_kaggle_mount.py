@@ -100,7 +100,7 @@ def test_the_folder_of_all_mounts_is_no_mount(name: str, root: Path) -> None:
 
 def test_a_file_or_another_slug_is_no_mount(root: Path) -> None:
     write_folder(root, {"dogs-vs-cats": b"a file", "cats/1.jpg": b""})
-    with pytest.raises(SourceError, match="no Kaggle credentials are found"):
+    with pytest.raises(SourceError, match="no Kaggle credentials found"):
         shardprep.build(COMPETITION, dry_run=True)
 
 

@@ -226,10 +226,10 @@ def test_what_cannot_be_a_source_is_said_in_one_line(bucket: Bucket, tmp_path: P
         return str(caught.value)
 
     notes = bucket.put("notes.txt", b"no archive")
-    assert "is neither a folder nor an archive" in failing(notes)
-    assert "there is no such object, and none below it" in failing(f"{bucket.url}/nothing.zip")
+    assert "is neither a folder nor a supported archive" in failing(notes)
+    assert "there is no object at or below this address" in failing(f"{bucket.url}/nothing.zip")
     assert "s3://no-such-bucket: the bucket does not exist" in failing("s3://no-such-bucket/x.zip")
-    assert "is cut" in failing(bucket.put("cut.zip", ARCHIVES["pets.zip"][:-40]))
+    assert "is truncated" in failing(bucket.put("cut.zip", ARCHIVES["pets.zip"][:-40]))
     signed = "s3://b/x.zip?X-Amz-Signature=abcdef"
     assert "abcdef" not in failing(signed)
     assert "is not an address in object storage" in failing(signed)

@@ -57,7 +57,6 @@ class Case(NamedTuple):
     """A source, and the flags that it is planned with."""
 
     write: Callable[[Path], str]
-    """Writes it into a folder; returns what to call it there."""
     flags: str
     needs: str = ""
     """A module without which it cannot be read."""
@@ -303,7 +302,6 @@ def _place(extent: object, *, has_sizes: bool) -> tuple[object, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as what `repr` tells whole, and alike everywhere."""
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tolist()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

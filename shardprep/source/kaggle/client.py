@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from shardprep.source.kaggle.client_fault import Say
 
 _CHUNK_BYTES = 1 << 16
-"""Written at once, so a slow line is seen to move; the client's own 1 MiB can take minutes."""
+"""Size of one write, small so that a slow download shows progress; the client's 1 MiB can take
+minutes."""
 
 
 def main(arguments: list[str]) -> None:
-    """Be the child: do one order and report on the pipe that was stdout.
+    """Run one order in the child process, and report on the pipe that was stdout.
 
     The orders: download KIND SLUG FOLDER, state SLUG POLL_S, create FOLDER TEMPORARY PUBLIC, and
     version FOLDER TEMPORARY MESSAGE; before them "login", or "anonymous".
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> None:
             api = client_upload.UploadApi(say)
             api.authenticate()
             getattr(client_upload, order)(api, *rest)
-    except SystemExit:  # how the client says that it has no credentials
+    except SystemExit:  # the client exits if it has no credentials
         say(fault={"kind": "credentials"})
     except Exception as error:
         say(fault=fault_of(error))
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _take_stdout() -> Say:
-    """Keep the pipe for our lines alone; the client prints to nowhere."""
+    """Reserve the pipe for our lines, and discard the output of the client."""
     pipe = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -63,7 +64,7 @@ def _take_stdout() -> Say:
 
 
 def _end_with_parent() -> None:
-    """Die when the parent has: its end of our stdin closes, however it died."""
+    """Exit when the parent dies: its end of our stdin is then closed."""
     while os.read(0, 1):
         pass
     os._exit(1)
@@ -77,9 +78,9 @@ def _download(say: Say, login: str, kind: str, slug: str, folder: str) -> None:
     say(alive="imported")
 
     class Api(KaggleApi):  # type: ignore[misc]
-        """The client with its own retries off: they use a signed URL after it has expired.
+        """The client without its own retries, which use a signed URL after it has expired.
 
-        A retry of ours asks for a new URL, and goes on with the same partial file.
+        Our retry asks for a new URL and continues the partial file.
         """
 
         def download_file(self, response: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Causes of a client's end, as values for the parent; in the child process."""
+"""Failures of the client as values for the parent; used in the child process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 Say = Callable[..., None]
-"""Sends the parent one line of JSON, made of keyword arguments."""
+"""Function that sends the parent a line of JSON with its keyword arguments."""
 
 
 class UploadError(Exception):
-    """The end of an upload that the client takes for no error."""
+    """An upload failure that the client does not report as an error."""
 
     def __init__(self, kind: str, message: str) -> None:
         """`kind` is one of `client_error.FaultKind`."""
@@ -22,12 +22,12 @@ class UploadError(Exception):
 
 
 def fault_of(error: Exception) -> dict[str, Any]:
-    """Describe an exception without its text where that may hold a signed URL."""
+    """Describe an exception, without its text if that may contain a signed URL."""
     if isinstance(error, ImportError):
         return {"kind": "import", "message": str(error)}
     if isinstance(error, UploadError):
         return {"kind": error.kind, "message": str(error)}
-    import requests  # noqa: PLC0415 - the parent need not
+    import requests  # noqa: PLC0415 - not needed by the parent
     import urllib3  # noqa: PLC0415
 
     if isinstance(error, requests.HTTPError) and error.response is not None:
@@ -47,7 +47,7 @@ def fault_of(error: Exception) -> dict[str, Any]:
 def _http_fault(response: Any) -> dict[str, Any]:
     try:
         said = response.json()
-    except (ValueError, RuntimeError):  # no JSON; the body of a stream is gone
+    except (ValueError, RuntimeError):  # not JSON; or the body of a stream was consumed
         said = {}
     said = said if isinstance(said, dict) else {}
     status = response.status_code if response.status_code >= 400 else said.get("code", 0)
@@ -57,7 +57,7 @@ def _http_fault(response: Any) -> dict[str, Any]:
 
 
 def _seconds(retry_after: str) -> float | None:
-    """Read a Retry-After header: seconds, or the date until which to wait."""
+    """Parse a Retry-After header: seconds or a date."""
     try:
         return max(0.0, float(retry_after))
     except ValueError:
@@ -69,7 +69,7 @@ def _seconds(retry_after: str) -> float | None:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Return the error of the operating system; the layers above put a URL around it."""
+    """Return the innermost error, of the operating system; outer layers add a URL."""
     while inner := error.__cause__ or error.__context__:
         error = inner
     return error

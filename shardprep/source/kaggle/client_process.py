@@ -1,7 +1,7 @@
-"""One run of the client in a child process: what it prints, exits or hangs on stays there.
+"""Run the client in a child process, so that its output, exits and hangs stay there.
 
-The child says how it goes in lines of JSON. The client has no timeouts, so the parent ends a child
-that gives no sign of life.
+The child reports in lines of JSON. The client has no timeouts, so the parent ends a child that is
+silent for too long.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ def client_reports(
     lock: int | None = None,
     progress: Callable[[], object] = lambda: None,
 ) -> Iterator[Iterator[dict[str, Any]]]:
-    """Let the client do one order, in a child that ends with the context; yield its reports.
+    """Run one order of the client in a child that ends with the context, and yield its reports.
 
-    There is an empty one each moment in which it says nothing. The last one has "done".
+    A report is empty while the child is silent. The last report has "done".
 
     Args:
-        order: the name of what to do and its arguments, as `client` takes them.
+        order: name and arguments of the order, as in `client`.
         folder: a folder that the client may write to.
-        silence_s: seconds without a sign of life after which the child is ended.
-        lock: descriptor of a locked file; the child holds it too, as long as it lives.
-        progress: returns another value where the child lives though it says nothing.
+        silence_s: seconds of silence after which the child is ended.
+        lock: descriptor of a locked file; the child inherits it.
+        progress: returns a changed value while a silent child makes progress.
 
     Raises:
-        ClientError: it failed, died or was silent, while the reports were read.
+        ClientError: the child failed, died or was silent for too long.
 
     """
     known = credentials()
     command = [sys.executable, "-P", "-m", client.__name__]
     command += ["login" if known else "anonymous", *order]
     environment = dict(os.environ)
-    if not config_folder().exists():  # or the import makes one, and fails where it cannot
+    if not config_folder().exists():  # otherwise the import tries to create one
         environment["KAGGLE_CONFIG_DIR"] = str(folder)
     child = subprocess.Popen(  # noqa: S603 - a module of ours
         command,
@@ -99,7 +99,7 @@ def _reports(
 
 
 def _lines(pipe: int) -> Iterator[dict[str, Any]]:
-    """Yield what the child says, and {} each time it has said nothing for a moment."""
+    """Yield the reports of the child, and {} after each moment of silence."""
     text = b""
     while True:
         if not connection.wait([pipe], _POLL_S):

@@ -1,4 +1,4 @@
-"""Downloads of archives, tried again until one is whole and in the cache, or an error ends it."""
+"""Download an archive, with retries, until it is complete and checked."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ def download(
     watcher: Watcher,
     retries: RetryLimits | None = None,
 ) -> Path:
-    """Return the checked archive of a ref, downloaded unless it is there already.
+    """Return the checked archive of a ref, downloading it if necessary.
 
-    An interrupted download is taken up again. A second process waits for the first and takes what
-    that one has brought.
+    An interrupted download is continued. A second process waits for the first and uses its archive.
 
     Args:
         ref: what to download.
-        to: a folder of the user's to put it into, instead of the cache.
-        refresh: download it even if it is there; what is there stays until the new one is whole.
+        to: folder for the archive, instead of the cache.
+        refresh: download it again; the old archive stays until the new one is complete.
         watcher: told how it goes.
-        retries: how long and how often to try.
+        retries: limits of the retries.
 
     Raises:
-        SourceError: it cannot be had; says why and what to do.
+        SourceError: the archive cannot be downloaded.
 
     """
     archives = ArchiveFolder(to or cache_folder(ref), ref)
@@ -80,13 +79,13 @@ def _copied(archive: Path, folder: Path, watcher: Watcher) -> Path:
 
 
 def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryLimits) -> Path:
-    """Download until every checksum holds; damage costs a second download from zero, no third."""
+    """Download and check the archive; a damaged one is downloaded once more from the start."""
     ref = archives.ref
     found = ""
     for _ in range(2):
         _download_once(archives, lock, watcher, retries)
         paths = arrived(archives.incoming)
-        found = damage(paths[0], watcher) if len(paths) == 1 else "no archive"
+        found = damage(paths[0], watcher) if len(paths) == 1 else "not an archive"
         if not found:
             return paths[0]
         got_page = len(paths) == 1 and is_page(paths[0])
@@ -95,7 +94,7 @@ def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryL
             raise SourceError(
                 str(ref),
                 "Kaggle sent a web page instead of an archive",
-                f"open {ref.page} in a browser: something there may have to be confirmed first",
+                f"open {ref.page} in a browser: Kaggle may ask you to confirm something first",
             )
         watcher.notice(f"{ref} arrived damaged ({found}): starting again from zero")
     raise SourceError(
@@ -108,7 +107,7 @@ def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryL
 def _download_once(
     archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryLimits
 ) -> None:
-    """Let the client run until it says that it is done, again and again while that may help."""
+    """Run the client until it is done, with retries for passing faults."""
     ref, folder = archives.ref, archives.incoming
     have = most = at_first = bytes_in(folder)
     failures = 0
@@ -116,7 +115,7 @@ def _download_once(
         try:
             return receive(ref, folder, watcher, lock=lock, silence_s=retries.silence_s)
         except ClientError as fault:
-            if fault.spoils_file or bytes_in(folder) < have:  # the client wrote over it
+            if fault.spoils_file or bytes_in(folder) < have:  # the client overwrote it
                 _clear(folder)
             have = bytes_in(folder)
             failures = failures + 1 if have <= most else 1

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 ROOT = Path("/kaggle/input")
 _PARENTS = ("competitions", "datasets", "models")
-"""Folders of mounts; older notebooks have the mounts themselves in their place."""
+"""Parent folders of mounts; older notebooks mount directly below `ROOT`."""
 
 
 def mounted(ref: KaggleRef) -> Path | None:
-    """Return the folder in which Kaggle has mounted an archive, None if it has not.
+    """Return the folder where Kaggle has mounted an archive, or None.
 
-    Neither place tells the version of a dataset, and the older one not even its owner.
+    Neither place shows the version of a dataset; the older place does not show its owner either.
     """
     places = [ROOT / "competitions" / ref.name]
     if ref.kind == "dataset":
         places = [ROOT / "datasets" / ref.owner / ref.name]
     if ref.name not in _PARENTS:
         places.append(ROOT / ref.name)
-    return next((place for place in places if os.path.isdir(place)), None)  # noqa: PTH112 - it never raises
+    return next((place for place in places if os.path.isdir(place)), None)  # noqa: PTH112 - never raises

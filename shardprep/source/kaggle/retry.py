@@ -1,4 +1,4 @@
-"""Limits of trying again: how long a silent server is waited for, and how often it is asked."""
+"""Limits of retries."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RetryLimits:
-    """Limits of a download or an upload: seconds to wait and number of attempts."""
+    """Waiting times in seconds and number of attempts of a download or upload."""
 
     silence_s: float = 60.0
-    """Without a byte or a sign of life, after which the client is ended."""
+    """Silence after which the client is ended."""
     attempts: int = 5
-    """In a row that bring nothing new; one that does starts the count again."""
+    """Attempts in a row without progress."""
     backoff_s: float = 2.0
-    """Before the second attempt; twice as much before each further one."""
+    """Pause before the second attempt; it doubles before each further one."""
     longest_wait_s: float = 300.0
-    """A server that asks for more is not waited for."""
+    """Longest pause that a server may request."""
 
     def wait_s(self, fault: ClientError, failures: int) -> float | None:
-        """Return the seconds until the next attempt, None where there is to be no further one."""
+        """Return the seconds until the next attempt, or None after the last."""
         wait = self.backoff_s * 2 ** (failures - 1)
         if fault.retry_after_s is not None:
             wait = fault.retry_after_s

@@ -1,4 +1,4 @@
-"""A dataset as Kaggle is to have it, checked against Kaggle's rules before a byte is sent.
+"""The metadata of an upload, checked against Kaggle's rules before anything is sent.
 
 The rules are those of the client (title, slug), of its page on metadata (licences) and of the
 server (size, number of files).
@@ -28,31 +28,31 @@ LICENSES = (
     *("GPL-2.0", "GPL-3.0", "LGPL-3.0", "AGPL-3.0", "FDL-1.3", "apache-2.0"),
     *("US-Government-Works", "EU-ODP-Legal-Notice", "copyright-authors", "other", "unknown"),
 )
-"""Names that Kaggle gives to licences."""
+"""Kaggle's names of licences."""
 _UNKNOWN = "unknown"
-"""Licence of a private dataset for which none is given."""
+"""Default licence of a private dataset."""
 _LENGTHS = range(6, 51)
-"""Characters of a title, and of the slug of a new dataset."""
+"""Allowed lengths of a title and of the slug of a new dataset."""
 _SLUG = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 _MAX_BYTES = 200 * 10**9
 _MAX_FILES = 1000
-"""Files that are uploaded; a folder is one."""
+"""Maximum number of uploaded files; a folder counts as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A dataset, and what Kaggle is to make of it."""
+    """A dataset to upload, with the metadata for Kaggle."""
 
     folder: Path
     sizes: Mapping[str, int]
-    """Bytes of each file, by its path in the folder."""
+    """Size of each file in bytes, by path."""
     ref: KaggleRef
     message: str
-    """Notes of a version; those of the first are Kaggle's own."""
+    """Notes of a version; for the first version Kaggle writes its own."""
     title: str | None = None
-    """Title of a new dataset; None: the words of its name."""
+    """Title of a new dataset; None means the words of its name."""
     license: str | None = None
-    """Licence of a new dataset; None: unknown, for a private one."""
+    """Licence of a new dataset; None means unknown, for a private dataset."""
     is_public: bool = False
 
     @property
@@ -61,7 +61,7 @@ class Publication:
         return sum(self.sizes.values())
 
     def metadata(self, *, is_new: bool) -> dict[str, object]:
-        """Return the client's `dataset-metadata.json`: of a new dataset, or of a new version."""
+        """Return the client's `dataset-metadata.json` for a new dataset or version."""
         if not is_new:
             return {"id": self.ref.slug}
         title = _checked_title(self.title or self.ref.name.replace("-", " "))
@@ -70,11 +70,11 @@ class Publication:
 
 
 def check_publication(wanted: Publication) -> None:
-    """Check what can be known without a request.
+    """Check everything that needs no request.
 
     Raises:
-        RecipeError: Kaggle takes no such name, title or licence.
-        SourceError: the dataset is too large, or there are no credentials.
+        RecipeError: Kaggle would reject the name, title or licence.
+        SourceError: the dataset is too large, or credentials are missing.
 
     """
     _check_target(wanted.ref)
@@ -94,7 +94,7 @@ def check_publication(wanted: Publication) -> None:
 
 
 def check_new(wanted: Publication) -> None:
-    """Check what Kaggle asks of a new dataset; RecipeError where it would refuse."""
+    """Check Kaggle's rules for a new dataset; RecipeError if one is broken."""
     ref = wanted.ref
     if len(ref.name) not in _LENGTHS:
         what = f"the name of a new dataset has {_LENGTHS[0]} to {_LENGTHS[-1]} characters"
@@ -105,7 +105,7 @@ def check_new(wanted: Publication) -> None:
 
 
 def _check_target(ref: KaggleRef) -> None:
-    """Check that a ref is a dataset that Kaggle could have, neither competition nor version."""
+    """Check that a ref names a dataset, not a competition or a version."""
     if ref.kind == "competition":
         what, hint = "is a competition, and takes no dataset", "write kaggle:OWNER/NAME"
     elif ref.version is not None:
