@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import dataset_at, number
-from shardprep.api.progress import watched
+from shardprep.api.watched import watched
 from shardprep.recipe.options import DATASET, Option
 from shardprep.storage.url import local_path
 

@@ -20,7 +20,7 @@ from shardprep.api.arguments import (
     recipe_applies,
     recipe_of,
 )
-from shardprep.api.progress import watched
+from shardprep.api.watched import watched
 from shardprep.dataset.card import Card
 from shardprep.errors import RecipeError
 from shardprep.recipe.document import RECIPE_FILE
@@ -203,7 +203,7 @@ def build(
     from shardprep.writer.engine.worker_process import start_server
     from shardprep.writer.reuse.reuse import open_old_dataset
 
-    run = _Run(**{name: recipe.pop(name) for name in _Run._fields if name in recipe})
+    run = _RunOptions(**{name: recipe.pop(name) for name in _RunOptions._fields if name in recipe})
     if run.engine == "local" and not dry_run:
         start_server()  # it is ready when the plan is
     piece = None if part is None else part_of(part)
@@ -227,7 +227,7 @@ def build(
             return build_part(made, piece, workers, watch, old)
 
 
-class _Run(NamedTuple):
+class _RunOptions(NamedTuple):
     """The options of one run, but those that decide what is returned."""
 
     save_rejected: str | Path | None = None
@@ -242,7 +242,7 @@ class _Run(NamedTuple):
 
 
 def _dataset(
-    recipe: Recipe, workers: Workers, run: _Run, watch: Watch, old: OldDataset | None
+    recipe: Recipe, workers: Workers, run: _RunOptions, watch: Watch, old: OldDataset | None
 ) -> BuildResult:
     from shardprep.writer.build import build_dataset
     from shardprep.writer.finalize import TooManyRejectedError

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import mount_notice
-from shardprep.api.progress import watched
+from shardprep.api.watched import watched
 from shardprep.dataset.card import Card
 from shardprep.recipe.options import ARGUMENTS, RUN_OPTIONS, Option
 from shardprep.storage.url import local_path

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from shardprep.api.arguments import answering, dataset_at
-from shardprep.api.progress import watched
+from shardprep.api.watched import watched
 from shardprep.recipe.options import DATASET, RUN_OPTIONS, Option
 from shardprep.storage.url import local_path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, number
-from shardprep.api.progress import watched
+from shardprep.api.watched import watched
 from shardprep.recipe.options import ARGUMENTS, RUN_OPTIONS, Option
 from shardprep.storage.url import ObjectUrl, local_path
 

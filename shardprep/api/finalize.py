@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, num_workers, number, unfinished
-from shardprep.api.progress import watched
+from shardprep.api.watched import watched
 from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from pathlib import Path  # noqa: TC003 - the documents read the types
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import num_workers
-from shardprep.api.progress import Show, Watch, watched
+from shardprep.api.progress import Show, Watch
+from shardprep.api.watched import watched
 from shardprep.dataset.card import Card
 from shardprep.errors import DatasetError, some_of
 from shardprep.recipe.options import ARGUMENTS, Option

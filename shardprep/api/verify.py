@@ -16,7 +16,7 @@ from shardprep.api.arguments import (
     num_workers,
     repair_source,
 )
-from shardprep.api.progress import watched
+from shardprep.api.watched import watched
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.recipe.options import DATASET, RUN_OPTIONS, Option
 

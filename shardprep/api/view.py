@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at, local_source, number
-from shardprep.api.progress import watched
+from shardprep.api.watched import watched
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.options import DATASET, RUN_OPTIONS, Option
 from shardprep.storage.url import is_url
