@@ -50,10 +50,10 @@ from tests.support.odd_images import (
     without_segment,
     ycck_jpeg,
 )
-from tests.support.paths import DATA, ROOT
+from tests.support.paths import DATA, ROOT, with_part
 
 PAGE = ROOT / "docs" / "images.md"
-START, END = "<!-- policy -->\n", "<!-- end of policy -->\n"
+MARKS = "<!-- policy -->\n", "<!-- end of policy -->\n"
 MIN_WRITTEN_OF_OTHERS = 1000
 STARVED_MEGABYTES = (40, 150)
 """Megabytes of memory, too few for a large image."""
@@ -681,8 +681,8 @@ def _unread_jpegs() -> Cases:
 def _other_data() -> Cases:
     found = {
         "empty": (b"", "the file is empty"),
-        "one byte": (b"\xff", "no image"),
-        "start of a JPEG": (jpeg()[:2], "no image"),
+        "one byte": (b"\xff", "not a known kind"),
+        "start of a JPEG": (jpeg()[:2], "not a known kind"),
         "zeros": (bytes(5000), "nothing but 5,000 zero bytes"),
         "HTML": (b"\n<!DOCTYPE html>\n<html><body>404", "an HTML page"),
         "Git LFS pointer": (
@@ -933,9 +933,7 @@ def table_text() -> str:
 
 def page_text(page: str) -> str:
     """Return a page with the tables between its two markers made anew."""
-    before, _, rest = page.partition(START)
-    _, _, after = rest.partition(END)
-    return f"{before}{START}\n{table_text()}\n\n{END}{after}"
+    return with_part(page, MARKS, f"{table_text()}\n")
 
 
 if __name__ == "__main__":

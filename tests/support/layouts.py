@@ -29,10 +29,10 @@ from PIL import Image
 
 from tests.support.builders import encoded, tar_bytes, write, write_folder, zip_bytes
 from tests.support.dicom import dicom
-from tests.support.paths import DATA, ROOT
+from tests.support.paths import DATA, ROOT, with_part
 
 PAGE = ROOT / "docs" / "kaggle.md"
-START, END = "<!-- layouts -->\n", "<!-- end of layouts -->\n"
+MARKS = "<!-- layouts -->\n", "<!-- end of layouts -->\n"
 
 Members = dict[str, bytes]
 _FORMS = {"jpg": "JPEG", "jpeg": "JPEG", "png": "PNG", "tif": "TIFF", "gif": "GIF"}
@@ -289,9 +289,7 @@ def _table(header: tuple[str, ...], rows: list[list[str]]) -> str:
 
 def page_text(page: str) -> str:
     """Return a page with the table between its two markers made anew."""
-    before, _, rest = page.partition(START)
-    _, _, after = rest.partition(END)
-    return f"{before}{START}\n{table_text()}\n{END}{after}"
+    return with_part(page, MARKS, table_text())
 
 
 if __name__ == "__main__":

@@ -16,6 +16,12 @@ DATA = ROOT / "tests" / "data"
 README = (ROOT / "README.md").read_text()
 
 
+def with_part(page: str, marks: tuple[str, str], part: str) -> str:
+    """Return a page whose part between two marks is another."""
+    before, _, rest = page.partition(marks[0])
+    return f"{before}{marks[0]}\n{part}\n{marks[1]}{rest.partition(marks[1])[2]}"
+
+
 def shared_folder(
     factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]
 ) -> Path:

@@ -34,6 +34,7 @@ from tests.support.builders import (
 )
 from tests.support.command import error_of, run
 from tests.support.json_page import printed
+from tests.writer.records import records as features
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,16 +61,6 @@ def _pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def records(folder: Path) -> dict[str, bytes]:
     """Return all files but those that say what a dataset was made of."""
     return {name: data for name, data in tree(folder).items() if name != "manifest.json"}
-
-
-def features(folder: Path) -> dict[str, dict[str, Any]]:
-    found = {}
-    for path in sorted(folder.glob("*.tfrecord-*")):
-        with path.open("rb") as file:
-            for record in tfrecord.read_records(file, path.name):
-                values: Any = example.decode(record.payload)
-                found[values["image/filename"][0].decode()] = values
-    return found
 
 
 @pytest.mark.parametrize("shards", [1, 11])
