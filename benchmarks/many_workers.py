@@ -134,7 +134,7 @@ def _plan(number: int, shards: int) -> BuildPlan:
 
 @dataclass(frozen=True)
 class _Simulated:
-    """Images that are not there; see `shardprep.writer.run.Images`."""
+    """Images that are not there; see `shardprep.writer.run.BuildImages`."""
 
     recipe: Recipe
     planned: BuildPlan

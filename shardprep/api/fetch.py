@@ -50,9 +50,9 @@ def fetch(
     from shardprep.dataset.locate import locate
 
     num = number("threads", threads, OPTIONS["threads"], int)
+    folder = local_path(to)
     with answering(store_timeout), watched(progress) as watch:
         remote = locate(ObjectUrl.parse(url))
-        folder = local_path(to)
         return fetch_dataset(
             remote, folder, num_threads=num, watcher=watch, check=check, damaged=damaged
         )

@@ -1,4 +1,4 @@
-"""Counts of the objects and masks of a dataset: as the manifest has them, and how they are made."""
+"""Counts of objects and masks in the manifest, and how they are computed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Results as a person at a prompt or in a notebook sees them: one line, and a card of HTML.
+"""Results in a terminal and in a notebook: one line, or a card of HTML.
 
-Names and reasons come from the files of others: control characters are escaped, and HTML is text.
+Names and reasons come from files of others, so control characters are escaped and HTML is text.
 """
 
 from __future__ import annotations

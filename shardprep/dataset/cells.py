@@ -1,7 +1,7 @@
-"""Cells of the tables that people open: no text of others becomes a formula in a spreadsheet.
+"""Cells of tables for spreadsheets: no foreign text becomes a formula.
 
-Spreadsheets run what begins with one of a few characters. OWASP's answer is an apostrophe before it
-(https://owasp.org/www-community/attacks/CSV_Injection). Numbers stay numbers.
+Spreadsheets run cells that begin with one of a few characters. OWASP recommends an apostrophe
+before it (https://owasp.org/www-community/attacks/CSV_Injection). Numbers stay numbers.
 """
 
 from __future__ import annotations

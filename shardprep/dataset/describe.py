@@ -1,4 +1,4 @@
-"""Facts on a dataset from its manifest and `items.parquet`, and on its boxes from its shards."""
+"""Facts on a dataset: from its manifest and item table, and on boxes from its shards."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The differences of two datasets, item by item.
+"""The differences between two datasets, item by item.
 
-Items are matched by their keys, targets compared by the names of their classes, originals by their
-SHA-256. Shards are read only where their SHA-256 differs and the item tables cannot say whether a
-record is the same: in datasets with boxes, masks or further features, and for records of equal
-length.
+Items are matched by key, targets compared by class name, originals by SHA-256. Shards are read only
+if their SHA-256 differs and the item tables cannot show whether a record is the same: in datasets
+with boxes, masks or further features, and for records of equal length.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The names that the format allows, and the JSON documents of strangers that are checked by them.
+"""The names that the format allows, and the parsing of JSON documents that are not trusted.
 
-A document is bounded before it is parsed. The parser (pydantic's) bounds the depth of nesting, at
-200, and refuses lone surrogates. What is called like nothing in the format never becomes a path, a
-key or a line on a terminal. Digits are those of ASCII.
+The size of a document is checked before it is parsed. The parser (pydantic) limits the depth of
+nesting to 200 and refuses lone surrogates. A name that the format does not allow never becomes a
+path, a key or a line on a terminal. Digits are ASCII only.
 """
 
 from __future__ import annotations

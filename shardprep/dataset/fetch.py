@@ -1,8 +1,8 @@
 """Copy a dataset from object storage to a folder: complete or absent, and resumable.
 
-The copy is made in `<version>.fetching/`. A shard has its name there only when every byte of it is
-what the manifest says; a later run checks it and does not fetch it again. Files that a finished
-copy has lost are fetched there too, and replace the damaged ones only when they are whole.
+The copy is made in `<version>.fetching/`. A shard gets its name there only when all its bytes match
+the manifest, so a later run checks it instead of fetching it again. Files that a finished copy has
+lost are fetched there too, and then moved into the copy.
 """
 
 from __future__ import annotations

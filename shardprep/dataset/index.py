@@ -1,4 +1,4 @@
-"""The index of a shard: offset and length of each record, and checks that all are there."""
+"""The index of a shard: offset and length of each record, checked against the manifest."""
 
 from __future__ import annotations
 

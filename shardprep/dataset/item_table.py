@@ -1,4 +1,4 @@
-"""The table of items, `items.parquet`: a row for every input, written or not; and its totals."""
+"""The item table, `items.parquet`: a row for every input, written or not."""
 
 from __future__ import annotations
 

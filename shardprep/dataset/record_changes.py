@@ -1,8 +1,7 @@
-"""The differences of records that hold the same item in two datasets: objects, masks, the rest.
+"""The differences between records of the same item in two datasets: objects, masks, the rest.
 
-The item tables say where each record is; here the records themselves are read. Records that are
-equal byte for byte are decoded only where the datasets number their classes differently: classes
-are compared by their names.
+Records that are equal byte for byte are decoded only if the datasets number their classes
+differently, because classes are compared by name.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ differs from the listing or the manifest, is a `DatasetError`.
 
 Objects cannot be renamed, so a dataset that replaces a finished one is first written as a draft:
 its files below a prefix of its own, its manifest last. Then the same manifest is written over that
-of the old dataset, and the draft is in force: a file is read from the draft, if it has
-one of that name, else under the final name. Afterwards the files are copied to their final names.
+of the old dataset, and the draft is in force: a file is read from the draft, if it has one of that
+name, else under the final name. Afterwards the files are copied to their final names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The schema: the features of every example, for writer, dataset and reader alike.
+"""The schema: the features of every example, for writer, dataset and readers.
 
-A schema file (`schemas/*.json`) names the features of every example. The shipped ones are
-templates: a build fills in the shape and encoding of the image and the class names, and writes
-the result as `schema.json` next to the shards.
+The shipped schema files (`schemas/*.json`) are templates: a build fills in the shape and encoding
+of the image and the class names, and writes the result as `schema.json` next to the shards.
 """
 
 from __future__ import annotations

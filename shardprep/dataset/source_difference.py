@@ -1,4 +1,4 @@
-"""The differences between a dataset and a source of today: originals by their keys and SHA-256."""
+"""The differences between a dataset and a source as it is now, by key and SHA-256."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files with which TensorFlow Datasets opens a dataset folder.
+"""The files that let TensorFlow Datasets open a dataset folder.
 
 Layout and keys as `tfds.builder_from_directory` of 4.9 reads them: proto-JSON of
 tensorflow_datasets.DatasetInfo and .Feature. Unknown keys are a parse error there, and

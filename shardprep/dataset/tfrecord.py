@@ -1,8 +1,8 @@
-"""TFRecord framing. No file is opened here: bytes and streams in, bytes and records out.
+"""TFRecord framing of bytes and streams; no file is opened here.
 
-Format (https://www.tensorflow.org/tutorials/load_data/tfrecord): per record a little-endian
-uint64 length, the masked CRC-32C of those 8 bytes, the payload, the masked CRC-32C of the payload.
-The checksums cannot see a file that was cut exactly between two records: counts and sizes in the
+Format (https://www.tensorflow.org/tutorials/load_data/tfrecord): per record a little-endian uint64
+length, the masked CRC-32C of those 8 bytes, the payload, the masked CRC-32C of the payload.
+Checksums cannot detect a file that was cut exactly between two records, so counts and sizes in the
 manifest are part of the format.
 """
 

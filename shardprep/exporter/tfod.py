@@ -2,7 +2,7 @@
 
 https://github.com/tensorflow/models/blob/master/research/object_detection/core/standard_fields.py
 and official/vision/data/tfrecord_lib.py: corners in four lists, classes from 1, names in
-`label_map.pbtxt`. Keys without a word of theirs keep their own.
+`label_map.pbtxt`. Features without such a key keep their own name.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def build_dataset(
         StorageError: object storage does not answer, or refuses.
 
     """
-    images = SourceImages(recipe, make_fingerprint(recipe), workers, reuse)
+    images = RecipeImages(recipe, make_fingerprint(recipe), workers, reuse)
     workspace = workspace_of(recipe)
     return make_dataset(workspace, images, watcher, overwrite=overwrite, damaged=damaged)
 
@@ -151,7 +151,7 @@ def build_part(
                 if sealed is not None:
                     num_shards = len(sealed.shards)
                 else:
-                    images = SourceImages(recipe, fingerprint, workers, reuse)
+                    images = RecipeImages(recipe, fingerprint, workers, reuse)
                     written = make_shards(workspace, images, part, old, watcher)
                     num_shards, counts = len(written.outline.shards), written.counts
                 new, elapsed_s = (counts.num_items, counts.num_copied), time.monotonic() - start
@@ -168,7 +168,7 @@ def build_part(
 
 
 @dataclass(frozen=True, slots=True)
-class SourceImages:
+class RecipeImages:
     """The images of the source of a recipe."""
 
     recipe: Recipe

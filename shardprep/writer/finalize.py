@@ -353,7 +353,7 @@ def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
             str(folders.state),
             f"{len(lost):,} of {len(names):,} shards are not there, or not whole: "
             f"{some_of([names[i] for i in lost])}",
-            f"run {again} again: what is done is not done again",
+            f"run {again} again: finished shards are not written again",
         )
 
 
@@ -366,8 +366,8 @@ def _check_same(workspace: Workspace, manifest: Manifest, expected: Manifest) ->
     states.forget(workspace, manifest.shards)  # nothing here is worth going on with
     raise BuildError(
         str(workspace.state),
-        f"came out other than the manifest says ({', '.join(other) or 'its documents'})",
-        "the dataset is left as it is: build it again with --overwrite",
+        f"rebuilt bytes differ from the manifest ({', '.join(other) or 'its documents'})",
+        "the dataset is not changed: build it again with --overwrite",
     )
 
 

@@ -292,14 +292,14 @@ def check_alike(parents: Sequence[Parent]) -> None:
             raise RecipeError(other.where, "is named twice", "name each dataset once")
         differences = feature_differences(_unnamed(first.schema), _unnamed(other.schema))
         if differences:
-            what = f"its features are others than those of {first.where}: {some_of(differences)}"
+            what = f"its features differ from the features of {first.where}: {some_of(differences)}"
             raise SchemaError(other.where, what, "build both with the same options")
         if other.spec.fit != first.spec.fit:
             what = f"its images are fitted by {other.spec.fit}, those of {first.where} by "
             raise RecipeError(other.where, what + first.spec.fit, "build both with the same --fit")
         masks = [known.schema.features.get(MASK) for known in (first, other)]
         if masks[0] and masks[1] and masks[0].labels != masks[1].labels:
-            what = f"its masks hold the numbers of other classes than those of {first.where}"
+            what = f"its masks have other class numbers than {first.where}"
             raise SchemaError(other.where, what, "build both with the same --classes")
 
 

@@ -40,7 +40,7 @@ _MOST_RETRIES = 3
 """Times that shards are written again if their source goes away again and again."""
 
 
-class Images(Protocol):
+class BuildImages(Protocol):
     """The images of the future dataset: from a source, or from other datasets."""
 
     @property
@@ -87,7 +87,7 @@ class MadeShards:
 
 def make_dataset(
     workspace: Workspace,
-    images: Images,
+    images: BuildImages,
     watcher: Watcher,
     *,
     overwrite: bool = False,
@@ -125,7 +125,7 @@ def make_dataset(
 
 
 def make_shards(
-    workspace: Workspace, images: Images, part: Part, replaced: bytes | None, watcher: Watcher
+    workspace: Workspace, images: BuildImages, part: Part, replaced: bytes | None, watcher: Watcher
 ) -> MadeShards:
     """Plan the dataset, and write the shards of a part that are not done.
 
@@ -195,7 +195,7 @@ def _retry_unreadable(
     folders: Folders,
     plan: BuildPlan,
     shards: Sequence[ShardPlan],
-    images: Images,
+    images: BuildImages,
     watcher: Watcher,
 ) -> None:
     """Write shards again if images of them could not be read, and can be now.

@@ -97,7 +97,7 @@ def read_copy(folder: Path, key: str, kind: str) -> bytes:
             raise FileNotFoundError
         return read_regular(folder / _copy_name(key, kind), _MOST_BYTES)
     except OSError as error:
-        what = (error.strerror or "there is no copy").lower()
+        what = (error.strerror or "the copy is missing").lower()
         raise SourceError(key, f"is not in {folder} ({what})") from error
 
 

@@ -31,7 +31,7 @@ from shardprep.profiling import stage
 from shardprep.source.listing import Skipped
 from shardprep.source.string_column import integers
 from shardprep.storage.folder import Folder, Written
-from shardprep.writer.encode.chunk import EncodedChunk, ObjectCounts, Outcome
+from shardprep.writer.encode.chunk import EncodedChunk, ImageObjectCounts, Outcome
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
 from shardprep.writer.workspace.files import SKIPPED_FILE, Folders, receipt_name
 
@@ -62,7 +62,7 @@ class Receipt(NamedTuple):
     """Records whose image has another size than its annotations state."""
 
 
-class _Facts(BaseModel):
+class _ReceiptFacts(BaseModel):
     shard: Shard
     mark: str
     build: str
@@ -198,7 +198,7 @@ def _is_rescaled(annotation: Annotation | None, outcome: Outcome) -> bool:
 
 
 def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
-    nothing = ObjectCounts(None, 0, {}, None)
+    nothing = ImageObjectCounts(None, 0, {}, None)
     counts = [outcome.objects or nothing for outcome in outcomes]
     written = [outcome.objects is not None for outcome in outcomes]
 
@@ -245,7 +245,7 @@ def read_skipped(state: Folder) -> pa.Table | None:
 
 def write_receipt(state: Folder, receipt: Receipt) -> None:
     """Write the receipt of a shard."""
-    facts = _Facts(
+    facts = _ReceiptFacts(
         shard=receipt.shard,
         mark=receipt.mark,
         build=receipt.build,
@@ -263,7 +263,7 @@ def read_receipt(folders: Folders, shard: str) -> Receipt | None:
         return None
     table, text = content
     try:
-        facts = _Facts.model_validate_json(text)
+        facts = _ReceiptFacts.model_validate_json(text)
     except ValidationError:
         return None
     is_ours = not folders.build or facts.build in ("", folders.build)

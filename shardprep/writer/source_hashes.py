@@ -31,7 +31,7 @@ _AT_ONCE = 64
 """Images that a thread reads before it reports them."""
 
 
-class _Original(NamedTuple):
+class _HashedImage(NamedTuple):
     key: str
     sha256: str | None
     """Hexadecimal; None if the bytes cannot be read."""
@@ -95,7 +95,7 @@ def _members(
     return sorted(wanted, key=lambda member: member.extent.span)
 
 
-def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_Original]]:
+def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_HashedImage]]:
     runs = [members[at : at + _AT_ONCE] for at in range(0, len(members), _AT_ONCE)]
     if any(is_url(member.extent.span.file) for member in members):
         with contextlib.closing(read_ahead([member.extent.span for member in members])) as ahead:
@@ -109,10 +109,10 @@ def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_Orig
             pool.shutdown(cancel_futures=True)
 
 
-def _original(member: Member) -> _Original:
+def _original(member: Member) -> _HashedImage:
     try:
-        return _Original(member.key, hashlib.sha256(member.extent.read()).hexdigest(), "")
+        return _HashedImage(member.key, hashlib.sha256(member.extent.read()).hexdigest(), "")
     except MemberError as error:
-        return _Original(member.key, None, str(error))
+        return _HashedImage(member.key, None, str(error))
     except MemoryError:
-        return _Original(member.key, None, "is larger than the memory that there is")
+        return _HashedImage(member.key, None, "is larger than the memory that there is")

@@ -18,7 +18,6 @@ from click.testing import CliRunner
 from PIL import Image
 
 from shardprep import reader
-from shardprep.api import build
 from shardprep.cli.app import program
 from shardprep.dataset.example import decode
 from shardprep.dataset.item_table import read_items
@@ -66,8 +65,8 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def quick(recipe: Recipe, _: Workers, watcher: Any, **more: Any) -> BuildResult:
         return build_dataset(recipe, Workers(by_chunks(in_process), 1), watcher, **more)
 
-    monkeypatch.setattr(build, "build_dataset", quick)
-    monkeypatch.setattr(build, "start_server", lambda *_: None)
+    monkeypatch.setattr("shardprep.writer.build.build_dataset", quick)
+    monkeypatch.setattr("shardprep.writer.engine.worker_process.start_server", lambda *_: None)
 
 
 def command(*arguments: str) -> dict[str, Any]:

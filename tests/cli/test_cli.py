@@ -112,7 +112,7 @@ def test_parts_then_finalize_say_what_to_do_next(here: Path) -> None:
     follow = first.stdout.split("          ")[-1].strip()
     assert follow == "shardprep finalize tfrecords/pets/1.0.0"
     early = error_of(run(*follow.split()[1:], cwd=here), 1)
-    assert early.endswith("; run part 2 of 2 again: what is done is not done again")
+    assert early.endswith("; run part 2 of 2 again: finished shards are not written again")
     second = run("build", "pets.zip", "--shards", "3", "--part", "2/2", "--json", cwd=here)
     facts = json.loads(second.stdout)
     assert facts.pop("elapsed_s") > 0

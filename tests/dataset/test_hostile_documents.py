@@ -148,14 +148,13 @@ def test_a_document_in_a_store_that_is_absurdly_large_is_not_fetched(
     assert sum(path.stat().st_size for path in cache) < 100_000
 
 
-def test_every_flipped_bit_of_a_manifest_is_refused(whole: Path) -> None:
+def test_a_flipped_bit_in_any_byte_of_a_manifest_is_refused(whole: Path) -> None:
     data = bytearray((whole / "manifest.json").read_bytes())
     for place in range(len(data)):
-        for bit in range(8):
-            data[place] ^= 1 << bit
-            with pytest.raises(DatasetError):
-                parse_manifest(bytes(data), "it")
-            data[place] ^= 1 << bit
+        data[place] ^= 1 << place % 8
+        with pytest.raises(DatasetError):
+            parse_manifest(bytes(data), "it")
+        data[place] ^= 1 << place % 8
 
 
 @pytest.mark.parametrize("more", [-1, 1])

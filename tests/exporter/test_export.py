@@ -239,7 +239,7 @@ def test_a_disk_that_takes_no_more_is_one_line_and_the_export_goes_on(
     out, limits = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
     try:
-        with pytest.raises(BuildError, match=r"cannot be written \(File too large\); what is here"):
+        with pytest.raises(BuildError, match=r"cannot be written \(File too large\); the finished"):
             exported(pets, layout, out)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -6,6 +6,7 @@ import functools
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -52,6 +53,12 @@ def written(folder: Path) -> list[dict[str, Any]]:
 def stored(folder: Path, split: str = "train") -> list[str]:
     """Return the keys of a split, in the order of the shards."""
     return [row["key"] for row in written(folder) if row["split"] == split]
+
+
+def batch_keys(batches: Any) -> list[list[str]]:
+    """Return the keys of batches of either reader, which are dicts."""
+    columns = (np.asarray(batch["image/filename"]).tolist() for batch in batches)
+    return [[key if isinstance(key, str) else key.decode() for key in column] for column in columns]
 
 
 def damage(folder: Path, *numbers: int) -> list[str]:

@@ -296,6 +296,7 @@ def test_a_misspelt_value_is_one_line_with_the_value_that_was_meant(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.thorough
 def test_the_ops_are_there_with_the_reader_alone() -> None:
     program = "from shardprep import reader; print(reader.augment.Flip(horizontal=1).horizontal)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
-from tests.reader.datasets import damage, pets
+from tests.reader.datasets import batch_keys, damage, pets
 from tests.support.builders import animals, build, jpeg, png
 from tests.support.examples import examples
 
@@ -64,15 +64,10 @@ def _copied(sets: Set, tmp_path: Path) -> Path:
     return shutil.copytree(sets["jpeg"], tmp_path / "set")
 
 
-def keys(batches: Any) -> list[list[str]]:
-    """Return the keys of batches that are dicts."""
-    return [batch["image/filename"].tolist() for batch in batches]
-
-
 def order(folder: Path, batch_size: int = 5, **options: Any) -> list[list[str]]:
     """Return the keys of the batches, of the seed 0 where it is not given."""
     options = {"seed": 0, "shuffle": False, **options}
-    return keys(reader.Dataset(folder).batches(batch_size, as_supervised=False, **options))
+    return batch_keys(reader.Dataset(folder).batches(batch_size, as_supervised=False, **options))
 
 
 # What a batch is
@@ -134,7 +129,7 @@ def test_undecoded_batches_are_bytes(sets: Set, form: str) -> None:
 
 def test_batches_of_a_slice_are_of_its_items(sets: Set) -> None:
     part = reader.Dataset(sets["png"], as_supervised=False)[30:10:-3]
-    got = keys(part.batches(4, shuffle=False, as_supervised=False))
+    got = batch_keys(part.batches(4, shuffle=False, as_supervised=False))
     assert [key for batch in got for key in batch] == [item["image/filename"] for item in part]
 
 
@@ -157,7 +152,7 @@ def test_epochs_go_on_for_ever_if_asked_to(sets: Set) -> None:
     batches = reader.Dataset(sets["raw"]).batches(
         5, shuffle=False, epochs=None, as_supervised=False
     )
-    read = keys(itertools.islice(batches, 40))
+    read = batch_keys(itertools.islice(batches, 40))
     assert read[36:40] == read[0:4]
     batches.close()
 
@@ -189,15 +184,15 @@ def test_a_state_goes_on_exactly_where_it_was_taken(
     for _ in range(done):
         next(batches)
     state = json.dumps(batches.state_dict())
-    rest = keys(batches)
+    rest = batch_keys(batches)
     assert len(rest) == 18 - done
     later = fresh()
     for _ in range(other):
         next(later)
     later.load_state_dict(json.loads(state))
-    assert keys(later) == rest
+    assert batch_keys(later) == rest
     later.load_state_dict(json.loads(state))  # also after its end
-    assert keys(later) == rest
+    assert batch_keys(later) == rest
 
 
 @pytest.mark.parametrize(
@@ -347,7 +342,7 @@ def test_a_damaged_record_is_replaced_by_the_next_good_one_and_named(copied: Pat
     options: dict[str, Any] = {"shuffle": False, "epochs": 2, "as_supervised": False}
     batches = dataset.batches(5, on_error="skip", num_threads=3, **options)
     with pytest.warns(RuntimeWarning, match="skipped") as warned:
-        read = keys(batches)
+        read = batch_keys(batches)
     expected = [list(batch) for batch in whole]
     expected[0][3] = whole[0][4]
     expected[2][2] = expected[2][3] = whole[2][4]

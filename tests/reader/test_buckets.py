@@ -11,7 +11,7 @@ from PIL import Image
 
 from shardprep import reader
 from shardprep.reader.selection.buckets import _usual_sizes
-from tests.reader.datasets import pets, refused
+from tests.reader.datasets import batch_keys, pets, refused
 from tests.support.builders import encoded, jpeg
 
 if TYPE_CHECKING:
@@ -45,10 +45,6 @@ def read(folder: Path, buckets: Any, **options: Any) -> list[dict[str, Any]]:
     return [*reader.Dataset(folder).batches(4, buckets=buckets, as_supervised=False, **options)]
 
 
-def keys(batches: list[dict[str, Any]]) -> list[list[str]]:
-    return [batch["image/filename"].tolist() for batch in batches]
-
-
 def test_each_image_is_in_the_bucket_of_the_nearest_aspect(
     folder: Path, buckets: dict[tuple[int, int], Any]
 ) -> None:
@@ -77,8 +73,8 @@ def test_the_batches_of_an_epoch_have_one_shape_each_and_every_record(
     )
     half = len(found) // 2
     for epoch in (found[:half], found[half:]):
-        assert sorted(key for batch in keys(epoch) for key in batch) == expected
-    assert keys(found[:half]) != keys(found[half:])
+        assert sorted(key for batch in batch_keys(epoch) for key in batch) == expected
+    assert batch_keys(found[:half]) != batch_keys(found[half:])
     assert {batch["image"].shape[1:3] for batch in found} == {*buckets}
     short = [batch for batch in found[:half] if len(batch["image"]) < 4]
     assert len({batch["image"].shape[1:3] for batch in short}) == len(short)
@@ -109,16 +105,18 @@ def test_batches_follow_from_the_seed_and_go_on_where_they_were(
     state = json.loads(json.dumps(first.state_dict()))
     again = reader.Dataset(folder).batches(4, seed=9, **options)
     again.load_state_dict(state)
-    rest = keys([*first])
-    assert keys([*again]) == rest
+    rest = batch_keys([*first])
+    assert batch_keys([*again]) == rest
     other = reader.buckets(folder, sizes=[(32, 64), (64, 32)])
     different = reader.Dataset(folder).batches(4, **{**options, "buckets": other})
     assert "other batches" in refused(lambda: different.load_state_dict(state))
 
 
 def test_hosts_take_batches_in_turn(folder: Path, buckets: dict[tuple[int, int], Any]) -> None:
-    whole = keys(read(folder, buckets, seed=5))
-    parts = [keys(read(folder, buckets, seed=5, num_shards=3, shard_index=i)) for i in range(3)]
+    whole = batch_keys(read(folder, buckets, seed=5))
+    parts = [
+        batch_keys(read(folder, buckets, seed=5, num_shards=3, shard_index=i)) for i in range(3)
+    ]
     assert [whole[i::3] for i in range(3)] == parts
     even = [
         read(folder, buckets, seed=5, num_shards=3, shard_index=i, drop_remainder=True)

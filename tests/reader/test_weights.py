@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardprep import reader
-from tests.reader.datasets import pets, refused
+from tests.reader.datasets import batch_keys, pets, refused
 from tests.support.builders import animals, jpeg
 
 if TYPE_CHECKING:
@@ -96,10 +96,6 @@ def of_load(
     return reader.iterate(folder, split, as_supervised=False, read_config=config, **options)
 
 
-def names(batches: Any) -> list[list[str]]:
-    return [[key.decode() for key in batch["image/filename"].numpy()] for batch in batches]
-
-
 @pytest.mark.parametrize(
     "weights",
     [reader.Weights("balanced", num_samples=75),
@@ -111,13 +107,13 @@ def test_both_readers_draw_the_same_on_any_number_of_hosts(folder: Path, weights
     options: dict[str, Any] = {"weights": weights, "seed": 7, "batch_size": 8}
     whole = drawn(folder, 2, **options)
     one = of_load(folder, **options)
-    assert [*itertools.chain(*names(one), *names(one))] == whole
+    assert [*itertools.chain(*batch_keys(one), *batch_keys(one))] == whole
     cached = of_load(folder, cache="memory", **options)
-    assert [*itertools.chain(*names(cached), *names(cached))] == whole
+    assert [*itertools.chain(*batch_keys(cached), *batch_keys(cached))] == whole
     epoch = whole[: len(whole) // 2]
     parts = [drawn(folder, 1, num_shards=3, shard_index=i, **options) for i in range(3)]
     assert [*itertools.chain(*parts)] == epoch
-    assert [*itertools.chain(*names(of_load(folder, part=(1, 3), **options)))] == parts[1]
+    assert [*itertools.chain(*batch_keys(of_load(folder, part=(1, 3), **options)))] == parts[1]
     assert drawn(folder, 2, **options) == whole
     assert drawn(folder, 2, **{**options, "seed": 8}) != whole
     assert whole[: len(epoch)] != whole[len(epoch) :]
@@ -132,7 +128,7 @@ def test_draws_go_on_where_they_were(folder: Path) -> None:
     rest = [batch["image/filename"].tolist() for batch in itertools.islice(first, 3)]
     there = reader.iterate(folder, batch_size=7, **options)
     there.load_state_dict(state)
-    assert names(there) == rest
+    assert batch_keys(there) == rest
     for weights in (None, np.arange(40), reader.Weights("balanced", num_samples=39)):
         other = reader.Dataset(folder).batches(7, epochs=2, **{**options, "weights": weights})
         assert "other batches" in refused(lambda other=other: other.load_state_dict(state))  # type: ignore[misc]

@@ -103,12 +103,12 @@ def put_to_ordeal(archives: dict[str, bytes]) -> Ordeal:
 
 
 def made(*, quick: bool = False) -> Ordeal:
-    """Return how the archives that the suite makes end; if `quick`, some five of each kind."""
+    """Return how the archives that the suite makes end; if `quick`, some three of each kind."""
     kinds: dict[str, list[str]] = {}
     for name in HOSTILE:
         kinds.setdefault(name.partition(":")[0], []).append(name)
     names = [
-        name for own in kinds.values() for name in own[:: max(1, len(own) // 4) if quick else 1]
+        name for own in kinds.values() for name in own[:: max(1, len(own) // 2) if quick else 1]
     ]
     return put_to_ordeal({name: HOSTILE[name]() for name in names})
 

@@ -19,7 +19,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.errors import ShardprepError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build
-from shardprep.writer.build import SourceImages, build_part
+from shardprep.writer.build import RecipeImages, build_part
 from shardprep.writer.engine.job import ItemCounts, OnProgress, Workers
 from shardprep.writer.finalize import BuildResult, finalize_dataset
 from shardprep.writer.plan.fingerprint import make_fingerprint
@@ -56,7 +56,6 @@ class Recipe:
     work = "encoding"
 
     def __init__(self, **keys: Any) -> None:
-        """Take keys of the recipe."""
         self._keys = keys
         self._chunks: dict[str, list[Any]] = {}
 
@@ -66,25 +65,23 @@ class Recipe:
 
     @cached_property
     def recipe(self) -> Any:
-        """The recipe, of a source that is made now."""
         source = write(Path(self._folder.name) / "pets.zip", zip_bytes(animals(2)))
         given = {"source": str(source), "out": "s3://bucket/sets", "size": "8x8", "shards": 1}
         return make_recipe({**given, **self._keys}, "test")
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        """The fingerprint of the recipe."""
         return make_fingerprint(self.recipe)
 
     @cached_property
-    def _images(self) -> SourceImages:
-        return SourceImages(self.recipe, self.fingerprint, Workers(self._engine, 1))
+    def _images(self) -> RecipeImages:
+        return RecipeImages(self.recipe, self.fingerprint, Workers(self._engine, 1))
 
     @cached_property
     def _plan(self) -> BuildPlan:
         return self._images.plan(Path(self._folder.name), Quiet())
 
-    # --- what `Images` promises ---
+    # --- what `BuildImages` promises ---
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan, made once."""
@@ -92,7 +89,6 @@ class Recipe:
         return self._plan
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Any:
-        """Return the outline of the plan."""
         return self._images.outline(plan, num_parts)
 
     def write(self, *arguments: Any) -> None:
@@ -118,7 +114,6 @@ class Recipe:
     # --- commands ---
 
     def build(self) -> object:
-        """Build the dataset."""
         return self._to_dataset(overwrite=False)
 
     def overwrite(self) -> object:
@@ -129,16 +124,13 @@ class Recipe:
         return make_dataset(workspace_of(self.recipe), self, Quiet(), overwrite=overwrite)
 
     def part(self, number: int) -> Callable[[], object]:
-        """Return what builds one of two parts."""
-
         def work() -> object:
-            with mock.patch.object(build, "SourceImages", return_value=self):
+            with mock.patch.object(build, "RecipeImages", return_value=self):
                 return build_part(self.recipe, Part(number, 2), Workers(self._engine, 1), Quiet())
 
         return work
 
     def finalize(self) -> object:
-        """Make a dataset of the parts."""
         return finalize_dataset(workspace_of(self.recipe), num_threads=1)
 
 
@@ -182,7 +174,6 @@ class Meeting:
     """As in `World`."""
 
     def scenario(self) -> Scenario:
-        """Return what is played."""
         return Scenario(self.there, self.runs, self.check, self.check_moment, self.is_prompt)
 
     def check_moment(self, objects: Objects) -> None:
@@ -196,7 +187,6 @@ class Meeting:
         assert fits, "the dataset is not whole"
 
     def check(self, world: World) -> None:
-        """Check how the runs have ended, and what they have left."""
         ends = {name: runner.outcome for name, runner in world.runners.items()}
         lost = {name for name, end in ends.items() if isinstance(end, Killed | KeyboardInterrupt)}
         errors = {name: end for name, end in ends.items() if isinstance(end, BaseException)}
@@ -219,7 +209,6 @@ class Meeting:
 
 
 def meetings() -> dict[str, Callable[[], Meeting]]:
-    """Return what makes each meeting, by its name."""
     new, old, raw, parts = Recipe(), Recipe(format="png"), Recipe(format="raw"), Recipe(shards=2)
 
     @cache

@@ -47,7 +47,6 @@ class WithADeadlyImage:
 
 
 def built(folder: Path, out: str, engine: Engine) -> str:
-    """Build; return the error, "" for none."""
     keys = {"source": str(folder / "pets.zip"), "out": str(folder / out), **KEYS}
     try:
         # A task at a time has several shards.
@@ -81,7 +80,6 @@ def asked_a_worker_that_dies(mark: Path) -> str:
 
 
 def main(address: str, folder: Path) -> None:
-    """Run the builds."""
     with connected(address):
         from shardprep.writer.engine.ray import engine
         from shardprep.writer.engine.ray.engine import by_shards

@@ -162,7 +162,6 @@ def test_a_worker_that_dies_of_something_else_costs_nothing(fault: str, tmp_path
 
 
 def server_process() -> int | None:
-    """Return the server that workers are forked from, if it has been started."""
     server: Any = forkserver
     return cast("int | None", server._forkserver._forkserver_pid)
 
@@ -228,8 +227,6 @@ def test_a_fault_of_ours_is_an_error_that_names_the_chunk() -> None:
 
 @dataclass(frozen=True)
 class AlwaysDies(Encode):
-    """No image can be encoded here."""
-
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         del task, before_item
         os._exit(9)
@@ -242,8 +239,6 @@ def test_workers_that_die_at_every_image_end_the_build() -> None:
 
 @dataclass(frozen=True)
 class CannotStart(Encode):
-    """Fails when a worker receives it."""
-
     def __reduce__(self) -> tuple[object, ...]:
         return os._exit, (11,)
 

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
 LONG: dict[str, Any] = {"shards": 12, "size": "300x300", "format": "png"}
-"""Long enough to be killed in the midst of it."""
 
 
 @pytest.mark.parametrize("plan", LEAST)
@@ -90,13 +89,11 @@ class Run:
         )  # fmt: skip
 
     def again(self, out: Path) -> dict[str, bytes]:
-        """Run the same command to its end."""
         with self.start(out) as process:
             assert process.wait(timeout=120) == 0
         return tree(out)
 
     def here(self, out: Path) -> dict[str, bytes]:
-        """Build the same to its end, in this process."""
         build(self.source, out, **LONG)
         return tree(out)
 
@@ -110,12 +107,10 @@ def _run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return the files of a build that nothing disturbs."""
     return run.here(tmp_path_factory.mktemp("whole") / "out")
 
 
 def shards(out: Path) -> list[Path]:
-    """Return the shards that the unfinished build has written."""
     return written(out, "pets/1.0.0.incomplete/pets-train*")
 
 

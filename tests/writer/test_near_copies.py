@@ -55,20 +55,17 @@ CUT: dict[str, Any] = {"size": "64x64", "split": "train=0.5,test=0.5", "labels":
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Hash in this process, and keep the hashes below the test's folder."""
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(near_copies, "run_chunks", handing_over(in_process))
     return tmp_path / "cache" / "near"
 
 
 def originals() -> dict[str, bytes]:
-    """Return 24 photos of two classes."""
     return {f"{('cat', 'dog')[i % 2]}/{i:02d}.jpg": file(photo(i, 80, 100), quality=92)
             for i in range(24)}  # fmt: skip
 
 
 def larger(image: Pixels) -> bytes:
-    """Return a larger copy, as a PNG."""
     return encoded(Image.fromarray(image).resize((125, 100)), "PNG")
 
 
@@ -88,7 +85,6 @@ def _source(tmp_path: Path) -> Path:
 
 
 def reported(path: Path) -> Report:
-    """Return the report of a dataset."""
     return make_report(open_dataset(path), ReportOptions(thumbs=0), Quiet())
 
 
@@ -106,7 +102,6 @@ def pairs_across(report: Report) -> int:
 
 
 def rows(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the rows of the items of a dataset, by key."""
     table = item_table.read_items(path / "items.parquet")
     return {row["key"]: row for row in table.to_pylist()}
 
@@ -298,8 +293,6 @@ def test_parts_with_other_near_copies_do_not_become_one_dataset(
 
 
 class Unreading(ImageHasher):
-    """Loses the copies that are called "large"."""
-
     def _tile(self, item: Item) -> Pixels | Outcome:
         if "large" in item.key:
             return Outcome("crashed", "by construction", 0, 0, 0, "", 0, "")

@@ -59,7 +59,6 @@ def _source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="local", scope="module")
 def _local(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return the files of the same build on a disk."""
     return tree(build(source, tmp_path_factory.mktemp("local"), **KEYS).path)
 
 
@@ -198,8 +197,6 @@ def test_an_interrupted_one_goes_on_without_reading_a_shard(
 
 
 def stops_after(num_items: int) -> Any:
-    """Return a runner that fails after so many items."""
-
     def run(encode: Any, tasks: Any, num_workers: int, limits: Any) -> Any:
         done = 0
         for chunk in in_process(encode, tasks, num_workers, limits):
@@ -315,7 +312,6 @@ def begin_together(proxy: Proxy, before_end: threading.Event | None = None) -> N
 
 
 def at_once(*runs: Callable[[], None]) -> None:
-    """Run all, each in a thread."""
     threads = [threading.Thread(target=run) for run in runs]
     for thread in threads:
         thread.start()

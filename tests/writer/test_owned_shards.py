@@ -127,7 +127,6 @@ def ignore(_: ItemCounts) -> None:
 
 
 def stop_after(num_items: int) -> OnProgress:
-    """Return what ends a run after some items."""
     watcher = StopAfter(num_items)
     return lambda counts: watcher.advance(counts.num_items)
 
@@ -181,13 +180,13 @@ def test_a_shard_larger_than_all_others_has_no_owner(
 ) -> None:
     """Its owner would be at work when the other workers have nothing left to do."""
     owned: list[str] = []
-    begin = worker_handle.Worker.begin_shard
+    begin = worker_handle.Worker.assign_shard
 
     def noted(self: worker_handle.Worker, shard: worker_handle.OwnedShard) -> None:
         owned.append(shard.plan.name)
         begin(self, shard)
 
-    monkeypatch.setattr(worker_handle.Worker, "begin_shard", noted)
+    monkeypatch.setattr(worker_handle.Worker, "assign_shard", noted)
     items = iter(shards_of(1)[0].items)
     shards = [
         ShardPlan(f"set-{i}.tfrecord", "train", tuple(islice(items, size)))

@@ -81,7 +81,6 @@ def _shardprep(cluster: RayCluster, tmp_path: Path) -> Shardprep:
 
 
 def whole(folder: Path) -> dict[str, bytes]:
-    """Return what a build without any cluster makes."""
     return tree(build(folder / "pets.zip", folder / "whole", **LONG).path)
 
 
@@ -239,7 +238,7 @@ def test_the_death_of_the_command_s_own_node_is_one_line(monkeypatch: pytest.Mon
         engine._result(None, shard)
     assert str(error.value) == (
         "the Ray node of this machine: has died, and with it the way to the cluster (its raylet "
-        "was ended); what is done is kept: ray start it again, and run the same command again"
+        "was ended); finished shards are kept: ray start it again, and run the same command again"
     )
 
 

@@ -80,8 +80,7 @@ def _task(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def answers(task: Any, job: ShardJob, run: Sequence[ShardPlan]) -> Iterator[Any]:
-    """Write shards as a task does; yield its answers."""
-    order = task.Order(job, None, str(job.folders.output), has_pandas=True)
+    order = task.SharedJob(job, None, str(job.folders.output), has_pandas=True)
     found: Iterator[Any] = task.write(order, run, is_careful=False)
     return found
 
@@ -176,7 +175,6 @@ class Cluster:
 def run(
     cluster: Cluster, shards: Sequence[ShardPlan], number: int, patch: pytest.MonkeyPatch
 ) -> int:
-    """Run the engine; return the number of items that are done."""
     from ray.exceptions import WorkerCrashedError
 
     from shardprep.writer.engine.ray import engine

@@ -223,7 +223,7 @@ def damage(folder: Path) -> None:
 REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "another size": (
         lambda folder: {"datasets": [made(folder, IMAGES, size="16x16", name="small")]},
-        r"its features are others .*image: shape 32x32x3, now 16x16x3",
+        r"its features differ .*image: shape 32x32x3, now 16x16x3",
     ),
     "another fit": (
         lambda folder: {"datasets": [made(folder, IMAGES, fit="pad", name="padded")]},
@@ -300,8 +300,8 @@ def test_a_run_of_records_is_that_of_each(
     ("column", "value", "line"),
     [
         ("length", 100_000_000, r"at byte [\d,]+: is cut: [\d,]+ of 100,000,000 bytes"),
-        ("length", -1, "a record of less than no bytes"),
-        ("offset", -1, "a record of less than no bytes, or before its first"),
+        ("length", -1, "a record with a negative length"),
+        ("offset", -1, "a record with a negative length or offset"),
         ("offset", 1 << 60, r"at byte 1,152,921,504,606,846,976: is cut"),
     ],
 )

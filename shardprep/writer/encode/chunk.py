@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shardprep.image.process import RejectionKind
 
 
-class ObjectCounts(NamedTuple):
+class ImageObjectCounts(NamedTuple):
     """Counts of the objects and the mask of one image, as in `items.parquet`."""
 
     labels: tuple[int, ...] | None
@@ -31,7 +31,7 @@ class ObjectCounts(NamedTuple):
     """Pixels of a class mask by value, ascending; None without a mask."""
 
     @classmethod
-    def of(cls, placed: PlacedObjects, spec: AnnotationSpec) -> ObjectCounts:
+    def of(cls, placed: PlacedObjects, spec: AnnotationSpec) -> ImageObjectCounts:
         """Return the counts of placed objects."""
         ignored = {spec.ignore: placed.num_ignored} if placed.num_ignored else {}
         return cls(
@@ -65,7 +65,7 @@ class Outcome(NamedTuple):
     """SHA-256 of the original in hexadecimal; "" if it cannot be read."""
     is_dark: bool = False
     """Whether a written image is nearly black."""
-    objects: ObjectCounts | None = None
+    objects: ImageObjectCounts | None = None
     """Counts of objects and masks of a written item, None without annotations."""
     is_copied: bool = False
     """Whether the stored image was copied from another dataset."""

@@ -24,7 +24,13 @@ from shardprep.profiling import stage
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.range_reads import read_ahead
-from shardprep.writer.encode.chunk import UNREADABLE, ChunkTask, EncodedChunk, ObjectCounts, Outcome
+from shardprep.writer.encode.chunk import (
+    UNREADABLE,
+    ChunkTask,
+    EncodedChunk,
+    ImageObjectCounts,
+    Outcome,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +103,7 @@ def encode_item(
         if isinstance(placed, Rejection):
             image = placed
         else:
-            objects, counts = placed, ObjectCounts.of(placed, encoder.annotations)
+            objects, counts = placed, ImageObjectCounts.of(placed, encoder.annotations)
     if isinstance(image, Rejection):
         return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
     framed = _framed(item, image, objects, encoder)

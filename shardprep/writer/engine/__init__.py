@@ -5,9 +5,10 @@ parent sees it, `worker_main` is what runs in the process, `worker_process` sets
 
 How parent and worker work together on this machine:
 
-- The worker sends b"" when it is up. The parent sends one `Order` at a time: a chunk to encode, and
-  for an owned shard its head. The worker answers each order once: with `ChunkResult` and the
-  records, which the parent writes, or with `ShardProgress` for a chunk that it has written itself.
+- The worker sends b"" when it is up. The parent sends one `ChunkOrder` at a time: a chunk to
+  encode, and for an owned shard its head. The worker answers each order once: with `ChunkResult`
+  and the records, which the parent writes, or with `ShardProgress` for a chunk that it has written
+  itself.
 - A shard has one owner. A worker that owns a shard writes, hashes and commits the file; no record
   passes through the parent. After the last chunk it commits in a thread while it encodes the next
   shard, and sends `ShardCommitted`, in the order of its shards. `LogLine` may come at any time.

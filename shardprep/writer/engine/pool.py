@@ -175,7 +175,9 @@ class _Pool:
             for _ in range(num_workers):
                 self._workers.append(Worker(work, self._on_progress, self._take_back))
             while True:
-                self._give_orders()
+                for worker in self._workers:
+                    if worker.is_idle and self._assign(worker):
+                        worker.send_order()
                 number = self._num_passed_on
                 if number in self._done:
                     self._on_chunk(self._begun.pop(number), self._done.pop(number))
@@ -192,18 +194,17 @@ class _Pool:
         finally:
             self._end()
 
-    def _give_orders(self) -> None:
-        for worker in self._workers:
-            if not worker.is_idle:
-                continue
-            may_share = len(self._begun) < _WINDOW * len(self._workers)
-            order = self._todo.next(may_share=may_share)
-            if isinstance(order, OwnedShard):
-                worker.begin_shard(order)
-            elif order is not None:
-                number = self._num_passed_on + len(self._begun)
-                self._begun[number] = order.shard
-                worker.begin_chunk(number, order.task, is_suspect=order.is_suspect)
+    def _assign(self, worker: Worker) -> bool:
+        """Assign the next order to an idle worker, if there is one."""
+        may_share = len(self._begun) < _WINDOW * len(self._workers)
+        order = self._todo.next(may_share=may_share)
+        if isinstance(order, OwnedShard):
+            worker.assign_shard(order)
+        elif order is not None:
+            number = self._num_passed_on + len(self._begun)
+            self._begun[number] = order.shard
+            worker.assign_chunk(number, order.task, is_suspect=order.is_suspect)
+        return order is not None
 
     def _take_back(self, lost: OwnedShard) -> None:
         self._todo.take_back(lost)

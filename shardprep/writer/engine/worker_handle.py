@@ -22,9 +22,9 @@ from shardprep.writer.engine import worker_process
 from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob
 from shardprep.writer.engine.worker_main import (
     ALARM,
+    ChunkOrder,
     ChunkResult,
     LogLine,
-    Order,
     ShardCommitted,
     ShardProgress,
     Work,
@@ -123,18 +123,16 @@ class Worker:
         """Whether a full shard is not committed yet."""
         return bool(self._committing)
 
-    def begin_chunk(self, number: int, task: ChunkTask, *, is_suspect: bool = False) -> None:
-        """Begin a shared chunk; the items of a suspect one are tried one by one."""
+    def assign_chunk(self, number: int, task: ChunkTask, *, is_suspect: bool = False) -> None:
+        """Assign a shared chunk; the items of a suspect one are tried one by one."""
         self.number = number
         self._todo = deque(task.apart() if is_suspect else [task])
         self._parts: list[EncodedChunk] = []
         self._is_suspect = is_suspect
-        self._send()
 
-    def begin_shard(self, shard: OwnedShard) -> None:
-        """Begin an owned shard."""
+    def assign_shard(self, shard: OwnedShard) -> None:
+        """Assign a shard that it is to own."""
         self._owned = shard
-        self._send()
 
     def advance(self) -> EncodedChunk | None:
         """Take a message of the process, or its death; return the shared chunk if it is done."""
@@ -146,7 +144,7 @@ class Worker:
             if had_chunk:
                 return self._go_on_with_chunk()
             if not self.is_idle:  # the dead process was not up yet, and its shard is not lost
-                self._send()
+                self.send_order()
             return None
         return None if answer is None else self._take(answer)
 
@@ -187,13 +185,14 @@ class Worker:
         for shard in self._unfinished():
             shard.abandon()
 
-    def _send(self) -> None:
+    def send_order(self) -> None:
+        """Send the next chunk of what is assigned."""
         own = self._owned
         if own is None:
-            order = Order(self._todo[0], is_suspect=self._is_suspect)
+            order = ChunkOrder(self._todo[0], is_suspect=self._is_suspect)
         else:
             assert own.task is not None  # noqa: S101 - it is not whole
-            order = Order(own.task, own.head)
+            order = ChunkOrder(own.task, own.head)
         with contextlib.suppress(OSError):  # it died: `advance` will hear of it
             self.pipe.send(order)
 
@@ -210,7 +209,7 @@ class Worker:
 
     def _go_on_with_chunk(self) -> EncodedChunk | None:
         if self._todo:
-            self._send()
+            self.send_order()
             return None
         return EncodedChunk.joined(self._parts)
 
@@ -222,7 +221,7 @@ class Worker:
             self._owned = None
             self._committing.append(shard)
         else:
-            self._send()
+            self.send_order()
         profiling.add(progress.seconds)
         self._on_progress(progress.counts)
 
@@ -268,7 +267,7 @@ class Worker:
             raise BuildError(
                 str(task),
                 f"workers die at one image after the other ({how})",
-                "what is done is kept: free some memory and run the same command again",
+                "finished shards are kept: free some memory and run the same command again",
             )
         kind: RejectionKind = "crashed"
         times = f"{self._num_kills + 2} times" if self._num_kills else "twice"

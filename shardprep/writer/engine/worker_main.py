@@ -50,7 +50,7 @@ class Work(NamedTuple):
     """Whether to count the seconds of each stage."""
 
 
-class Order(NamedTuple):
+class ChunkOrder(NamedTuple):
     """To a worker: encode a chunk."""
 
     task: ChunkTask
@@ -110,7 +110,7 @@ def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
     with contextlib.suppress(EOFError, OSError):  # the parent has gone
         pipe.send_bytes(b"")
         while True:
-            order: Order = pipe.recv()
+            order: ChunkOrder = pipe.recv()
             data: bytes | bytearray = b""
             answer: ChunkResult | ShardProgress | Exception
             try:

@@ -31,7 +31,7 @@ from shardprep.source.range_reads import read_ahead
 from shardprep.source.string_column import release
 from shardprep.writer.engine.job import ItemCounts, OnProgress
 from shardprep.writer.plan.shard_plan import ShardItems, ShardPlan
-from shardprep.writer.reuse.stored_records import Run, StoredRecords
+from shardprep.writer.reuse.stored_records import RecordRun, StoredRecords
 from shardprep.writer.shard import Receipt, write_receipt
 from shardprep.writer.workspace.files import Folders
 
@@ -232,7 +232,7 @@ class _Copy:
         records = self._records
         is_below = (records.offsets < 0) | (records.lengths < 0)
         if is_below.any():
-            what = "its item table has a record of less than no bytes, or before its first"
+            what = "its item table has a record with a negative length or offset"
             file = records.files[int(np.argmax(is_below))]
             raise DatasetError(file, what, _hint(file))
         runs = records.runs()
@@ -246,7 +246,7 @@ class _Copy:
                 yield self._renewed(start, stop, data, renewed), stop
 
     def _read(
-        self, batch: Sequence[Run], ahead: Iterator[PlainExtent], buffer: Buffer
+        self, batch: Sequence[RecordRun], ahead: Iterator[PlainExtent], buffer: Buffer
     ) -> bytearray:
         """Return the records of a batch at the front of the buffer; `ahead` has its extents."""
         num_bytes = sum(run.extent.num_bytes for run in batch)
@@ -290,7 +290,7 @@ class _Copy:
         except RecordError as error:
             raise RecordError(file, error.what, _hint(file), offset=offset) from error
         key = self._rows["key"][int(self._places[number])].as_py()
-        what = f"the record at byte {offset:,} is not that of {key}"
+        what = f"the record at byte {offset:,} does not belong to {key}"
         raise DatasetError(file, what, _hint(file))
 
     def _renewed(self, start: int, stop: int, data: bytearray, buffer: Buffer) -> memoryview:

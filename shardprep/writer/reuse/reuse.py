@@ -45,7 +45,7 @@ from shardprep.writer.engine.job import Encoder
 from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
 from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan
-from shardprep.writer.reuse.stored_records import Run, StoredRecords, with_files
+from shardprep.writer.reuse.stored_records import RecordRun, StoredRecords, with_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -267,7 +267,7 @@ class _ChunkCopy:
         return spans
 
     @stage("read")
-    def _read(self, run: Run) -> None:
+    def _read(self, run: RecordRun) -> None:
         """Read a run; if it cannot be read as a whole, such as at a cut shard, its records."""
         self._sound.clear()
         try:

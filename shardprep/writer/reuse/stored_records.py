@@ -25,7 +25,7 @@ _BATCH_BYTES = 1 << 20
 """Bytes of records that are read, hashed and written at a time, unless one record has more."""
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Records that are adjacent in a shard, and wanted in this order."""
 
     start: int
@@ -55,7 +55,7 @@ class StoredRecords:
         if have_keys:
             self._keys = pc.fill_null(rows["key"], "").cast(pa.binary()).to_pylist()
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RecordRun]:
         """Return the runs of all records, in order."""
         if not len(self.lengths):
             return []
@@ -68,7 +68,7 @@ class StoredRecords:
         stops = np.append(starts[1:], len(ends))
         columns = (starts, stops, batches[starts], self.offsets[starts], ends[stops - 1])
         return [
-            Run(start, stop, batch, PlainExtent(self.files[start], offset, end - offset))
+            RecordRun(start, stop, batch, PlainExtent(self.files[start], offset, end - offset))
             for start, stop, batch, offset, end in zip(*(c.tolist() for c in columns), strict=True)
         ]
 

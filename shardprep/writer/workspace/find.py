@@ -65,7 +65,7 @@ def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
     if others:
         raise DatasetError(
             asked.location,
-            f"has no unfinished parts, but others lie in {some_of(others)}",
+            f"has no unfinished parts, but others are in {some_of(others)}",
             "run " + ", ".join(f"`shardprep finalize {one}`" for one in others[:4]),
         )
 

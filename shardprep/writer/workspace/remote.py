@@ -221,7 +221,7 @@ class ObjectWorkspace:
     def _overtaken(self) -> BuildError:
         return BuildError(
             self.location,
-            "another build was published here meanwhile",
+            "another build was published here at the same time",
             "add --overwrite to replace it, or give another --version or --name",
         )
 

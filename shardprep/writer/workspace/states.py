@@ -32,7 +32,7 @@ Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
 Result = TypeVar("Result")
 
 
-class State(NamedTuple):
+class BuildState(NamedTuple):
     """The files in a state of a build.
 
     `<v>` is `<out>/<name>/<version>`, `<token>` the random number in `.build.json`.
@@ -44,16 +44,18 @@ class State(NamedTuple):
 
 
 STATES = {
-    "absent": State("nothing", "nothing"),
-    "begun": State("`<v>.incomplete/.build.json`", "the same, created only if there is none"),
-    "writing": State(
+    "absent": BuildState("nothing", "nothing"),
+    "begun": BuildState("`<v>.incomplete/.build.json`", "the same, created only if none exists"),
+    "writing": BuildState(
         "+ shards and receipts in `<v>.incomplete/`",
         "+ receipts there; shards in `<v>/`, or in `<v>/.draft-<token>/` over a dataset",
     ),
-    "documented": State("+ tables and documents", "+ those beside the shards"),
-    "sealed": State("+ the manifest", "+ the manifest in the draft"),
-    "in force": State("–", "the manifest in `<v>/`; the draft or `.build.json` is still there"),
-    "published": State("folder renamed to `<v>`", "all files in `<v>/`, nothing else left"),
+    "documented": BuildState(
+        "+ tables and documents", "+ tables and documents in the folder of the shards"
+    ),
+    "sealed": BuildState("+ the manifest", "+ the manifest in the draft"),
+    "in force": BuildState("–", "the manifest in `<v>/`; draft or `.build.json` still there"),
+    "published": BuildState("folder renamed to `<v>`", "all files in `<v>/`, nothing else left"),
 }
 TRANSITIONS = {
     "begin": {
@@ -93,7 +95,7 @@ def writing(workspace: Workspace) -> Iterator[None]:
         raise BuildError(
             str(error.filename or workspace.state),
             f"cannot be written ({error.strerror or error})",
-            "what is done is kept: free some space and run the same command again",
+            "finished shards are kept: free some space and run the same command again",
         ) from error
 
 
@@ -136,7 +138,7 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
         if not changes:
             return False
         if not overwrite and (not workspace.is_exclusive or has_work(workspace)):
-            is_dead = "" if workspace.is_exclusive else "if that is no more at work, "
+            is_dead = "" if workspace.is_exclusive else "if that has ended, "
             way = "add --overwrite to start again, or give the former options"
             raise _other_build(workspace, changes, is_dead + way)
     with writing(workspace):

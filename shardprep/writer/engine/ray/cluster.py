@@ -32,8 +32,8 @@ _BEFORE_IMPORT = {
 """Variables that Ray reads when it is imported; the user's values win."""
 
 _LAST_WORDS = (
-    "shardprep: ended at once, killed or with the Ray node of this machine; what is done is kept: "
-    "see that the node runs, and run the same command again"
+    "shardprep: ended at once, killed or with the Ray node of this machine; finished shards are "
+    "kept: see that the node runs, and run the same command again"
 )
 _LISTEN = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
@@ -184,7 +184,7 @@ def _refused(address: str, said: str) -> BuildError:
     if "oken" in said and "uthenticat" in said:
         return BuildError(
             address,
-            "the cluster wants a token, and there is none here or another",
+            "the cluster wants a token, and this machine has none or another one",
             "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the cluster's",
         )
     if "Version mismatch" in said:

@@ -28,7 +28,7 @@ from shardprep.writer.engine.ray.cluster import Node, nodes
 from shardprep.writer.engine.ray.node_checks import terms, unfit
 from shardprep.writer.engine.ray.task import (
     MOST_BEGUN,
-    Order,
+    SharedJob,
     has_pandas,
     probe,
     write,
@@ -82,7 +82,7 @@ def by_shards(
 
     """
     with terms(shards, job.folders.state) as agreed:
-        order = Order(job, agreed, str(Path.cwd()), has_pandas())
+        order = SharedJob(job, agreed, str(Path.cwd()), has_pandas())
         _check(ask_versions(nodes()) if asked is None else asked)
         _check(_ask(nodes(), probe, order))
         memory = min(_memory(job, shards), max(node.memory_bytes for node in nodes()))
@@ -161,7 +161,7 @@ def _note_deaths(deaths: Counter[str], left: Sequence[ShardPlan], error: Excepti
             raise BuildError(
                 shard.name,
                 f"{_MOST_DEATHS} workers died over it, at last by {type(error).__name__}",
-                "what is done is kept: see what ends them, and run the same command again",
+                "finished shards are kept: see what ends them, and run the same command again",
             ) from error
 
 
@@ -181,7 +181,7 @@ def _result(ready: Any, shard: ShardPlan) -> Done:
         raise BuildError(
             "the Ray node of this machine",
             "has died, and with it the way to the cluster (its raylet was ended)",
-            "what is done is kept: ray start it again, and run the same command again",
+            "finished shards are kept: ray start it again, and run the same command again",
         ) from error
     except exceptions.RayError as error:
         raise BuildError(

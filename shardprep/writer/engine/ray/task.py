@@ -39,7 +39,7 @@ _agreed: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SharedJob:
     """Values that all tasks of a build share."""
 
     job: ShardJob
@@ -58,7 +58,7 @@ def has_pandas() -> bool:
         return False
 
 
-def probe(order: Order) -> str:
+def probe(order: SharedJob) -> str:
     """Return the problem of this node, or ""; runs there."""
     if order.terms.token in _agreed:
         return ""
@@ -70,7 +70,7 @@ def probe(order: Order) -> str:
 
 
 def write(
-    order: Order,
+    order: SharedJob,
     shards: Sequence[ShardPlan],
     is_careful: bool,  # noqa: FBT001 - Ray
 ) -> Generator[Done | ShardprepError | OSError]:
