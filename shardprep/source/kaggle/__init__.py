@@ -1,19 +1,20 @@
-"""Archives from Kaggle and datasets to it: whole and checked in their place, or not there.
+"""Download archives from Kaggle and upload datasets to it: complete and checked, or absent.
 
-    ref             what a person writes → what Kaggle offers
-    credentials     how a person is known on this machine
-    client          the child process, for one order; `client_upload` has those of an upload
-    client_process  one run of it, watched from outside
-    client_fault    what ended it there, as a value; `client_error` what a person can do
-    retry           how long and how often to try
-    integrity       whether an archive is whole, and what was sent
-    arrival         the archive that the client writes, as it grows
-    archive_cache   where an archive lies, and what is known of it there
-    download        run after run until a checked archive is in its place
-    publication     a dataset as Kaggle is to have it, and Kaggle's rules
-    kaggle_state    a dataset as Kaggle has it
-    upload_folder   what is sent, what has arrived, and what came back
-    upload          run after run until Kaggle has a version, and gives it back
+    ref              parse the text of a user into a Kaggle reference
+    mount            folders that Kaggle mounts in its notebooks
+    credentials      the Kaggle credentials of this machine
+    client           the child process for one order; `client_upload` has its orders for uploads
+    client_process   run the child process and watch it
+    client_fault     failures in the child as values; `client_error` makes one-line errors of them
+    retry            limits of retries
+    archive_check    check an archive, or compare its files with expected hashes
+    receive          receive the archive that the client writes
+    archive_cache    the place of an archive in the cache, and its notes
+    download         run the client until a checked archive is in its place
+    upload_metadata  the metadata of an upload, checked against Kaggle's rules
+    kaggle_state     the state of a dataset on Kaggle
+    upload_folder    the folder of an upload: sent files, notes, and the copy for the check
+    upload           run the client until Kaggle has a version, and compare it
 
-Nothing is imported here: the child would load it all, for `client` alone.
+This file imports nothing: the child would load everything, and needs only `client`.
 """

@@ -1,7 +1,7 @@
-"""The child process, run as `python -P -m`: the unmodified kaggle client, for one order.
+"""The child process, run as `python -P -m`, with the unmodified kaggle client for one order.
 
-One rule: `kaggle` is imported below `main` alone, here and in `client_upload`, and the parent
-learns of it one line of JSON at a time: {"alive": …}, {"size": …}, {"sent": …}, {"arrived": …},
+`kaggle` is imported only below `main`, here and in `client_upload`. The child reports to the
+parent in lines of JSON: {"alive": …}, {"size": …}, {"sent": …}, {"arrived": …},
 {"state": …}, then {"done": …} or {"fault": …}.
 """
 

@@ -1,7 +1,7 @@
 """The metadata of an upload, checked against Kaggle's rules before anything is sent.
 
-The rules are those of the client (title, slug), of its page on metadata (licences) and of the
-server (size, number of files).
+The client has the rules for title and slug, its page on metadata the licences, and the server the
+limits of size and number of files.
 """
 
 from __future__ import annotations
