@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import re
 import resource
 import subprocess
 import sys
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
+import shardprep
 from tests.support.paths import ROOT
 from tests.support.processes import loaded
 
@@ -87,6 +89,20 @@ def test_rooms_stand_above_those_they_import() -> None:
     for room, names in MAY_IMPORT.items():
         assert set(names.split()) <= built, f"{room} imports what stands above it"
         built.add(room)
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """For types as well, and inside of functions."""
+    order = graphlib.TopologicalSorter({name: imports(name) & MODULES.keys() for name in MODULES})
+    order.prepare()  # raises CycleError, which names the files
+
+
+def test_a_module_name_stands_for_one_thing() -> None:
+    """The verbs of the command line have a module in each room that has a part in them."""
+    names = Counter(path.stem for path in MODULES.values() if path.stem != "__init__")
+    assert {name for name, count in names.items() if count > 2} <= set(shardprep.__all__) | {
+        "names"
+    }
 
 
 def test_the_hall_holds_seven_modules_at_most() -> None:

@@ -30,8 +30,8 @@ from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, MASK
 from shardprep.errors import BuildError, OptionName, RecipeError
 from shardprep.exporter import output
+from shardprep.exporter.file_names import file_names
 from shardprep.exporter.layout import Export, ShardPlace
-from shardprep.exporter.names import file_names
 from shardprep.exporter.samples import read_samples
 from shardprep.progress import Watcher
 from shardprep.storage.lock import locked

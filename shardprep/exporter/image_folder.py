@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from shardprep.dataset.cells import to_cell
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, OBJECT_MASK
 from shardprep.exporter import coco
+from shardprep.exporter.file_names import folder_names
 from shardprep.exporter.layout import Layout
-from shardprep.exporter.names import folder_names
 from shardprep.exporter.output import PARTS
 from shardprep.exporter.samples import table_columns
 from shardprep.storage.atomic_file import DurableFile, write_durably
