@@ -97,7 +97,7 @@ def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
 
     A folder that Kaggle has mounted is taken, unless `refresh` asks for a download.
     """
-    from shardprep.source.kaggle.mount import mounted
+    from shardprep.source.kaggle.archive_cache import mounted
     from shardprep.source.kaggle.ref import is_ref, parse_ref
 
     if not is_ref(source):

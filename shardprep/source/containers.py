@@ -18,10 +18,8 @@ import numpy as np
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.source.byte_range import PlainExtent, ZipExtent
-from shardprep.source.entry import Entry
-from shardprep.source.members import Members
+from shardprep.source.members import Entry, Members, OrdinaryImages, are_ordinary
 from shardprep.source.names import unsafe_name
-from shardprep.source.ordinary_images import OrdinaryImages, are_ordinary
 from shardprep.source.streams import Window, buffered
 from shardprep.source.zip_directory import Directory, check_directory, check_end, read_end
 from shardprep.source.zip_entries import read_entries

@@ -27,9 +27,8 @@ from shardprep.source.byte_range import MOST_BYTES, UNPACK_ERRORS, MemberError, 
 from shardprep.source.containers import entries
 from shardprep.source.file_listing import find_files
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
-from shardprep.source.members import Member, Members, MembersBuilder
+from shardprep.source.members import Member, Members, MembersBuilder, OrdinaryImages, ordinary_files
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
-from shardprep.source.ordinary_images import OrdinaryImages, ordinary_files
 from shardprep.source.streams import buffered, decompressed, member_stream
 from shardprep.source.string_column import booleans, integers, release
 from shardprep.source.unpack import Unpacker

@@ -10,7 +10,7 @@ from py7zr.io import Py7zIO, WriterFactory
 
 from shardprep.errors import SourceError, shown
 from shardprep.source.byte_range import PlainExtent
-from shardprep.source.entry import Entry
+from shardprep.source.members import Entry
 from shardprep.source.names import unsafe_name
 from shardprep.source.streams import buffered
 

@@ -49,7 +49,7 @@ def test_files_in_columns_are_what_they_are_one_by_one(
     limits = SourceLimits(max_member_size=1000)
     found = list_source(folder, tmp_path, print, limits=limits)
     monkeypatch.setattr(
-        "shardprep.source.ordinary_images.are_ordinary", lambda keys: np.zeros(len(keys), bool)
+        "shardprep.source.members.are_ordinary", lambda keys: np.zeros(len(keys), bool)
     )
     apart = list_source(folder, tmp_path, print, limits=limits)
     assert found == apart

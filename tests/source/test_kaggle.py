@@ -27,11 +27,10 @@ from shardprep.errors import RecipeError, SourceError
 from shardprep.source.kaggle import client_process
 from shardprep.source.kaggle.archive_cache import cache_folder, cached_archive
 from shardprep.source.kaggle.archive_check import damage
-from shardprep.source.kaggle.client_error import ClientError
+from shardprep.source.kaggle.client_error import ClientError, RetryLimits
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import KaggleRef, is_ref, parse_ref
-from shardprep.source.kaggle.retry import RetryLimits
 from tests.source.kaggle_clients import fork_clients
 from tests.source.kaggle_server import (
     KEY,
@@ -678,7 +677,7 @@ PROGRAM = """
 import sys
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import parse_ref
-from shardprep.source.kaggle.retry import RetryLimits
+from shardprep.source.kaggle.client_error import RetryLimits
 class Say:
     def notice(self, line): print(line, flush=True)
     def start(self, what, total, unit, num_done=0): print(what, flush=True)

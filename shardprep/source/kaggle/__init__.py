@@ -1,20 +1,18 @@
-"""Download archives from Kaggle and upload datasets to it: complete and checked, or absent.
+"""Kaggle: download archives, and upload datasets.
 
-    ref              parse the text of a user into a Kaggle reference
-    mount            folders that Kaggle mounts in its notebooks
-    credentials      the Kaggle credentials of this machine
-    client           the child process for one order; `client_upload` has its orders for uploads
-    client_process   run the child process and watch it
-    client_fault     failures in the child as values; `client_error` makes one-line errors of them
-    retry            limits of retries
-    archive_check    check an archive, or compare its files with expected hashes
-    receive          receive the archive that the client writes
-    archive_cache    the place of an archive in the cache, and its notes
-    download         run the client until a checked archive is in its place
-    upload_metadata  the metadata of an upload, checked against Kaggle's rules
-    kaggle_state     the state of a dataset on Kaggle
-    upload_folder    the folder of an upload: sent files, notes, and the copy for the check
-    upload           run the client until Kaggle has a version, and compare it
+    ref              parse a reference to an archive
+    credentials      credentials of this machine
+    client           the child process: one order of the kaggle client
+    client_upload    orders of an upload, in the child process
+    client_process   the parent: runs a child process and reads its reports
+    client_error     failures of the client: retries, and errors with the next step
+    archive_cache    archives on this machine: mounted by Kaggle, or in the cache
+    archive_check    verify a downloaded archive
+    download         download with retries until the archive is checked
+    upload_metadata  metadata of an upload, and Kaggle's rules for it
+    kaggle_state     state of a dataset on Kaggle
+    upload_folder    notes about an upload in the cache
+    upload           upload with retries until Kaggle has the version
 
-This file imports nothing: the child would load everything, and needs only `client`.
+Nothing is imported here, because the child process would load it too.
 """

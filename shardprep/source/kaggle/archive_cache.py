@@ -1,7 +1,8 @@
-"""The cache of archives. An archive gets its name after it is checked, and a note identifies it.
+"""Archives on this machine: the mounts of a Kaggle notebook, and the cache of downloads.
 
-Downloads go to a hidden folder next to it, one process at a time. With the note, later runs send no
-request.
+A download goes to a hidden folder next to its final place, one process at a time. The archive gets
+its name after it is checked. A note records size and time of the checked archive, so that later
+runs send no request.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import json
 import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.errors import OptionName, SourceError
@@ -19,11 +21,26 @@ from shardprep.storage.lock import take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from shardprep.source.kaggle.ref import KaggleRef
 
+MOUNT_ROOT = Path("/kaggle/input")
+_MOUNT_PARENTS = ("competitions", "datasets", "models")
+"""Parent folders of mounts; older notebooks mount directly below `MOUNT_ROOT`."""
 _STATE = ".shardprep"
+
+
+def mounted(ref: KaggleRef) -> Path | None:
+    """Return the folder where Kaggle has mounted an archive, or None.
+
+    Neither place shows the version of a dataset; the older place does not show its owner either.
+    """
+    places = [MOUNT_ROOT / "competitions" / ref.name]
+    if ref.kind == "dataset":
+        places = [MOUNT_ROOT / "datasets" / ref.owner / ref.name]
+    if ref.name not in _MOUNT_PARENTS:
+        places.append(MOUNT_ROOT / ref.name)
+    return next((place for place in places if os.path.isdir(place)), None)  # noqa: PTH112 - never raises
 
 
 def cache_folder(ref: KaggleRef) -> Path:

@@ -1,22 +1,28 @@
-"""The child process, run as `python -P -m`, with the unmodified kaggle client for one order.
+"""The child process of one order, run as `python -P -m`: the unmodified kaggle client.
 
-`kaggle` is imported only below `main`, here and in `client_upload`. The child reports to the
-parent in lines of JSON: {"alive": …}, {"size": …}, {"sent": …}, {"arrived": …},
-{"state": …}, then {"done": …} or {"fault": …}.
+The child reports to the parent (`client_process`) in lines of JSON on the pipe that was its stdout:
+{"alive": …}, {"size": …}, {"sent": …}, {"arrived": …}, {"state": …}, then {"done": …} or
+{"fault": …}. The fault has the fields of a `ClientError`. `kaggle` prints, exits and reads settings
+when it is imported, so it is imported only after stdout is replaced: below `main`, here and in
+`client_upload`.
 """
 
 from __future__ import annotations
 
+import email.utils
 import json
 import os
+import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable
+from typing import Any
 
-from shardprep.source.kaggle.client_fault import fault_of
+from shardprep.source.kaggle.client_error import ClientError
 
-if TYPE_CHECKING:
-    from shardprep.source.kaggle.client_fault import Say
+_Say = Callable[..., None]
+"""Function that sends the parent a line of JSON with its keyword arguments."""
 
 _CHUNK_BYTES = 1 << 16
 """Size of one write, small so that a slow download shows progress; the client's 1 MiB can take
@@ -44,12 +50,12 @@ def main(arguments: list[str]) -> None:
     except SystemExit:  # the client exits if it has no credentials
         say(fault={"kind": "credentials"})
     except Exception as error:
-        say(fault=fault_of(error))
+        say(fault=_fault_of(error))
     else:
         say(done=True)
 
 
-def _take_stdout() -> Say:
+def _take_stdout() -> _Say:
     """Reserve the pipe for our lines, and discard the output of the client."""
     pipe = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -70,7 +76,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _download(say: Say, login: str, kind: str, slug: str, folder: str) -> None:
+def _download(say: _Say, login: str, kind: str, slug: str, folder: str) -> None:
     from kaggle.api.kaggle_api_extended import (  # type: ignore[import-untyped] # noqa: PLC0415
         KaggleApi,
     )
@@ -96,6 +102,60 @@ def _download(say: Say, login: str, kind: str, slug: str, folder: str) -> None:
         api.competition_download_files(slug, path=folder, quiet=True)
     else:
         api.dataset_download_files(slug, path=folder, quiet=True, unzip=False)
+
+
+def _fault_of(error: Exception) -> dict[str, Any]:
+    """Describe an exception, without its text if that may contain a signed URL."""
+    if isinstance(error, ImportError):
+        return {"kind": "import", "message": str(error)}
+    if isinstance(error, ClientError):  # of `client_upload`
+        return {"kind": error.kind, "message": error.message}
+    import requests  # noqa: PLC0415 - slow, for faults only
+    import urllib3  # noqa: PLC0415
+
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return _http_fault(error.response)
+    lost = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError)
+    if isinstance(error, lost):
+        cause = _innermost(error)
+        kind = "unresolved" if isinstance(cause, socket.gaierror) else "connection"
+        said = getattr(cause, "strerror", None) or type(cause).__name__
+        return {"kind": kind, "message": said}
+    if isinstance(error, OSError):
+        return {"kind": "disk", "message": f"{error.strerror}: {error.filename}"}
+    text = f": {error}" if type(error) is ValueError else ""
+    return {"kind": "client", "message": type(error).__name__ + text}
+
+
+def _http_fault(response: Any) -> dict[str, Any]:
+    try:
+        said = response.json()
+    except (ValueError, RuntimeError):  # not JSON; or the body of a stream was consumed
+        said = {}
+    said = said if isinstance(said, dict) else {}
+    status = response.status_code if response.status_code >= 400 else said.get("code", 0)
+    message = str(said.get("message") or response.reason)
+    wait = _seconds(response.headers.get("Retry-After", ""))
+    return {"kind": "http", "status": status, "message": message, "retry_after_s": wait}
+
+
+def _seconds(retry_after: str) -> float | None:
+    """Parse a Retry-After header: seconds or a date."""
+    try:
+        return max(0.0, float(retry_after))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Return the innermost error, of the operating system; outer layers add a URL."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return error
 
 
 if __name__ == "__main__":

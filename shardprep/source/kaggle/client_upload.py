@@ -24,12 +24,10 @@ from kagglesdk.datasets.types.dataset_api_service import (  # type: ignore[impor
     ApiGetDatasetRequest,
 )
 
-from shardprep.source.kaggle.client_fault import UploadError
+from shardprep.source.kaggle.client_error import ClientError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from shardprep.source.kaggle.client_fault import Say
 
 _REPORT_S = 0.2
 """Seconds between two reports of bytes."""
@@ -42,7 +40,7 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
 
     MAX_UPLOAD_RESUME_ATTEMPTS = 1
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Callable[..., None]) -> None:
         super().__init__()
         self.say = say
         self.num_sent = 0
@@ -69,7 +67,7 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
         """Send a file or its rest; raise errors that the client would only print.
 
         Raises:
-            UploadError: the address has expired, so the sent part is lost.
+            ClientError: the address has expired, so the sent part is lost.
             requests.HTTPError: the server rejects the file.
 
         """
@@ -81,16 +79,16 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
         if isinstance(answer, Exception):
             raise answer
         if answer is None:
-            raise UploadError("client", f"{Path(path).name} was not sent")
+            raise ClientError("client", f"{Path(path).name} was not sent")
         if resume and not _is_passing(answer.status_code):
-            raise UploadError("expired", f"status {answer.status_code}")
+            raise ClientError("expired", f"status {answer.status_code}")
         raise requests.HTTPError(answer.reason, response=answer)
 
     def _upload_blob(self, path: str, quiet: bool, kind: Any, context: Any, *more: Any) -> Any:  # noqa: FBT001 - the client's own
         """Send a file, and drop its address if the server accepts no more data."""
         try:
             token = super()._upload_blob(path, quiet, kind, context, *more)
-        except (requests.HTTPError, UploadError):
+        except (requests.HTTPError, ClientError):
             answer = self.answer
             if isinstance(answer, requests.Response) and not _is_passing(answer.status_code):
                 Path(context.get_upload_info_file_path(path)).unlink(missing_ok=True)
@@ -125,7 +123,7 @@ class _Session(requests.Session):
 class _Meter:
     """Replaces the client's bar, and reports every byte read from the file."""
 
-    def __init__(self, say: Say, num_bytes: int) -> None:
+    def __init__(self, say: Callable[..., None], num_bytes: int) -> None:
         self._say, self._num_bytes, self._said_s = say, num_bytes, 0.0
 
     def update(self, num_bytes: int) -> None:
@@ -177,9 +175,9 @@ def _state(api: UploadApi, slug: str) -> dict[str, Any]:
 
 
 def _granted(answer: Any) -> Any:
-    """Return an answer; UploadError if it is a rejection, which has status 200 too."""
+    """Return an answer; ClientError if it is a rejection, which has status 200 too."""
     if (getattr(answer, "status", None) or "ok").lower() != "ok":
-        raise UploadError("refused", answer.error or answer.status)
+        raise ClientError("refused", answer.error or answer.status)
     return answer
 
 

@@ -10,10 +10,9 @@ from shardprep.errors import OptionName, SourceError
 from shardprep.progress import Watcher
 from shardprep.source.kaggle.archive_cache import ArchiveFolder, cache_folder, cached_archive
 from shardprep.source.kaggle.archive_check import damage, is_page
-from shardprep.source.kaggle.client_error import ClientError, explained, no_credentials
+from shardprep.source.kaggle.client_error import ClientError, RetryLimits, explained, no_credentials
+from shardprep.source.kaggle.client_process import arrived, bytes_in, check_space, receive
 from shardprep.source.kaggle.credentials import credentials
-from shardprep.source.kaggle.receive import arrived, bytes_in, check_space, receive
-from shardprep.source.kaggle.retry import RetryLimits
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError
 from shardprep.progress import Watcher
-from shardprep.source.kaggle.client_error import AGAIN, ClientError, explained
+from shardprep.source.kaggle.client_error import AGAIN, ClientError, RetryLimits, explained
 from shardprep.source.kaggle.client_process import client_reports
-from shardprep.source.kaggle.retry import RetryLimits
 
 if TYPE_CHECKING:
     from pathlib import Path

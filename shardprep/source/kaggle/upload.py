@@ -15,10 +15,9 @@ from shardprep.errors import OptionName, RecipeError, SourceError, some_of
 from shardprep.progress import Watcher
 from shardprep.source.kaggle.archive_check import differences
 from shardprep.source.kaggle.client_error import ClientError
-from shardprep.source.kaggle.client_process import client_reports
+from shardprep.source.kaggle.client_process import bytes_in, client_reports
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.kaggle_state import KaggleDataset, UploadLimits
-from shardprep.source.kaggle.receive import bytes_in
 from shardprep.source.kaggle.upload_folder import Note, UploadFolder
 from shardprep.source.kaggle.upload_metadata import check_new
 from shardprep.storage.space import shortage
