@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, local_source, only_archive
 from shardprep.api.watched import watched
-from shardprep.errors import RecipeError
-from shardprep.errors import OptionName
+from shardprep.errors import OptionName, RecipeError
 from shardprep.recipe.document import RECIPE_FILE
 from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at, number
 from shardprep.api.watched import watched
-from shardprep.errors import RecipeError
-from shardprep.errors import OptionName
+from shardprep.errors import OptionName, RecipeError
 from shardprep.recipe.options import DATASET, MAX_SEED, RUN_OPTIONS, BuildOptions, Option
 
 if TYPE_CHECKING:
