@@ -1,4 +1,4 @@
-"""The rules of `--boxes` and `--masks`, parsed once, when the recipe is made."""
+"""The rules of `--boxes` and `--masks`, parsed when the recipe is made."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ BOX_FORMATS = {
     "via": "via[:FILE,…]",
     "cvat": "cvat[:FILE,…]",
 }
-"""Name of a format of boxes → value of `--boxes`, with its arguments; in the order of detection."""
+"""Name of a box format → syntax of its `--boxes` value, in the order of detection."""
 OUTLINE_FORMATS = ("coco", "yolo", "labelme", "via", "cvat")
-"""Formats of boxes that may have outlines."""
+"""Box formats that can also contain outlines."""
 BoxForm = Literal["xyxy", "xywh", "center"]
 """Two corners; the first corner, width and height; or the center, width and height."""
 _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
@@ -42,20 +42,19 @@ _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
         "cx cy w h", "cx cy width height", "xc yc w h",
     ),
 }  # fmt: skip
-"""Names of four columns, in lower case and without signs or words for a box."""
+"""Names of the four columns, in lower case, without punctuation and prefixes such as "bbox"."""
 _BOX_WORD = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
 _FORM = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)
 _COLON = re.compile(r":(?![^{}]*\})")
-"""Colon between columns, but not within a template such as {id[0:2]}."""
+"""A colon between columns, not inside a template such as {id[0:2]}."""
 _FIELDS = {"stem": "[^/]+", "name": "[^/]+", "id": "[^/]+", "dir": ".*", "class": "[^/]+"}
 """Field of a mask pattern → regular expression for its value."""
 NAME_FIELDS = ("name", "stem", "id")
-"""Fields that name one image."""
+"""Fields that identify one image."""
 _PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)|(\*\*/?)|(\*)")
 _FIELD = re.compile(rf"(?P<name>\w*)(?:\[{SLICE}\]|:(?P<expression>.+))?", re.DOTALL)
 PATTERN_HINT = "a pattern is such as masks/{stem}_mask.png, {dir}annot/{name} or {id}/masks/*.png"
 _MOST_SHOWN = 80
-"""Characters of a value in an error."""
 _MASKS = OptionName("masks")
 
 
@@ -65,7 +64,7 @@ class BoxColumns(NamedTuple):
     names: tuple[str, ...]
     """Four names in the order x, y, x or width, y or height; one if a cell holds all four."""
     form: BoxForm | None = None
-    """None: the boxes decide."""
+    """None to detect it from the boxes."""
 
 
 class BoxTableRule(NamedTuple):
@@ -76,7 +75,7 @@ class BoxTableRule(NamedTuple):
     boxes: BoxColumns | None = None
     """None to find the columns by their names."""
     label_column: str = ""
-    """"" for boxes of one class, or with labels in their cells."""
+    """"" if all boxes have one class, or if their cells contain the labels."""
 
 
 class RunTableRule(NamedTuple):
@@ -94,18 +93,17 @@ _NO_RUN_TABLE = RunTableRule()
 
 @dataclass(frozen=True, slots=True)
 class FormatRule:
-    """A value of `--boxes`, or one of `--masks` that draws outlines."""
+    """A value of `--boxes`, or a value of `--masks` whose outlines are drawn."""
 
     kind: str = "none"
     """"none", "auto" or a key of `BOX_FORMATS`."""
     text: str = ""
     files: tuple[str, ...] = ()
-    """Documents or tables that it names; for "yolo" the file with the names of classes."""
+    """Documents or tables; for "yolo", the file with the class names."""
     table: BoxTableRule = _NO_BOX_TABLE
 
     @property
     def is_given(self) -> bool:
-        """Whether boxes are asked for."""
         return self.kind != "none"
 
 
@@ -116,18 +114,18 @@ class PatternField(NamedTuple):
     text: str
     """The field as written, without braces."""
     letters: slice | None = None
-    """Letters of the name that count; None for all."""
+    """Letters of the name that are compared; None for all."""
     expression: str = ""
-    """Expression whose first group, or else whole match, counts; "" for the whole name."""
+    """Expression whose first group, or whole match without a group, is compared; "" for all."""
 
     @property
     def is_part(self) -> bool:
-        """Whether it is a part of a name."""
+        """Whether only a part of the name is compared."""
         return self.letters is not None or bool(self.expression)
 
     @property
     def group(self) -> str:
-        """The regular expression for its value in the key of a mask."""
+        """The regular expression for the field's value in the key of a mask."""
         if self.expression and not re.compile(self.expression).groups:
             return f"(?:{self.expression})"
         return _FIELDS[self.name]
@@ -135,7 +133,7 @@ class PatternField(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MaskPattern:
-    """A pattern of names of mask files, such as `masks/{stem}_mask.png`."""
+    """A pattern for the names of mask files, such as `masks/{stem}_mask.png`."""
 
     text: str
     expression: str
@@ -162,17 +160,15 @@ class MaskRule:
 
     @property
     def is_given(self) -> bool:
-        """Whether masks are asked for."""
         return self.kind != "none"
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The tables or documents that it names."""
         return self.runs.files + self.outlines.files
 
 
 def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
-    """Return the rule that a `--boxes` value asks for; `option` is the one that errors name."""
+    """Return the rule of a `--boxes` value; errors name `option`."""
     name, _, argument = text.partition(":")
     if text in ("", "none", "auto"):
         return FormatRule(text or "none", text)
@@ -184,7 +180,7 @@ def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
         table = _box_table_rule(argument)
         return FormatRule(name, text, table.files, table)
     if argument and ":" not in BOX_FORMATS[name]:
-        what = f"{name} takes no argument, it has {argument!r}"
+        what = f"{name} does not take an argument, but has {argument!r}"
         raise OptionError(OptionName(option), what)
     if name == "yolo":
         return FormatRule(name, text, (argument,) if argument else ())
@@ -193,7 +189,7 @@ def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
 
 
 def parse_mask_rule(text: str) -> MaskRule:
-    """Return the rule that a `--masks` value asks for."""
+    """Return the rule of a `--masks` value."""
     kind, _, argument = text.partition(":")
     if text in ("", "none", "auto"):
         return MaskRule("auto" if text == "auto" else "none", text)
@@ -212,7 +208,6 @@ def parse_mask_rule(text: str) -> MaskRule:
 
 
 def _box_table_rule(argument: str) -> BoxTableRule:
-    """Return the parts after `csv:`."""
     option = OptionName("boxes", "csv")
     files, *parts = _files_and_columns(argument)
     if not files or len(parts) not in (0, 2, 3):
@@ -225,7 +220,6 @@ def _box_table_rule(argument: str) -> BoxTableRule:
 
 
 def _run_table_rule(argument: str) -> RunTableRule:
-    """Return the parts after `rle:`."""
     files, *columns = _files_and_columns(argument)
     if not files or len(columns) not in (2, 3) or not all(columns):
         what = f"{argument!r} is not FILE:ID:RLE or FILE:ID:RLE:LABEL"
@@ -235,7 +229,7 @@ def _run_table_rule(argument: str) -> RunTableRule:
 
 
 def _files_and_columns(argument: str) -> list[str]:
-    """Return the files, and the parts after them; a path and a template may hold a colon."""
+    """Return the files and the parts after them; paths and templates may contain colons."""
     match = re.match(r"(.*?\.(csv|tsv|txt|json))(:|$)", argument, re.IGNORECASE | re.DOTALL)
     if match is None:
         return _COLON.split(argument)
@@ -246,7 +240,7 @@ def _files_and_columns(argument: str) -> list[str]:
 
 
 def parse_box_columns(text: str) -> BoxColumns:
-    """Return the columns of a BOX: one or four, alone or in `xywh(…)`, `xyxy(…)` or `center(…)`."""
+    """Return the columns of BOX: one or four, plain or in `xywh(…)`, `xyxy(…)` or `center(…)`."""
     option = OptionName("boxes", "csv")
     match = _FORM.fullmatch(text.strip())
     form = match["form"] if match else None
@@ -263,7 +257,7 @@ def parse_box_columns(text: str) -> BoxColumns:
 
 
 def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
-    """Return which of these columns hold boxes, by their names alone; None if none do."""
+    """Return the columns whose names are usual for boxes, or None."""
     by_plain: dict[str, str] = {}
     for name in names:
         by_plain.setdefault(_BOX_WORD.sub("", letters(name)), name)
@@ -276,37 +270,42 @@ def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
 
 
 def letters(name: str) -> str:
-    """Return the name of a column in lower case and without signs: "Roi.X1" is roix1."""
+    """Return a column name in lower case without punctuation: "Roi.X1" becomes "roix1"."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def parse_mask_pattern(text: str) -> MaskPattern:
-    """Return a pattern of mask files; OptionError unless it names the image of a mask."""
+    """Return the pattern of a `--masks` value.
+
+    Raises:
+        OptionError: the pattern does not say which image a mask belongs to, or a field is invalid.
+
+    """
     plain = composed(text)
     matches = list(_PARTS.finditer(plain))
-    several = [_field(match[1], text) for match in matches if match[1] is not None]
-    names = [one.name for one in several]
+    parts = [_field(match[1], text) for match in matches if match[1] is not None]
+    names = [part.name for part in parts]
     if not {"dir", *NAME_FIELDS}.intersection(names):
         what = f"{shown(text, _MOST_SHOWN)!r} does not say which image a mask belongs to"
         raise OptionError(_MASKS, what, PATTERN_HINT, value=text)
-    whole = [one.text if one.name in NAME_FIELDS else one.name for one in several]
+    whole = [part.text if part.name in NAME_FIELDS else part.name for part in parts]
     if len(set(whole)) < len(whole):
         raise OptionError(_MASKS, f"{shown(text, _MOST_SHOWN)!r} has a field twice", value=text)
     expression, at, fields = "", 0, dict[str, PatternField]()
-    rest = iter(several)
+    rest = iter(parts)
     for match in matches:
         expression += re.escape(plain[at : match.start()])
         at = match.end()
         if match[1] is None:
             expression += {"**": ".*", "**/": "(?:.*/)?"}.get(match[0], "[^/]*")
             continue
-        one = next(rest)
-        group = one.name if one.name not in fields else f"{one.name}{len(fields)}"
-        fields[group] = one
-        if one.name == "dir" and match[2]:
-            expression += "(?:(?P<dir>.*)/)?"  # an image may lie in no folder
+        part = next(rest)
+        group = part.name if part.name not in fields else f"{part.name}{len(fields)}"
+        fields[group] = part
+        if part.name == "dir" and match[2]:
+            expression += "(?:(?P<dir>.*)/)?"  # the folder is optional
         else:
-            expression += f"(?P<{group}>{one.group}){match[2]}"
+            expression += f"(?P<{group}>{part.group}){match[2]}"
     expression += re.escape(plain[at:])
     start = "" if plain.startswith("{dir}") else "(?:.*/)?"
     return MaskPattern(text, f"(?is){start}{expression}", fields)
@@ -322,9 +321,9 @@ def _field(text: str, pattern: str) -> PatternField:
     name, expression = match["name"], match["expression"] or ""
     is_sliced = text != name and not expression
     if (is_sliced and name not in NAME_FIELDS) or (expression and name == "dir"):
-        what = f"{where}, of which no part can be taken"
+        what = f"{where}, but only names have parts"
         raise OptionError(_MASKS, what, "take parts of {stem}, {name} or {id}")
-    # Compiled as a group behind flags, as it is searched: flags of its own are an error there.
+    # Compiled inside a group, as it is used: flags within the expression are an error there.
     hint = "write a regular expression, as in {stem:(.+)_rgb}"
     check_expression(f"(?is)(?:{expression})", f"{where}, whose expression", _MASKS, hint)
     return PatternField(name, text, letters_of(match) if is_sliced else None, expression)

@@ -1,8 +1,8 @@
 """The options of a build, each declared once: name, type, default, help.
 
-The flags of the command line and its help, the keys of `shardprep.toml` and what their errors say,
-the recipe in Python, and which options belong to a dataset's fingerprint are made from this module.
-It imports the standard library alone, for `shardprep --help` reads it.
+The flags and their help, the keys of `shardprep.toml`, the keywords of `shardprep.build`, the error
+texts and the options of a dataset's fingerprint are derived from this module. It imports no heavy
+modules, because `shardprep --help` imports it.
 """
 
 from __future__ import annotations
@@ -34,61 +34,60 @@ _OUTPUT, _IMAGES, _LABELS, _SPLITS = "Output", "Stored images", "Labels", "Split
 _OBJECTS = "Boxes and masks"
 _USED, _LIMITS, RUN = "Images to use", "Limits", "This run"
 ARGUMENTS = "Arguments"
-"""Panel of what the command line takes by position."""
+"""Panel of the positional arguments."""
 _BYTES = "a size such as 500MB, 2GB or 2GiB"
 _MAX_BYTES = 2**63 - 1
 MAX_SEED = 2**63 - 1
 MAX_WORKERS = 10_000
-"""Processes, threads, or shards at a time on a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Everything about an option but its name, type and default."""
+    """Declaration of an option: everything except its name, type and default."""
 
     help: str
-    """A sentence."""
     panel: str = ""
-    """Heading in `--help`; "" for none of its own."""
+    """Heading in `--help`; "" for the default heading."""
     metavar: str = ""
     """Placeholder of the value in `--help`."""
     shown: str = ""
-    """The default in words, where its value does not say it."""
+    """The default in words; "" to show its value."""
     least: float = 0
     most: float = 0
-    """Bounds of a number, both included; an option that takes one says its own."""
+    """Bounds of a number, both included."""
     read: Callable[[object], object] | None = None
-    """Reads what people write (see `values`), before the type is checked."""
+    """Converts a value as users write it (see `values`), before its type is checked."""
     wanted: str = ""
-    """Values that the option takes, where its type does not say it."""
+    """Description of the allowed values; "" if the type describes them."""
     is_repeated: bool = False
-    """The flag may be given several times."""
+    """Whether the flag can be given several times."""
     flags: tuple[str, ...] = ()
-    """Flags of the command line; () for the one made from the name."""
+    """Flags of the command line; () for the flag made from the name."""
     shapes_bytes: bool = True
-    """Another value may give other shards, so it belongs to the fingerprint."""
+    """Whether the option can change the shards, so that it belongs to the fingerprint."""
     is_newer: bool = False
-    """It is left out of the fingerprint at its default, which is what builds did before there was
-    the option: their datasets and unfinished builds stay those of the same recipe."""
+    """Whether the fingerprint leaves the option out at its default, because builds without the
+    option behaved that way. Older datasets and unfinished builds keep their fingerprint."""
 
     def numbers(self, kind: type) -> str:
-        """Return in words the numbers, of int or float, that the option takes."""
+        """Return a description of the allowed numbers, of type int or float."""
         number = "a number" if kind is float else "a whole number"
         return self.wanted or f"{number} from {self.least:,} to {self.most:,}"
 
 
 def _option(default: _T, text: str, panel: str, metavar: str = "", **settings: Any) -> _T:
     """Return a field of `BuildOptions`; `settings` are fields of `Option`."""
-    declared = Option(text, panel, metavar, **settings)
-    found: Any = field(default=default, metadata={"option": declared})
-    return found  # type: ignore[no-any-return]
+    declared: Any = field(
+        default=default, metadata={"option": Option(text, panel, metavar, **settings)}
+    )
+    return declared  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """The options of a build: each a key of `shardprep.toml` and a flag of `shardprep build`.
+    """The options of a build: keys of `shardprep.toml` and flags of `shardprep build`.
 
-    The order of the fields is that of the manifest.
+    The manifest lists them in the same order.
     """
 
     # fmt: off
@@ -110,11 +109,11 @@ class BuildOptions:
         "Size of stored images in pixels: WIDTHxHEIGHT, N for a square, or none to keep the size "
         "of each image.", _IMAGES, "WxH", shown="224x224", read=read_size,
         wanted="WIDTHxHEIGHT, such as 224x224, or none")
-    """Height, width in pixels; None: every image keeps its own."""
+    """Height and width in pixels; None if images keep their own size."""
     fit: Literal["auto", Fit] = _option("auto",
         "How images are fitted to that size: crop, pad, stretch, within (only shrinks), none, or "
         "auto (crop; pad if boxes or masks are stored).", _IMAGES, "HOW", shown="auto")
-    """"auto" where the source decides whether boxes or masks are stored; see `Recipe.settled`."""
+    """"auto" until it is known whether boxes or masks are stored; see `Recipe.settled`."""
     format: Format = _option("jpeg",
         "Encoding of stored images: jpeg, png, raw (uint8) or keep. keep stores the original bytes "
         "of plain RGB JPEG and PNG files that already have that size.", _IMAGES, "FORMAT")
@@ -252,12 +251,11 @@ class BuildOptions:
     max_member_size: int = _option(2_000_000_000,
         "Reject larger images, before reading them.", _LIMITS, "SIZE", shown="2GB", least=1,
         most=_MAX_BYTES, read=read_num_bytes, wanted=_BYTES)
-    """Bytes."""
     max_unpacked: int | None = _option(None,
         "Maximum unpacked size of all archives of the source together.", _LIMITS, "SIZE",
         shown="10GB plus 100 times the source", least=1, most=_MAX_BYTES, read=read_num_bytes,
         wanted=_BYTES, shapes_bytes=False)
-    """Bytes; None: 10 GB and 100 times the source."""
+    """Bytes; None for 10 GB plus 100 times the size of the source."""
     max_ratio: int = _option(1000,
         "Maximum ratio of unpacked to packed bytes, for data that unpacks to more than 64 MB.",
         _LIMITS, "N", least=1, most=10**9)
@@ -279,16 +277,14 @@ class BuildOptions:
 
 
 BUILD_OPTIONS: dict[str, Option] = {
-    one.name: one.metadata["option"] for one in fields(BuildOptions)
+    declared.name: declared.metadata["option"] for declared in fields(BuildOptions)
 }
-"""Name → option, in the order of the manifest."""
 
 DATASET = Option(
     "Folder of the dataset or a folder above it, local or in object storage (s3://, gs://, az://). "
     "Default: the dataset of ./shardprep.toml, otherwise the only dataset under ./tfrecords.",
     ARGUMENTS,
 )
-"""The dataset that a command reads."""
 
 RUN_OPTIONS = {
     "save_rejected": Option("Copy rejected images to DIR, with a list of the reasons.", RUN, "DIR"),
@@ -325,10 +321,10 @@ RUN_OPTIONS = {
         "debug shows where an error was raised.",
         RUN, "LEVEL", shown="info"),
 }  # fmt: skip
-"""Name → option of one run: where and how it works, not what it makes. None is a key of a recipe,
-so that no file from elsewhere names the cluster that code is sent to."""
+"""Name → option of one run, which does not change the result. These are not keys of a recipe file:
+a file from elsewhere must not choose the cluster that code is sent to."""
 
 RUN_DEFAULTS: dict[str, object] = {
     "engine": "local", "refresh": False, "overwrite": False, "profile": False,
 }  # fmt: skip
-"""Defaults of the options of one run that are not None."""
+"""Default of each option of one run whose default is not None."""

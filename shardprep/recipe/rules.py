@@ -1,7 +1,4 @@
-"""The rules that an option may hold: `--labels`, `--split`, `--group` and `--join`.
-
-A rule is parsed once, when the recipe is made. Its value keeps the text that it was parsed from.
-"""
+"""The rules of `--labels`, `--split`, `--group` and `--join`, parsed when the recipe is made."""
 
 from __future__ import annotations
 
@@ -19,11 +16,10 @@ if TYPE_CHECKING:
 RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "none"]
 TABLE_SUFFIXES = (".csv", ".tsv")
 SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
-"""Regular expression for the letters that a field such as {id[0:2]} names."""
+"""Regular expression for the slice in a field such as {id[0:2]}."""
 _MOST_SHOWN = 80
-"""Characters of an option's value in an error."""
 _SLACK = 1e-6
-"""Rounding error that a sum of ratios may have."""
+"""Tolerance for rounding in the sum of ratios."""
 
 
 class CsvRule(NamedTuple):
@@ -31,10 +27,10 @@ class CsvRule(NamedTuple):
 
     files: tuple[str, ...]
     id_column: str = ""
-    """A column, or a path template over several columns; "" to find the column."""
+    """A column, or a path template of several columns; "" to detect the column."""
     label_columns: tuple[str, ...] = ()
-    """One column of names, or several columns of 1 and 0; ("*",) for all columns of these files
-    except the id; () to find the column."""
+    """One column of names, or several columns of 1 and 0; ("*",) for all columns except the id;
+    () to detect the column."""
 
 
 _NO_TABLE = CsvRule(())
@@ -47,7 +43,7 @@ class LabelRule:
     kind: RuleKind
     text: str = ""
     depth: int = 1
-    """N of `folder:N`: 1 is the folder that holds the image."""
+    """N of `folder:N`: 1 is the folder of the image."""
     pattern: str = ""
     """Expression of `regex:PATTERN`."""
     table: CsvRule = _NO_TABLE
@@ -55,20 +51,18 @@ class LabelRule:
 
 @dataclass(frozen=True, slots=True)
 class SplitRule:
-    """A value of `--split`; "folders" if none is given."""
+    """A value of `--split`; kind "folders" is the default."""
 
     kind: Literal["folders", "ratio", "column", "list", "roots", "tables"]
     text: str = ""
     ratios: Mapping[str, float] = field(default_factory=dict)
-    """For kind "ratio": split → share. Shares add up to 1; train has what the others leave."""
+    """For kind "ratio": split → share. The shares add up to 1."""
     column: str = ""
-    """For kind "column": its name."""
     places: Mapping[str, str] = field(default_factory=dict)
-    """Cell → split of a column; split → file of a list; split → glob of roots."""
+    """For kind "column": cell → split; for "list": split → file; for "roots": split → glob."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The lists that the rule names."""
         return tuple(self.places.values()) if self.kind == "list" else ()
 
 
@@ -90,11 +84,11 @@ class JoinRule(NamedTuple):
 
     file: str
     key: str = ""
-    """The column that both tables have; "" to find it."""
+    """The column of both tables; "" to detect it."""
 
 
 def parse_label_rule(text: str) -> LabelRule:
-    """Return the rule that a `--labels` value asks for."""
+    """Return the rule of a `--labels` value."""
     option = OptionName("labels")
     kind, _, argument = text.partition(":")
     match kind:
@@ -110,14 +104,14 @@ def parse_label_rule(text: str) -> LabelRule:
             _check_regex(argument, "label", option)
             return LabelRule("regex", text, pattern=argument)
     if kind in get_args(RuleKind):
-        raise OptionError(option, f"{kind} takes no argument, it has {argument!r}")
+        raise OptionError(option, f"{kind} does not take an argument, but has {argument!r}")
     hint = "use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE[:ID:LABEL] or none"
     what = f"{shown(text, _MOST_SHOWN)!r} is not a rule for labels"
     raise OptionError(option, what, hint, value=text)
 
 
 def parse_split_rule(text: str) -> SplitRule:
-    """Return the rule that a `--split` value asks for."""
+    """Return the rule of a `--split` value."""
     option = OptionName("split")
     kind, colon, rest = text.partition(":")
     if not text:
@@ -142,7 +136,7 @@ def parse_split_rule(text: str) -> SplitRule:
 
 
 def parse_group_rule(text: str) -> GroupRule:
-    """Return the rule that a `--group` value asks for: near, a rule, or `near,RULE`."""
+    """Return the rule of a `--group` value: near, a rule, or `near,RULE`."""
     option = OptionName("group")
     is_near = text.partition(",")[0] == "near"
     rule = text.removeprefix("near").removeprefix(",") if is_near else text
@@ -158,7 +152,7 @@ def parse_group_rule(text: str) -> GroupRule:
 
 
 def parse_join_rule(text: str) -> JoinRule:
-    """Return the parts of `FILE[:KEY]`; a path may hold a colon."""
+    """Return the parts of `FILE[:KEY]`; a path may contain a colon."""
     file, colon, key = text.rpartition(":")
     has_key = colon and not key.lower().endswith(TABLE_SUFFIXES)
     return JoinRule(file, key) if has_key else JoinRule(text)
@@ -176,7 +170,7 @@ def parse_pairs(text: str, option: OptionName) -> dict[str, str]:
 
 
 def letters_of(match: re.Match[str]) -> slice:
-    """Return the letters that a match of `SLICE` names: [0] is the first, [:-4] all but four."""
+    """Return the slice of a match of `SLICE`: [0] is the first letter, [:-4] all but four."""
     start = int(match["start"]) if match["start"] else None
     if match["colon"]:
         return slice(start, int(match["stop"]) if match["stop"] else None)
@@ -184,7 +178,7 @@ def letters_of(match: re.Match[str]) -> slice:
 
 
 def check_expression(pattern: str, where: str, option: OptionName, hint: str = "") -> None:
-    """Raise an OptionError unless a regular expression is valid; `where` shows it in the error."""
+    """Raise OptionError unless a regular expression is valid; errors call it `where`."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -192,7 +186,7 @@ def check_expression(pattern: str, where: str, option: OptionName, hint: str = "
 
 
 def _check_regex(pattern: str, group: str, option: OptionName) -> re.Pattern[str]:
-    """Return the compiled pattern; OptionError unless it is valid and has the named group."""
+    """Return the compiled pattern, or raise OptionError if it is invalid or lacks the group."""
     where = f"regex:{shown(pattern, _MOST_SHOWN)}"
     check_expression(pattern, where, option)
     compiled = re.compile(pattern)
@@ -217,7 +211,7 @@ def _csv_rule(argument: str) -> CsvRule:
 
 
 def _ratios(text: str, option: OptionName) -> dict[str, float]:
-    """Return the shares of splits; shares that add up to less than 1 leave the rest to train."""
+    """Return the shares of splits; train gets the rest if it is not named."""
     ratios: dict[str, float] = {}
     for part in text.split(","):
         name, sign, number = (piece.strip() for piece in part.partition("="))
@@ -230,7 +224,7 @@ def _ratios(text: str, option: OptionName) -> dict[str, float]:
             raise OptionError(option, f"{part.strip()!r} is not NAME=RATIO", hint)
         _check_split_name(name, option)
         if name in ratios:
-            raise OptionError(option, f"{name!r} is named twice")
+            raise OptionError(option, f"{name!r} is named twice", "name each split once")
         if not 0 < ratio <= 1:
             raise OptionError(option, f"{name}={ratio:g}: must be above 0 and at most 1")
         ratios[name] = ratio

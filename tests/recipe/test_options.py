@@ -202,7 +202,7 @@ def test_groups_are_of_near_copies_or_of_a_rule_or_of_both(
 
 
 def test_near_with_a_comma_names_a_rule() -> None:
-    with pytest.raises(RecipeError, match="names no rule beside near"):
+    with pytest.raises(RecipeError, match="names no rule after near"):
         make_recipe({"source": "x.zip", "group": "near,"}, "t")
 
 

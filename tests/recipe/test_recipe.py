@@ -70,7 +70,7 @@ WRONG = {
     "max_aspect": (True, "true is not a number from 0 to"),
     "max_member_size": ("9" * 400, "'99999999999999999"),
     "max_rejected": ("6", "'6' is not a share such as 5% or 0.05"),
-    "include": ("a\0b", "holds a null character"),
+    "include": ("a\0b", "contains a null character"),
     "source": ("x" * 5000, "is longer than 4,096 characters"),
 }
 

@@ -234,7 +234,7 @@ def test_what_cannot_be_a_source_is_said_in_one_line(bucket: Bucket, tmp_path: P
     assert "abcdef" not in failing(signed)
     assert "is not an address in object storage" in failing(signed)
     pets = bucket.put("pets.zip", ARCHIVES["pets.zip"])
-    assert "a table is read from the source or from this machine" in failing(
+    assert "a table must be in the source or on this machine" in failing(
         pets, labels=f"csv:{bucket.url}/labels.csv"
     )
     with pytest.raises(RecipeError):
