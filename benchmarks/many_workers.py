@@ -34,17 +34,16 @@ from shardprep.writer.encode.chunk import EncodedChunk, Outcome
 from shardprep.writer.engine.job import ShardJob
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.engine.worker_process import WorkerLimits
-from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.plan_summary import Outline, make_outline
+from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.shard_plan import plan_shards
-from shardprep.writer.run import Run
+from shardprep.writer.run import make_dataset
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
 
     from shardprep.writer.encode.chunk import ChunkTask
-    from shardprep.writer.engine.job import Progress
+    from shardprep.writer.engine.job import OnProgress
     from shardprep.writer.plan.shard_plan import ShardPlan
     from shardprep.writer.workspace.files import Folders
 
@@ -100,8 +99,7 @@ def simulate(report: str, place: str, shards: str, workers: str) -> None:
     recipe = make_recipe({"source": "-", "out": place, "name": "simulated"}, "benchmark")
     number = int(shards) * _IMAGES_A_SHARD
     images, clock = _Simulated(recipe, _plan(number, int(shards)), int(workers)), _Clock()
-    run = Run(workspace_of(recipe), images)
-    result = run.to_dataset(clock, overwrite=False)
+    result = make_dataset(workspace_of(recipe), images, clock)
     assert result.manifest.totals.num_written == number
     finish = time.process_time() - clock.end[1]
     server: Any = forkserver
@@ -136,7 +134,7 @@ def _plan(number: int, shards: int) -> BuildPlan:
 
 @dataclass(frozen=True)
 class _Simulated:
-    """Images that are not there; see `shardprep.writer.run.Images`."""
+    """Images that are not there; see `shardprep.writer.run.BuildImages`."""
 
     recipe: Recipe
     planned: BuildPlan
@@ -151,11 +149,17 @@ class _Simulated:
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         return make_outline(plan, self.recipe, self.fingerprint, num_parts)
 
-    def written(
-        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]
-    ) -> Generator[Progress]:
+    def write(
+        self,
+        folders: Folders,
+        plan: BuildPlan,
+        shards: Sequence[ShardPlan],
+        on_progress: OnProgress,
+        watcher: Watcher,
+    ) -> None:
+        del watcher
         job = ShardJob(folders, _Wait(), WorkerLimits.of(60, 10**8), plan.num_items, _RECORD_BYTES)
-        return write_shards(job, shards, self.num_workers)
+        write_shards(job, shards, self.num_workers, on_progress)
 
     def check(self) -> None:
         pass

@@ -27,7 +27,8 @@ from benchmarks.table import alone
 from shardprep.api.progress import Watch
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.image.phash import NEAR_BITS, PHASH, joined, near_groups
-from shardprep.reporter.report import Options, make_report
+from shardprep.reporter.report import make_report
+from shardprep.reporter.report_data import ReportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -190,7 +191,7 @@ def _grouped(folder: Path, most: int) -> Iterator[Row]:
 
 def _num_across(dataset: Path) -> int:
     """Count the near pairs of stored images in different splits, each two compared."""
-    found = make_report(open_dataset(dataset), Options(thumbs=0), Watch(lambda _: None))
+    found = make_report(open_dataset(dataset), ReportOptions(thumbs=0), Watch(lambda _: None))
     assert found.measured is not None  # nothing asked it to leave pixels out
     hashes, split = found.measured.measures["hash"], found.contents.split
     apart = (np.bitwise_count(one ^ hashes) for one in hashes)
@@ -210,7 +211,7 @@ def _pairs_of(folder: Path, files: Sequence[bytes]) -> set[tuple[int, int]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     dataset = built(folder / "out", folder / "files", "--labels", "none")
-    found = make_report(open_dataset(dataset), Options(thumbs=0), Watch(lambda _: None))
+    found = make_report(open_dataset(dataset), ReportOptions(thumbs=0), Watch(lambda _: None))
     pairs = set()
     for one in found.copies:
         numbers = sorted(int(key[-9:-4]) for key in found.contents.keys_of(one.numbers))

@@ -31,10 +31,11 @@ from benchmarks.measure import ROOT, Measure, Row, built
 from benchmarks.table import alone
 from shardprep.dataset.documents import shard_name
 from shardprep.dataset.folder import ITEMS_FILE, index_name, read_schema
-from shardprep.dataset.item_table import COLUMNS, Tally, index_text, read_items, write_items
+from shardprep.dataset.item_table import COLUMNS, index_text, read_items, write_items
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard, load_manifest
+from shardprep.dataset.tally import Tally
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.plan import recorded_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

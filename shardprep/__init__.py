@@ -1,27 +1,28 @@
-"""shardprep: raw Kaggle images in, training-ready TFRecord shards and a matching reader out.
+"""shardprep: convert raw Kaggle images to TFRecord shards, and read them for training.
 
-archives of raw images → a catalog of items → a plan of shards → chunks of encoded examples, in
-parallel → shards of records → a manifest; the reader needs nothing but the folder.
+A build lists the members of the source archives, assigns labels and splits, plans the shards,
+encodes the images in parallel, writes the shards, and publishes a manifest. The reader needs only
+the dataset folder.
 
-    cli/        the command line: what is asked for, and what is printed
+    cli/        the command line: options, output, exit codes
     api/        each command as a function: `shardprep.build` and the others
-    verifier/   is a dataset what its manifest says; repair
-    reporter/   findings and pictures of a dataset, as one page
+    verifier/   checks of a dataset against its manifest; repair
+    reporter/   findings and pictures of a dataset as an HTML page; the viewer
     exporter/   dataset → the layouts of other libraries
     benchmark/  the pipelines that `shardprep bench` compares
     writer/     recipe → dataset: plan, chunk, shard, workspace, engine
     catalog/    members and tables → labelled items
     reader/     dataset → batches, with TensorFlow (`tf/`) and without (`arrays/`)
-    recipe/     every option of a build once
+    recipe/     the options of a build and their rules
     source/     folders, archives, addresses, Kaggle → members
     dataset/    the format on disk
     image/      bytes → pixels → bytes
-    storage/    files and objects: complete or absent
+    storage/    local files and object storage: atomic writes
     errors, machine, profiling, progress
 
-A room imports only rooms below it in this list. Three rules hold them together: a bad image is a
-value and a broken run is an exception; a shard under its final name is complete; equal recipes give
-equal bytes. docs/architecture.md shows the ways and states.
+A package imports only packages below it in this list. Three rules apply everywhere: a bad image is
+a value, a failed run is an exception; a shard under its final name is complete; equal recipes give
+equal bytes. docs/architecture.md describes the data flow and the states of a build.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from shardprep.api.upload import upload
     from shardprep.api.verify import repair, verify
     from shardprep.api.view import view
-    from shardprep.writer.rejection_limits import TooManyRejectedError
+    from shardprep.writer.finalize import TooManyRejectedError
 
     __version__: str
 
@@ -95,33 +96,32 @@ __all__ = [
     "verify",
     "view",
 ]
-_VALUES = {
+_CLASS_MODULES = {
     "Progress": "shardprep.api.progress",
-    "TooManyRejectedError": "shardprep.writer.rejection_limits",
+    "TooManyRejectedError": "shardprep.writer.finalize",
 }
-"""Name of what is no function → its module."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: a program that only reads pays for nothing else."""
+    """Import a public name on first use, so that `import shardprep` stays fast."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=None)
     if name == "__version__":
         from importlib.metadata import version
 
-        found: Any = version("shardprep")
+        value: Any = version("shardprep")
     else:
         from importlib import import_module
 
         if name == "reader":
             return import_module("shardprep.reader")
-        if name in _VALUES:
-            found = getattr(import_module(_VALUES[name]), name)
+        if name in _CLASS_MODULES:
+            value = getattr(import_module(_CLASS_MODULES[name]), name)
         else:
             module = import_module(f"shardprep.api.{'verify' if name == 'repair' else name}")
-            found = import_module("shardprep.api.python_api").in_python(getattr(module, name))
-    globals()[name] = found
-    return found
+            value = import_module("shardprep.api.python_api").in_python(getattr(module, name))
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

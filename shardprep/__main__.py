@@ -1,6 +1,7 @@
-"""`python -m shardprep` and the installed command are the command line.
+"""Entry point of `python -m shardprep` and of the installed command.
 
-What is imported here before anything else is little, so that Ctrl-C has one line from then on.
+This module imports little, so that Ctrl-C during the imports of the command line ends with one line
+instead of a traceback.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import gc
 import signal
 
 _ALLOCATIONS = 100_000
-"""Number of new objects after which Python looks for garbage: modules are none, and by its own
-number, 700, they are walked again and again while others are imported."""
+"""Threshold of garbage collection. With Python's default, 700, each of many collections during the
+imports walks all modules, which are never garbage."""
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while its modules are imported counts once they are."""
+    """Run the command line. A Ctrl-C during its imports takes effect after them."""
     pressed: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
 
@@ -24,7 +25,7 @@ def main() -> None:
 
         run(pressed)
     finally:
-        gc.freeze()  # the interpreter would look for garbage in all modules before it ends
+        gc.freeze()  # otherwise the interpreter collects all modules before it exits
 
 
 if __name__ == "__main__":

@@ -6,17 +6,16 @@
     ├─ SourceError            an archive, a label table or a folder cannot be read as asked
     ├─ SchemaError            a schema file is wrong, or asks for what the source cannot give
     ├─ RecordError            a record of a shard is cut, damaged or malformed
-    ├─ DatasetError           a dataset folder is missing, incomplete or not what it says
-    ├─ StorageError           object storage does not answer, or refuses
-    ├─ BuildError             the run cannot go on: no space, a dead worker, too many rejections
-    │  └─ BusyError           another process is at work in the same folder: try again later
-    └─ InternalError          a fault of shardprep: please report it
+    ├─ DatasetError           a dataset folder is missing, incomplete, or contradicts its manifest
+    ├─ StorageError           object storage does not answer, or refuses a request
+    ├─ BuildError             the run cannot continue: no space, a dead worker, too many rejections
+    │  └─ BusyError           another process uses the same folder: try again later
+    └─ InternalError          a bug in shardprep: please report it
 
-A bad image is none of these: it is a value (`shardprep.image.process.Rejection`).
+A bad image does not raise an error. It is a value (`shardprep.image.process.Rejection`).
 
-An option is named by `OptionName`, as the place of an error and in its text: users see
-`--mask-values` if they called the command line, `mask_values` if they called Python, and
-`shardprep.toml: mask_values` if the option is set there. No text is rewritten afterwards.
+Errors name options with `OptionName`. Users see `--mask-values` if they called the command line,
+`mask_values` if they called Python, and `shardprep.toml: mask_values` if the option is set there.
 """
 
 from __future__ import annotations
@@ -34,26 +33,26 @@ if TYPE_CHECKING:
 _UNPRINTABLE = re.compile(
     "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Characters that end a line, steer a terminal or turn the direction of writing."""
+"""Characters that break a line, control a terminal or change the direction of writing."""
 _QUOTED = re.compile(r"""(?<!\w)(b?)(['"])((?:\\.|(?!\2)[^\\])*+)\2""", re.DOTALL)
-"""A value as `repr` quotes it; the apostrophe of a word opens none."""
+"""A value quoted by `repr`. An apostrophe inside a word does not start one."""
 _MAX_WHERE = 160
 _MAX_VALUE = 200
 _MAX_PART = 1000
-"""Characters of a place, of a value, and of what is wrong or to do, in one line."""
+"""Maximum number of characters of a place, of a quoted value, and of a problem or hint."""
 _NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
-"""Ends of messages of CPython's threads and of the dynamic loader that mean "out of memory"."""
+"""Error suffixes of CPython's threads and of the dynamic loader that mean "out of memory"."""
 
 
 def printable(text: str) -> str:
-    """Return the text with escapes for what could do more on a terminal than be read."""
+    """Return the text with control characters escaped, so that it cannot control a terminal."""
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def printable_json(text: str) -> str:
-    """Return a text of JSON with such escapes in its strings; line ends are between them, and stay.
+    r"""Return JSON text with control characters escaped as \uXXXX; line ends stay.
 
-    A string of it is one of TOML as well.
+    The escaped strings are valid in TOML too.
     """
     return _UNPRINTABLE.sub(
         lambda match: "\n" if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text
@@ -61,12 +60,12 @@ def printable_json(text: str) -> str:
 
 
 def shown(text: str, most: int) -> str:
-    """Return the text, or its two ends if it is longer than `most` characters."""
+    """Return the text, shortened in the middle to at most `most` characters."""
     return text if len(text) <= most else f"{text[: most // 3]}…{text[-(most - most // 3 - 1) :]}"
 
 
 def concise(text: str) -> str:
-    """Return a text for one line, with its quoted values and then itself cut in the middle."""
+    """Return the text with long quoted values shortened, then shortened as a whole."""
     values = _QUOTED.sub(lambda m: f"{m[1]}{m[2]}{shown(m[3], _MAX_VALUE)}{m[2]}", text)
     return shown(values, _MAX_PART)
 
@@ -78,13 +77,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def some_of(names: Sequence[str], most: int = 4) -> str:
-    """Return the first names of a list in one line, and how many more there are."""
+    """Return the first `most` names, separated by commas, and the number of the others."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(shown(name, _MAX_VALUE) for name in names[:most]) + more
 
 
 def is_short_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception says that this process gets no more memory."""
+    """Return True if an exception means that the process is out of memory."""
     return (
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
@@ -96,7 +95,7 @@ _spelling = {"as flags": False}
 
 
 def name_options_as_flags(*, yes: bool = True) -> None:
-    """Let errors of this process name options as the command line does, or as Python does."""
+    """Spell options in errors of this process as flags, or as Python keywords."""
     _spelling["as flags"] = yes
 
 
@@ -108,7 +107,7 @@ class OptionName:
     """Keyword of the Python function; in capitals if the command line takes an argument instead of
     a flag: SOURCE."""
     value: str = ""
-    """Value of the option, if the error names it too: `--masks auto`."""
+    """Value of the option if the error shows it, as in `--masks auto`."""
     file: str = ""
     """Recipe file that sets the option."""
 
@@ -122,13 +121,16 @@ class OptionName:
 
 
 class ShardprepError(Exception):
-    """Base of all errors of this package; `str()` is the one line that the user reads."""
+    """Base class of all errors of this package.
+
+    `str(error)` is one line: where, what is wrong, and what to do.
+    """
 
     def __init__(self, where: str | OptionName, what: str = "", hint: str = "") -> None:
-        """Say `where` it is (a file, an option), `what` is wrong, and the way out (`hint`).
+        """Create an error from the place (a file or an option), the problem and the way out.
 
-        A text alone is a traceback that ends with such an error: PyTorch makes the error of a
-        worker anew from that. Its last line is `what` then, and the whole text a note.
+        PyTorch re-creates a worker's error from the text of its traceback alone. `what` is then the
+        last line about an error of this class, and the whole text becomes a note.
         """
         super().__init__(where, what, hint)
         if not what:
@@ -139,16 +141,16 @@ class ShardprepError(Exception):
         self.hint = concise(hint)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Let every field come through a pickle, whatever the constructor of a subclass takes."""
+        """Pickle all fields, whatever arguments the constructor of a subclass takes."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     @property
     def where(self) -> str:
-        """The place in words."""
+        """The file, option or command that the error is about."""
         return str(self.place)
 
     def blame(self, file: str) -> None:
-        """Name the recipe file that sets the option which the error is about."""
+        """Add the name of the recipe file that sets the option in question."""
         if isinstance(self.place, OptionName):
             self.place = replace(self.place, file=file)
             self.args = (self.place, *self.args[1:])
@@ -158,22 +160,21 @@ class ShardprepError(Exception):
         return printable(f"{line}; {self.hint}" if self.hint else line)
 
     def _render_traceback_(self) -> list[str]:
-        # IPython asks for this in place of a traceback, which is no help with a mistake of a user.
+        # IPython shows this instead of a traceback, which does not help with a user's mistake.
         return [f"{type(self).__name__}: {self}"]
 
     def as_json(self, exit_code: int) -> dict[str, Any]:
-        """Return what `--json` prints in place of a result; values may be models of ours."""
+        """Return the object that `--json` prints instead of a result; values may be models."""
         facts = {"where": self.where, "what": self._fault, "hint": self.hint, "exit": exit_code}
         return {"error": facts}
 
     @property
     def _fault(self) -> str:
-        """The fault, as it is printed."""
         return self.what
 
 
 def _line_of(kind: type[ShardprepError], text: str) -> str:
-    """Return the line of the last error of that kind in a traceback, or the text if none is."""
+    """Return the last line of a traceback about an error of this class, otherwise the text."""
     start = f"{kind.__module__}.{kind.__qualname__}: "
     lines = [line.removeprefix(start) for line in text.splitlines() if line.startswith(start)]
     return lines[-1] if lines else text
@@ -195,10 +196,10 @@ class OptionError(RecipeError):
         value: object = None,
         allowed: str | Sequence[str] = "",
     ) -> None:
-        """Name the option (`where`), and say what is wrong with its `value`.
+        """Create an error about the `value` of the option `where`.
 
-        `allowed` describes the values that the option takes ("a whole number from 1 to 9"), or
-        lists them; it makes the text. Otherwise `what` is the text.
+        `allowed` lists the values that the option takes or describes them ("a whole number from 1
+        to 9"), and replaces `what`.
         """
         if allowed:
             words = allowed if isinstance(allowed, str) else f"one of {', '.join(allowed)}"
@@ -216,7 +217,7 @@ class SchemaError(ShardprepError):
 
 
 class RecordError(ShardprepError):
-    """A record that is cut, fails a checksum or holds no valid example; carries its offset."""
+    """A record is truncated, fails a checksum, or does not contain a valid example."""
 
     def __init__(
         self,
@@ -226,7 +227,7 @@ class RecordError(ShardprepError):
         *,
         offset: int | None = None,
     ) -> None:
-        """`offset` is where the damaged record starts in its file, in bytes; None: not known."""
+        """Create an error; `offset` is the byte position of the record in its file, if known."""
         super().__init__(where, what, hint)
         self.offset = offset
 
@@ -236,23 +237,23 @@ class RecordError(ShardprepError):
 
 
 class DatasetError(ShardprepError):
-    """A dataset folder is absent, unfinished, or disagrees with its own manifest."""
+    """A dataset folder is missing, unfinished, or contradicts its own manifest."""
 
 
 class StorageError(ShardprepError):
-    """Object storage does not answer, refuses, or has not what it should have."""
+    """Object storage does not answer, refuses a request, or lacks an expected object."""
 
 
 class BuildError(ShardprepError):
-    """The build cannot go on or may not be published; what is done so far is kept."""
+    """The build cannot continue, or its result must not be published. Finished work is kept."""
 
 
 class BusyError(BuildError):
-    """Another process is at work in the same folder; the same command may work later."""
+    """Another process uses the same folder. Try again later."""
 
 
 class InternalError(ShardprepError):
-    """A fault of shardprep itself, which no option or source is to blame for."""
+    """A bug in shardprep, not a problem of the options or the source."""
 
     def _render_traceback_(self) -> list[str]:
         return traceback.format_exception(self)

@@ -1,7 +1,7 @@
-"""Cores and memory that this process may use: affinity, the kernel, and limits of its cgroups.
+"""Cores and memory that this process may use, from CPU affinity, the kernel and cgroup limits.
 
-A cgroup limits its members and those of all cgroups below it (Docker, Kubernetes, systemd and
-Slurm use them), so the tightest limit from the process's own cgroup up to the root counts.
+A cgroup limits its members and the members of all cgroups below it (Docker, Kubernetes, systemd and
+Slurm use them). The tightest limit from the process's own cgroup up to the root applies.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _ROOT = Path("/")
 
 
 def usable_cores(root: Path = _ROOT) -> int:
-    """Return how many processes or threads can run at once, at least 1.
+    """Return the number of processes or threads that can run at once, at least 1.
 
-    A quota (Docker's --cpus, Kubernetes' limits.cpu) counts, rounded up; plain `os.cpu_count`
-    would start 64 workers in a container that may use two cores of 64. `root` is where /proc and
-    /sys lie.
+    CPU quotas (Docker's --cpus, Kubernetes' limits.cpu) apply, rounded up. With `os.cpu_count`
+    alone, 64 workers would start in a container that may use two of 64 cores. `root` contains
+    /proc and /sys.
     """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quotas = []
     for folder, is_v2 in _cgroups(root, "cpu"):
-        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # none, or it is "max"
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # no file, or "max"
             if is_v2:
                 quota, period = (folder / "cpu.max").read_text().split()
             else:
@@ -46,7 +46,7 @@ def usable_cores(root: Path = _ROOT) -> int:
 
 
 def address_space_bytes() -> float:
-    """Return the limit of the address space of this process (`ulimit -v`); infinity without one."""
+    """Return the address space limit of this process (`ulimit -v`), or infinity without a limit."""
     if resource is None:
         return math.inf
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -54,19 +54,19 @@ def address_space_bytes() -> float:
 
 
 def free_bytes(root: Path = _ROOT) -> int:
-    """Return the bytes that can be filled without swapping or being killed.
+    """Return the number of bytes that this process can use without swapping or being killed.
 
-    The kernel's estimate for the machine, or what the tightest cgroup has left; files that a
-    cgroup holds in the page cache without using them are counted as free, as the kernel does. 0
-    where the kernel gives no estimate. `root` is where /proc and /sys lie.
+    It is the smaller of the kernel's estimate for the machine and the rest of the tightest cgroup.
+    Inactive files in the page cache count as free. Returns 0 without an estimate of the kernel.
+    `root` contains /proc and /sys.
     """
     with contextlib.suppress(OSError):
         info = (root / "proc/meminfo").read_text()
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", info, re.MULTILINE)
-        free = [int(found[1]) * 1024 if found else 0]
+        available = re.search(r"^MemAvailable:\s+(\d+) kB", info, re.MULTILINE)
+        free = [int(available[1]) * 1024 if available else 0]
         for folder, is_v2 in _cgroups(root, "memory"):
             limit, usage, cached = _MEMORY_V2 if is_v2 else _MEMORY_V1
-            with contextlib.suppress(OSError, ValueError):  # there is no limit, or it is "max"
+            with contextlib.suppress(OSError, ValueError):  # no file, or "max"
                 left = int((folder / limit).read_text()) - int((folder / usage).read_text())
                 free.append(left + _value(folder / "memory.stat", cached))
         return max(0, min(free))
@@ -78,18 +78,18 @@ _MEMORY_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_
 
 
 def _value(path: Path, key: str) -> int:
-    """Return a value of a file of "key number" lines, 0 where there is none."""
+    """Return the number of a key in a file of "key number" lines, 0 if it is missing."""
     with contextlib.suppress(OSError):
-        found = re.search(rf"^{key} (\d+)$", path.read_text(), re.MULTILINE)
-        return int(found[1]) if found else 0
+        match = re.search(rf"^{key} (\d+)$", path.read_text(), re.MULTILINE)
+        return int(match[1]) if match else 0
     return 0
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
-    """Yield the folders of the process's cgroups and of those above, and whether each is v2.
+    """Yield the folders of the process's cgroups and of their parents, and whether each is v2.
 
-    `cgroups(7)`: a line of /proc/self/cgroup is "hierarchy:controllers:path"; v2 has no
-    controllers.
+    `cgroups(7)`: a line of /proc/self/cgroup is "hierarchy:controllers:path". For v2, `controllers`
+    is empty.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -100,15 +100,15 @@ def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
         if controllers and controller not in controllers.split(","):
             continue
         mounted = root / "sys/fs/cgroup"
-        # v1 is mounted under the list of its controllers, with links of the single names beside
-        # it; v2 at the top, or beside v1 under "unified".
+        # v1 is mounted under the list of its controllers, with a link for each single name; v2 at
+        # the top, or together with v1 under "unified".
         tops = (
             [mounted / controllers, mounted / controller]
             if controllers
             else [mounted, mounted / "unified"]
         )
         inner = PurePosixPath(path.lstrip("/"))
-        # In a container the path is often that of the host: its own folder is then the root.
+        # In a container this is often the host's path: the container's own cgroup is the root.
         for top in dict.fromkeys(tops):
             for folder in (inner, *inner.parents):
                 yield top / folder, not controllers

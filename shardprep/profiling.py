@@ -1,7 +1,7 @@
-"""Seconds of a build by stage, counted on request.
+"""Seconds of a build by stage, measured on request.
 
-A stage is a function; `@stage("decode")` on it is all. Stages are not nested in one another, so
-that their seconds add up. What is counted is counted for this process, in one thread.
+Decorate a function with `@stage("decode")` to measure it. Stages must not be nested, so that their
+seconds add up. Only one thread of a process may run stages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _state = {"is_on": False}
 def stage(
     name: str,
 ) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Count the seconds of a function under a name, while counting is on."""
+    """Return a decorator that adds the seconds of a function to a stage while measuring is on."""
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         @functools.wraps(function)
@@ -43,29 +43,29 @@ def stage(
 
 
 def start() -> None:
-    """Count from now on."""
+    """Start measuring in this process."""
     _state["is_on"] = True
 
 
 def stop() -> dict[str, float]:
-    """Count no more; return the seconds of each stage since the start."""
+    """Stop measuring; return the seconds of each stage."""
     _state["is_on"] = False
     return taken()
 
 
 def is_on() -> bool:
-    """Tell whether this process counts."""
+    """Return True if this process measures."""
     return _state["is_on"]
 
 
 def add(seconds: Mapping[str, float]) -> None:
-    """Add what another process has counted."""
+    """Add the seconds that another process has measured."""
     for name, value in seconds.items():
         _seconds[name] += value
 
 
 def taken() -> dict[str, float]:
-    """Return the seconds of each stage since the last call, and count anew."""
+    """Return the seconds of each stage since the last call, and reset them."""
     seconds = dict(_seconds)
     _seconds.clear()
     return seconds

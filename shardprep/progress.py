@@ -1,4 +1,4 @@
-"""How long work tells the caller about its progress: one protocol for all rooms.
+"""The protocol by which long work reports its progress.
 
 Work that takes seconds or more gets a `Watcher`. It calls `start` once for each phase, `advance`
 while the phase runs, and `notice` for a line of text. `shardprep.api.progress.Watch` implements the
@@ -14,7 +14,7 @@ Unit = Literal["images", "bytes", ""]
 
 
 class Watcher(Protocol):
-    """Receives the progress of some work. An exception that it raises ends the work."""
+    """Receiver of progress reports. An exception that it raises ends the work."""
 
     def notice(self, line: str) -> None:
         """Report one line of text that the user should see."""
@@ -22,7 +22,7 @@ class Watcher(Protocol):
     def start(
         self, what: str, total: int | None = None, unit: Unit = "", num_done: int = 0
     ) -> None:
-        """Begin a phase, which ends the one before.
+        """Begin a phase, which ends the previous one.
 
         Args:
             what: the phase, such as "encoding".
@@ -35,7 +35,7 @@ class Watcher(Protocol):
     def advance(self, number: int, num_rejected: int = 0) -> None:
         """Report that `number` more images or bytes are done, `num_rejected` of them rejected.
 
-        A negative number means that done work was lost, as in a download that starts again.
+        A negative number means that work was lost, for example if a download starts again.
         """
 
     def finish(self) -> None:

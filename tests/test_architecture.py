@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import re
 import resource
 import subprocess
 import sys
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
+import shardprep
 from tests.support.paths import ROOT
 from tests.support.processes import loaded
 
@@ -89,6 +91,20 @@ def test_rooms_stand_above_those_they_import() -> None:
         built.add(room)
 
 
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """For types as well, and inside of functions."""
+    order = graphlib.TopologicalSorter({name: imports(name) & MODULES.keys() for name in MODULES})
+    order.prepare()  # raises CycleError, which names the files
+
+
+def test_a_module_name_stands_for_one_thing() -> None:
+    """The verbs of the command line have a module in each room that has a part in them."""
+    names = Counter(path.stem for path in MODULES.values() if path.stem != "__init__")
+    assert {name for name, count in names.items() if count > 2} <= set(shardprep.__all__) | {
+        "names"
+    }
+
+
 def test_the_hall_holds_seven_modules_at_most() -> None:
     assert len(list(PACKAGE.glob("*.py"))) <= 7
     assert len(MAY_IMPORT) <= 20
@@ -141,7 +157,7 @@ def test_the_viewer_starts_without_what_draws() -> None:
 
 
 def test_workers_never_import_tensorflow_or_protobuf() -> None:
-    code = "import shardprep.writer.build, shardprep.dataset.stats.describe"
+    code = "import shardprep.writer.build, shardprep.dataset.describe"
     assert not loaded(code) & {"tensorflow", "google.protobuf", "keras", "kaggle"}
 
 
@@ -202,25 +218,6 @@ def test_modules_that_a_page_names_are_there(page: str) -> None:
         if not (PACKAGE / name).is_dir() and not (PACKAGE / f"{name}.py").exists()
     }
     assert not gone
-
-
-def test_the_states_of_a_build_are_those_of_the_room_that_has_them() -> None:
-    def rows(text: str) -> list[str]:
-        """Return the cells of the table of states, those of a row that goes on joined."""
-        found: list[list[str]] = []
-        for line in text.split("| state", 1)[1].splitlines()[2:]:
-            if not line.startswith("|"):
-                break
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
-            if cells[0]:
-                found.append(cells)
-            else:
-                found[-1] = [f"{a} {b}".strip() for a, b in zip(found[-1], cells, strict=True)]
-        return ["; ".join(cells) for cells in found]
-
-    states = rows((PACKAGE / "writer" / "workspace" / "__init__.py").read_text())
-    assert len(states) == 9
-    assert rows(ARCHITECTURE) == states
 
 
 def test_words_stand_once_and_in_order() -> None:

@@ -27,7 +27,7 @@ from shardprep.errors import (
     some_of,
 )
 from shardprep.storage.store_error import NoAnswerError
-from shardprep.writer.rejection_limits import TooManyRejectedError
+from shardprep.writer.finalize import TooManyRejectedError
 
 
 def every(kind: type[ShardprepError] = ShardprepError) -> list[type[ShardprepError]]:

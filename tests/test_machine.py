@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from shardprep.machine import free_bytes, usable_cores
 from tests.support.builders import write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ALL = len(os.sched_getaffinity(0))
 FREE = 4096 << 10

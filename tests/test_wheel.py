@@ -10,14 +10,11 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "schemas", "shardprep")
 PROGRAM = """

@@ -11,28 +11,30 @@ import re
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardprep.dataset.locate import DatasetFiles, locate
-from shardprep.dataset.open_dataset import OpenDataset, open_dataset
-from shardprep.errors import DatasetError, OptionName, RecipeError, ShardprepError, some_of
-from shardprep.machine import usable_cores
-from shardprep.recipe.document import RECIPE_FILE, read_recipe
-from shardprep.recipe.options import MAX_WORKERS, Option
-from shardprep.recipe.recipe import Recipe, make_recipe
+from shardprep.errors import (
+    DatasetError,
+    OptionError,
+    OptionName,
+    RecipeError,
+    ShardprepError,
+    some_of,
+)
+from shardprep.recipe.document import RECIPE_FILE
+from shardprep.recipe.options import RUN_OPTIONS, Option
 from shardprep.recipe.values import read_number
-from shardprep.source.kaggle.mount import mounted
-from shardprep.source.kaggle.ref import is_ref, parse_ref
-from shardprep.source.names import is_archive_name
 from shardprep.storage.timeout import TIMEOUT_VARIABLE
-from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from shardprep.api.progress import Watch
+    from shardprep.dataset.locate import DatasetFiles
+    from shardprep.dataset.open_dataset import OpenDataset
+    from shardprep.recipe.recipe import Recipe
     from shardprep.source.kaggle.ref import KaggleRef
-    from shardprep.writer.engine.job import Engine
+    from shardprep.writer.engine.job import Workers
     from shardprep.writer.plan.shard_plan import Part
     from shardprep.writer.workspace.states import Workspace
 
@@ -45,6 +47,8 @@ _OPTION = re.compile("--([a-z-]+)")
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
     """Return the recipe of flags and of ./shardprep.toml, unless that is for another source."""
+    from shardprep.recipe.recipe import make_recipe
+
     keys = _keys_here()
     if "source" in flags and flags["source"] != keys.get("source"):
         return make_recipe({}, "shardprep build", flags)
@@ -83,6 +87,8 @@ def recipe_applies(source: str) -> bool:
 
 
 def _keys_here() -> dict[str, Any]:
+    from shardprep.recipe.document import read_recipe
+
     return read_recipe(Path(RECIPE_FILE)) if Path(RECIPE_FILE).is_file() else {}
 
 
@@ -91,6 +97,9 @@ def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
 
     A folder that Kaggle has mounted is taken, unless `refresh` asks for a download.
     """
+    from shardprep.source.kaggle.archive_cache import mounted
+    from shardprep.source.kaggle.ref import is_ref, parse_ref
+
     if not is_ref(source):
         return source
     ref = parse_ref(source)
@@ -109,62 +118,66 @@ def mount_notice(ref: KaggleRef, folder: Path) -> str:
     return f"{ref} is read in place from {folder}: nothing is downloaded{pinned}"
 
 
-class Crew(NamedTuple):
-    """The workers of a build."""
-
-    engine: Engine
-    num_workers: int
-    """On a cluster, shards begun at a time."""
-
-
 def engine_of(
     name: str, ray_address: str | None, workers: int | None
-) -> AbstractContextManager[Crew]:
+) -> AbstractContextManager[Workers]:
     """Return what gives the workers that are asked for, and lets them go."""
     if name == "ray":
         from shardprep.writer.engine.ray import cluster
 
         return _on_cluster(cluster.wanted_address(ray_address), workers)
     if name != "local":
-        raise RecipeError("--engine", f"{name!r} is not one of local, ray")
+        raise RecipeError(OptionName("engine"), f"{name!r} is not one of local, ray")
     if ray_address is not None:
-        raise RecipeError("--ray-address", "is for --engine ray", "add that, or leave this out")
+        raise RecipeError(
+            OptionName("ray_address"),
+            f"is for {OptionName('engine')} ray",
+            "add that, or leave this out",
+        )
+    from shardprep.writer.engine.job import Workers
     from shardprep.writer.engine.pool import write_shards
 
-    return nullcontext(Crew(write_shards, num_workers(workers)))
+    return nullcontext(Workers(write_shards, num_workers(workers)))
 
 
 @contextmanager
-def _on_cluster(address: str, workers: int | None) -> Iterator[Crew]:
+def _on_cluster(address: str, workers: int | None) -> Iterator[Workers]:
     from shardprep.writer.engine.ray import cluster
 
     with cluster.connected(address):
+        from shardprep.writer.engine.job import Workers
         from shardprep.writer.engine.ray.engine import ask_versions, by_shards
 
         found = cluster.nodes()
         number = _BEGUN_A_CPU * sum(node.num_cpus for node in found)
         engine = partial(by_shards, asked=ask_versions(found))  # answered when the plan is made
-        yield Crew(engine, number if workers is None else num_workers(workers))
+        yield Workers(engine, number if workers is None else num_workers(workers))
 
 
-def checked(name: str, value: object, kind: type[_Number], least: float, most: float) -> _Number:
-    """Return the number that is given for an option, within bounds that are included.
+def number(name: str, value: object, option: Option, kind: type[_Number]) -> _Number:
+    """Return the number given for an option, within its bounds.
 
     Raises:
-        RecipeError: it is none, or outside of them.
+        OptionError: it is not a number, or out of bounds.
 
     """
     try:
-        found: Any = read_number("" if isinstance(value, bool) else value, kind, least, most)
+        given = "" if isinstance(value, bool) else value
+        found: Any = option.read(given) if option.read else given
+        found = read_number(found, kind, option.least, option.most)
     except ValueError:
-        wanted = Option("", least=least, most=most).numbers(kind)
-        raise RecipeError(f"--{name}", f"{value!r} is not {wanted}") from None
+        allowed = option.numbers(kind)
+        raise OptionError(OptionName(name), value=value, allowed=allowed) from None
     return found  # type: ignore[no-any-return]
 
 
 def num_workers(workers: int | None) -> int:
-    """Return the number of workers asked for, else that of the cores this process may use."""
-    return usable_cores() if workers is None else checked("workers", workers, int, 1, MAX_WORKERS)
+    """Return the number of workers asked for, by default one for each core of this process."""
+    if workers is None:
+        from shardprep.machine import usable_cores
+
+        return usable_cores()
+    return number("workers", workers, RUN_OPTIONS["workers"], int)
 
 
 @contextmanager
@@ -174,7 +187,9 @@ def answering(store_timeout: float | None) -> Iterator[None]:
         yield
         return
     before = os.environ.get(TIMEOUT_VARIABLE)
-    os.environ[TIMEOUT_VARIABLE] = f"{checked('store-timeout', store_timeout, float, 1, 86_400):g}"
+    os.environ[TIMEOUT_VARIABLE] = (
+        f"{number('store_timeout', store_timeout, RUN_OPTIONS['store_timeout'], float):g}"
+    )
     try:
         yield
     finally:
@@ -191,7 +206,9 @@ def part_of(text: str) -> Part:
     found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
     part = Part(int(found[1]), int(found[2])) if found else Part(0, 0)
     if not 1 <= part.number <= part.count:
-        raise RecipeError("--part", f"{text!r} is not I/N, such as 3/16", "count from 1 to N")
+        raise RecipeError(
+            OptionName("part"), f"{text!r} is not I/N, such as 3/16", "count from 1 to N"
+        )
     return part
 
 
@@ -211,6 +228,8 @@ def unfinished(dataset: str | Path | None) -> Workspace:
 
 def repair_source(location: str, source: str | None) -> str:
     """Return the source that is given, else that of the recipe here, if it builds this dataset."""
+    from shardprep.recipe.recipe import make_recipe
+
     if source is None and "source" in _keys_here():
         from shardprep.writer.workspace.find import workspace_of
 
@@ -219,11 +238,17 @@ def repair_source(location: str, source: str | None) -> str:
         source = recipe.source if is_same else None
     if source is None:
         what = f"nothing here says what {location} was built from"
-        raise RecipeError("--repair", what, "add --source with the folder, the archive or the slug")
+        raise RecipeError(
+            OptionName("repair"),
+            what,
+            f"add {OptionName('source')} with the folder, the archive or the slug",
+        )
     return source
 
 
 def _is_same(one: str, two: str) -> bool:
+    from shardprep.storage.url import is_url
+
     if is_url(one) or is_url(two):
         return one == two
     return Path(one).resolve() == Path(two).resolve()
@@ -231,6 +256,8 @@ def _is_same(one: str, two: str) -> bool:
 
 def only_archive() -> str:
     """Return the one archive in this folder."""
+    from shardprep.source.names import is_archive_name
+
     files = sorted(path.name for path in Path().iterdir() if path.is_file())
     found = [name for name in files if is_archive_name(name)]
     if len(found) == 1:
@@ -241,6 +268,8 @@ def only_archive() -> str:
 
 def dataset_at(dataset: str | Path | None) -> OpenDataset:
     """Open a dataset; None is the dataset of the recipe, else the one in `tfrecords`."""
+    from shardprep.dataset.open_dataset import open_dataset
+
     return open_dataset(files_at(dataset))
 
 
@@ -249,6 +278,8 @@ def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFil
 
     `damaged`: also take a dataset that has lost its manifest.
     """
+    from shardprep.dataset.locate import locate
+
     recipe = _recipe_here() if dataset is None else None
     if recipe is not None:
         return locate(f"{recipe.out}/{recipe.dataset_name}")
@@ -257,6 +288,8 @@ def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFil
 
 def _recipe_here() -> Recipe | None:
     """Return the recipe in this folder, None where there is none."""
+    from shardprep.recipe.recipe import make_recipe
+
     return make_recipe(_keys_here(), RECIPE_FILE) if Path(RECIPE_FILE).is_file() else None
 
 

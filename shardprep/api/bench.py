@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardprep.api.arguments import checked, dataset_at
-from shardprep.api.progress import watched
-from shardprep.benchmark.result import Settings, check_plot, write_plot
-from shardprep.benchmark.run import run_benchmark
-from shardprep.recipe.options import MAX_BATCH, MAX_ROUNDS, MAX_SECONDS
+from shardprep.api.arguments import dataset_at, number
+from shardprep.api.watched import watched
+from shardprep.recipe.options import DATASET, Option
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -17,6 +15,20 @@ if TYPE_CHECKING:
     from shardprep.api.progress import Show
     from shardprep.benchmark.result import Benchmark
     from shardprep.reader.selection.split_argument import AnySplit
+
+
+OPTIONS = {
+    "dataset": DATASET,
+    "split": Option("Split or slice to read, such as train[:10%].", metavar="SPLIT"),
+    "batch_size": Option("Images in a batch.", metavar="N", least=1, most=10**6),
+    "seconds": Option(
+        "Duration of each measurement in each round.", metavar="SECONDS", least=0.1, most=3_600
+    ),
+    "rounds": Option("Number of rounds; the median is reported.", metavar="N", least=1, most=1_000),
+    "plot": Option(
+        "Draw bars, and a timeline of reading, decoding and training.", metavar="FILE.png"
+    ),
+}
 
 
 def bench(
@@ -31,29 +43,21 @@ def bench(
 ) -> Benchmark:
     """Measure how fast the shards are read: plain tf.data, tfds and this package's readers.
 
-    Args:
-        dataset: its folder or one above it; None: what ./shardprep.toml builds, else the one
-            dataset under ./tfrecords.
-        split: the split to read, or a slice of it such as "train[:10%]", or a Selection; these two
-            by this package's readers alone.
-        batch_size: images in a batch.
-        seconds: seconds that each pipeline is measured in each round.
-        rounds: rounds for each pipeline; the median counts.
-        plot: a PNG for bars and a timeline of read, decode and train.
-        progress: takes each `Progress`; True shows them.
-
     Raises:
         DatasetError: there is no such dataset or split.
         RecipeError: matplotlib is needed for `plot`, or it is no name of a PNG.
 
     """
+    from shardprep.benchmark.result import Settings, check_plot, write_plot
+    from shardprep.benchmark.run import run_benchmark
+
     picture = None if plot is None else local_path(plot)
     if picture is not None:
         check_plot(picture)
     settings = Settings(
-        batch_size=checked("batch-size", batch_size, int, 1, MAX_BATCH),
-        seconds=checked("seconds", seconds, float, 0.1, MAX_SECONDS),
-        rounds=checked("rounds", rounds, int, 1, MAX_ROUNDS),
+        batch_size=number("batch_size", batch_size, OPTIONS["batch_size"], int),
+        seconds=number("seconds", seconds, OPTIONS["seconds"], float),
+        rounds=number("rounds", rounds, OPTIONS["rounds"], int),
         timelines=picture is not None,
     )
     folder = dataset_at(dataset).folder("shardprep bench")

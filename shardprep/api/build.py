@@ -20,32 +20,36 @@ from shardprep.api.arguments import (
     recipe_applies,
     recipe_of,
 )
-from shardprep.api.progress import watched
+from shardprep.api.watched import watched
 from shardprep.dataset.card import Card
-from shardprep.errors import RecipeError
+from shardprep.errors import OptionName, RecipeError
 from shardprep.recipe.document import RECIPE_FILE
+from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import local_path
-from shardprep.writer.build import build_dataset, build_part
-from shardprep.writer.engine.worker_process import start_server
-from shardprep.writer.plan.source_plan import make_plan
-from shardprep.writer.rejection_limits import TooManyRejectedError
-from shardprep.writer.reuse.reuse import open_old_dataset
-from shardprep.writer.save_rejected import LIST_FILE, save_rejected
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from shardprep.api.arguments import Crew
     from shardprep.api.progress import Show, Watch
-    from shardprep.dataset.stats.annotation_counts import Unmatched
+    from shardprep.dataset.annotation_counts import Unmatched
     from shardprep.recipe.keywords import BuildKeywords
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.build import PartResult
+    from shardprep.writer.engine.job import Workers
     from shardprep.writer.finalize import BuildResult
     from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.shard_plan import Part
     from shardprep.writer.reuse.reuse import OldDataset
+
+
+OPTIONS = BUILD_OPTIONS | {
+    name: RUN_OPTIONS[name]
+    for name in (
+        "save_rejected", "workers", "engine", "ray_address", "part", "reuse", "refresh",
+        "overwrite", "profile", "dry_run", "store_timeout",
+    )
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -88,12 +92,12 @@ class Plan(Card):
 
     @property
     def num_rows_without_image(self) -> int:
-        """Rows of the label table, and images in annotations, that the source does not have."""
+        """Number of rows of the label table and of annotations without an image in the source."""
         return len(self.plan.rows_without_image)
 
     @property
     def skipped(self) -> dict[str, int]:
-        """Inputs left out, by reason."""
+        """Skipped inputs by reason."""
         return dict(Counter(one.reason for one in self.plan.skipped))
 
     @property
@@ -195,17 +199,21 @@ def build(
         SourceError, SchemaError, BuildError, StorageError: as `ShardprepError` says.
 
     """
-    run = _Run(**{name: recipe.pop(name) for name in _Run._fields if name in recipe})
+    from shardprep.writer.build import build_part
+    from shardprep.writer.engine.worker_process import start_server
+    from shardprep.writer.reuse.reuse import open_old_dataset
+
+    run = _RunOptions(**{name: recipe.pop(name) for name in _RunOptions._fields if name in recipe})
     if run.engine == "local" and not dry_run:
         start_server()  # it is ready when the plan is
     piece = None if part is None else part_of(part)
     if piece is not None and (run.overwrite or run.save_rejected is not None):
-        flag = "--overwrite" if run.overwrite else "--save-rejected"
+        flag = OptionName("overwrite") if run.overwrite else OptionName("save_rejected")
         raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
     given = {"source": source, "out": out}
     flags = {name: str(place) for name, place in given.items() if place is not None} | recipe
     made = recipe_of(flags)
-    crew = engine_of(run.engine, run.ray_address, run.workers)
+    chosen = engine_of(run.engine, run.ray_address, run.workers)
     with answering(run.store_timeout), watched(progress) as watch, blaming(flags):
         if source is not None and recipe_applies(str(source)):
             watch.notice(f"the options of {RECIPE_FILE} apply: it is for this source")
@@ -213,16 +221,13 @@ def build(
         old = None if run.reuse is None else open_old_dataset(dataset_at(run.reuse))
         if dry_run:
             return _plan(made, piece, num_workers(run.workers), watch, old)
-        with crew as found:
-            copying = None if old is None else old.engine(found.engine, watch.notice)
-            workers = found._replace(engine=copying or found.engine)
+        with chosen as workers:
             if piece is None:
-                return _dataset(made, workers, run, watch)
-            number, engine = workers.num_workers, workers.engine
-            return build_part(made, piece, num_workers=number, watcher=watch, engine=engine)
+                return _dataset(made, workers, run, watch, old)
+            return build_part(made, piece, workers, watch, old)
 
 
-class _Run(NamedTuple):
+class _RunOptions(NamedTuple):
     """The options of one run, but those that decide what is returned."""
 
     save_rejected: str | Path | None = None
@@ -236,19 +241,18 @@ class _Run(NamedTuple):
     reuse: str | Path | None = None
 
 
-def _dataset(recipe: Recipe, crew: Crew, run: _Run, watch: Watch) -> BuildResult:
+def _dataset(
+    recipe: Recipe, workers: Workers, run: _RunOptions, watch: Watch, old: OldDataset | None
+) -> BuildResult:
+    from shardprep.writer.build import build_dataset
+    from shardprep.writer.finalize import TooManyRejectedError
+
     into = None if run.save_rejected is None else local_path(run.save_rejected)
     if run.profile:
         profiling.taken()
         profiling.start()
     try:
-        result = build_dataset(
-            recipe,
-            num_workers=crew.num_workers,
-            watcher=watch,
-            overwrite=run.overwrite,
-            engine=crew.engine,
-        )
+        result = build_dataset(recipe, workers, watch, overwrite=run.overwrite, reuse=old)
     except TooManyRejectedError as error:
         _save_rejected(error.draft, recipe, into, watch)
         raise
@@ -259,6 +263,8 @@ def _dataset(recipe: Recipe, crew: Crew, run: _Run, watch: Watch) -> BuildResult
 
 
 def _save_rejected(folder: Path, recipe: Recipe, into: Path | None, watch: Watch) -> None:
+    from shardprep.writer.save_rejected import LIST_FILE, save_rejected
+
     if into is None:
         return
     num_files, num_rejected = save_rejected(folder, recipe, into, watch.notice)
@@ -271,6 +277,8 @@ def _save_rejected(folder: Path, recipe: Recipe, into: Path | None, watch: Watch
 def _plan(
     recipe: Recipe, part: Part | None, workers: int, watch: Watch, old: OldDataset | None
 ) -> Plan:
+    from shardprep.writer.plan.source_plan import make_plan
+
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         plan = make_plan(recipe, Path(work), watch, workers)
     mine = plan if part is None else plan.of_part(part)

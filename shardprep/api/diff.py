@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
-from shardprep.dataset.diff.difference import compare
+from shardprep.recipe.options import ARGUMENTS, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.dataset.diff.difference import Difference
+    from shardprep.dataset.diff import Difference
+
+
+OPTIONS = {
+    "before": Option("Folder or address of the first dataset.", ARGUMENTS),
+    "after": Option("Folder or address of the second dataset.", ARGUMENTS),
+    "store_timeout": RUN_OPTIONS["store_timeout"],
+}
 
 
 def diff(
@@ -21,15 +28,12 @@ def diff(
     Manifests and item tables are read, and of shards that differ the records whose equality these
     cannot show.
 
-    Args:
-        before: folder or address of the first dataset.
-        after: folder or address of the second.
-        store_timeout: seconds that object storage may be silent.
-
     Raises:
         DatasetError: one of them is missing, or a document or shard of it.
         RecordError: a record is damaged.
 
     """
+    from shardprep.dataset.diff import compare
+
     with answering(store_timeout):
         return compare(dataset_at(before), dataset_at(after))

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import mount_notice
-from shardprep.api.progress import watched
+from shardprep.api.watched import watched
 from shardprep.dataset.card import Card
-from shardprep.source.kaggle import download as kaggle
-from shardprep.source.kaggle.mount import mounted
-from shardprep.source.kaggle.ref import parse_ref
+from shardprep.recipe.options import ARGUMENTS, RUN_OPTIONS, Option
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -24,11 +22,20 @@ class Download(Card):
     """An archive from Kaggle."""
 
     path: Path
-    """The archive, or the folder in which Kaggle has mounted what it holds."""
+    """The archive, or the folder where Kaggle has mounted its content."""
     num_bytes: int
     """Size of the archive, 0 for a mounted folder."""
     is_mounted: bool = False
     """Whether Kaggle has mounted it, so that no download is needed."""
+
+
+OPTIONS = {
+    "slug": Option(
+        "COMPETITION, OWNER/DATASET, OWNER/DATASET/VERSION, or the address of its page.", ARGUMENTS
+    ),
+    "to": Option("Folder for the archive.", metavar="DIR", shown="cache"),
+    "refresh": RUN_OPTIONS["refresh"],
+}
 
 
 def download(
@@ -42,16 +49,14 @@ def download(
 
     What Kaggle has mounted is not downloaded, unless `to` or `refresh` asks for it.
 
-    Args:
-        slug: COMPETITION, OWNER/DATASET, OWNER/DATASET/VERSION, or the address of its page.
-        to: a folder for the archive; None: the cache.
-        refresh: download again what is there.
-        progress: takes each `Progress`; True shows them.
-
     Raises:
         SourceError: it cannot be had; says why and what to do.
 
     """
+    from shardprep.source.kaggle import download as kaggle
+    from shardprep.source.kaggle.archive_cache import mounted
+    from shardprep.source.kaggle.ref import parse_ref
+
     folder = None if to is None else local_path(to)
     ref = parse_ref(slug)
     with watched(progress) as watch:

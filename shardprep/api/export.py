@@ -7,17 +7,29 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from shardprep.api.arguments import answering, dataset_at
-from shardprep.api.progress import watched
-from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.exporter.export import Chosen, export_dataset
+from shardprep.api.watched import watched
+from shardprep.recipe.options import DATASET, RUN_OPTIONS, Option
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.api.progress import Show
-    from shardprep.exporter.export import Exported
+    from shardprep.dataset.open_dataset import OpenDataset
+    from shardprep.exporter.export import Chosen, Exported
     from shardprep.reader.selection.split_argument import AnySplit
+
+
+OPTIONS = {
+    "dataset": DATASET,
+    "to": Option("Layout: webdataset, parquet, folder, tfod, coco or yolo.", metavar="LAYOUT"),
+    "out": Option("Folder of the export.", metavar="DIR", shown="exports/NAME-VERSION-LAYOUT"),
+    "split": Option(
+        "Records to write, such as train[:10%]+validation.", metavar="SPLIT", shown="all"
+    ),
+    "overwrite": Option("Replace an existing export when the new one is complete."),
+    "store_timeout": RUN_OPTIONS["store_timeout"],
+}
 
 
 def export(
@@ -34,22 +46,14 @@ def export(
 
     An export that was interrupted goes on where it stopped when it is called again.
 
-    Args:
-        dataset: its folder or address, or one above it; None: what ./shardprep.toml builds, else
-            the one dataset under ./tfrecords.
-        to: the layout.
-        out: the folder that the export becomes; None: exports/NAME-VERSION-LAYOUT.
-        split: records to write, such as "train[:10%]+validation", or a Selection; None: all.
-        overwrite: replace another export, once the new one is complete.
-        store_timeout: seconds that object storage may be silent.
-        progress: takes each `Progress`; True shows them.
-
     Raises:
         DatasetError: there is no such dataset or split, or a file of one is missing or damaged.
         RecipeError: there is no such layout, or the dataset does not fit it.
         BuildError: something else is there, or another export is at work.
 
     """
+    from shardprep.exporter.export import export_dataset
+
     start_s = time.monotonic()
     folder = None if out is None else local_path(out)
     with answering(store_timeout), watched(progress) as watch:
@@ -61,6 +65,8 @@ def export(
 
 
 def _chosen(dataset: OpenDataset, split: AnySplit | None) -> Chosen | None:
+    from shardprep.exporter.export import Chosen
+
     if split is None:
         return None
     from shardprep.reader.selection.split_argument import as_selection

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardprep.api.arguments import answering, checked
-from shardprep.api.progress import watched
-from shardprep.dataset.fetch import fetch_dataset
-from shardprep.dataset.locate import locate
-from shardprep.recipe.options import MAX_THREADS
+from shardprep.api.arguments import answering, number
+from shardprep.api.watched import watched
+from shardprep.recipe.options import ARGUMENTS, RUN_OPTIONS, Option
 from shardprep.storage.url import ObjectUrl, local_path
 
 if TYPE_CHECKING:
@@ -16,6 +14,18 @@ if TYPE_CHECKING:
 
     from shardprep.api.progress import Show
     from shardprep.dataset.fetch import Fetched
+
+
+OPTIONS = {
+    "url": Option(
+        "Address of the dataset or an address above it: s3://, gs:// or az://.", ARGUMENTS
+    ),
+    "to": Option("Folder of datasets.", metavar="DIR"),
+    "check": Option("Hash every file of an existing copy."),
+    "damaged": Option("Leave out damaged and missing files, and name them."),
+    "threads": Option("Number of shards to download at a time.", metavar="N", least=1, most=1_000),
+    "store_timeout": RUN_OPTIONS["store_timeout"],
+}
 
 
 def fetch(
@@ -30,25 +40,19 @@ def fetch(
 ) -> Fetched:
     """Copy a dataset from object storage, and check every shard; a copy is only completed.
 
-    Args:
-        url: address of the dataset or one above it: s3://, gs:// or az://.
-        to: a folder of datasets.
-        check: hash every file of a copy that is there already.
-        damaged: leave out files that are damaged or missing; `left_out` names them.
-        threads: number of shards fetched at a time.
-        store_timeout: seconds that object storage may be silent.
-        progress: takes each `Progress`; True shows them.
-
     Raises:
         DatasetError: there is no such dataset, or a file of it is damaged.
         BuildError: another dataset is there, it does not fit, or another fetch is at work.
         StorageError: object storage does not answer, or refuses.
 
     """
-    num = checked("threads", threads, int, 1, MAX_THREADS)
+    from shardprep.dataset.fetch import fetch_dataset
+    from shardprep.dataset.locate import locate
+
+    num = number("threads", threads, OPTIONS["threads"], int)
+    folder = local_path(to)
     with answering(store_timeout), watched(progress) as watch:
         remote = locate(ObjectUrl.parse(url))
-        folder = local_path(to)
         return fetch_dataset(
             remote, folder, num_threads=num, watcher=watch, check=check, damaged=damaged
         )

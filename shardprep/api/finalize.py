@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardprep.api.arguments import answering, checked, num_workers, unfinished
-from shardprep.api.progress import watched
-from shardprep.writer.finalize import finalize_dataset
+from shardprep.api.arguments import answering, num_workers, number, unfinished
+from shardprep.api.watched import watched
+from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.api.progress import Show
     from shardprep.writer.finalize import BuildResult
+
+
+OPTIONS = {
+    "dataset": Option(
+        "Folder of the dataset or a folder above it. Default: the dataset of ./shardprep.toml, "
+        "otherwise the only unfinished build under ./tfrecords.",
+        ARGUMENTS,
+    ),
+    "max_rejected": replace(BUILD_OPTIONS["max_rejected"], panel="", shown="value of the parts"),
+    "workers": replace(
+        RUN_OPTIONS["workers"], help="Number of threads that check shards.", panel=""
+    ),
+    "store_timeout": RUN_OPTIONS["store_timeout"],
+}
 
 
 def finalize(
@@ -25,24 +40,18 @@ def finalize(
 ) -> BuildResult:
     """Make a dataset of the shards that `build` with `part` has written, once all parts are done.
 
-    Args:
-        dataset: its folder or one above it; None: what ./shardprep.toml builds, else the one
-            unfinished build under ./tfrecords.
-        max_rejected: share of rejected images, 0 to 1, up to which the dataset is published; None:
-            the share that the parts were given.
-        workers: threads that check shards; None: one a usable core.
-        store_timeout: seconds that object storage may be silent.
-        progress: takes each `Progress`; True shows them.
-
     Raises:
         DatasetError: no part was written here.
         TooManyRejectedError: more images are rejected than may be; the work is kept.
         BuildError: shards are missing or damaged, which names the parts to build again.
 
     """
-    share = None if max_rejected is None else checked("max-rejected", max_rejected, float, 0, 1)
+    from shardprep.writer.finalize import finalize_dataset
+
+    share = None
+    if max_rejected is not None:
+        share = number("max_rejected", max_rejected, OPTIONS["max_rejected"], float)
+    num = num_workers(workers)
     with answering(store_timeout), watched(progress) as watch:
         watch.start("checking the shards")
-        return finalize_dataset(
-            unfinished(dataset), num_threads=num_workers(workers), max_rejected=share
-        )
+        return finalize_dataset(unfinished(dataset), num_threads=num, max_rejected=share)

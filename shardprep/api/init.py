@@ -8,15 +8,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, local_source, only_archive
-from shardprep.api.progress import watched
-from shardprep.catalog.init.survey import recipe_text, survey_source
-from shardprep.errors import RecipeError
+from shardprep.api.watched import watched
+from shardprep.errors import OptionName, RecipeError
 from shardprep.recipe.document import RECIPE_FILE
-from shardprep.storage.atomic_file import write_durably
+from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
     from shardprep.api.progress import Show
     from shardprep.catalog.init.survey import Survey
+
+
+OPTIONS = {
+    "source": Option(
+        "Folder, archive or kaggle:… Default: the only archive in this folder.", ARGUMENTS
+    ),
+    "follow_links": BUILD_OPTIONS["follow_links"],
+    "overwrite": RUN_OPTIONS["overwrite"],
+    "refresh": RUN_OPTIONS["refresh"],
+    "store_timeout": RUN_OPTIONS["store_timeout"],
+}
 
 
 def init(
@@ -30,22 +40,19 @@ def init(
 ) -> Survey:
     """Look into a source, write a ./shardprep.toml for it, and return what it holds.
 
-    Args:
-        source: a folder, an archive, an address or kaggle:…; None: the one archive in this folder.
-        follow_links: follow links in a folder that lead outside of it.
-        overwrite: replace a ./shardprep.toml that is there.
-        refresh: download again what is in the cache.
-        store_timeout: seconds that object storage may be silent.
-        progress: takes each `Progress`; True shows them.
-
     Raises:
         RecipeError: ./shardprep.toml is there already, or no source can be told.
         SourceError: the source cannot be read, or has no images.
 
     """
+    from shardprep.catalog.init.survey import recipe_text, survey_source
+    from shardprep.storage.atomic_file import write_durably
+
     place = Path(RECIPE_FILE)
     if place.exists() and not overwrite:
-        raise RecipeError(RECIPE_FILE, "is there already", "add --overwrite to replace it")
+        raise RecipeError(
+            RECIPE_FILE, "is there already", f"add {OptionName('overwrite')} to replace it"
+        )
     archive = only_archive() if source is None else str(source)
     with (
         answering(store_timeout),

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
 from shardprep.api.progress import Watch
-from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.dataset.pictures import contact_sheet
-from shardprep.dataset.stats.describe import read_facts
-from shardprep.errors import DatasetError, RecipeError
-from shardprep.reporter.report import Options, make_report
-from shardprep.storage.atomic_file import write_durably
+from shardprep.errors import DatasetError, OptionName, RecipeError
+from shardprep.recipe.options import DATASET, RUN_OPTIONS, Option
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.dataset.stats.describe import Facts
+    from shardprep.dataset.describe import Facts
+    from shardprep.dataset.open_dataset import OpenDataset
 
 _NUM_PICTURES, _NUM_FINDINGS = 24, 3
 _MOST_JUDGED = 100_000
@@ -30,6 +27,16 @@ _SAID = {
 """Findings that the numbers of `Facts` tell already."""
 
 
+OPTIONS = {
+    "dataset": DATASET,
+    "boxes": Option(
+        "Draw boxes and masks of some images, from all parts of the dataset, into this PNG.",
+        metavar="FILE",
+    ),
+    "store_timeout": RUN_OPTIONS["store_timeout"],
+}
+
+
 def inspect(
     dataset: str | Path | None = None,
     *,
@@ -38,17 +45,13 @@ def inspect(
 ) -> Facts:
     """Return what a dataset holds, from its manifest and item table; of shards only the boxes.
 
-    Args:
-        dataset: its folder or address, or one above it; None: what ./shardprep.toml builds, else
-            the one dataset under ./tfrecords.
-        boxes: a PNG to draw boxes and masks of some images into.
-        store_timeout: seconds that object storage may be silent.
-
     Raises:
         DatasetError: there is no such dataset, or a document of it is missing or damaged.
         RecipeError: `boxes` is no name of a PNG, or there is nothing to draw.
 
     """
+    from shardprep.dataset.describe import read_facts
+
     with answering(store_timeout):
         opened = dataset_at(dataset)
         facts = read_facts(opened)
@@ -63,11 +66,14 @@ def _first_findings(dataset: OpenDataset) -> tuple[str, ...]:
     There are none of a large dataset, where they take longer than a look at it should, and of one
     whose documents contradict each other: that is for `verify` to tell.
     """
+    from shardprep.reporter.report import make_report
+    from shardprep.reporter.report_data import ReportOptions
+
     if not 0 < dataset.manifest.totals.num_written <= _MOST_JUDGED:
         return ()
     silent = Watch(lambda _: None)
     try:
-        found = make_report(dataset, Options(has_pixels=False), silent)
+        found = make_report(dataset, ReportOptions(has_pixels=False), silent)
     except DatasetError:
         return ()
     return tuple(one.what for one in found.findings if one.name not in _SAID)[:_NUM_FINDINGS]
@@ -75,10 +81,17 @@ def _first_findings(dataset: OpenDataset) -> tuple[str, ...]:
 
 def _draw(dataset: OpenDataset, path: Path) -> None:
     """Write the contact sheet of a dataset."""
+    from shardprep.dataset.annotated_pictures import contact_sheet
+    from shardprep.storage.atomic_file import write_durably
+
     if not dataset.schema.annotations:
-        raise RecipeError("--boxes", f"{dataset} has neither boxes nor masks", "leave it out")
+        raise RecipeError(
+            OptionName("boxes"), f"{dataset} has neither boxes nor masks", "leave it out"
+        )
     if path.suffix.lower() != ".png":
-        raise RecipeError("--boxes", f"{path} is no name of a PNG", f"{path.stem}.png is one")
+        raise RecipeError(
+            OptionName("boxes"), f"{path} is no name of a PNG", f"{path.stem}.png is one"
+        )
     sheet = contact_sheet(dataset, _NUM_PICTURES)
     try:
         write_durably(path, sheet)

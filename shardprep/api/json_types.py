@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
-from shardprep.dataset.diff.source_difference import SourceDifference
+from shardprep.dataset.annotation_counts import Unmatched
 from shardprep.dataset.manifest import Manifest, Totals
-from shardprep.dataset.stats.annotation_counts import Unmatched
+from shardprep.dataset.source_difference import SourceDifference
 from shardprep.reporter.findings.finding import Finding
 from shardprep.reporter.findings.quality import Histogram
 from shardprep.verifier.problem import Problem
@@ -38,41 +38,41 @@ __all__ = [
 
 
 class BuildJson(TypedDict):
-    """The result of a build, or of the last step of one in parts."""
+    """The result of a build, or of `finalize`."""
 
     path: str
     """The dataset: a folder, or an address in object storage."""
     was_there: bool
-    """It was finished before, with the same inputs and options: nothing was done."""
+    """True if the dataset was already finished, with the same inputs and options."""
     num_new_items: int
-    """Images that this run has done; others were done by an earlier one."""
+    """Number of images processed by this run; earlier runs processed the others."""
     num_copied: int
-    """Images among them that the dataset of `--reuse` had stored; the others were encoded."""
+    """Number of these images copied from the dataset of `--reuse`; the others were encoded."""
     elapsed_s: float
     """Wall time of this run."""
     manifest: Manifest
     """The dataset's `manifest.json`."""
     profile: NotRequired[dict[str, float]]
-    """With `--profile`: seconds by stage; those of workers are added up over all of them."""
+    """With `--profile`: seconds by stage, summed over all workers."""
 
 
 class PartJson(TypedDict):
     """The result of the build of a part."""
 
     path: str
-    """Location of the dataset to be: a folder, or an address in object storage."""
+    """Location of the future dataset: a folder, or an address in object storage."""
     part: str
-    """Number of the part and of all parts: "3/16"."""
+    """Number of the part and number of all parts: "3/16"."""
     was_there: bool
-    """The whole dataset is finished, with the same inputs and options: nothing was done."""
+    """True if the whole dataset was already finished, with the same inputs and options."""
     num_shards: int
-    """Shards of this part; all of them are done."""
+    """Number of shards of this part, all finished."""
     num_all_shards: int
-    """Shards of the dataset."""
+    """Number of shards of the dataset."""
     num_new_items: int
-    """Images that this run has done; others were done by an earlier one."""
+    """Number of images processed by this run; earlier runs processed the others."""
     num_copied: int
-    """Images among them that the dataset of `--reuse` had stored; the others were encoded."""
+    """Number of these images copied from the dataset of `--reuse`; the others were encoded."""
     elapsed_s: float
     """Wall time of this run."""
 
@@ -83,9 +83,9 @@ class PlanJson(TypedDict):
     name: str
     """Name of the dataset."""
     part: NotRequired[str]
-    """With `--part`: that part, as in "3/16"."""
+    """With `--part`: the part, such as "3/16"."""
     num_all_shards: NotRequired[int]
-    """With `--part`: shards of the dataset."""
+    """With `--part`: number of shards of the dataset."""
     splits: dict[str, int]
     """Shards by split."""
     images: dict[str, int]
@@ -95,47 +95,49 @@ class PlanJson(TypedDict):
     labels_from: str
     """Rule that found the labels, in words."""
     num_rows_without_image: int
-    """Rows of the label table, and images in annotations, that the source does not have."""
+    """Number of rows of the label table, and images in annotations, without an image in the
+    source."""
     annotations_from: NotRequired[str]
     """With boxes or masks: their formats, in words."""
     object_classes: NotRequired[list[str]]
     """With boxes or masks: class names of objects and of the values of masks."""
     num_objects: NotRequired[dict[str, int]]
-    """With boxes or masks: objects by class, as far as they are known."""
+    """With boxes or masks: known objects by class."""
     dropped: NotRequired[dict[str, int]]
-    """With boxes or masks: objects that are left out, by reason, as far as they are known."""
+    """With boxes or masks: known dropped objects by reason."""
     unmatched: NotRequired[Unmatched | None]
-    """With boxes or masks: annotations without an image, and images without an annotation; null
-    without any."""
+    """With boxes or masks: annotations without an image, and images without an annotation; null if
+    there are none."""
     num_masks: NotRequired[int]
     """With boxes or masks: mask files."""
     skipped: dict[str, int]
-    """Inputs left out, by reason."""
+    """Skipped inputs by reason."""
     estimated_bytes: int
     """Estimated size of all shards."""
 
 
 class VerifyJson(TypedDict):
-    """The problems of a dataset. Where there are some, or differences, the command exits with 3."""
+    """The problems of a dataset. With problems or differences, the command exits with 3."""
 
     path: str
     """The dataset: a folder, or an address in object storage."""
     num_shards: int
-    """Shard files read."""
+    """Number of shard files read."""
     num_records: int
-    """Records in them with a sound frame."""
+    """Number of records in them with an intact frame."""
     num_bytes: int
-    """Size of them all."""
+    """Size of all files."""
     elapsed_s: float
     """Wall time of the check."""
     problems: tuple[Problem, ...]
-    """Problems by file, then record, those of the whole folder first; none if it is whole."""
+    """Problems by file, then by record; problems of the whole folder come first."""
     unknown: tuple[str, ...]
-    """Files that are no part of a dataset and do it no harm."""
+    """Files that do not belong to the dataset. They do no harm."""
     repaired: NotRequired[tuple[Problem, ...]]
-    """With `--repair`, where there was need: the problems before; `problems` are those left."""
+    """With `--repair`: the problems before the repair, if any. `problems` are the problems after
+    it."""
     against: NotRequired[SourceDifference]
-    """With `--against`: the differences from that source; they are no problems of the dataset."""
+    """With `--against`: the differences from that source. They are not problems of the dataset."""
 
 
 class RecordJson(TypedDict):
@@ -144,11 +146,11 @@ class RecordJson(TypedDict):
     key: str
     """The item's unique path."""
     split: str
-    """Split that it is in."""
+    """Split of the record."""
     record: int
     """Number in its split: `reader.Dataset(path, split)[record]`."""
     target: str
-    """Class names, number or text; "" where there is none."""
+    """Class names, number or text; "" if unlabelled."""
 
 
 class CopiesJson(TypedDict):
@@ -157,28 +159,28 @@ class CopiesJson(TypedDict):
     kind: Literal["exact", "near"]
     """Byte for byte, or within a few bits of a perceptual hash."""
     is_leak: bool
-    """They are in more than one split."""
+    """True if they are in more than one split."""
     is_conflict: bool
-    """Their targets differ."""
+    """True if their targets differ."""
     bits: tuple[int, ...]
-    """Bits in which the hash of each differs from that of the first; 0 for exact copies."""
+    """Number of bits by which each hash differs from the first; 0 for exact copies."""
     records: list[RecordJson]
-    """First the one that stays where the others are left out."""
+    """The copies; first the copy to keep if the others are left out."""
 
 
 class QualityJson(TypedDict):
-    """One property of all images that were looked at."""
+    """One measured property of all images."""
 
     name: str
-    """Kind of finding that it is behind."""
+    """Name of its finding."""
     what: str
     """The property in words."""
     threshold: float
-    """Value beyond which an image is found."""
+    """Limit beyond which an image is listed."""
     is_below: bool
-    """Images with lower values are found, else those with higher ones."""
+    """True if images with lower values are listed; otherwise images with higher values."""
     num_found: int
-    """Images found."""
+    """Number of listed images."""
     histogram: Histogram
     """Values of all images."""
 
@@ -187,7 +189,7 @@ class ChannelsJson(TypedDict):
     """Mean and standard deviation of red, green and blue, of pixels in 0..1."""
 
     num_images: int
-    """Images that they are of, decoded whole."""
+    """Number of measured images."""
     mean: tuple[float, float, float]
     """Means."""
     std: tuple[float, float, float]
@@ -195,7 +197,7 @@ class ChannelsJson(TypedDict):
 
 
 class ReportJson(TypedDict):
-    """The facts of a report; the page is made of the same."""
+    """The facts of a report, which the page shows too."""
 
     path: str
     """The page."""
@@ -204,47 +206,47 @@ class ReportJson(TypedDict):
     version: str
     """Version of the dataset."""
     manifest_sha256: str
-    """SHA-256 of the manifest, as that says it."""
+    """SHA-256 of the manifest, as in its own `sha256`."""
     split: str | None
-    """Records that were asked for by --split; null for all."""
+    """Value of --split; null for all records."""
     num_records: int
-    """Number of these records."""
+    """Number of records in the report."""
     num_measured: int
-    """Records whose pixels were looked at."""
+    """Number of records whose pixels were measured."""
     findings: tuple[Finding, ...]
-    """Findings, those that harm most first."""
+    """Findings, the most harmful first."""
     copies: list[CopiesJson]
-    """Groups of copies: exact ones, then near ones."""
+    """Groups of copies: exact copies, then near copies."""
     qualities: list[QualityJson]
     """Properties of the images and of their originals."""
     channels: ChannelsJson | None
-    """Mean and deviation; null where no pixels were looked at."""
+    """Mean and deviation; null if no pixels were measured."""
 
 
 class ViewJson(TypedDict):
-    """A dataset that is served; printed when it is, while the command goes on."""
+    """A dataset that is being served; printed when the server is ready."""
 
     url: str
-    """Address to open; whoever has it is let in."""
+    """Address to open. It contains a secret token."""
     name: str
     """Name of the dataset."""
     version: str
     """Version of the dataset."""
     num_records: int
-    """Records of the dataset."""
+    """Number of records of the dataset."""
     num_items: int
-    """Items that can be looked at: records, rejected and skipped inputs."""
+    """Number of items on the pages: records, rejected and skipped inputs."""
 
 
 class DownloadJson(TypedDict):
     """An archive from Kaggle."""
 
     path: str
-    """The archive, or the folder in which Kaggle has mounted what it holds."""
+    """The archive, or the folder where Kaggle has mounted its content."""
     num_bytes: int
     """Size of the archive, 0 for a mounted folder."""
     is_mounted: bool
-    """Kaggle has mounted it: nothing was downloaded."""
+    """True if Kaggle has mounted the content, so that nothing was downloaded."""
 
 
 _From = TypedDict("_From", {"from": Annotated[str, "The dataset's address."]})
@@ -266,15 +268,15 @@ class FetchJson(_From):
     path: str
     """Folder of the copy."""
     was_there: bool
-    """The copy was whole before: nothing was got."""
+    """True if the copy was already complete."""
     num_bytes: int
     """Size of all shards."""
     num_new_bytes: int
-    """Size of the shards that came over the network in this run."""
+    """Size of the shards downloaded in this run."""
     renewed: list[str]
-    """Files that a copy had lost or that were damaged, fetched anew."""
+    """Missing or damaged files of a copy that were downloaded again."""
     left_out: list[LeftOutJson]
-    """With `--damaged`: shards that are not what the manifest says; the command exits with 3."""
+    """With `--damaged`: shards that do not match the manifest. The command then exits with 3."""
 
 
 class SampleJson(TypedDict):
@@ -283,26 +285,26 @@ class SampleJson(TypedDict):
     path: str
     """The archive."""
     recipe: str
-    """The `shardprep.toml` beside it."""
+    """The `shardprep.toml` next to it."""
     num_bytes: int
     """Size of the archive."""
 
 
 class ErrorFactsJson(TypedDict):
-    """The reason for which there is no result."""
+    """The reason for the missing result."""
 
     where: str
-    """A file, an address, an option or a command; "" where it is nothing of these."""
+    """A file, an address, an option or a command; otherwise ""."""
     what: str
-    """The fault."""
+    """The problem."""
     hint: str
-    """The way out; "" where that is plain."""
+    """What to do; "" if it is obvious."""
     exit: int
     """The exit code."""
 
 
 class ErrorJson(TypedDict):
-    """The object that any command prints in place of its result."""
+    """The object that a command prints instead of its result."""
 
     error: ErrorFactsJson
     """The error."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from shardprep.progress import Unit
 
 _MEGABYTE = 1e6
@@ -99,29 +95,3 @@ class Watch:
         """Report the end of a phase."""
         self._now = Progress()
         self._show(self._now)
-
-
-@contextlib.contextmanager
-def watched(progress: Show | bool) -> Iterator[Watch]:  # noqa: FBT001 - the option of all commands
-    """Give what makes the reports, and report the end; True shows them where this program runs."""
-    with contextlib.ExitStack() as stack:
-        if callable(progress):
-            watch = Watch(progress)
-        else:
-            watch = Watch(stack.enter_context(_bar()) if progress else lambda _: None)
-        yield watch
-        watch.finish()
-
-
-def _bar() -> contextlib.AbstractContextManager[Show]:
-    """Return a bar in the cell of a notebook, or on a terminal, or lines now and then."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if hasattr(shell, "kernel"):
-        from shardprep.api.notebook_progress import Cell
-
-        return Cell()
-    from rich.console import Console
-
-    from shardprep.api.terminal_progress import Bar
-
-    return Bar(Console(stderr=True, highlight=False))

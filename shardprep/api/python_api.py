@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, get_type_hints
 
 from shardprep.errors import ShardprepError
 from shardprep.recipe.keywords import BuildKeywords
-from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
+from shardprep.recipe.options import RUN_DEFAULTS, BuildOptions, Option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -41,10 +42,12 @@ def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
             what = (error.strerror or str(error)).lower()
             raise ShardprepError(str(error.filename or "shardprep"), what) from error
 
+    options = sys.modules[command.__module__].OPTIONS
     signature = inspect.signature(command)
     if any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
-        called.__signature__ = _with_options(signature)  # type: ignore[attr-defined]
-        called.__doc__ = f"{inspect.getdoc(command)}\n\n{_options_text()}"
+        signature = _with_options(signature)
+        called.__signature__ = signature  # type: ignore[attr-defined]
+    called.__doc__ = _documented(inspect.getdoc(command) or "", signature, options)
     called.__module__ = "shardprep"
     return called
 
@@ -67,7 +70,7 @@ def _with_options(signature: inspect.Signature) -> inspect.Signature:
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=defaults.get(name, _RUN_DEFAULTS.get(name)),
+            default=defaults.get(name, RUN_DEFAULTS.get(name)),
             annotation=kind,
         )
         for name, kind in kinds.items()
@@ -75,20 +78,15 @@ def _with_options(signature: inspect.Signature) -> inspect.Signature:
     return signature.replace(parameters=[*named, *options])
 
 
-_RUN_DEFAULTS: dict[str, Any] = {
-    "engine": "local",
-    **dict.fromkeys(("refresh", "overwrite", "profile"), False),
-}
-
-
-def _options_text() -> str:
-    """Return a line of help for each option of a build."""
-    lines = ["Options:"]
-    told = BUILD_OPTIONS | RUN_OPTIONS
-    names = ["source", "out", "part", "dry_run", *get_type_hints(BuildKeywords)]
-    for name in names:
-        option = told[name]
-        shown = f" Default: {option.shown}." if option.shown else ""
-        lines.append(f"    {name}: {_worded(option.help)}{shown}")
-    lines.append("    progress: Takes each `Progress`; True shows them.")
-    return "\n".join(lines)
+def _documented(text: str, signature: inspect.Signature, options: Mapping[str, Option]) -> str:
+    """Return a docstring with a line for each option."""
+    lines = ["Args:"]
+    for name in signature.parameters:
+        if name == "progress":
+            lines.append("    progress: Takes each `Progress`; True shows them.")
+        else:
+            option = options[name]
+            shown = f" Default: {option.shown}." if option.shown else ""
+            lines.append(f"    {name}: {_worded(option.help)}{shown}")
+    first, separator, rest = text.partition("\nRaises:")
+    return "\n".join([f"{first.rstrip()}\n", *lines]) + (f"\n{separator}{rest}" if rest else "")

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
-from shardprep.api.progress import watched
-from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.errors import RecipeError
-from shardprep.reader.selection.split_argument import as_selection
-from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.repack import repack_dataset
-from shardprep.writer.reuse.repack_inputs import open_parent
+from shardprep.api.watched import watched
+from shardprep.errors import OptionName, RecipeError
+from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardprep.api.progress import Show
     from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.reader.array_types import Ints
     from shardprep.reader.selection.split_argument import AnySplit
     from shardprep.writer.finalize import BuildResult
+
+
+OPTIONS = {
+    "datasets": Option(
+        "Folders or addresses of one or several datasets, or a folder above them. Default: the "
+        "dataset of ./shardprep.toml, otherwise the only dataset under ./tfrecords.",
+        ARGUMENTS,
+        is_repeated=True,
+    ),
+    "shards": replace(BUILD_OPTIONS["shards"], panel=""),
+    "name": Option(
+        "Name of the new dataset.", metavar="NAME", shown="the common name of the datasets"
+    ),
+    "version": Option("Version of the new dataset.", metavar="X.Y.Z", shown="1.0.0"),
+    "out": replace(BUILD_OPTIONS["out"], panel="", shown="tfrecords"),
+    "split": Option(
+        "Records to take from each dataset, such as train[:10%]+validation.",
+        metavar="SPLIT",
+        shown="all",
+    ),
+    "seed": Option("Random seed of the order.", metavar="N", shown="seed of the first dataset"),
+    "overwrite": Option("Replace an existing dataset when the new one is complete."),
+    "store_timeout": RUN_OPTIONS["store_timeout"],
+}
 
 
 def repack(
@@ -42,20 +64,6 @@ def repack(
     Classes are united by name, and keys that several datasets have get the name of theirs before
     them. What was interrupted goes on where it stopped when it is called again.
 
-    Args:
-        datasets: folders or addresses of one or several, or of folders above them; None: what
-            ./shardprep.toml builds, else the one dataset under ./tfrecords.
-        out: folder or address of datasets; None: tfrecords.
-        shards: number of shards of the largest split; None: by size, about 128 MiB each.
-        name: of the new dataset; None: that of all the datasets.
-        version: of the new dataset; None: 1.0.0.
-        split: records to take of each dataset, such as "train[:10%]+validation", or a Selection
-            of the only one; None: all, with the inputs that were left out.
-        seed: of the order; None: that of the first dataset.
-        overwrite: replace another dataset, once the new one is complete.
-        store_timeout: seconds that object storage may be silent.
-        progress: takes each `Progress`; True shows them.
-
     Raises:
         RecipeError: an option is malformed, or images of the datasets were fitted in other ways.
         SchemaError: the datasets have other features.
@@ -64,6 +72,9 @@ def repack(
         BuildError: something else is there, or another process is at work.
 
     """
+    from shardprep.recipe.recipe import make_recipe
+    from shardprep.writer.repack import open_parent, repack_dataset
+
     is_one = datasets is None or isinstance(datasets, str | Path)
     wanted: list[str | Path | None] = [datasets] if is_one else [*datasets]  # type: ignore[list-item, misc]
     if not wanted:
@@ -91,10 +102,14 @@ def _name(manifests: Sequence[Manifest]) -> str:
     names = dict.fromkeys(one.name for one in manifests)
     if len(names) > 1:
         what = f"{' and '.join(names)} become one dataset"
-        raise RecipeError("--name", what, "give its name")
+        raise RecipeError(OptionName("name"), what, "give its name")
     return manifests[0].name
 
 
 def _numbers(dataset: OpenDataset, split: AnySplit | None) -> Ints | None:
     """Return the numbers of the records of a split, None for all."""
-    return None if split is None else as_selection(dataset.manifest, split).numbers
+    if split is None:
+        return None
+    from shardprep.reader.selection.split_argument import as_selection
+
+    return as_selection(dataset.manifest, split).numbers

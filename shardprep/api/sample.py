@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.api.sample_archive import write_sample
 from shardprep.dataset.card import Card
 from shardprep.recipe.document import RECIPE_FILE
+from shardprep.recipe.options import ARGUMENTS, Option
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -20,19 +20,25 @@ class Sample(Card):
 
     path: Path
     recipe: Path
-    """The `shardprep.toml` beside it."""
+    """The `shardprep.toml` next to it."""
     num_bytes: int
+
+
+OPTIONS = {
+    "directory": Option(
+        "Folder for shapes.zip and shardprep.toml. Default: this folder.", ARGUMENTS
+    ),
+}
 
 
 def sample(directory: str | Path = ".") -> Sample:
     """Write a small Kaggle-shaped archive to try everything on, without a network.
 
-    Args:
-        directory: a folder for shapes.zip and shardprep.toml, made if need be.
-
     Raises:
         SourceError: one of them is there already, or the folder cannot be written.
 
     """
+    from shardprep.api.sample_archive import write_sample
+
     archive = write_sample(local_path(directory))
     return Sample(archive, archive.with_name(RECIPE_FILE), archive.stat().st_size)

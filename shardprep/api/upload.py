@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 - the documents read the types
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import num_workers
-from shardprep.api.progress import watched
+from shardprep.api.progress import Show, Watch
+from shardprep.api.watched import watched
 from shardprep.dataset.card import Card
-from shardprep.dataset.folder import inventory
-from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.errors import DatasetError, some_of
-from shardprep.source.kaggle import upload as kaggle
-from shardprep.source.kaggle.ref import parse_ref
-from shardprep.source.kaggle.upload_metadata import Publication, check_publication
-from shardprep.storage.regular_file import sha256_of
+from shardprep.recipe.options import ARGUMENTS, Option
 from shardprep.storage.url import is_url
-from shardprep.verifier.dataset import verify_dataset
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.api.progress import Show, Watch
+    from shardprep.dataset.open_dataset import OpenDataset
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Upload(Card):
-    """A dataset that Kaggle has."""
+    """An uploaded dataset."""
 
     path: Path
-    """Folder of the dataset here."""
+    """Folder of the dataset on this machine."""
     slug: str
     """Reference to the version: kaggle:OWNER/NAME/VERSION."""
     page: str
@@ -38,17 +32,36 @@ class Upload(Card):
     version: int
     """Number of the version on Kaggle, from 1."""
     was_there: bool
-    """An earlier upload has made the version: nothing was sent."""
+    """True if an earlier upload had created the version, so that nothing was sent."""
     is_checked: bool
-    """The version was downloaded, and every byte is the dataset's."""
+    """True if the version was downloaded and every byte is equal."""
     is_private: bool | None
-    """It is seen by its owner and their collaborators alone; null where Kaggle does not say."""
+    """True if only the owner and collaborators can see it; null if Kaggle does not say."""
     num_files: int
-    """Files of the dataset."""
+    """Number of files of the dataset."""
     num_bytes: int
-    """Size of them all."""
+    """Size of all files."""
     elapsed_s: float
     """Wall time of this run."""
+
+
+OPTIONS = {
+    "dataset": Option("Folder of the dataset or a folder above it.", ARGUMENTS),
+    "slug": Option("OWNER/NAME on Kaggle, or the address of its page.", ARGUMENTS),
+    "title": Option(
+        "Title of a new dataset, 6 to 50 characters.", metavar="TEXT", shown="the words of NAME"
+    ),
+    "license": Option(
+        "Licence of a new dataset, with Kaggle's name, such as CC-BY-4.0.",
+        metavar="NAME",
+        shown="unknown, for a private dataset",
+    ),
+    "message": Option(
+        "Notes of a new version.", metavar="TEXT", shown="name and version of the dataset"
+    ),
+    "public": Option("Make the dataset public; a new one needs --license."),
+    "check": Option("Download the uploaded version and compare every byte."),
+}
 
 
 def upload(
@@ -67,16 +80,6 @@ def upload(
     The dataset is verified first. What was interrupted goes on where it stopped when it is called
     again, and what Kaggle has already is not sent twice.
 
-    Args:
-        dataset: its folder, or one above it.
-        slug: OWNER/NAME on Kaggle.
-        title: title of a new dataset, 6 to 50 characters; None: the words of NAME.
-        license: licence of a new dataset, as Kaggle calls it; None: unknown, for a private one.
-        message: notes of a new version; None: name and version of the dataset.
-        public: let everybody see the dataset; a new one needs a licence.
-        check: download what Kaggle has made of it, and compare every byte.
-        progress: takes each `Progress`; True shows them.
-
     Raises:
         DatasetError: there is no such dataset, it is in object storage, or it does not verify.
         RecipeError: Kaggle takes no such name, title or licence, or has the dataset otherwise.
@@ -84,6 +87,12 @@ def upload(
         BusyError: another upload to the same dataset is at work.
 
     """
+    from shardprep.dataset.folder import inventory
+    from shardprep.source.kaggle import upload as kaggle
+    from shardprep.source.kaggle.ref import parse_ref
+    from shardprep.source.kaggle.upload_metadata import Publication, check_publication
+    from shardprep.storage.regular_file import sha256_of
+
     start_s = time.monotonic()
     ref, opened = parse_ref(slug), _opened(dataset)
     found, manifest = opened.folder("shardprep upload"), opened.manifest
@@ -110,6 +119,8 @@ def upload(
 
 def _opened(dataset: str | Path) -> OpenDataset:
     """Open a dataset; DatasetError for one that is in object storage."""
+    from shardprep.dataset.open_dataset import open_dataset
+
     if is_url(str(dataset)):
         hint = f"shardprep fetch {dataset}, then upload the copy"
         raise DatasetError(str(dataset), "is in object storage, and an upload reads files", hint)
@@ -118,6 +129,8 @@ def _opened(dataset: str | Path) -> OpenDataset:
 
 def _verify(dataset: OpenDataset, watch: Watch) -> None:
     """Read every byte of a dataset; DatasetError where it has problems."""
+    from shardprep.verifier.dataset import verify_dataset
+
     found = verify_dataset(
         dataset.files, decode=False, num_workers=num_workers(None), watcher=watch
     )

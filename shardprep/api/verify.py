@@ -16,21 +16,32 @@ from shardprep.api.arguments import (
     num_workers,
     repair_source,
 )
-from shardprep.api.progress import watched
-from shardprep.dataset.locate import DatasetFiles, locate
-from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.remote_files import RemoteFiles
+from shardprep.api.watched import watched
 from shardprep.errors import DatasetError, RecipeError
-from shardprep.source.file_listing import find_files
-from shardprep.verifier.dataset import verify_dataset
-from shardprep.verifier.repair import repair_dataset, settle
-from shardprep.verifier.source_check import compare_source
+from shardprep.recipe.options import DATASET, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from shardprep.api.progress import Show, Watch
+    from shardprep.dataset.locate import DatasetFiles
     from shardprep.verifier.problem import Verification
+
+
+OPTIONS = {
+    "dataset": DATASET,
+    "decode": Option("Decode every image too."),
+    "repair": Option("Rebuild damaged files from the source, with the same bytes."),
+    "source": Option(
+        "Source of the dataset, for --repair.",
+        metavar="SOURCE",
+        shown="source of ./shardprep.toml",
+    ),
+    "against": Option(
+        "Compare the original images with this source, byte for byte, without decoding.",
+        metavar="SOURCE",
+    ),
+    "workers": replace(RUN_OPTIONS["workers"], help="Number of processes.", panel=""),
+    "store_timeout": RUN_OPTIONS["store_timeout"],
+}
 
 
 def verify(
@@ -46,19 +57,6 @@ def verify(
 ) -> Verification:
     """Check that a dataset is what was built: every byte, record, label and document.
 
-    Args:
-        dataset: its folder or address, or one above it; None: what ./shardprep.toml builds, else
-            the one dataset under ./tfrecords.
-        decode: decode every image as well.
-        repair: build what is damaged again from the source, with the same bytes; `problems` are
-            those left then, and `repaired` those before.
-        source: what the dataset was built from, for `repair`; None: that of ./shardprep.toml.
-        against: a source to compare the originals with, without decoding them: a folder, an
-            archive, an address or kaggle:…; the differences are `against` of the result.
-        workers: processes that read; None: one a usable core.
-        store_timeout: seconds that object storage may be silent.
-        progress: takes each `Progress`; True shows them.
-
     Raises:
         DatasetError: there is no such dataset, or its build is not finished.
         RecipeError: nothing says what the dataset was built from.
@@ -67,13 +65,13 @@ def verify(
 
     """
     with answering(store_timeout), watched(progress) as watch:
+        num = num_workers(workers)
         place, origin = files_at(dataset, damaged=True), None
         if repair:
             origin = repair_source(str(place), None if source is None else str(source))
-        num = num_workers(workers)
-        other = None if against is None else other_source(str(against), watch)
-        found = [*checks(place, origin, watch, decode=decode, num_workers=num)][-1]
-        return found if other is None else compared(found, other, watch, num_workers=num)
+        other = None if against is None else _other_source(str(against), watch)
+        found = _checked(place, origin, watch, decode=decode, num_workers=num)
+        return found if other is None else _compared(found, other, watch, num_workers=num)
 
 
 def repair(
@@ -97,29 +95,28 @@ def repair(
     )
 
 
-def checks(
-    place: DatasetFiles,
-    source: str | None,
-    watch: Watch,
-    *,
-    decode: bool,
-    num_workers: int,
-) -> Iterator[Verification]:
-    """Yield what a check finds, and where there are problems and a source, after the repair."""
+def _checked(
+    place: DatasetFiles, source: str | None, watch: Watch, *, decode: bool, num_workers: int
+) -> Verification:
+    """Return the problems of a dataset; with a source, those that are left after a repair."""
+    from shardprep.dataset.locate import locate
+    from shardprep.dataset.remote_files import RemoteFiles
+    from shardprep.verifier.dataset import verify_dataset
+    from shardprep.verifier.repair import repair_dataset, settle
+
     if source is not None and isinstance(place, RemoteFiles):
-        settle(place)  # what was begun of publishing it is ended
+        settle(place)  # finish what a repair has begun to publish
         place = locate(str(place), damaged=True)
     found = verify_dataset(place, decode=decode, num_workers=num_workers, watcher=watch)
     watch.finish()
-    yield found
     if source is None or not found.problems:
-        return
+        return found
     local = local_source(source, watch, refresh=False)
     repair_dataset(found, local, num_workers=num_workers, watcher=watch)
     again = files_at(found.location)
     left = verify_dataset(again, decode=decode, num_workers=num_workers, watcher=watch)
     watch.finish()
-    yield replace(left, repaired=found.problems)
+    return replace(left, before=found)
 
 
 def repairing(found: Verification) -> str:
@@ -127,6 +124,8 @@ def repairing(found: Verification) -> str:
 
     A copy that lies elsewhere than in NAME/VERSION is moved to such a folder first.
     """
+    from shardprep.dataset.manifest import load_manifest
+
     location, first = found.location, ""
     with contextlib.suppress(DatasetError):  # a damaged manifest: the repair says what to do
         manifest = load_manifest(found.path)
@@ -145,15 +144,19 @@ def repairing(found: Verification) -> str:
     return f"{first} && {command}" if first else command
 
 
-def other_source(source: str, watch: Watch) -> str:
+def _other_source(source: str, watch: Watch) -> str:
     """Return a source to compare with, on this machine; SourceError where there is none."""
+    from shardprep.source.file_listing import find_files
+
     local = local_source(source, watch, refresh=False)
     next(iter(find_files(local)), None)
     return local
 
 
-def compared(found: Verification, source: str, watch: Watch, *, num_workers: int) -> Verification:
+def _compared(found: Verification, source: str, watch: Watch, *, num_workers: int) -> Verification:
     """Return what a check has found, with the differences from a source on this machine."""
+    from shardprep.verifier.source_check import compare_source
+
     place = dataset_at(found.location)
     difference = compare_source(place, source, num_threads=num_workers, watcher=watch)
     watch.finish()

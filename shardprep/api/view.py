@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.api.arguments import answering, checked, dataset_at, local_source
-from shardprep.api.progress import watched
+from shardprep.api.arguments import answering, dataset_at, local_source, number
+from shardprep.api.watched import watched
 from shardprep.errors import RecipeError, SourceError
-from shardprep.reporter.viewer.viewer import serve
+from shardprep.recipe.options import DATASET, RUN_OPTIONS, Option
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
@@ -23,9 +23,25 @@ if TYPE_CHECKING:
 
 _MOST_ORIGINAL = 256 << 20
 """Bytes of an original that is shown."""
-_MOST_PORT = 65_535
 _HOSTED = {"KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "COLAB_RELEASE_TAG": "Colab"}
 """Environment variable of a machine whose ports reach nobody → its name."""
+
+
+OPTIONS = {
+    "dataset": DATASET,
+    "source": Option(
+        "Source of the dataset, or the folder of build --save-rejected, to show originals and "
+        "rejected images too.",
+        metavar="SOURCE",
+    ),
+    "port": Option(
+        "Port of the server, which listens on this machine only; 0 for any free port.",
+        metavar="N",
+        shown="0",
+        most=65_535,
+    ),
+    "store_timeout": RUN_OPTIONS["store_timeout"],
+}
 
 
 def view(
@@ -38,33 +54,27 @@ def view(
 ) -> Viewer:
     """Return a viewer that serves a dataset to browsers of this machine, until it is closed.
 
-    Args:
-        dataset: its folder or address, or one above it; None: what ./shardprep.toml builds, else
-            the one dataset under ./tfrecords.
-        source: what it was built from, or the folder of `save_rejected`: shows rejected images.
-        port: the port to listen on; 0 or None: any that is free.
-        store_timeout: seconds that object storage may be silent.
-        progress: takes each `Progress`; True shows them.
-
     Raises:
         DatasetError: there is no such dataset, or a document of it is missing or damaged.
         RecipeError: the port is taken, or nobody would reach it.
         SourceError: the source is missing or damaged.
 
     """
+    from shardprep.reporter.viewer.viewer import serve
+
     for variable, host in _HOSTED.items():
         if os.environ.get(variable):
             what = f"no port of a {host} notebook reaches your browser"
             hint = "shardprep report writes a page with pictures, to open here or to download"
             raise RecipeError("shardprep view", what, hint)
-    number = 0 if port is None else checked("port", port, int, 0, _MOST_PORT)
+    free_or_asked = 0 if port is None else number("port", port, OPTIONS["port"], int)
     with ExitStack() as ending, watched(progress) as watch:
         ending.enter_context(answering(store_timeout))
         found = dataset_at(dataset)
         originals = None
         if source is not None:
             originals = _originals(str(source), found, ending, watch)
-        return serve(found, number, originals, ending)
+        return serve(found, free_or_asked, originals, ending)
 
 
 def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watch) -> Originals:
@@ -73,7 +83,7 @@ def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watc
     from shardprep.recipe.recipe import outputs
     from shardprep.source.byte_range import MemberError
     from shardprep.source.listing import list_source
-    from shardprep.writer.plan.recorded_recipe import recorded_recipe
+    from shardprep.writer.plan.plan import recorded_recipe
     from shardprep.writer.save_rejected import LIST_FILE, read_copy
 
     if not is_url(source) and (Path(source) / LIST_FILE).is_file():

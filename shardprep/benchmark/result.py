@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.dataset.card import Card
-from shardprep.errors import RecipeError, counted
+from shardprep.errors import OptionName, RecipeError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,19 +44,19 @@ class Way:
     name: str
     """Name of the way: naive, tuned, tfds, load or dataset."""
     problem: str = ""
-    """Reason why it cannot run here; then there are no rounds."""
+    """Reason why it cannot run here; `rounds` is then empty."""
     yields: str = ""
     """Dtype of its images."""
     peak_bytes: int = 0
     """Peak memory of its process, libraries included; 0 if the system is not Linux."""
     rounds: tuple[Round, ...] = ()
-    """Measurements, one a round."""
+    """Measurements, one for each round."""
     images_s: float = 0.0
-    """Images a second after the first batch, median of the rounds."""
+    """Images per second after the first batch, median of the rounds."""
     images_s_core: float = 0.0
     """Images per processor second, median of the rounds."""
     bytes_s: float = 0.0
-    """Bytes of shards a second, median of the rounds."""
+    """Bytes of shards per second, median of the rounds."""
     first_batch_s: float = 0.0
     """Seconds to the first batch, median of the rounds."""
 
@@ -102,11 +102,11 @@ def union(spans: Iterable[Span], gap_s: float = 0.0) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Times of reading, decoding and training, where training is a pause of the host."""
+    """Times of reading, decoding and training. Training is a pause of the host."""
 
     way: str
     num_images: int
-    """Images trained on from the start of the first step to the start of the last."""
+    """Number of images between the start of the first step and the start of the last."""
     elapsed_s: float
     """Seconds from the start of the first step to the start of the last."""
     read: tuple[Span, ...]
@@ -120,7 +120,7 @@ class Settings:
 
     batch_size: int = 64
     seconds: float = 2.0
-    """Seconds of measurement of a pipeline in each round."""
+    """Duration of the measurement of a pipeline in each round."""
     rounds: int = 3
     timelines: bool = False
 
@@ -134,17 +134,17 @@ class Benchmark(Card):
     split: str
     """The split that was read."""
     num_records: int
-    """Records of the shards that were read."""
+    """Number of records in the shards that were read."""
     num_bytes: int
     """Size of the shards that were read."""
     settings: Settings
     """Settings of the measurement."""
     num_cores: int
-    """Cores that the process may use."""
+    """Number of cores that the process may use."""
     ways: tuple[Way, ...]
     """Ways to read, in the order of the table."""
     timelines: tuple[Timeline, ...] = ()
-    """Timelines, with `--plot`."""
+    """With `--plot`: timelines."""
     step_s: float = 0.0
     """Duration of a training step in the timelines."""
 
@@ -165,12 +165,18 @@ def check_plot(path: Path) -> None:
     """Raise RecipeError if the picture cannot be written: before anything is measured for it."""
     if importlib.util.find_spec("matplotlib") is None:
         raise RecipeError(
-            "--plot", "needs matplotlib, which is not installed", "pip install 'shardprep[plot]'"
+            OptionName("plot"),
+            "needs matplotlib, which is not installed",
+            "pip install 'shardprep[plot]'",
         )
     if path.suffix.lower() != ".png":
-        raise RecipeError("--plot", f"{path} is not a .png file", "give a file that ends in .png")
+        raise RecipeError(
+            OptionName("plot"), f"{path} is not a .png file", "give a file that ends in .png"
+        )
     if not path.absolute().parent.is_dir():
-        raise RecipeError("--plot", f"there is no folder {path.parent}", "create it first")
+        raise RecipeError(
+            OptionName("plot"), f"there is no folder {path.parent}", "create it first"
+        )
 
 
 def write_plot(result: Benchmark, path: Path) -> None:

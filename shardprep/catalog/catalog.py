@@ -11,22 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from shardprep.catalog.filters import MOST_SHOWN
-from shardprep.catalog.groups import group_keys
 from shardprep.catalog.init.notices import NO_LABEL, catalog_findings, no_image
 from shardprep.catalog.items import Items
 from shardprep.catalog.labels.targets import Target, Targets, TargetSpec, check_names, make_targets
 from shardprep.catalog.objects.class_names import Naming, naming_of, words_in
 from shardprep.catalog.objects.combine import Annotated, AnnotationFacts, annotate, settled
 from shardprep.catalog.objects.masks.mask_reading import Images
-from shardprep.catalog.objects.rules import check_columns
-from shardprep.catalog.rules import parse_label_rule
 from shardprep.catalog.source_images import SourceImages, source_images
-from shardprep.catalog.splits import given_splits, parse_split_rule
-from shardprep.catalog.tables.columns import Column, make_columns
-from shardprep.catalog.tables.dicom_columns import with_headers
+from shardprep.catalog.splits import given_splits, group_keys
+from shardprep.catalog.tables.columns import Column, make_columns, with_headers
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import match_table
-from shardprep.errors import SourceError, concise, shown
+from shardprep.errors import OptionName, SourceError, concise, shown
 from shardprep.recipe.recipe import outputs
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped, list_source
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shardprep.catalog.rules import Labelling
+    from shardprep.catalog.labels.labels import Labelling
     from shardprep.catalog.tables.columns import Value
     from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch
     from shardprep.dataset.schema import TargetKind
@@ -75,13 +71,9 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
         RecipeError: a rule cannot be used.
 
     """
-    if recipe.split:
-        parse_split_rule(recipe.split)
 
     def check(others: Sequence[Member]) -> None:
-        documents = Documents(others, recipe)
-        documents.check_columns()
-        check_columns(recipe, documents)
+        Documents(others, recipe).check_columns()
 
     listing = list_source(
         recipe.source,
@@ -123,10 +115,10 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
         labelling.match.table.check_quotes(*labelling.columns)
     check_names((*targets.names, *(annotated.facts.names if annotated is not None else ())))
     splits = _splits(wanted, match, annotated)
-    rule = recipe.group_rule
-    match = with_headers(match, members, (*recipe.columns, rule))
+    rule = recipe.rules.group
+    match = with_headers(match, members, (*recipe.columns, rule.text))
     groups = Coded.constant("", len(members))
-    if rule:
+    if rule.kind != "none":
         groups = group_keys(index.keys, rule, match)
     lacks = _lacks(splits, targets.values)
     if annotated is not None:
@@ -167,10 +159,9 @@ def _splits(
     wanted: SourceImages, match: TableMatch | None, annotated: Annotated | None
 ) -> Coded[str | None]:
     """Return the split of each image: by the rule, else by annotations, else by folders."""
-    recipe, index = wanted.recipe, wanted.index
-    rule = parse_split_rule(recipe.split) if recipe.split else None
-    splits = given_splits(index, rule, match, wanted.documents)
-    is_by_source = rule is None or rule.kind == "ratio"
+    rule = wanted.recipe.rules.split
+    splits = given_splits(wanted.index, rule, match, wanted.documents)
+    is_by_source = rule.kind in ("folders", "ratio")
     own = annotated.splits if annotated is not None and is_by_source else None
     if own is None:
         return splits
@@ -186,11 +177,11 @@ def _table_match(index: KeyIndex, labelling: Labelling, documents: Documents) ->
 
 
 def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: Naming) -> Targets:
-    rule = parse_label_rule(recipe.labels)
+    rule = recipe.rules.labels
     if rule.kind not in ("auto", "none") and not labelling.names.are_there.any():
         example = shown(keys[0], MOST_SHOWN)
         what = f"finds no label for any of {len(keys):,} images, such as {example}"
-        raise SourceError(f"--labels {rule.kind}", what, "try --labels auto")
+        raise SourceError(OptionName("labels", rule.kind), what, f"try {OptionName('labels')} auto")
     class_map, classes = naming.class_map, naming.classes
     if recipe.is_annotated:
         words = words_in(labelling.names)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardprep.catalog.names import given_split
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
-from shardprep.catalog.splits import given_split
 from shardprep.catalog.tables.row_matching import KeyIndex
-from shardprep.errors import SourceError, printable, shown
+from shardprep.errors import OptionName, SourceError, printable, shown
 from shardprep.source.byte_range import MemberError, ZipExtent
 from shardprep.source.listing import Skipped
 from shardprep.source.names import composed
@@ -40,9 +40,9 @@ def select(
     wanted, skipped = images, list[Skipped]()
     below = [f"{recipe.root.strip('/')}/*"] if recipe.root.strip("/.") else []
     for globs, option, is_kept, reason in (
-        (below, "--root", True, "not below --root"),
-        (recipe.include, "--include", True, "not matched by --include"),
-        (recipe.exclude, "--exclude", False, "matched by --exclude"),
+        (below, "root", True, "not below --root"),
+        (recipe.include, "include", True, "not matched by --include"),
+        (recipe.exclude, "exclude", False, "matched by --exclude"),
     ):
         if globs:
             fits = matched(wanted.keys, globs, option)
@@ -67,9 +67,9 @@ def matched(keys: Sequence[str], globs: Sequence[str], option: str) -> list[bool
     """Tell of each key whether one of the globs of an option fits it; none fits if none is."""
     if not globs:
         return [False] * len(keys)
-    start = "" if option == "--root" else ANY_FOLDER
+    start = "" if option == "root" else ANY_FOLDER
     text = "|".join(start + _translated(composed(glob)) for glob in globs)
-    pattern = Pattern(text, option, " ".join(globs), is_whole=True)
+    pattern = Pattern(text, OptionName(option), " ".join(globs), is_whole=True)
     return globs_match([composed(key).lower() for key in keys], pattern)
 
 

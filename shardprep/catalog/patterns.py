@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.catalog import regex_process
-from shardprep.errors import RecipeError, shown
+from shardprep.errors import OptionError, OptionName, shown
 from shardprep.source.names import without_archive_suffix
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ class Pattern:
     """A regular expression, and the option that gave it."""
 
     text: str
-    option: str
-    """The flag that it was given with."""
+    option: OptionName
     given: str
     """The text that the user wrote, for errors."""
     group: str | int | None = None
@@ -49,7 +48,7 @@ class Pattern:
         """Return the group in each name, None where there is no match, "" where it is not in it.
 
         Raises:
-            RecipeError: it takes longer than `FREE_S` and `S_PER_NAME` allow.
+            OptionError: it takes longer than `FREE_S` and `S_PER_NAME` allow.
 
         """
         found: list[str | None] = []
@@ -67,11 +66,11 @@ class Pattern:
             found += groups
         return found
 
-    def _too_slow(self, limit_s: float, name: str) -> RecipeError:
+    def _too_slow(self, limit_s: float, name: str) -> OptionError:
         where = f", the last at {shown(name, _MOST_SHOWN)}" if name else ""
         what = f"{shown(self.given, _MOST_SHOWN)} takes more than {limit_s:.3g} s{where}"
         hint = "write it so that it can match in one way only: not (a+)*, not .*.*"
-        return RecipeError(self.option, what, hint)
+        return OptionError(self.option, what, hint)
 
 
 def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:

@@ -12,15 +12,15 @@ from shardprep.catalog.labels.labels import label_keys
 from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
 from shardprep.catalog.objects.masks.mask_files import masks_beside
-from shardprep.catalog.rules import parse_label_rule
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.recipe.rules import LabelRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shardprep.catalog.labels.labels import Labelling
     from shardprep.catalog.objects.masks.mask_files import MasksBeside
-    from shardprep.catalog.rules import Labelling
     from shardprep.catalog.tables.table import Table
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Listing, Skipped
@@ -57,11 +57,11 @@ def source_images(recipe: Recipe, listing: Listing) -> SourceImages:
     if recipe.exclude:
         is_out = np.array(matched(candidates.keys, recipe.exclude, "--exclude"), bool)
         candidates = candidates.take(np.flatnonzero(~is_out))
-    if "auto" in (recipe.boxes, recipe.masks):
+    if "auto" in (recipe.rules.boxes.kind, recipe.rules.masks.kind):
         return source_images(recognised(recipe, index, documents, candidates), listing)
     is_alone = recipe.is_annotated and recipe.labels == "auto"
     tables = [] if is_alone else documents.label_tables()
-    rule = parse_label_rule("none" if is_alone else recipe.labels)
+    rule = LabelRule("none") if is_alone else recipe.rules.labels
     labelling = label_keys(index, rule, tables)
     if recipe.may_be_annotated and labelling.rule == "none":
         found = recognised(recipe, index, documents, candidates)

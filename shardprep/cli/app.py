@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import traceback
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -87,6 +86,8 @@ def main(interrupts: Sequence[int] = ()) -> None:
     """
     # Nothing here multiplies matrices, and to start numpy's threads takes as long as to import it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Arrow's own allocator keeps memory for later: half of what `view` needs, a fifth of `repack`.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     sys.meta_path.insert(0, _WithoutPandas())
     outlive_readers()
     name_options_as_flags()
@@ -192,14 +193,14 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback signature
 
 def _options(
     context: typer.Context,
-    quiet: o.Quiet = False,
-    log_level: o.LogLevel = None,
+    quiet: Annotated[bool, o.QUIET] = False,
+    log_level: Annotated[str | None, o.LOG_LEVEL] = None,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Raw Kaggle images in, training-ready TFRecord shards and a matching reader out."""
+    """Turn raw (Kaggle) images into TFRecord shards for training, with matching readers."""
     start_logging("error" if quiet else log_level or "info")
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -211,7 +212,7 @@ def program(names: Sequence[str] = _COMMANDS) -> typer.Typer:
     found = typer.Typer(
         name="shardprep",
         cls=o.Group,
-        help="Raw Kaggle images in, training-ready TFRecord shards and a matching reader out.",
+        help="Turn raw (Kaggle) images into TFRecord shards for training, with matching readers.",
         epilog="Try it: shardprep sample, then shardprep build --shards 20, then shardprep inspect."
         "\n\n"
         "With data of your own: shardprep init photos.zip, then shardprep build.",
@@ -220,7 +221,6 @@ def program(names: Sequence[str] = _COMMANDS) -> typer.Typer:
     )
     found.callback(invoke_without_command=True)(_options)
     for name in names:
-        module = import_module(f"shardprep.cli.{name}")
-        command = found.command(name, cls=o.Command, epilog=module.EPILOG)
-        command(o.with_options(getattr(module, name)))
+        command = found.command(name, cls=o.Command, epilog=o.epilog(name))
+        command(o.command(name))
     return found

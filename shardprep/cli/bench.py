@@ -2,67 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, print_json
+from shardprep.cli.streams import console, print_json
 from shardprep.errors import counted
-from shardprep.recipe.options import MAX_BATCH, MAX_ROUNDS, MAX_SECONDS
-from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
     from shardprep.api.json_types import Benchmark
+    from shardprep.cli.options import Call
     from shardprep.cli.show.console import Terminal
 
 EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats --plot bench.png"
 
 
-def bench(
-    dataset: o.Dataset = None,
-    split: Annotated[str, o.value("Split to read, or a slice of it.", "SPLIT", "train")] = "train",
-    batch_size: Annotated[int, o.amount("Images in a batch.", "N", "64", most=MAX_BATCH)] = 64,
-    seconds: Annotated[
-        float,
-        o.amount(
-            "Seconds that each pipeline is measured in each round.",
-            "SECONDS",
-            "2",
-            float,
-            0.1,
-            most=MAX_SECONDS,
-        ),
-    ] = 2.0,
-    rounds: Annotated[
-        int, o.amount("Rounds for each pipeline; the median counts.", "N", "3", most=MAX_ROUNDS)
-    ] = 3,
-    plot: Annotated[
-        Path | None,
-        o.value(
-            "Draw bars, and a timeline of read, decode and train.", "FILE.png", parser=local_path
-        ),
-    ] = None,
-    as_json: o.Json = False,
-) -> None:
-    """Measure how fast the shards are read: plain tf.data, tfds and this package's readers."""
-    from shardprep.api.bench import bench as measure
-
-    with bar() as progress:
-        found = measure(
-            dataset,
-            split=split,
-            batch_size=batch_size,
-            seconds=seconds,
-            rounds=rounds,
-            plot=plot,
-            progress=progress,
-        )
+def run(call: Call, *, as_json: bool) -> None:
+    """Compare the reading speed of plain tf.data, tfds and this package's readers."""
+    found = call()
     if as_json:
         print_json(found)
         return
     print_benchmark(console(), found)
-    if plot is not None:
-        console().notice(f"wrote {plot}")
+    if "plot" in call.options:
+        console().notice(f"wrote {call.options['plot']}")
 
 
 def print_benchmark(terminal: Terminal, found: Benchmark) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, picked, print_json
+from shardprep.cli.streams import console, picked, print_json
 
 if TYPE_CHECKING:
     from shardprep.api.build import Plan
     from shardprep.api.json_types import PartResult
+    from shardprep.cli.options import Call
 
 EPILOG = (
     "Examples:\n\n"
@@ -24,61 +24,22 @@ EPILOG = (
 )
 
 
-def build(
-    source: o.Source = None,
-    *,
-    save_rejected: o.SaveRejected = None,
-    workers: o.Workers = None,
-    engine: o.Engine = "local",
-    ray_address: o.RayAddress = None,
-    part: o.Part = None,
-    reuse: o.Reuse = None,
-    refresh: o.Refresh = False,
-    overwrite: o.Overwrite = False,
-    profile: o.Profile = False,
-    dry_run: o.DryRun = False,
-    store_timeout: o.StoreTimeout = None,
-    as_json: o.Json = False,
-    **flags: Any,
-) -> None:
+def run(call: Call, *, as_json: bool) -> None:
     """Turn raw images into TFRecord shards.
 
-    A build that was interrupted goes on where it stopped when the same command runs again.
+    If a build is interrupted, the same command continues it.
     """
-    from shardprep.writer.engine.worker_process import start_server
-
-    if engine == "local" and not dry_run:
-        start_server()  # while the rest is imported
-
-    import pyarrow as pa
-
-    from shardprep import TooManyRejectedError
-    from shardprep.api.build import build as returned
     from shardprep.cli.show.summary import show_refused, show_result
+    from shardprep.writer.finalize import TooManyRejectedError
 
-    pa.set_memory_pool(pa.system_memory_pool())  # gives back what a shard's rows took
-    build_dataset: Any = returned  # its overloads know texts of a shell by no name
-    run = {"refresh": refresh, "overwrite": overwrite, "profile": profile, "dry_run": dry_run}
     try:
-        with bar() as progress:
-            result = build_dataset(
-                source,
-                save_rejected=save_rejected,
-                workers=workers,
-                engine=engine,
-                ray_address=ray_address,
-                part=part,
-                reuse=reuse,
-                progress=progress,
-                **run,
-                **flags,
-            )
+        result = call()
     except TooManyRejectedError as error:
         show_refused(error)
         raise
-    if dry_run:
+    if call.options.get("dry_run"):
         _show_plan(result, as_json=as_json)
-    elif part is not None:
+    elif "part" in call.options:
         _show_part(result, as_json=as_json)
     else:
         show_result(result, as_json=as_json)

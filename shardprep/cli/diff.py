@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from shardprep.cli import options as o
 from shardprep.cli.streams import EXIT_PROBLEMS, console, print_json
 from shardprep.errors import counted
 
 if TYPE_CHECKING:
+    from shardprep.cli.options import Call
     from shardprep.cli.show.console import Terminal
-    from shardprep.dataset.diff.difference import Change, Difference
+    from shardprep.dataset.diff import Difference, ItemChange
 
 EPILOG = (
     "Examples:\n\nshardprep diff tfrecords/pets/1.0.0 tfrecords/pets/1.1.0\n\n"
@@ -20,20 +20,13 @@ EPILOG = (
 )
 
 
-def diff(
-    before: Annotated[str, o.argument("Folder or address of the first dataset.")],
-    after: Annotated[str, o.argument("Folder or address of the second dataset.")],
-    store_timeout: o.StoreTimeout = None,
-    as_json: o.Json = False,
-) -> None:
-    """Show what differs between two datasets: items, splits, targets, classes, options.
+def run(call: Call, *, as_json: bool) -> None:
+    """Show the differences between two datasets: items, splits, targets, classes, options.
 
-    Reads their manifests and item tables, and of shards that differ the records whose equality
-    these cannot show. Exits with 3 where their records differ.
+    Reads the manifests and item tables. Where these cannot decide, it compares the records of
+    shards that differ. Exits with 3 if records differ.
     """
-    from shardprep.api.diff import diff as compare
-
-    found = compare(before, after)
+    found = call()
     if as_json:
         print_json(found)
     else:
@@ -44,7 +37,7 @@ def diff(
 
 def _print(terminal: Terminal, found: Difference) -> None:
     from shardprep.cli.show.changes import print_changes
-    from shardprep.dataset.diff.difference import MEANINGS
+    from shardprep.dataset.diff import MEANINGS
 
     terminal.heading(found.before, f" → {found.after}")
     print_changes(terminal, found, MEANINGS, _line)
@@ -62,7 +55,7 @@ def _print(terminal: Terminal, found: Difference) -> None:
     terminal.notice(f"{records}: {verdict}", style="green" if found.is_equal else "")
 
 
-def _line(change: Change) -> str:
+def _line(change: ItemChange) -> str:
     """Return a change in words: key, before and after."""
     from shardprep.cli.show.changes import HASH_DIGITS
 

@@ -2,51 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from shardprep.cli import options as o
-from shardprep.cli.streams import EXIT_PROBLEMS, bar, console, picked, print_json
-from shardprep.recipe.options import MAX_THREADS
-from shardprep.storage.url import local_path
+from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
 
 if TYPE_CHECKING:
+    from shardprep.cli.options import Call
     from shardprep.dataset.fetch import Fetched
 
 EPILOG = "Examples:\n\nshardprep fetch s3://bucket/dogs_vs_cats --to tfrecords"
 
 
-def fetch(
-    url: Annotated[
-        str, o.argument("Address of the dataset or one above it: s3://, gs:// or az://.")
-    ],
-    to: Annotated[
-        Path, o.value("Folder of datasets.", "DIR", "tfrecords", parser=local_path)
-    ] = Path("tfrecords"),
-    check: Annotated[
-        bool, o.switch("--check", "Hash every file of a copy that is there already.")
-    ] = False,
-    damaged: Annotated[
-        bool, o.switch("--damaged", "Leave out files that are damaged or missing, and name them.")
-    ] = False,
-    threads: Annotated[
-        int, o.amount("Number of shards fetched at a time.", "N", "8", most=MAX_THREADS)
-    ] = 8,
-    store_timeout: o.StoreTimeout = None,
-    as_json: o.Json = False,
-) -> None:
-    """Copy a dataset from object storage, and check every shard; a copy is only completed.
+def run(call: Call, *, as_json: bool) -> None:
+    """Copy a dataset from object storage, and check every shard.
 
-    Files that a copy has lost are fetched again. Exits with 3 where files are left out.
+    If a copy exists, only missing and damaged files are downloaded. Exits with 3 if files are left
+    out.
     """
-    from shardprep.api.fetch import fetch as fetch_dataset
-
-    with bar() as progress:
-        found = fetch_dataset(
-            url, to=to, check=check, damaged=damaged, threads=threads, progress=progress
-        )
+    found = call()
     if as_json:
         from shardprep.api.json_types import FetchJson, LeftOutJson
 

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-from shardprep.cli import options as o
-from shardprep.cli.streams import bar
+if TYPE_CHECKING:
+    from shardprep.cli.options import Call
 
 EPILOG = "Examples:\n\nshardprep finalize\n\nshardprep finalize tfrecords/dogs_vs_cats"
 
 
-def finalize(
-    dataset: Annotated[
-        str | None,
-        o.argument(
-            "Folder of the dataset or one above it. By default what ./shardprep.toml builds, else "
-            "the one unfinished build under ./tfrecords."
-        ),
-    ] = None,
-    max_rejected: Annotated[float | None, o.max_rejected(shown="share of the parts")] = None,
-    workers: Annotated[int | None, o.workers("Number of threads that check shards.")] = None,
-    store_timeout: o.StoreTimeout = None,
-    as_json: o.Json = False,
-) -> None:
-    """Make a dataset of the shards that `build --part` has written, once all parts are done.
+def run(call: Call, *, as_json: bool) -> None:
+    """Join the shards of `build --part` into a dataset, when all parts are done.
 
-    It needs neither source nor options, and names the parts to run again if shards are missing.
+    It needs neither the source nor options. If shards are missing, it names the parts to run again.
     """
-    from shardprep import TooManyRejectedError
-    from shardprep.api.finalize import finalize as finalize_dataset
     from shardprep.cli.show.summary import show_refused, show_result
+    from shardprep.writer.finalize import TooManyRejectedError
 
     try:
-        with bar() as progress:
-            result = finalize_dataset(
-                dataset, max_rejected=max_rejected, workers=workers, progress=progress
-            )
+        result = call()
     except TooManyRejectedError as error:
         show_refused(error)
         raise

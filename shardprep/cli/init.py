@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, print_json
+from shardprep.cli.streams import console, print_json
 from shardprep.errors import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from shardprep.api.json_types import Survey
+    from shardprep.cli.options import Call
     from shardprep.cli.show.console import Terminal
 
 _MOST_RULES = 8
@@ -21,32 +21,14 @@ _MOST_LETTERS = 16
 EPILOG = "Example:\n\nshardprep init dogs-vs-cats.zip && shardprep build"
 
 
-def init(
-    source: Annotated[
-        str | None,
-        o.argument("Folder, archive or kaggle:…. By default the one archive in this folder."),
-    ] = None,
-    follow_links: o.FollowLinks = False,
-    overwrite: o.Overwrite = False,
-    refresh: o.Refresh = False,
-    store_timeout: o.StoreTimeout = None,
-    as_json: o.Json = False,
-) -> None:
-    """Look into a source, say what it holds, and write a shardprep.toml for it."""
-    from shardprep.api.init import init as write_recipe
-    from shardprep.recipe.document import RECIPE_FILE
-
-    with bar() as progress:
-        survey = write_recipe(
-            source,
-            follow_links=follow_links,
-            overwrite=overwrite,
-            refresh=refresh,
-            progress=progress,
-        )
+def run(call: Call, *, as_json: bool) -> None:
+    """Show the content of a source, and write a shardprep.toml for it."""
+    survey = call()
     if as_json:
         print_json(survey)
         return
+    from shardprep.recipe.document import RECIPE_FILE
+
     _print(console(), survey)
     typer.echo(f"wrote {RECIPE_FILE}; next: shardprep build")
 

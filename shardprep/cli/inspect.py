@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-from shardprep.cli import options as o
 from shardprep.cli.streams import console, print_json
-from shardprep.storage.url import local_path
+
+if TYPE_CHECKING:
+    from shardprep.cli.options import Call
 
 EPILOG = (
     "Examples:\n\nshardprep inspect\n\nshardprep inspect tfrecords/dogs_vs_cats --json\n\n"
@@ -15,28 +15,14 @@ EPILOG = (
 )
 
 
-def inspect(
-    dataset: o.Dataset = None,
-    boxes: Annotated[
-        Path | None,
-        o.value(
-            "Draw boxes and masks of some images, from all over the dataset, into this PNG.",
-            "FILE",
-            parser=local_path,
-        ),
-    ] = None,
-    store_timeout: o.StoreTimeout = None,
-    as_json: o.Json = False,
-) -> None:
-    """Show what a dataset holds.
+def run(call: Call, *, as_json: bool) -> None:
+    """Show the splits, classes and totals of a dataset.
 
-    Reads its manifest and item table; of shards only the boxes, where there are some.
+    Reads the manifest and the item table. Shards are read only for boxes.
     """
-    from shardprep.api.inspect import inspect as read_facts
-
-    facts = read_facts(dataset, boxes=boxes)
-    if boxes is not None:
-        console(stderr=True).notice(f"drawn: {boxes}")
+    facts = call()
+    if "boxes" in call.options:
+        console(stderr=True).notice(f"drawn: {call.options['boxes']}")
     if as_json:
         print_json(facts)
         return

@@ -1,27 +1,34 @@
-"""The options of the commands, made from where each is declared: `shardprep.recipe.options`."""
+"""The commands of the command line, made from the functions of `shardprep.api`.
+
+A function has the names and defaults of its options; `OPTIONS` beside it has their help and bounds.
+What only a terminal has (`--json`, `--open`) is the `OPTIONS` of the module of `shardprep.cli`.
+"""
 
 from __future__ import annotations
 
-import functools
 import inspect
-import os
 import re
-from dataclasses import fields, replace
+import sys
+from dataclasses import dataclass, fields, replace
+from importlib import import_module
 from inspect import Parameter
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from shardprep.cli.streams import start_logging
-from shardprep.recipe.options import BUILD_OPTIONS, MAX_WORKERS, RUN_OPTIONS, BuildOptions, Option
-from shardprep.recipe.values import read_number
-from shardprep.storage.timeout import TIMEOUT_VARIABLE
-from shardprep.storage.url import local_path
+from shardprep.cli.streams import bar, start_logging
+from shardprep.recipe.options import (
+    ARGUMENTS,
+    BUILD_OPTIONS,
+    RUN_DEFAULTS,
+    RUN_OPTIONS,
+    BuildOptions,
+    Option,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 """Bracket that rich would read as the begin of a tag."""
@@ -30,77 +37,112 @@ _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 def help_of(option: Option, default: object = None) -> str:
     """Return the help of an option, with its default in words or as a flag is given it."""
     shown = option.shown
-    if not shown and default not in (None, "", (), False):
+    if not shown and isinstance(default, tuple | str | float | int) and default not in ("", ()):
         shown = ",".join(default) if isinstance(default, tuple) else str(default)
+        shown = shown.removesuffix(".0") if isinstance(default, float) else shown
+        shown = "" if isinstance(default, bool) or option.panel == ARGUMENTS else shown
     text = _MARKUP.sub(r"\\[", option.help)
     return text + (r" [dim]\[default: " + _MARKUP.sub(r"\\[", shown) + "][/dim]" if shown else "")
 
 
-def flag(option: str | Option, *names: str, default: object = None, **settings: Any) -> Any:
-    """Return typer's form of an option: one of a run by its name, or as it is declared."""
-    declared = RUN_OPTIONS[option] if isinstance(option, str) else option
-    return typer.Option(
+def _hint(option: Option, *names: str, kind: Any = str, default: object = None) -> Any:
+    """Return the annotation by which typer reads an option; None is one that is not given."""
+    text = help_of(option, default)
+    if option.panel == ARGUMENTS:
+        return Annotated[kind | None, typer.Argument(help=text, show_default=False)]
+    declared = typer.Option(
         *names,
-        metavar=declared.metavar,
-        help=help_of(declared, default),
+        metavar=option.metavar or None,
+        help=text,
         show_default=False,
-        rich_help_panel=declared.panel or None,
-        **settings,
+        rich_help_panel=option.panel or None,
     )
+    return Annotated[kind | None, declared]
 
 
-def number(option: Option, kind: type[int | float], **settings: Any) -> Any:
-    """Return typer's form of an option that takes a number within the bounds declared."""
+def _parameter(name: str, option: Option, default: object, *, is_key: bool = False) -> Parameter:
+    """Return the parameter of a command for one option.
 
-    def parsed(text: str) -> float:
-        try:
-            found = option.read(text) if option.read else text
-            return read_number(found, kind, option.least, option.most)
-        except ValueError:
-            raise typer.BadParameter(f"{text!r} is not {option.numbers(kind)}") from None
+    Args:
+        name: keyword of the Python function.
+        option: its declaration.
+        default: its default in Python; `Parameter.empty` if it is required.
+        is_key: a switch that a recipe may have set, and `--no-…` unsets.
 
-    return flag(option, parser=parsed, **settings)
-
-
-def switch(name: str, text: str) -> Any:
-    """Return typer's form of an option of one command that is given or not."""
-    return flag(Option(text), name)
-
-
-def value(text: str, metavar: str, shown: str = "", *names: str, **settings: Any) -> Any:
-    """Return typer's form of an option of one command; `shown` is its default in words.
-
-    `names` are its own, where it is not called as its parameter.
     """
-    return flag(Option(text, metavar=metavar, shown=shown), *names, **settings)
+    flags = option.flags or (f"--{name.rstrip('_').replace('_', '-')}",)
+    kind: Any = list[str] if option.is_repeated else str
+    if isinstance(default, bool):
+        kind = bool
+        if is_key or default:
+            flags = (f"{flags[0]}/--no-{flags[0][2:]}",)
+    hint = _hint(option, *flags, kind=kind, default=default)
+    required = default is Parameter.empty
+    if required:
+        hint = Annotated[kind, get_args(hint)[1]]
+    empty = Parameter.empty if required else None
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=empty, annotation=hint)
 
 
-def amount(
-    text: str,
-    metavar: str,
-    shown: str,
-    kind: type[int | float] = int,
-    least: float = 1,
-    *,
-    most: float,
-) -> Any:
-    """Return typer's form of an option of one command that takes a number."""
-    return number(Option(text, metavar=metavar, shown=shown, least=least, most=most), kind)
+def _of_function(function: Callable[..., Any], options: Mapping[str, Option]) -> list[Parameter]:
+    """Return the parameters of a command for the options of its function."""
+    defaults = {name: one.default for name, one in inspect.signature(function).parameters.items()}
+    keys: dict[str, object] = {}
+    if "recipe" in defaults:  # the function of a build: its options are the keys of a recipe
+        keys = {one.name: one.default for one in fields(BuildOptions)[1:]}
+        defaults |= {
+            name: RUN_DEFAULTS.get(name) for name in options if name not in defaults
+        } | keys
+    return [
+        _parameter(name, one, defaults[name], is_key=name in keys) for name, one in options.items()
+    ]
 
 
-def argument(text: str) -> Any:
-    """Return typer's form of an argument, whose help says what its default is."""
-    return typer.Argument(help=text, show_default=False)
+@dataclass(frozen=True)
+class Call:
+    """A call of the Python function of a command, with the options that were given."""
+
+    function: Callable[..., Any]
+    options: Mapping[str, Any]
+    has_progress: bool
+
+    def __call__(self, **more: Any) -> Any:
+        """Return the result of the function, with a bar on stderr while it works."""
+        options = {**self.options, **more}
+        if not self.has_progress or "progress" in more:
+            return self.function(**options)
+        with bar() as progress:
+            return self.function(**options, progress=progress)
 
 
-def workers(text: str) -> Any:
-    """Return the option `--workers` of a command whose workers do what `text` says."""
-    return amount(text, "N", "usable cores", most=MAX_WORKERS)
+def command(name: str) -> Callable[..., None]:
+    """Return a command as typer takes it: a function whose signature has all of its options."""
+    function = getattr(import_module(f"shardprep.api.{name}"), name)
+    options = sys.modules[function.__module__].OPTIONS
+    terminal = import_module(f"shardprep.cli.{name}")
+    own: dict[str, Option] = getattr(terminal, "OPTIONS", {})
+    has_progress = "progress" in inspect.signature(function).parameters
 
+    def run(*, quiet: bool | None, log_level: str | None, **values: Any) -> None:
+        if quiet or log_level is not None:
+            start_logging("error" if quiet else log_level or "info")
+        given = {key: value for key, value in values.items() if value not in (None, [])}
+        shown = {key: given.pop(key, None) for key in (*own, "as_json")}
+        terminal.run(Call(function, given, has_progress=has_progress), **shown)
 
-def max_rejected(shown: str) -> Any:
-    """Return the option `--max-rejected` of a command with another default."""
-    return number(replace(BUILD_OPTIONS["max_rejected"], panel="", shown=shown), float)
+    mine = _of_function(function, {key: own.get(key, one) for key, one in options.items()})
+    others = [
+        _parameter(key, one, False if not one.metavar else None)
+        for key, one in own.items()
+        if key not in options
+    ]
+    last = [one for one in mine if one.name == "store_timeout"]
+    mine = [one for one in mine if one.name != "store_timeout"]
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [*mine, *others, *last, *OUTPUT]
+    )
+    run.__doc__ = terminal.run.__doc__
+    return run
 
 
 _WORDS = {
@@ -153,82 +195,21 @@ class Group(_Plain, TyperGroup):
     """The program: all commands."""
 
 
-Source = Annotated[str | None, argument(help_of(BUILD_OPTIONS["source"]))]
-Dataset = Annotated[
-    str | None,
-    argument(
-        "Folder of the dataset or one above it, here or in object storage (s3://, gs://, az://). "
-        "By default what ./shardprep.toml builds, else the one dataset under ./tfrecords."
-    ),
-]
-FollowLinks = Annotated[bool, flag(BUILD_OPTIONS["follow_links"], "--follow-links")]
-SaveRejected = Annotated[Path | None, flag("save_rejected", parser=local_path)]
-Workers = Annotated[int | None, number(RUN_OPTIONS["workers"], int)]
-Engine = Annotated[str, flag("engine")]
-RayAddress = Annotated[str | None, flag("ray_address")]
-Part = Annotated[str | None, flag("part")]
-Reuse = Annotated[str | None, flag("reuse")]
-Refresh = Annotated[bool, flag("refresh", "--refresh")]
-Overwrite = Annotated[bool, flag("overwrite", "--overwrite")]
-Profile = Annotated[bool, flag("profile", "--profile")]
-DryRun = Annotated[bool, flag("dry_run", "--dry-run")]
-Json = Annotated[bool, flag("json", "--json")]
-Quiet = Annotated[bool, flag("quiet", "--quiet")]
-LogLevel = Annotated[str | None, flag("log_level")]
-
-
-def _hold(seconds: float | None) -> None:
-    """Set the time-out of object storage for this process and all that it starts."""
-    if seconds is not None:
-        os.environ[TIMEOUT_VARIABLE] = f"{seconds:g}"
-
-
-StoreTimeout = Annotated[
-    float | None,
-    number(RUN_OPTIONS["store_timeout"], float, callback=_hold, expose_value=False),
-]
-
-
-def _build_flags() -> list[Parameter]:
-    """Return a parameter for each option of a build but its source; None where it is not given."""
-    found = []
-    for one in fields(BuildOptions)[1:]:
-        option, name = BUILD_OPTIONS[one.name], f"--{one.name.replace('_', '-')}"
-        kind: Any = list[str] if option.is_repeated else str
-        if isinstance(one.default, bool):
-            kind, name = bool, f"{name}/--no-{name[2:]}"
-        hint = Annotated[kind | None, flag(option, name, default=one.default)]
-        found.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=None, annotation=hint))
+def epilog(name: str) -> str:
+    """Return the examples of a command."""
+    found: str = import_module(f"shardprep.cli.{name}").EPILOG
     return found
 
 
-_OUTPUT_FLAGS = [
-    Parameter("quiet", Parameter.KEYWORD_ONLY, default=False, annotation=Quiet),
-    Parameter("log_level", Parameter.KEYWORD_ONLY, default=None, annotation=LogLevel),
+def _output(name: str, key: str, default: object) -> Parameter:
+    flags = (f"--{key.replace('_', '-')}",)
+    return _parameter(name, replace(RUN_OPTIONS[key], flags=flags), default)
+
+
+OUTPUT = [
+    _output("as_json", "json", False),
+    _output("quiet", "quiet", False),
+    _output("log_level", "log_level", None),
 ]
-
-
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that takes `--quiet` and `--log-level`, as the program does before it.
-
-    One with keyword arguments of any name (`**flags`) gets those options of a build that are
-    given.
-    """
-
-    @functools.wraps(command)
-    def run(*, quiet: bool, log_level: str | None, **options: Any) -> None:
-        if quiet or log_level is not None:
-            start_logging("error" if quiet else log_level or "info")
-        not_given = {name for name in flags if options[name] in (None, [])}
-        command(**{name: one for name, one in options.items() if name not in not_given})
-
-    own = inspect.signature(command, eval_str=True)
-    named = [one for one in own.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-    flags: dict[str, Parameter] = {}
-    if len(named) < len(own.parameters):
-        flags = {one.name: one for one in _build_flags()}
-    first = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in named]
-    run.__signature__ = own.replace(  # type: ignore[attr-defined]
-        parameters=[*first[:1], *flags.values(), *first[1:], *_OUTPUT_FLAGS]
-    )
-    return run
+"""The options that every command has."""
+QUIET, LOG_LEVEL = (get_args(one.annotation)[1] for one in OUTPUT[1:])

@@ -6,16 +6,16 @@ import csv
 import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, print_json
+from shardprep.cli.streams import console, print_json
 from shardprep.dataset.cells import to_cell
 from shardprep.errors import RecipeError, printable
-from shardprep.recipe.options import MAX_SAMPLE, MAX_SEED, MAX_THUMBS
+from shardprep.recipe.options import Option
 
 if TYPE_CHECKING:
     from shardprep.api.json_types import Copies, Report
+    from shardprep.cli.options import Call
 
 EPILOG = (
     "Examples:\n\nshardprep report --open\n\n"
@@ -23,87 +23,46 @@ EPILOG = (
     "shardprep report --list near-leaks > near-leaks.csv"
 )
 _STDOUT = "-"
+OPTIONS = {
+    "output": Option(
+        "Page to write, - for stdout.",
+        metavar="FILE",
+        shown="NAME-report.html",
+        flags=("-o", "--output"),
+    ),
+    "list_": Option(
+        "Print the keys of a finding, such as leaks, for build --exclude-list. No page is written.",
+        metavar="FINDING",
+    ),
+    "open_": Option("Open the page in a browser."),
+}
 
 
-def report(
-    dataset: o.Dataset = None,
-    output: Annotated[
-        str | None,
-        o.value("Page to write, - for stdout.", "FILE", "NAME-report.html", "-o", "--output"),
-    ] = None,
-    split: Annotated[
-        str | None,
-        o.value("Records to look at, such as train[:10%]+validation.", "SPLIT", "all"),
-    ] = None,
-    sample: Annotated[
-        int,
-        o.amount(
-            "Images that are looked at, a seeded sample of more.", "N", "100000", most=MAX_SAMPLE
-        ),
-    ] = 100_000,
-    no_pixels: Annotated[
-        bool, o.switch("--no-pixels", "Look at documents alone: no pictures, no near copies.")
-    ] = False,
-    thumbs: Annotated[
-        int,
-        o.amount(
-            "Pictures of each class; 0 for a page without any.", "N", "12", least=0, most=MAX_THUMBS
-        ),
-    ] = 12,
-    seed: Annotated[
-        int, o.amount("Seed of samples and pictures.", "N", "0", least=0, most=MAX_SEED)
-    ] = 0,
-    list_: Annotated[
-        str | None,
-        o.value(
-            "Print the keys of a finding, such as leaks, for build --exclude-list, and write no "
-            "page.",
-            "FINDING",
-            "",
-            "--list",
-        ),
-    ] = None,
-    open_: Annotated[bool, o.switch("--open", "Open the page in a browser.")] = False,
-    store_timeout: o.StoreTimeout = None,
-    as_json: o.Json = False,
-) -> None:
-    """Show a dataset for the eye, as one HTML page: findings, classes, pictures, leaks, quality.
+def run(call: Call, *, output: str | None, list_: str | None, open_: bool, as_json: bool) -> None:
+    """Write one HTML page about a dataset: findings, classes, pictures, leaks, quality.
 
-    The page needs no network, holds no path and no time, and is the same for the same dataset.
-    """  # fmt: skip
+    The page needs no network and contains no path or time. The same dataset gives the same page.
+    """
     if list_ is not None and (output is not None or as_json or open_):
         raise RecipeError("--list", "prints keys alone", "leave out --output, --json and --open")
     if output == _STDOUT and (as_json or open_):
         raise RecipeError("--output -", "is for a page alone", "leave out --json and --open")
-    from shardprep.api.report import check_listed, page_path
-    from shardprep.api.report import report as make_report
+    if list_ is not None:
+        from shardprep.api.report import check_listed
 
-    page = None if output in (None, _STDOUT) else page_path(output or "")
-    thumbs = 0 if list_ else thumbs
-    if list_ is not None:
-        check_listed(list_, no_pixels=no_pixels)
-    with bar() as progress:
-        found = make_report(
-            dataset,
-            split=split,
-            sample=sample,
-            no_pixels=no_pixels,
-            thumbs=thumbs,
-            seed=seed,
-            progress=progress,
-        )
-    if list_ is not None:
-        _print_keys(found.keys(list_))
+        check_listed(list_, no_pixels=bool(call.options.get("no_pixels")))
+        _print_keys(call(thumbs=0).keys(list_))
         return
+    found = call() if output in (None, _STDOUT) else call(output=output)
     html = found.html()
     if output == _STDOUT:
         sys.stdout.write(html)
         return
+    page = found.page or Path(f"{found.name}-report.html")
+    if found.page is None:
+        from shardprep.storage.atomic_file import write_durably
 
-    from shardprep.storage.atomic_file import write_durably
-
-    page = page or Path(f"{found.name}-report.html")
-    write_durably(page, html.encode())
+        write_durably(page, html.encode())
     if as_json:
         print_json(_json(found, page))
     else:

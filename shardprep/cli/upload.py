@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, print_json
+from shardprep.cli.streams import console, print_json
 from shardprep.errors import counted
 
 if TYPE_CHECKING:
     from shardprep.api.upload import Upload
+    from shardprep.cli.options import Call
 
 EPILOG = (
     "Examples:\n\nshardprep upload tfrecords/pets kaggle:owner/pets-shards\n\n"
@@ -17,52 +17,13 @@ EPILOG = (
 )
 
 
-def upload(
-    dataset: Annotated[str, o.argument("Folder of the dataset, or one above it.")],
-    slug: Annotated[str, o.argument("OWNER/NAME on Kaggle, or the address of its page.")],
-    title: Annotated[
-        str | None,
-        o.value("Title of a new dataset, 6 to 50 characters.", "TEXT", "the words of NAME"),
-    ] = None,
-    license: Annotated[  # noqa: A002 - the option's name
-        str | None,
-        o.value(
-            "Licence of a new dataset, as Kaggle calls it, such as CC-BY-4.0.",
-            "NAME",
-            "unknown, for a private one",
-        ),
-    ] = None,
-    message: Annotated[
-        str | None,
-        o.value("Notes of a new version.", "TEXT", "name and version of the dataset"),
-    ] = None,
-    public: Annotated[
-        bool, o.switch("--public", "Let everybody see the dataset; a new one needs --license.")
-    ] = False,
-    check: Annotated[
-        bool,
-        o.switch("--check/--no-check", "Download what Kaggle has made, and compare every byte."),
-    ] = True,
-    as_json: o.Json = False,
-) -> None:
-    """Upload a dataset to Kaggle, where it is a new private dataset or a new version of one.
+def run(call: Call, *, as_json: bool) -> None:
+    """Upload a dataset to Kaggle, as a new private dataset or a new version.
 
-    The dataset is verified first, and compared with what Kaggle gives back. An interrupted upload
-    goes on where it stopped; what Kaggle has already is not sent twice.
+    The dataset is verified first, and compared with Kaggle's copy at the end. If the upload is
+    interrupted, the same command continues it; files that Kaggle already has are not sent again.
     """
-    from shardprep.api.upload import upload as upload_dataset
-
-    with bar() as progress:
-        done = upload_dataset(
-            dataset,
-            slug,
-            title=title,
-            license=license,
-            message=message,
-            public=public,
-            check=check,
-            progress=progress,
-        )
+    done = call()
     if as_json:
         print_json(done)
     else:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from shardprep.cli import options as o
-from shardprep.cli.streams import EXIT_PROBLEMS, bar, console, picked, print_json
+from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
 from shardprep.errors import counted, some_of
 
 if TYPE_CHECKING:
     from shardprep.api.json_types import Problem, Verification
+    from shardprep.cli.options import Call
     from shardprep.cli.show.console import Terminal
-    from shardprep.dataset.diff.source_difference import SourceChange, SourceDifference
+    from shardprep.dataset.source_difference import SourceChange, SourceDifference
 
 EPILOG = (
     "Examples:\n\nshardprep verify\n\n"
@@ -27,55 +27,20 @@ _SHOWN = 5
 """Problems of one kind."""
 
 
-def verify(
-    dataset: o.Dataset = None,
-    decode: Annotated[bool, o.switch("--decode", "Decode every image as well.")] = False,
-    repair: Annotated[
-        bool,
-        o.switch("--repair", "Build what is damaged again from the source, with the same bytes."),
-    ] = False,
-    source: Annotated[
-        str | None,
-        o.value(
-            "Source that the dataset was built from, for --repair.",
-            "SOURCE",
-            "source of ./shardprep.toml",
-        ),
-    ] = None,
-    against: Annotated[
-        str | None,
-        o.value(
-            "Compare the images with those of this source, byte for byte, without decoding them.",
-            "SOURCE",
-        ),
-    ] = None,
-    workers: Annotated[int | None, o.workers("Number of processes that read.")] = None,
-    store_timeout: o.StoreTimeout = None,
-    as_json: o.Json = False,
-) -> None:
-    """Check that a dataset is what was built: every byte, record, label and document.
+def run(call: Call, *, as_json: bool) -> None:
+    """Check every byte, record, label and document of a dataset.
 
-    Exits with 3 where problems are found, or remain after --repair, and where the source of
-    --against differs.
+    Exits with 3 if problems are found or remain after --repair, or if the source of --against
+    differs.
     """
-    from shardprep.api import arguments
-    from shardprep.api.progress import watched
-    from shardprep.api.verify import checks, compared, other_source
-
-    place, origin = arguments.files_at(dataset, damaged=True), None
-    if repair:
-        origin = arguments.repair_source(str(place), source)
-    num_workers = arguments.num_workers(workers)
-    with bar() as progress, watched(progress) as watch:
-        other = None if against is None else other_source(against, watch)
-        for found in checks(place, origin, watch, decode=decode, num_workers=num_workers):
-            if not as_json:
-                _print(console(), found)
-        if other is not None:
-            found = compared(found, other, watch, num_workers=num_workers)
+    found = call()
     if not as_json:
+        if found.before is not None:
+            _print(console(), found.before)
+        _print(console(), found)
         if found.against is not None:
             _print_difference(console(), found.against)
+        decode, repair = (bool(call.options.get(name)) for name in ("decode", "repair"))
         _print_next(console(), found, decode=decode, repair=repair)
     else:
         from shardprep.api.json_types import VerifyJson
@@ -130,7 +95,7 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
 
 def _print_difference(terminal: Terminal, found: SourceDifference) -> None:
     from shardprep.cli.show.changes import print_changes
-    from shardprep.dataset.diff.source_difference import SOURCE_MEANINGS
+    from shardprep.dataset.source_difference import SOURCE_MEANINGS
 
     terminal.entry("against", found.source)
     print_changes(terminal, found, SOURCE_MEANINGS, _difference_line)

@@ -2,62 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import tempfile
 import threading
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, picked, print_json
+from shardprep.cli.streams import console, picked, print_json
+from shardprep.recipe.options import Option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from shardprep.cli.options import Call
 
 EPILOG = (
     "Examples:\n\nshardprep view --open\n\n"
     "shardprep view tfrecords/dogs_vs_cats --source dogs-vs-cats.zip\n\n"
     "shardprep view s3://bucket/sets/pets --port 8000"
 )
+OPTIONS = {"open_": Option("Open the first page in a browser.")}
 
 
-def view(
-    dataset: o.Dataset = None,
-    source: Annotated[
-        str | None,
-        o.value(
-            "Show originals and rejected images too: what the dataset was built from, or the "
-            "folder of build --save-rejected.",
-            "SOURCE",
-        ),
-    ] = None,
-    port: Annotated[
-        int | None,
-        o.amount(
-            "Port to listen on, on this machine alone; 0 for any that is free.",
-            "N",
-            "0",
-            least=0,
-            most=65_535,
-        ),
-    ] = None,
-    open_: Annotated[bool, o.switch("--open", "Open the first page in a browser.")] = False,
-    store_timeout: o.StoreTimeout = None,
-    as_json: o.Json = False,
-) -> None:
-    """Show a dataset in a browser: any image, with its boxes and masks, by filters and one by one.
+def run(call: Call, *, open_: bool, as_json: bool) -> None:
+    """Show the images of a dataset in a browser, with boxes, masks and filters.
 
-    A server for this machine alone, until Ctrl-C. The address that it prints lets a browser in.
+    Runs a server for this machine only, until Ctrl-C. Open the printed address.
     """
-    # What Arrow's own allocator keeps for later would be half of the memory.
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    from shardprep.api.view import view as serve
-
-    with bar() if source else nullcontext(False) as progress:  # a dataset alone is there at once
-        viewer = serve(dataset, source=source, port=port, progress=progress)
+    # Nothing is shown for a dataset without a source: it opens at once.
+    viewer = call() if "source" in call.options else call(progress=False)
     with viewer:
         ended = threading.Event()
         before = {
@@ -71,7 +46,7 @@ def view(
         else:
             title = f"{viewer.name} {viewer.version}"
             console().notice(f"{title} is at {viewer.url} until Ctrl-C")
-        sys.stdout.flush()  # whoever reads a pipe waits for it
+        sys.stdout.flush()  # a program may be waiting for it at the other end of a pipe
         with _opened(viewer.url) if open_ else nullcontext():
             ended.wait()
         for one, handler in before.items():

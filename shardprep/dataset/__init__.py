@@ -1,5 +1,6 @@
-"""The format on disk, and the only room that knows it: documents, records, indexes, tables.
+"""The format on disk: documents, records, indexes and tables. No other room knows it.
 
-Both writer and readers use it, so a change here is a change of the format: what an older version
-wrote must stay readable. `card` is how values of this room and of those above show themselves.
+`open_dataset` opens a dataset, local or remote, as one value for all other rooms. The writer and
+the readers share this room, so a change here is a change of the format: datasets of older versions
+must stay readable. `card` shows results of this room and of those above.
 """

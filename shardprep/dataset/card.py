@@ -1,6 +1,6 @@
-"""Results as a person at a prompt or in a notebook sees them: one line, and a card of HTML.
+"""Results in a terminal and in a notebook: one line, or a card of HTML.
 
-Names and reasons come from the files of others: control characters are escaped, and HTML is text.
+Names and reasons come from files of others, so control characters are escaped and HTML is text.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MOST_ROWS = 30
 _MOST_CHARACTERS = 240
 """Characters of one text."""
 _MOST_HTML = 60_000
-"""Characters of a card, after which its rows are counted."""
+"""Characters of a card, after which further rows are only counted."""
 _MOST_BYTES = 100_000
-"""Bytes of a card with its pictures; without room for them, it has none."""
+"""Bytes of a card with pictures; if it has more, the pictures are left out."""
 MOST_PICTURES = 8
 _CELL = "text-align:left;vertical-align:top;padding:1px 12px 1px 0"
 
@@ -41,16 +41,16 @@ class Link(str):
 
 
 class Card:
-    """A result that shows itself: `facts` are its lines, for people."""
+    """A result that shows itself in a terminal and in a notebook."""
 
     __slots__ = ()
 
     def facts(self) -> dict[str, Any]:
-        """Return what is worth showing, by title: first where it is, then the most telling."""
+        """Return what to show, by title: the location first, then by importance."""
         return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
 
     def pictures(self) -> Iterable[Pixels]:
-        """Return images to show below, uint8[height, width, 3]: none, where not said otherwise."""
+        """Return images to show below, uint8[height, width, 3]; none by default."""
         return ()
 
     def __repr__(self) -> str:
@@ -61,7 +61,7 @@ class Card:
             return object.__repr__(self)
 
     def _repr_html_(self) -> str:
-        """Return a table of HTML without scripts, at most 100 KB: a notebook shows it."""
+        """Return a table of HTML without scripts, at most 100 KB, for a notebook."""
         try:
             return card(type(self).__name__, self.facts(), self.pictures())
         except Exception:
@@ -69,7 +69,6 @@ class Card:
 
 
 def _text(value: object) -> str:
-    """Return a value as a short text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -80,7 +79,6 @@ def _text(value: object) -> str:
 
 
 def _line(value: object) -> str:
-    """Return a value in one line."""
     if isinstance(value, Mapping):
         pairs = [f"{_text(key)} {_text(number)}" for key, number in _first(value.items(), 6)]
         return ", ".join(pairs) + _more(value, 6)
@@ -93,12 +91,12 @@ def _first(items: Any, most: int) -> list[Any]:
     return [one for one, _ in zip(items, range(most), strict=False)]
 
 
-def _more(found: Any, most: int) -> str:
-    return f", … {len(found):,} in all" if len(found) > most else ""
+def _more(values: Any, most: int) -> str:
+    return f", … {len(values):,} in all" if len(values) > most else ""
 
 
 def card(name: str, facts: Mapping[str, Any], pictures: Iterable[Pixels] = ()) -> str:
-    """Return facts as a table of HTML, and the first pictures below it as far as there is room."""
+    """Return facts as a table of HTML, followed by as many pictures as fit."""
     rows: list[str] = []
     num_characters = 0
     for title, value in facts.items():
@@ -116,18 +114,17 @@ def card(name: str, facts: Mapping[str, Any], pictures: Iterable[Pixels] = ()) -
 
 
 def _pictures(pictures: Iterable[Pixels]) -> str:
-    """Return thumbnails as HTML; nothing is fetched for them."""
     from shardprep.image.drawing import thumbnail
 
-    found = ""
-    for one in islice(pictures, MOST_PICTURES):
-        small = thumbnail(one)
+    images = ""
+    for pixels in islice(pictures, MOST_PICTURES):
+        small = thumbnail(pixels)
         data = b64encode(small.data).decode()
-        found += (
+        images += (
             f'<img src="data:image/webp;base64,{data}" alt="" width="{small.width}" '
             f'height="{small.height}" style="margin:2px">'
         )
-    return f"<div>{found}</div>" if found else ""
+    return f"<div>{images}</div>" if images else ""
 
 
 def _html(value: object) -> str:

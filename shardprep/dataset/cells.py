@@ -1,7 +1,7 @@
-"""Cells of the tables that people open: no text of others becomes a formula in a spreadsheet.
+"""Cells of tables for spreadsheets: no foreign text becomes a formula.
 
-Spreadsheets run what begins with one of a few characters. OWASP's answer is an apostrophe before it
-(https://owasp.org/www-community/attacks/CSV_Injection). Numbers stay numbers.
+Spreadsheets run cells that begin with one of a few characters. OWASP recommends an apostrophe
+before it (https://owasp.org/www-community/attacks/CSV_Injection). Numbers stay numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(i
 
 
 def to_cell(value: _Value) -> _Value | str:
-    """Return a value as it is written in a table: a text that could be a formula behind a `'`."""
+    """Return a value for a table; text that could be a formula gets a leading `'`."""
     return f"'{value}" if isinstance(value, str) and _is_formula(value) else value
 
 

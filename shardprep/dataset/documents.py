@@ -1,8 +1,8 @@
-"""The names that the format allows, and the JSON documents of strangers that are checked by them.
+"""The names that the format allows, and the parsing of JSON documents that are not trusted.
 
-A document is bounded before it is parsed. The parser (pydantic's) bounds the depth of nesting, at
-200, and refuses lone surrogates. What is called like nothing in the format never becomes a path, a
-key or a line on a terminal. Digits are those of ASCII.
+The size of a document is checked before it is parsed. The parser (pydantic) limits the depth of
+nesting to 200 and refuses lone surrogates. A name that the format does not allow never becomes a
+path, a key or a line on a terminal. Digits are ASCII only.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ SHARD = re.compile(
 Name = Annotated[str, StringConstraints(pattern=f"^{_NAME}$")]
 Version = Annotated[str, StringConstraints(pattern=f"^{_VERSION}$")]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
-"""A SHA-256 in hex, as it may stand in a file name."""
+"""SHA-256 in hexadecimal, safe in a file name."""
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
-"""A count of things or bytes, small enough that sums fit int64."""
+"""Number of things or bytes, small enough for sums in int64."""
 
 
 def shard_name(dataset: str, split: str, index: int, count: int) -> str:
@@ -59,21 +59,21 @@ def shard_name(dataset: str, split: str, index: int, count: int) -> str:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Return a sort key under which 1.9.0 stands before 1.10.0."""
+    """Return a sort key that puts 1.9.0 before 1.10.0."""
     return tuple(int(number) for number in version.split("."))
 
 
 class Document(BaseModel):
-    """A document, or a part of one, without keys of another format."""
+    """A document, or a part of one; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class SparseDocument(Document):
-    """A document that leaves keys out where they say nothing."""
+    """A document that omits empty keys."""
 
     sparse_keys: ClassVar[frozenset[str]] = frozenset()
-    """Keys that are left out where their value is false: none, nothing or an empty list."""
+    """Keys that are omitted if their value is 0, empty or None."""
 
     @model_serializer(mode="wrap")
     def _without_empty_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -87,14 +87,13 @@ _Document = TypeVar("_Document", bound=Document)
 
 
 class DocumentError(ValueError):
-    """A document that cannot be parsed; `str()` says why in one line."""
+    """A document cannot be parsed; the message says why in one line."""
 
 
 def parse_document(model: type[_Document], data: bytes | str) -> _Document:
-    """Return what a JSON document says, as an instance of a model.
+    """Parse a JSON document as an instance of a model.
 
-    DocumentError where it is too large, is no JSON, or breaks rules of the model, the first of
-    which are named with their places.
+    DocumentError if it is too large, is not JSON or breaks rules; the message has the first ones.
     """
     check_size(data)
     try:
@@ -105,7 +104,7 @@ def parse_document(model: type[_Document], data: bytes | str) -> _Document:
 
 
 def check_size(data: bytes | str) -> None:
-    """Check that a JSON text has few enough bytes and values to be parsed, else DocumentError."""
+    """Raise DocumentError if a JSON text is too large to be parsed."""
     raw = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     if len(raw) > MAX_DOCUMENT_BYTES:
         raise DocumentError(f"has {len(raw):,} bytes, more than {MAX_DOCUMENT_BYTES:,}")

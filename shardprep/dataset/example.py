@@ -4,6 +4,10 @@ Messages (tensorflow/core/example/{example,feature}.proto): Example{1: Features}
 Features{1: map entry{1: name, 2: Feature}}, Feature{1: BytesList | 2: FloatList | 3: Int64List},
 each list {1: repeated value}, numbers packed. Names are written in sorted order, so that equal
 examples are equal bytes: protobuf itself promises no order for a map.
+
+`ExampleDecoder` is the fast way back for examples that `encode` wrote: the names of the schema
+appear in order, each with one list of packed numbers, so a few comparisons find each value.
+Any other layout is left to `decode`; both return the same.
 """
 
 from __future__ import annotations
@@ -14,22 +18,26 @@ import struct
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from shardprep.errors import RecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator, Mapping
+
+    Found = list[memoryview] | list[int] | list[float]
+    Features = dict[str, list[bytes] | list[int] | list[float]]
 
 Values = Sequence[bytes] | Sequence[int] | Sequence[float]
-"""The values of one feature: all bytes, all int (int64), or all float (kept as float32); an array
-of type "f" is taken as it is, which is faster."""
+"""Values of one feature: all bytes, all int (int64), or all float (stored as float32). An array
+of type "f" is the fastest."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _BYTES, _FLOAT, _INT64 = 1, 2, 3
 _ENTRY = 1 << 3 | _LENGTH
-"""The tag of the features of an Example, of each of them, and of the name of each."""
+"""Tag of the features of an Example, of each entry, and of its name."""
 _UINT64 = (1 << 64) - 1
 _ONE_BYTE = 128
 _BYTES_OF = [bytes((value,)) for value in range(_ONE_BYTE)]
@@ -49,11 +57,11 @@ def encode(
 ) -> bytes:
     """Return the serialized Example.
 
-    A feature without values is written as an empty list of its dtype, as TFDS writes and wants it;
-    as an empty Feature where `dtypes` does not name it.
+    A feature without values is written as an empty list of its dtype, as TFDS expects, or as an
+    empty Feature if `dtypes` does not name it.
 
     Raises:
-        OverflowError: a float `is_beyond_float32`; whoever reads values from outside checks that.
+        OverflowError: a float `is_beyond_float32`.
 
     """
     entries: list[bytes] = []
@@ -62,71 +70,36 @@ def encode(
     return of_entries(b"".join(entries))
 
 
-def replaced(
-    data: bytes | memoryview, features: Mapping[str, Values], dtypes: Mapping[str, str]
-) -> list[bytes | memoryview]:
-    """Return a serialized Example with other values of features that it has, in pieces.
-
-    What is not replaced are views into `data`, which are not decoded, where this module has written
-    it; else the whole is encoded anew. Values and errors are those of `encode`.
+def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str, str]) -> bytes:
+    """Return a serialized Example with other values of the features that it already has.
 
     Raises:
-        RecordError: the bytes are no Example.
+        RecordError: the bytes are not an Example.
 
     """
-    view = memoryview(data)
-    try:
-        pieces = _replaced(view, features, dtypes)
-    except (IndexError, ValueError):
-        pieces = None
-    if pieces is None:
-        values = decode(bytes(data))
-        own = {name: one for name, one in features.items() if name in values}
-        return [encode({**values, **own}, dtypes)]
-    return [b"\n", _varint(sum(map(len, pieces))), *pieces]
-
-
-def _replaced(
-    data: memoryview, features: Mapping[str, Values], dtypes: Mapping[str, str]
-) -> list[bytes | memoryview] | None:
-    """Return the entries of an Example, None where they do not stand as `encode` writes them."""
-    size, at = read_varint(data, 1)
-    if data[0] != _ENTRY or at + size != len(data):
-        return None
-    pieces: list[bytes | memoryview] = []
-    before = ""
-    while at < len(data):
-        size, start = read_varint(data, at + 1)
-        length, begin = read_varint(data, start + 1)
-        name, end = str(data[begin : begin + length], "utf-8"), start + size
-        if not (data[at] == data[start] == _ENTRY and before < name and end <= len(data)):
-            return None
-        if name in features:
-            pieces += _entry(name, features[name], dtypes)
-        else:
-            pieces.append(data[at:end])
-        at, before = end, name
-    return pieces
+    values = decode(data)
+    others = {name: feature for name, feature in features.items() if name in values}
+    return encode({**values, **others}, dtypes)
 
 
 def of_entries(entries: bytes) -> bytes:
-    """Return the serialized Example whose features are serialized one behind the other."""
+    """Return the serialized Example with these serialized features."""
     return b"".join((b"\n", _varint(len(entries)), entries))
 
 
 def is_beyond_float32(value: float) -> bool:
-    """Tell whether a finite number is too large for a float feature."""
+    """Return whether a finite number is too large for a float feature."""
     return math.isfinite(value) and abs(value) >= _BEYOND_FLOAT32
 
 
 def decode(data: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
-    """Return the features of a serialized Example, in the order of their names in the bytes.
+    """Return the features of a serialized Example, in the order of their bytes.
 
-    Accepts whatever protobuf accepts (any order, unpacked numbers, unknown fields, a repeated
-    name: the last one wins).
+    Accepts all that protobuf accepts: any order, unpacked numbers, unknown fields and repeated
+    names (the last one counts).
 
     Raises:
-        RecordError: the bytes are no Example.
+        RecordError: the bytes are not an Example.
 
     """
     features: dict[str, list[bytes] | list[int] | list[float]] = {}
@@ -141,7 +114,6 @@ def decode(data: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
 
 
 def _entry(name: str, values: Values, dtypes: Mapping[str, str]) -> tuple[bytes, ...]:
-    """Return one serialized feature of the map, in pieces."""
     value = _feature(values) or _EMPTY.get(dtypes.get(name, ""), b"")
     head = _entry_head(name) + _varint(len(value))
     return b"\n", _varint(len(head) + len(value)), head, value
@@ -149,7 +121,7 @@ def _entry(name: str, values: Values, dtypes: Mapping[str, str]) -> tuple[bytes,
 
 @functools.cache
 def _entry_head(name: str) -> bytes:
-    """Return what stands before the length of a feature: its name, and the tag of its value."""
+    """Return the bytes before the length of a feature: its name and the tag of its value."""
     return _field(1, name.encode()) + bytes((2 << 3 | _LENGTH,))
 
 
@@ -184,11 +156,11 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return the number at an offset, and the offset behind it.
+    """Return the number at an offset, and the offset after it.
 
     Raises:
-        IndexError: the data ends in it.
-        ValueError: it is longer than 64 bits.
+        IndexError: the data ends inside the number.
+        ValueError: the number has more than 64 bits.
 
     """
     value = data[at]
@@ -209,7 +181,7 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def read_ints(data: bytes | memoryview, at: int, end: int) -> list[int]:
-    """Return the packed int64 between two offsets; raises as `read_varint`, or for another end."""
+    """Return the packed int64 between two offsets; raises as `read_varint`."""
     numbers = []
     while at < end:
         number, at = read_varint(data, at)
@@ -250,7 +222,7 @@ def _submessages(data: bytes, number: int) -> list[bytes]:
 
 
 def _values(feature: bytes) -> list[bytes] | list[int] | list[float]:
-    """Return the values of a Feature. Parts of one kind add up; another kind starts anew."""
+    """Return the values of a Feature. Lists of one kind are joined; another kind starts over."""
     last = 0
     values: list[bytes] | list[int] | list[float] = []
     for number, kind, block in _fields(feature):
@@ -290,3 +262,131 @@ _READERS: dict[int, Callable[[bytes], list[bytes] | list[int] | list[float]]] = 
     _FLOAT: _floats,
     _INT64: _ints,
 }
+
+
+_LISTS = {"bytes": 0x0A, "float32": 0x12, "int64": 0x1A}
+"""dtype of a feature → the tag of its list of values."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownFeature:
+    """The first bytes of a feature that `encode` wrote."""
+
+    name: str
+    head: bytes
+    """Bytes between the lengths of the entry and of its Feature."""
+    list_tag: int
+    short: tuple[bytes, ...]
+    """Length of the entry in bytes, below 128 → all bytes before its only value; b"" if none
+    fits."""
+    wanted: bool
+
+
+class ExampleDecoder:
+    """Decoder for the examples of one schema."""
+
+    def __init__(self, dtypes: Mapping[str, str], wanted: Container[str]) -> None:
+        """`dtypes` names every feature of the schema, `wanted` those to decode."""
+        self._entries = [
+            _known_feature(name, _LISTS[dtypes[name]], wanted=name in wanted)
+            for name in sorted(dtypes)
+        ]
+
+    def find(self, data: bytes | memoryview) -> dict[str, Found] | None:
+        """Return the wanted features, bytes as views into `data`; None for another layout."""
+        try:
+            return self._find(memoryview(data))
+        except (IndexError, ValueError):
+            return None
+
+    def decode(self, data: bytes) -> Features:
+        """Return at least the wanted features, as `decode` does.
+
+        Raises:
+            RecordError: the bytes are not an Example.
+
+        """
+        features = self.find(data)
+        if features is None:
+            return decode(data)
+        return {
+            name: [one if isinstance(one, (int, float)) else bytes(one) for one in values]  # type: ignore[misc]
+            for name, values in features.items()
+        }
+
+    def _find(self, data: memoryview) -> dict[str, Found] | None:
+        features: dict[str, Found] = {}
+        size, at = read_varint(data, 1)
+        if data[0] != _ENTRY or at + size != len(data):
+            return None
+        for entry in self._entries:
+            length = data[at + 1]
+            short = entry.short[length] if length < _ONE_BYTE else b""
+            is_short = short and bytes(data[at : at + len(short)]) == short
+            if is_short:
+                end = at + 2 + length
+                at += len(short)
+            else:
+                place = _long(data, at, entry)
+                if place is None:
+                    return None
+                at, end = place
+            if entry.wanted:
+                if entry.list_tag == _LISTS["bytes"]:
+                    features[entry.name] = [data[at:end]] if is_short else _several(data, at, end)
+                elif entry.list_tag == _LISTS["int64"]:
+                    features[entry.name] = read_ints(data, at, end)
+                elif (end - at) % 4:
+                    return None
+                else:
+                    floats = struct.unpack_from(f"<{(end - at) // 4}f", data, at)
+                    features[entry.name] = list(floats)
+            at = end
+        return features if at == len(data) else None
+
+
+def _known_feature(name: str, list_tag: int, *, wanted: bool) -> _KnownFeature:
+    raw = name.encode()
+    if len(raw) >= _ONE_BYTE:  # no schema has such a name; with one, nothing is found
+        return _KnownFeature(name, b"", 0, (), wanted)
+    head = bytes((_ENTRY, len(raw))) + raw + b"\x12"
+    before = len(head) + 5
+    short = [
+        bytes((_ENTRY, length))
+        + head
+        + bytes((length - before + 4, list_tag, length - before + 2, _ENTRY, length - before))
+        if length >= before
+        else b""
+        for length in range(_ONE_BYTE)
+    ]
+    return _KnownFeature(name, head, list_tag, tuple(short), wanted)
+
+
+def _long(data: memoryview, at: int, entry: _KnownFeature) -> tuple[int, int] | None:
+    """Return start and end of the values of an entry of any length; bytes include their tags."""
+    size, start = read_varint(data, at + 1)
+    end = start + size
+    values = start + len(entry.head)
+    if data[at] != _ENTRY or not entry.head or bytes(data[start:values]) != entry.head:
+        return None
+    size, at = read_varint(data, values)
+    if at + size != end or data[at] != entry.list_tag:
+        return None
+    size, at = read_varint(data, at + 1)
+    if at + size != end:
+        return None
+    if at == end or entry.list_tag == _LISTS["bytes"]:
+        return at, end
+    size, start = read_varint(data, at + 1)
+    return (start, end) if data[at] == _ENTRY and start + size == end else None
+
+
+def _several(data: memoryview, at: int, end: int) -> list[memoryview]:
+    values = []
+    while at < end:
+        size, start = read_varint(data, at + 1)
+        if data[at] != _ENTRY or start + size > end:
+            raise ValueError("no value of a list")
+        at = start + size
+        values.append(data[start:at])
+    return values

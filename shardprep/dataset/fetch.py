@@ -1,8 +1,8 @@
 """Copy a dataset from object storage to a folder: complete or absent, and resumable.
 
-The copy is made in `<version>.fetching/`. A shard has its name there only when every byte of it is
-what the manifest says; a later run checks it and does not fetch it again. Files that a finished
-copy has lost are fetched there too, and replace the damaged ones only when they are whole.
+The copy is made in `<version>.fetching/`. A shard gets its name there only when all its bytes match
+the manifest, so a later run checks it instead of fetching it again. Files that a finished copy has
+lost are fetched there too, and then moved into the copy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, DatasetFolder, ind
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.dataset.remote_files import RemoteFiles, is_document
 from shardprep.dataset.tfds_metadata import DOCUMENTS
-from shardprep.errors import BuildError, DatasetError
+from shardprep.errors import BuildError, DatasetError, OptionName
 from shardprep.progress import Watcher
 from shardprep.storage.atomic_file import DurableFile, sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE, locked
@@ -58,7 +58,7 @@ class Fetched(Card):
 
     def facts(self) -> dict[str, Any]:
         """Return where the copy is, and what came over the network."""
-        found: dict[str, Any] = {
+        lines: dict[str, Any] = {
             "at": str(self.path),
             "from": self.address,
             **self.manifest.facts(),
@@ -66,7 +66,7 @@ class Fetched(Card):
             "fetched anew": self.renewed,
             "left out": [str(error) for error in self.left_out],
         }
-        return {title: value for title, value in found.items() if value}
+        return {title: value for title, value in lines.items() if value}
 
 
 def fetch_dataset(
@@ -78,15 +78,16 @@ def fetch_dataset(
     check: bool = False,
     damaged: bool = False,
 ) -> Fetched:
-    """Make `<to>/<name>/<version>/` a copy of a dataset, or fetch what a copy has lost.
+    """Copy a dataset to `<to>/<name>/<version>/`, or fetch what an existing copy lacks.
 
     Args:
         remote: the dataset.
-        to: a folder of datasets.
-        num_threads: shards that are fetched at a time.
+        to: folder of datasets.
+        num_threads: number of shards fetched at a time.
         watcher: receives the progress.
-        check: hash every file of a copy that is there; else names and sizes are compared.
-        damaged: leave out files that are damaged or missing there; else they are an error.
+        check: hash every file of an existing copy; otherwise only names and sizes are compared.
+        damaged: leave out files that are damaged or missing in the store; otherwise they are
+            errors.
 
     Raises:
         DatasetError: a file of the dataset is missing, or not what the manifest says.
@@ -95,13 +96,13 @@ def fetch_dataset(
     """
     manifest = remote.manifest()
     folder = DatasetFolder(to, manifest.name, manifest.version)
-    copy = _Copy(remote, manifest, folder, watcher, skips_damaged=damaged)
+    copy = _FetchedFiles(remote, manifest, folder, watcher, skips_damaged=damaged)
     was_there = folder.final.exists()
     wanted = copy.lacking(hashed=check)
     if not wanted:
         return Fetched(folder.final, manifest, was_there=True, num_new_bytes=0, address=str(remote))
     work = folder.fetching
-    with resumable_writes(work), locked(work, who="fetch", flag="--to") as is_held:
+    with resumable_writes(work), locked(work, who="fetch", flag=OptionName("to")) as is_held:
         if not was_there and folder.final.exists():  # another fetch has been at it
             was_there, wanted = True, copy.lacking(hashed=check)
         if is_held:
@@ -115,9 +116,7 @@ def fetch_dataset(
 
 
 @dataclass
-class _Copy:
-    """A dataset on its way to a folder."""
-
+class _FetchedFiles:
     remote: RemoteFiles
     manifest: Manifest
     folder: DatasetFolder
@@ -129,11 +128,11 @@ class _Copy:
     num_new_bytes: int = 0
     """Bytes of shards that came from the store."""
     is_over: threading.Event = field(default_factory=threading.Event)
-    """Set by the first error, which ends the other threads at their next block."""
+    """Set by the first error; the other threads end at their next block."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lacking(self, *, hashed: bool) -> set[str]:
-        """Return the files that the finished copy lacks or has damaged; all if there is no copy."""
+        """Return the files that the finished copy lacks or has damaged; all without a copy."""
         final, names = self.folder.final, [*self.manifest.shards, *self._documents()]
         if not final.exists():
             return set(names)
@@ -141,7 +140,7 @@ class _Copy:
             raise BuildError(
                 str(final),
                 f"is there already, and is not {self.remote}",
-                "choose another --to, or move it away",
+                f"choose another {OptionName('to')}, or move it away",
             )
         if hashed:
             self.watcher.start("checking", self.manifest.totals.num_bytes, "bytes")
@@ -153,13 +152,13 @@ class _Copy:
             self.watcher.advance(num_bytes)
 
     def _documents(self) -> set[str]:
-        """Return the names of all documents but the manifest: required ones and those there."""
+        """Return the names of required and listed documents, except the manifest."""
         there = {name for name in self.remote.objects if is_document(name)}
         indexes = map(index_name, self.manifest.shards)
         return {SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, *indexes, *there} - {MANIFEST_FILE}
 
     def _is_here(self, name: str, *, hashed: bool) -> bool:
-        """Tell whether the finished copy has a file, as far as that is known without fetching."""
+        """Return whether the finished copy has a file, as far as known without fetching."""
         path = self.folder.final / name
         if name in self.manifest.shards:
             shard = self.manifest.shards[name]
@@ -176,7 +175,6 @@ class _Copy:
         return path.read_bytes() == (self.remote.copies((name,)) / name).read_bytes()
 
     def get_shards(self, wanted: set[str], num_threads: int) -> None:
-        """Fetch shards side by side."""
         work, shards = self.folder.fetching, {}
         for name, shard in self.manifest.shards.items():
             if name in wanted:
@@ -211,7 +209,6 @@ class _Copy:
                 file.commit()
 
     def get_documents(self, wanted: set[str]) -> None:
-        """Write the documents that are what the manifest says."""
         names = sorted(wanted & self._documents())
         self.remote.copies([name for name in names if name in self.remote.objects])
         for name in names:
@@ -225,7 +222,7 @@ class _Copy:
 
     @contextlib.contextmanager
     def _leaving_out(self) -> Iterator[None]:
-        """Leave out a file that is not what the manifest says, or name the ways on."""
+        """Note the error of a bad file if such files are left out, else add what to do."""
         try:
             yield
         except DatasetError as error:
@@ -233,13 +230,13 @@ class _Copy:
                 self.left_out.append(error)
                 return
             way = (
-                f"`shardprep verify {self.remote} --repair --source …` mends it there, "
-                "`fetch --damaged` takes what is whole"
+                f"`shardprep verify {self.remote} --repair --source …` repairs the dataset, "
+                "`fetch --damaged` leaves damaged files out"
             )
             raise DatasetError(error.where, error.what, way) from error
 
     def publish(self, *, was_there: bool) -> None:
-        """Move the files that are whole to the finished copy, or make it of them."""
+        """Move the files into the finished copy, or rename the working folder to it."""
         work, final = self.folder.fetching, self.folder.final
         if was_there:
             for name in self.got:
@@ -259,7 +256,7 @@ class _Copy:
 
 
 def _remove_others(work: Path, wanted: set[str]) -> None:
-    """Remove temporary files, and those of another dataset, but never the lock that is held."""
+    """Remove files that are not wanted, except the lock."""
     for path in sorted(work.rglob("*"), reverse=True):
         name = path.relative_to(work).as_posix()
         if path.is_dir():
@@ -272,7 +269,9 @@ def _remove_others(work: Path, wanted: set[str]) -> None:
 def _check_room(work: Path, shards: dict[str, RemoteShard]) -> None:
     missing = sum(shard.num_bytes for name, shard in shards.items() if not (work / name).exists())
     if lacking := shortage(work, missing):
-        raise BuildError(str(work), lacking, "free some space, or choose another --to")
+        raise BuildError(
+            str(work), lacking, f"free some space, or choose another {OptionName('to')}"
+        )
 
 
 def _is_whole(path: Path, shard: Shard | RemoteShard, *, hashed: bool) -> bool:

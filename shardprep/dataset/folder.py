@@ -1,4 +1,4 @@
-"""The folder of a dataset, `<out>/<name>/<version>/`: where it lies, and which files it has."""
+"""The folder of a dataset, `<out>/<name>/<version>/`: its path and the names of its files."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ ITEMS_FILE = "items.parquet"
 SCHEMA_FILE = "schema.json"
 INDEX_DIR = "index"
 INCOMPLETE_SUFFIX = ".incomplete"
-"""Suffix of the folder of an unfinished build, beside that of the dataset."""
+"""Suffix of the folder of an unfinished build, next to the dataset's folder."""
 FETCHING_SUFFIX = ".fetching"
 OLD_SUFFIX = ".old"
-"""Suffix of the folder of a dataset for the moment in which another replaces it."""
+"""Suffix of a dataset's folder while another one replaces it."""
 COPY_AGAIN = "copy it again, or build the set again"
 """Hint of errors about a missing or damaged file."""
 _SHARD = r"[^./][^/]*\.tfrecord[^/]*"
 _LABELS = re.compile(r"[^./][^/]*\.labels\.txt")
 _OWN = re.compile(rf"{_SHARD}|{INDEX_DIR}/{_SHARD}\.idx|{_LABELS.pattern}")
 DOCUMENT_FILES = (SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, MANIFEST_FILE)
-"""Names of the documents that every dataset has, besides its indexes."""
+"""Names of the documents that every dataset has, in addition to its indexes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetFolder:
-    """The folders of one version of a dataset, finished and not."""
+    """Folders of one version of a dataset, finished and unfinished."""
 
     out: Path
     name: str
@@ -48,7 +48,7 @@ class DatasetFolder:
 
     @property
     def final(self) -> Path:
-        """The dataset's folder, which exists only when the dataset is complete."""
+        """The dataset's folder; it exists only if the dataset is complete."""
         return self.out / self.name / self.version
 
     @property
@@ -63,14 +63,14 @@ class DatasetFolder:
 
 
 def has_manifest(folder: Path) -> bool:
-    """Tell whether a folder has a file named as the manifest, which may be damaged."""
+    """Return whether a folder has a manifest, damaged or not."""
     return os.path.lexists(folder / MANIFEST_FILE)
 
 
 def read_schema(folder: Path, manifest: Manifest | None = None) -> Schema:
-    """Return the schema of a dataset folder, checked against the manifest if one is given.
+    """Return the schema of a dataset folder, checked against the manifest if given.
 
-    DatasetError where it is missing or not what the manifest says, SchemaError where it is none.
+    DatasetError if it is missing or differs from the manifest, SchemaError if it is invalid.
     """
     path = folder / SCHEMA_FILE
     try:
@@ -106,14 +106,14 @@ def inventory(manifest: Manifest, schema: Schema) -> set[str]:
 
 
 def is_own(name: str) -> bool:
-    """Tell whether a file of this name may belong to a dataset, this or another."""
+    """Return whether a file of this name can belong to a dataset."""
     return name in DOCUMENT_FILES or _OWN.fullmatch(name) is not None
 
 
 def belongs(name: str, manifest: Manifest) -> bool:
-    """Tell whether a file belongs to a dataset, by its manifest alone.
+    """Return whether a file belongs to the dataset of a manifest.
 
-    Which files of class names there are follows from the schema: any of them may belong.
+    Any file of class names may belong: which ones exist follows from the schema.
     """
     shard = name.removeprefix(f"{INDEX_DIR}/").removesuffix(".idx")
     known = name in DOCUMENT_FILES or _LABELS.fullmatch(name) is not None

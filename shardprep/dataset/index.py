@@ -1,4 +1,4 @@
-"""The index of a shard: offset and length of each record, and checks that all are there."""
+"""The index of a shard: offset and length of each record, checked against the manifest."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NUMERALS = b"0123456789 \n"
 
 
 def read_index(folder: Path, shard: Shard) -> ShardIndex:
-    """Return offset and length of every frame of a shard, int64[records, 2], bytes.
+    """Return offset and length in bytes of every frame of a shard, int64[records, 2].
 
-    DatasetError where the index is missing, its frames do not lie one behind the other, or are not
-    the records that the manifest says, up to the very end of the shard.
+    DatasetError if the index is missing, its frames are not adjacent, or do not match the
+    manifest up to the end of the shard.
     """
     path = f"{folder}/{index_name(shard.name)}"  # a Path for each of a thousand takes its time
     try:
@@ -49,7 +49,7 @@ def read_index(folder: Path, shard: Shard) -> ShardIndex:
 
 
 def _is_chain(frames: ShardIndex, num_bytes: int) -> bool:
-    """Tell whether frames follow each other from the first byte of a shard to its last."""
+    """Return whether frames are adjacent from the first byte of a shard to its last."""
     if not len(frames):
         return num_bytes == 0
     offsets, lengths = frames[:, 0], frames[:, 1]
@@ -62,7 +62,7 @@ def _is_chain(frames: ShardIndex, num_bytes: int) -> bool:
 
 
 def check_shard(folder: Path, shard: Shard) -> None:
-    """Check that a shard is a regular file of the manifest's size; DatasetError where not."""
+    """Raise DatasetError unless a shard is a regular file of the manifest's size."""
     path = f"{folder}/{shard.name}"
     try:
         size = regular_size(path)
@@ -72,9 +72,9 @@ def check_shard(folder: Path, shard: Shard) -> None:
 
 
 def open_shard(folder: Path, shard: Shard) -> int:
-    """Return a descriptor of a shard, for reading; the caller closes it.
+    """Open a shard for reading; the caller closes the descriptor.
 
-    DatasetError where the shard is missing or not of the manifest's size.
+    DatasetError if the shard is missing or not of the manifest's size.
     """
     path = f"{folder}/{shard.name}"
     try:
@@ -105,7 +105,7 @@ def check_size(path: str, actual: int | None, expected: int, dataset: Path) -> N
     """Compare sizes, because a file cut between two records passes every checksum.
 
     Raises:
-        DatasetError: the shard has another size in bytes, or is not there (None).
+        DatasetError: the size in bytes differs, or the shard is missing (None).
 
     """
     if actual != expected:

@@ -1,7 +1,7 @@
-"""Check of an item table whose numbers are used to count, to index and to copy.
+"""Check of an item table before its numbers are used to count, to index and to copy.
 
-A table may be signed by whoever changed it. Report and view show what it says; what computes with
-it refuses values that no build writes, instead of failing somewhere behind.
+A changed table can have a valid signature. Report and view show whatever it says; code that
+computes with it calls this check first, so that values no build writes fail here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, rows_by_shard, with_status
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, TARGET_FEATURES
 from shardprep.errors import DatasetError
 
@@ -26,36 +27,38 @@ _COUNTS = (
     "record", "offset", "length", "original_width", "original_height", "original_bytes",
     "num_objects", "num_dropped", "num_clipped",
 )  # fmt: skip
-"""Columns of numbers that are 0 or more."""
+"""Columns of numbers that are at least 0."""
 _MOST = 1 << 62
-"""Sum from which on a manifest cannot hold it."""
+"""Limit of sums: a manifest cannot hold larger ones."""
 
 
-def check_items(where: object, table: pa.Table, manifest: Manifest, schema: Schema) -> None:
-    """Check the columns that an item table has: its values, and that its records are all there.
+def check_items(dataset: OpenDataset, table: pa.Table) -> None:
+    """Check the values of an item table, and that its written rows are the records.
+
+    Only the columns that the table has are checked.
 
     Raises:
-        DatasetError: a value is none that a build writes, or the written rows are not the records
-            of the manifest.
+        DatasetError: a value or a row is not what a build writes.
 
     """
-    check_values(where, table, manifest, schema)
+    check_values(dataset, table)
     for what in (
         *_other_kinds(table),
-        *_other_targets(table, schema),
-        *_other_records(table, manifest),
+        *_other_targets(table, dataset.schema),
+        *_other_records(table, dataset.manifest),
     ):
-        raise _error(where, what)
+        raise _error(dataset, what)
 
 
-def check_values(where: object, table: pa.Table, manifest: Manifest, schema: Schema) -> None:
-    """Check the values alone. Raises as `check_items`."""
-    for what in (*_wrong_numbers(table, manifest, schema), *_wrong_texts(table)):
-        raise _error(where, what)
+def check_values(dataset: OpenDataset, table: pa.Table) -> None:
+    """Check the values only. Raises as `check_items`."""
+    wrong_numbers = _wrong_numbers(table, dataset.manifest, dataset.schema)
+    for what in (*wrong_numbers, *_wrong_texts(table)):
+        raise _error(dataset, what)
 
 
-def _error(where: object, what: str) -> DatasetError:
-    return DatasetError(f"{where}/{ITEMS_FILE}", what, COPY_AGAIN)
+def _error(dataset: OpenDataset, what: str) -> DatasetError:
+    return DatasetError(f"{dataset}/{ITEMS_FILE}", what, COPY_AGAIN)
 
 
 def _wrong_numbers(table: pa.Table, manifest: Manifest, schema: Schema) -> Iterator[str]:
@@ -73,7 +76,7 @@ def _wrong_numbers(table: pa.Table, manifest: Manifest, schema: Schema) -> Itera
     for name in names & {"dropped", "mask_pixels"}:
         values = table[name].combine_chunks().items
         if len(values) and (values.null_count or pc.min(values).as_py() < 0):
-            yield f"has a number in {name!r} that is none"
+            yield f"has a number in {name!r} that is negative or missing"
 
 
 def _wrong_texts(table: pa.Table) -> Iterator[str]:
@@ -83,11 +86,11 @@ def _wrong_texts(table: pa.Table) -> Iterator[str]:
     if "status" in names:
         known = {WRITTEN, REJECTED, SKIPPED}
         if {*table["status"].cast("string").unique().to_pylist()} - known:
-            yield f"has a status that is none of {', '.join(sorted(known))}"
+            yield f"has a status other than {', '.join(sorted(known))}"
 
 
 def _outside(table: pa.Table, name: str, first: int, number: int | None) -> Iterator[str]:
-    """Yield what is wrong where a value of a column is below `first`, or not below `number`."""
+    """Yield the fault of a column with a value below `first`, or not below `number`."""
     values = table[name].combine_chunks()
     if pa.types.is_list(values.type):
         values = pc.list_flatten(values)
@@ -112,7 +115,7 @@ def _other_kinds(table: pa.Table) -> Iterator[str]:
 def _other_targets(table: pa.Table, schema: Schema) -> Iterator[str]:
     for name in {*table.column_names} & {*TARGET_FEATURES.values()} - {schema.target}:
         if table[name].null_count < len(table):
-            yield f"has a value in {name!r}, which is no target of the schema"
+            yield f"has a value in {name!r}, which is not the target of the schema"
 
 
 def _other_records(table: pa.Table, manifest: Manifest) -> Iterator[str]:

@@ -1,12 +1,12 @@
-"""The table of items, `items.parquet`: a row for every input, written or not; and its totals."""
+"""The item table, `items.parquet`: a row for every input, written or not."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-from collections import Counter
-from dataclasses import dataclass, field
+import threading
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shardprep.dataset.folder import COPY_AGAIN
-from shardprep.dataset.manifest import Shard, Split, Totals
-from shardprep.dataset.stats.annotation_counts import AnnotationTally
 from shardprep.errors import DatasetError
-from shardprep.image.spec import fitted_size
 from shardprep.storage.regular_file import open_regular
 
 if TYPE_CHECKING:
@@ -26,10 +23,9 @@ if TYPE_CHECKING:
     from io import FileIO
     from pathlib import Path
 
-    from shardprep.dataset.schema import Schema
-    from shardprep.dataset.stats.annotation_counts import AnnotationCounts
-    from shardprep.image.spec import ImageSpec
     from shardprep.storage.folder import Folder
+
+    Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 WRITTEN, REJECTED, SKIPPED = "written", "rejected", "skipped"
 
@@ -57,11 +53,11 @@ COLUMNS = pa.schema(
         pa.field("original_sha256", pa.string()),
     ],
 )
-"""Rows stand in the order of splits, shards and plan; skipped inputs last, by key.
+"""Rows are in the order of splits, shards and records; skipped inputs come last, by key.
 
-`record`, `offset` and `length` (bytes, framing included) say where a written item lies in its
-shard; they are null for others. Of `label` (an index into the class names), `labels`, `target` and
-`text`, the one that the dataset's schema has is filled; all are null where there is no target.
+`record`, `offset` and `length` (bytes, framing included) give the place of a written item in its
+shard and are null for others. One of `label` (index of a class name), `labels`, `target` and `text`
+is filled, as the schema says; without a target all are null.
 """
 
 ANNOTATION_COLUMNS = pa.schema(
@@ -75,12 +71,11 @@ ANNOTATION_COLUMNS = pa.schema(
         pa.field("mask_pixels", pa.map_(pa.int64(), pa.int64())),
     ]
 )
-"""Further columns of a dataset with boxes or masks, last.
+"""Further columns, last, of a dataset with boxes or masks.
 
-Of a written item: its stored objects, their number and the class of each; those left out, their
-number and that by reason, sorted; those clipped; the key of the first of its mask files; and the
-pixels of its stored mask of classes by value, ascending. All are null for other items, and where no
-such thing is stored.
+For a written item: number and classes of its stored objects; number of dropped objects, and the
+number by reason, sorted; number of clipped objects; key of its first mask file; pixels of its
+stored class mask by value, ascending. Null for other items, and without such features.
 """
 ANNOTATED_COLUMNS = pa.schema([*COLUMNS, *ANNOTATION_COLUMNS])
 
@@ -97,29 +92,29 @@ UNREADABLE = (
 
 
 def index_text(table: pa.Table) -> str:
-    """Return the index of a shard's rows as DALI's and vahidk's `tfrecord2idx` write it."""
+    """Return the index of a shard in the format of DALI and `tfrecord2idx`."""
     places = zip(table["offset"].to_pylist(), table["length"].to_pylist(), strict=True)
     return "".join(f"{offset} {length}\n" for offset, length in places if offset is not None)
 
 
 def columns_of(schema: pa.Schema) -> pa.Schema:
-    """Return the columns that a table must have, given those that it has."""
+    """Return the columns that a table with these columns must have."""
     is_annotated = {*ANNOTATION_COLUMNS.names} <= {*schema.names}
     return ANNOTATED_COLUMNS if is_annotated else COLUMNS
 
 
 def with_annotation_columns(table: pa.Table) -> pa.Table:
-    """Return rows with the columns of a dataset with boxes or masks, null where they lack them."""
-    missing = [one for one in ANNOTATION_COLUMNS if one.name not in table.column_names]
-    for one in missing:
-        table = table.append_column(one, pa.nulls(len(table), one.type))
+    """Return rows with all annotation columns; missing ones are null."""
+    missing = [column for column in ANNOTATION_COLUMNS if column.name not in table.column_names]
+    for column in missing:
+        table = table.append_column(column, pa.nulls(len(table), column.type))
     return table
 
 
 def write_items(
     folder: Folder, name: str, tables: Iterable[pa.Table], columns: pa.Schema = COLUMNS
 ) -> None:
-    """Write the tables one after the other into one parquet file; memory holds one at a time."""
+    """Write tables into one parquet file; memory holds one table at a time."""
     with folder.new_file(name) as file:
         with pq.ParquetWriter(file.stream, columns, compression="zstd") as writer:
             for table in tables:
@@ -128,9 +123,9 @@ def write_items(
 
 
 def read_items(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return some columns of `items.parquet`, or all; every value is of its column's type.
+    """Return some columns of `items.parquet`, or all.
 
-    DatasetError where it is missing, damaged, or has other columns than a build writes.
+    DatasetError if it is missing or damaged, or has other columns than a build writes.
     """
     with readable(path), open_regular(path) as raw:
         return bounded_table(parquet_file(raw, path), os.fstat(raw.fileno()).st_size, columns)
@@ -138,7 +133,7 @@ def read_items(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 @contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Make what is raised for a missing or damaged item table a DatasetError that names it."""
+    """Turn the errors of a missing or damaged item table into a DatasetError with its path."""
     try:
         yield
     except FileNotFoundError as error:
@@ -149,10 +144,10 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def parquet_file(raw: FileIO, path: Path) -> pq.ParquetFile:
-    """Return an open item table; DatasetError where it has other columns than a build writes."""
+    """Open an item table; DatasetError if it has other columns than a build writes."""
     file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
-    found = file.schema_arrow.remove_metadata()
-    if not any(found.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS)):
+    schema = file.schema_arrow.remove_metadata()
+    if not any(schema.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS)):
         raise DatasetError(str(path), "has other columns than a build writes", COPY_AGAIN)
     return file
 
@@ -165,7 +160,8 @@ def bounded_table(
 ) -> pa.Table:
     """Return some columns, or all, of one row group, or all, of an untrusted file.
 
-    What it says of itself is bounded first, and with it the memory; it has `num_bytes` bytes.
+    The sizes that the file states are checked against `num_bytes`, its own size, before any memory
+    is allocated.
     """
     facts = file.metadata
     groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
@@ -186,132 +182,148 @@ def bounded_table(
 
 
 def with_status(table: pa.Table, status: str) -> pa.Table:
-    """Return the rows of one status, in their order."""
+    """Return the rows of one status."""
     return table.filter(pc.equal(table["status"].cast("string"), status))
 
 
 def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
-    """Return the rows of each shard, in their order; skipped inputs have none."""
+    """Return the rows of each shard, in order; skipped inputs belong to none."""
     shards = table["shard"].cast("string").combine_chunks()
     ends = pc.run_end_encode(shards)
-    found: dict[str, list[pa.Table]] = {}
+    tables: dict[str, list[pa.Table]] = {}
     start = 0
     for shard, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
         if shard is not None:
-            found.setdefault(shard, []).append(table.slice(start, end - start))
+            tables.setdefault(shard, []).append(table.slice(start, end - start))
         start = end
-    return {shard: pa.concat_tables(runs) for shard, runs in found.items()}
+    return {shard: pa.concat_tables(runs) for shard, runs in tables.items()}
 
 
-def _counts(column: pa.ChunkedArray) -> dict[Any, int]:
-    """Return the number of rows of each value, in the order of their first rows; not of nulls."""
-    found = column.drop_null().value_counts()
-    return dict(zip(*(one.to_pylist() for one in found.flatten()), strict=True))
+@dataclass(frozen=True, slots=True)
+class ShardRows:
+    """Places and keys of the records of one shard, in their order; an index has no keys."""
 
+    offsets: Sequence[int]
+    lengths: Sequence[int]
+    """Bytes, framing included."""
+    keys: Sequence[str] = ()
 
-@dataclass(slots=True)
-class _SplitTally:
-    shards: list[Shard] = field(default_factory=list)
-    labels: Counter[int] = field(default_factory=Counter)
-    num_unlabelled: int = 0
-    annotations: AnnotationTally = field(default_factory=AnnotationTally)
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts of the shards added so far, in their order; memory does not grow with their rows."""
-
-    spec: ImageSpec
-    """Size and format of the written images."""
-    _splits: dict[str, _SplitTally] = field(default_factory=dict)
-    _rejected: Counter[str] = field(default_factory=Counter)
-    _marks: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = field(default_factory=list)
-    """First 8 bytes of the SHA-256 of each written original, an array per shard."""
-    _places: list[int] = field(default_factory=list)
-    """Position of each shard's split."""
-    _are_enlarged: dict[tuple[int, int], bool] = field(default_factory=dict)
-    """Whether an original of each height and width has fewer pixels than what is stored of it."""
-    _num_damaged: int = 0
-    _num_enlarged: int = 0
-    _original_bytes: int = 0
-
-    def add(self, shard: Shard, split: str, table: pa.Table) -> None:
-        """Count the rows of a shard, written and rejected ones."""
-        tally = self._splits.setdefault(split, _SplitTally())
-        tally.shards.append(shard)
-        self._rejected.update(_counts(table["kind"].cast("string")))
-        written = with_status(table, WRITTEN)
-        tally.labels.update(_counts(written["label"]))
-        tally.labels.update(_counts(pc.list_flatten(written["labels"])))
-        tally.num_unlabelled += len(written) - sum(
-            pc.count(written[name]).as_py() for name in ("label", "labels", "target", "text")
+    @classmethod
+    def of(cls, written: pa.Table) -> ShardRows:
+        """Return the rows of the records of a shard; missing numbers are -1."""
+        offsets, lengths = (
+            pc.fill_null(written[name], -1).to_numpy().tolist() for name in ("offset", "length")
         )
-        if columns_of(table.schema) is ANNOTATED_COLUMNS:
-            tally.annotations.add(written)
-        self._num_damaged += pc.count(written["reason"]).as_py()
-        marks = "".join(pc.utf8_slice_codeunits(written["original_sha256"], 0, 16).to_pylist())
-        self._marks.append(np.frombuffer(bytes.fromhex(marks), ">u8").astype(np.uint64))
-        self._places.append(list(self._splits).index(split))
-        self._original_bytes += pc.sum(written["original_bytes"]).as_py() or 0
-        if self.spec.fixed_size is not None:
-            sizes = Counter(
-                zip(
-                    written["original_height"].to_pylist(),
-                    written["original_width"].to_pylist(),
-                    strict=True,
-                )
-            )
-            for size in sizes.keys() - self._are_enlarged.keys():
-                fitted = fitted_size(*size, self.spec)
-                self._are_enlarged[size] = math.prod(fitted) > math.prod(size)
-            self._num_enlarged += sum(
-                count for size, count in sizes.items() if self._are_enlarged[size]
-            )
+        return cls(offsets, lengths, [key or "" for key in written["key"].to_pylist()])
 
-    def splits(self, labels: Sequence[str]) -> dict[str, Split]:
-        """Return the splits, in the order in which their first shards came."""
-        return {
-            name: Split(
-                num_records=sum(shard.num_records for shard in tally.shards),
-                num_bytes=sum(shard.num_bytes for shard in tally.shards),
-                label_counts={label: tally.labels[i] for i, label in enumerate(labels)},
-                num_unlabelled=tally.num_unlabelled,
-                shards=tuple(tally.shards),
-            )
-            for name, tally in self._splits.items()
-        }
+    def __len__(self) -> int:
+        return len(self.offsets)
 
-    def annotations(self, schema: Schema) -> dict[str, AnnotationCounts]:
-        """Return the counts of objects and masks by split; none where a schema has neither."""
-        if not schema.annotations:
-            return {}
-        return {name: tally.annotations.counts(schema) for name, tally in self._splits.items()}
+    def key(self, record: int) -> str:
+        """Return the key of a record, "" if unknown."""
+        return self.keys[record] if record < len(self.keys) else ""
 
-    def totals(self, skipped: Counter[str]) -> Totals:
-        """Return the totals; `skipped` counts the inputs that never became items, by reason."""
-        num_copies, num_leaks = self._copies()
-        shards = [shard for tally in self._splits.values() for shard in tally.shards]
-        num_written = sum(shard.num_records for shard in shards)
-        return Totals(
-            num_inputs=num_written + self._rejected.total() + skipped.total(),
-            num_written=num_written,
-            num_rejected=self._rejected.total(),
-            num_skipped=skipped.total(),
-            rejected=dict(sorted(self._rejected.items())),
-            skipped=dict(sorted(skipped.items())),
-            num_copies=num_copies,
-            num_leaks=num_leaks,
-            num_damaged=self._num_damaged,
-            num_enlarged=self._num_enlarged,
-            original_bytes=self._original_bytes,
-            num_bytes=sum(shard.num_bytes for shard in shards),
-        )
 
-    def _copies(self) -> tuple[int, int]:
-        """Return the number of originals that are copies, and of those in another split too."""
-        marks = np.concatenate(self._marks)
-        places = np.repeat(self._places, [len(marks) for marks in self._marks])
-        order = np.lexsort((places, marks))
-        same = marks[order][1:] == marks[order][:-1]
-        apart = places[order][1:] != places[order][:-1]
-        return int(same.sum()), int((same & apart).sum())
+class ItemFile:
+    """An open item table, to read single columns and rows; threads may share it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; raises as `read_items`."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._is_ended = False
+        with readable(path):
+            self._raw = open_regular(path)
+            self._file = parquet_file(self._raw, path)
+            facts = self._file.metadata
+            groups = [facts.row_group(i).num_rows for i in range(facts.num_row_groups)]
+        self._ends = np.cumsum(groups, dtype=np.int64)
+
+    def close(self) -> None:
+        """Close the file after the read in progress; later reads raise an error."""
+        self._is_ended = True
+        with self._lock:
+            self._raw.close()
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return all values of a column; raises as `read_items`."""
+        return self._read((name,))[name]
+
+    def part(self, name: str, row: int) -> tuple[range, pa.ChunkedArray]:
+        """Return the values of a column around a row, and their row numbers.
+
+        They belong to its row group, usually one shard; raises as `read_items`.
+        """
+        group = int(np.searchsorted(self._ends, row, "right"))
+        table = self._read((name,), group)
+        return range(int(self._ends[group]) - len(table), int(self._ends[group])), table[name]
+
+    def row(self, number: int) -> dict[str, Any]:
+        """Return a row by column, 0 ≤ number < rows; raises as `read_items`."""
+        group = int(np.searchsorted(self._ends, number, "right"))
+        table = self._read(None, group)
+        row = table.slice(number - int(self._ends[group]) + len(table), 1)
+        values: dict[str, Any] = row.to_pylist()[0]
+        return values
+
+    def _read(self, names: Sequence[str] | None, group: int | None = None) -> pa.Table:
+        with readable(self._path), self._lock:
+            if self._is_ended:  # `close` does not wait behind others
+                self._raw.close()
+            num_bytes = os.fstat(self._raw.fileno()).st_size
+            return bounded_table(self._file, num_bytes, names, group)
+
+
+_MOST_PARTS = 4
+"""Row groups of a column that are kept before the whole column is read."""
+
+
+class ItemView:
+    """Some rows of an item table; a column is read on first use and kept."""
+
+    def __init__(self, file: ItemFile, is_of: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        """`is_of` marks the rows to take."""
+        self._file = file
+        self._is_of = is_of
+        self._number = int(is_of.sum())
+        # Of its buffer: from an array, Arrow would import what numpy has for masked ones.
+        bits = pa.py_buffer(np.packbits(is_of, bitorder="little"))
+        self._bits = pa.BooleanArray.from_buffers(pa.bool_(), len(is_of), [None, bits])
+        self._columns: dict[str, pa.ChunkedArray] = {}
+        self._parts: dict[str, dict[range, pa.ChunkedArray]] = {}
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        if name not in self._columns:
+            self._columns[name] = self.read(name)
+            self._parts.pop(name, None)
+        return self._columns[name]
+
+    def value(self, name: str, number: int) -> Any:
+        """Return a value. Only its row group is read, unless several groups were before."""
+        if name in self._columns:
+            return self._columns[name][number].as_py()
+        row, parts = int(self.numbers[number]), self._parts.setdefault(name, {})
+        for rows, values in parts.items():
+            if row in rows:
+                return values[row - rows.start].as_py()
+        if len(parts) == _MOST_PARTS:
+            return self[name][number].as_py()
+        rows, values = self._file.part(name, row)
+        self._parts[name] = {**parts, rows: values}
+        return values[row - rows.start].as_py()
+
+    def read(self, name: str) -> pa.ChunkedArray:
+        """Return a column without keeping it; DatasetError if it is damaged."""
+        return self._file.column(name).filter(self._bits)
+
+    def anew(self) -> ItemView:
+        """Return a view of the same rows, with no column read yet."""
+        return ItemView(self._file, self._is_of)
+
+    @cached_property
+    def numbers(self) -> Ints:
+        """Number of each row in the file."""
+        return np.flatnonzero(self._is_of)

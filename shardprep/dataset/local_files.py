@@ -3,7 +3,7 @@
 A build with `--overwrite` replaces the folder of a dataset by a rename, so the same path can lead
 to another dataset at any moment. For this reason the manifest is checked after a file was opened:
 if the folder still has the same manifest then, the file belongs to that dataset, and it stays
-readable for as long as it is open. Object storage has ETags for the same purpose. Both raise
+readable while it is open. Object storage has ETags for the same purpose. Both raise
 `ChangedError`.
 """
 

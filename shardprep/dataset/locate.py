@@ -1,7 +1,7 @@
-"""Tell which dataset, or which unfinished build, a path or an address means.
+"""Find the dataset, or the unfinished build, that a path or an address refers to.
 
-Commands, readers and `verify` all ask here: it is the folder itself, else the newest version in
-it, else the newest version of the one dataset in it.
+It is the folder itself, else the newest version in it, else the newest version of the one dataset
+in it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from shardprep.dataset.documents import VERSION, version_key
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, ITEMS_FILE, SCHEMA_FILE, has_manifest
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import MANIFEST_FILE
-from shardprep.dataset.remote_files import RemoteFiles
-from shardprep.dataset.staged_version import in_force, under
+from shardprep.dataset.remote_files import RemoteFiles, in_force, under
 from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import DatasetError, some_of
 from shardprep.storage import objects
@@ -29,23 +28,23 @@ if TYPE_CHECKING:
 VERSION_FOLDER = re.compile(
     rf"(?P<version>{VERSION.pattern})(?P<unfinished>{re.escape(INCOMPLETE_SUFFIX)})?"
 )
-"""The name of a finished dataset's folder, or of an unfinished build's."""
+"""Folder name of a finished dataset or of an unfinished build."""
 DatasetFiles = LocalFiles | RemoteFiles
 """The files of a dataset, wherever they are; both have the same methods."""
 _LEVELS = 2
 """Depth of the folders that are searched: versions, or datasets with their versions."""
 _REMAINS = (ITEMS_FILE, SCHEMA_FILE, *DOCUMENTS[:1])
-"""Documents by which a dataset is told that has lost its manifest."""
+"""Documents that identify a dataset without a manifest."""
 
 
 class Version(NamedTuple):
-    """A version of a dataset, at some depth below the folder that was searched."""
+    """A version of a dataset below the searched folder."""
 
     names: tuple[str, ...]
     """Names of the folders that lead to it, its own (the version) last."""
     is_finished: bool
     is_unfinished: bool
-    """Whether an unfinished build of it is there; both may be."""
+    """Whether it has an unfinished build; a version can be both."""
 
 
 @overload
@@ -61,8 +60,8 @@ def locate(place: str | Path | ObjectUrl, *, damaged: bool = False) -> DatasetFi
 
     Raises:
         RecipeError: `place` is neither a path nor an address.
-        DatasetError: there is no such dataset, or there are several.
-        StorageError: there is no such bucket, or it cannot be read.
+        DatasetError: no dataset was found, or several.
+        StorageError: the bucket does not exist or cannot be read.
 
     """
     root = place if isinstance(place, ObjectUrl) else parse_place(str(place))
@@ -80,49 +79,49 @@ def _has_remains(folder: Path) -> bool:
 
 
 def _stored_dataset(root: ObjectUrl, *, damaged: bool) -> RemoteFiles:
-    found = {facts.name: facts for facts in objects.listing(root)}
+    listed = {facts.name: facts for facts in objects.listing(root)}
     is_unfinished = root.key.endswith(INCOMPLETE_SUFFIX)
-    if MANIFEST_FILE in found or (damaged and not is_unfinished and found.keys() & {*_REMAINS}):
-        return RemoteFiles(root, in_force(root, found))
-    prefix = "/".join(_newest(root, _versions(_stored_folders(found))))
-    inside = {name: facts._replace(name=name) for name, facts in under(prefix, found).items()}
+    if MANIFEST_FILE in listed or (damaged and not is_unfinished and listed.keys() & {*_REMAINS}):
+        return RemoteFiles(root, in_force(root, listed))
+    prefix = "/".join(_newest(root, _versions(_stored_folders(listed))))
+    inside = {name: facts._replace(name=name) for name, facts in under(prefix, listed).items()}
     return RemoteFiles(root / prefix, in_force(root / prefix, inside))
 
 
-def _newest(root: Path | ObjectUrl, found: list[Version]) -> tuple[str, ...]:
+def _newest(root: Path | ObjectUrl, versions: list[Version]) -> tuple[str, ...]:
     """Return the newest finished version of the only dataset. Raises as `locate`."""
-    finished = [one.names for one in found if one.is_finished]
-    newest = [[*versions][-1] for _, versions in groupby(finished, lambda names: names[:-1])]
-    if len(newest) == 1:
-        return newest[0]
-    if newest:
-        several = some_of([str(below(root, names[:-1])) for names in newest], 5)
+    finished = [one.names for one in versions if one.is_finished]
+    newest_names = [[*group][-1] for _, group in groupby(finished, lambda names: names[:-1])]
+    if len(newest_names) == 1:
+        return newest_names[0]
+    if newest_names:
+        several = some_of([str(below(root, names[:-1])) for names in newest_names], 5)
         raise DatasetError(str(root), f"holds several datasets: {several}", "name one of them")
-    if found or root.name.endswith(INCOMPLETE_SUFFIX):
-        names = found[0].names if found else ()
+    if versions or root.name.endswith(INCOMPLETE_SUFFIX):
+        names = versions[0].names if versions else ()
         raise unfinished_error(f"{below(root, names)}{INCOMPLETE_SUFFIX if names else ''}")
     hint = "write one with `shardprep build`, or give the folder or address that --out was"
     raise DatasetError(str(root), "holds no dataset", hint)
 
 
 def unfinished_error(work: str | Path) -> DatasetError:
-    """Return the error of a folder in which a build is not finished."""
+    """Return the error for the folder of an unfinished build."""
     way = "run the same `shardprep build` again: it goes on where it stopped; when all parts of "
     way += f"one in parts are done, run `shardprep finalize {work}`"
     return DatasetError(str(work), "the build is not finished", way)
 
 
 def below(root: Path | ObjectUrl, names: Sequence[str]) -> Path | ObjectUrl:
-    """Return the folder that some names lead to."""
+    """Return the folder at a relative path."""
     if isinstance(root, ObjectUrl):
         return root / "/".join(names) if names else root
     return root.joinpath(*names)
 
 
 def versions_below(root: Path | ObjectUrl) -> list[Version]:
-    """Return the versions in a folder, or else of the datasets in it, oldest first for each.
+    """Return the versions in a folder, or of the datasets in it, oldest first per dataset.
 
-    No such folder is a DatasetError, no such bucket a StorageError.
+    DatasetError for a missing folder, StorageError for a missing bucket.
     """
     if isinstance(root, ObjectUrl):
         return _versions(_stored_folders(facts.name for facts in objects.listing(root)))
@@ -132,23 +131,23 @@ def versions_below(root: Path | ObjectUrl) -> list[Version]:
 
 
 def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
-    """Return the versions among folders that have a manifest or not, of the upper level only."""
-    found: defaultdict[tuple[str, ...], set[bool]] = defaultdict(set)
+    """Return the versions of the upper level, from folders and whether each has a manifest."""
+    states_of: defaultdict[tuple[str, ...], set[bool]] = defaultdict(set)
     for names, is_complete in folders:
         match = VERSION_FOLDER.fullmatch(names[-1])
         if match and (match["unfinished"] or is_complete):
-            found[*names[:-1], match["version"]].add(match["unfinished"] is None)
-    level = min(map(len, found), default=0)
+            states_of[*names[:-1], match["version"]].add(match["unfinished"] is None)
+    level = min(map(len, states_of), default=0)
     upper = [
         Version(names, is_finished=True in states, is_unfinished=False in states)
-        for names, states in found.items()
+        for names, states in states_of.items()
         if len(names) == level
     ]
     return sorted(upper, key=lambda one: (one.names[:-1], version_key(one.names[-1]), one.names))
 
 
 def _folders(root: Path, level: int = 1) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the folders that are called like versions, and whether each has a manifest."""
+    """Yield the folders that are named like versions, and whether each has a manifest."""
     for folder in root.iterdir():
         if VERSION_FOLDER.fullmatch(folder.name):
             if folder.is_dir():
@@ -159,7 +158,7 @@ def _folders(root: Path, level: int = 1) -> Iterator[tuple[tuple[str, ...], bool
 
 
 def _stored_folders(names: Iterable[str]) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the folders that objects lie in, once for each object, and whether it is a manifest."""
+    """Yield the folders of each object, and whether the object is their manifest."""
     for name in names:
         *folders, file = name.split("/")
         for level in range(1, min(len(folders), _LEVELS) + 1):

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from shardprep.dataset import documents
+from shardprep.dataset import annotation_counts, documents
+from shardprep.dataset.annotation_counts import AnnotationCounts, Unmatched
 from shardprep.dataset.documents import Count, Document, Name, Sha256, SparseDocument, Version
-from shardprep.dataset.stats import annotation_counts
-from shardprep.dataset.stats.annotation_counts import AnnotationCounts, Unmatched
 from shardprep.dataset.tfrecord import FRAME_BYTES
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, OptionName
 from shardprep.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MANIFEST_FILE = "manifest.json"
-_HINT = "copy it again, or build the set again with --overwrite"
+_HINT = f"copy it again, or build the set again with {OptionName('overwrite')}"
 
 
 class Shard(Document):
     """One shard file."""
 
     name: str
-    """`grammar.shard_name` of the dataset, the split, its place and their number."""
+    """File name of the shard."""
     num_records: Count
     num_bytes: Count
     sha256: Sha256
@@ -44,7 +43,7 @@ class Split(Document):
     num_records: Count
     num_bytes: Count
     label_counts: dict[str, Count]
-    """Records by class name, in label order; classes without a record are there with 0."""
+    """Records by class name, in label order; classes without a record have 0."""
     num_unlabelled: Count
     shards: tuple[Shard, ...] = Field(min_length=1)
 
@@ -61,69 +60,71 @@ class Totals(Document):
     skipped: dict[str, Count]
     """Number of skipped inputs by reason."""
     num_copies: Count
-    """Written images with the same original bytes as an earlier one."""
+    """Number of written images with the same original bytes as an earlier image."""
     num_leaks: Count
-    """Copies that are in another split than an image with the same bytes."""
+    """Number of copies in another split than an image with the same bytes."""
     num_damaged: Count
-    """Written images that were damaged or cut; their `reason` in the item table says how."""
+    """Number of damaged or truncated written images; `reason` in the item table describes the
+    damage."""
     num_enlarged: Count
-    """Written images that had fewer pixels than they were scaled to."""
+    """Number of written images that were enlarged."""
     original_bytes: Count
-    """Bytes of the originals of the written images."""
+    """Size of the originals of the written images."""
     num_bytes: Count
-    """Bytes of all shards."""
+    """Size of all shards."""
 
 
 class Labels(Document):
-    """The classes, and how they were found."""
+    """The classes, and the rule that found them."""
 
     names: tuple[str, ...]
     """Class names; a label is an index into them."""
     found_by: str
     num_rows_without_image: Count
-    """Rows of the label table, and images in annotations, that the source does not have."""
+    """Number of rows of the label table, and images in annotations, without an image in the
+    source."""
     rows_without_image: tuple[str, ...]
-    """Ids or names of some of them."""
+    """Ids or names of some of these rows and images."""
 
 
 class Fingerprint(Document):
-    """Everything that the bytes of a dataset depend on."""
+    """Everything that determines the bytes of a dataset."""
 
     inputs: dict[str, str]
     """Name of each input → its signature."""
     options: dict[str, Any]
-    """The keys of the recipe that shape the bytes."""
+    """The keys of the recipe that influence the bytes."""
     versions: dict[str, str]
-    """Versions of the packages and libraries that shape the bytes."""
+    """Versions of the packages and libraries that influence the bytes."""
 
 
 REPACKED = "repack"
-"""Name among the versions of a dataset that was made of others; of the program that did it."""
+"""Key of `versions` in a repacked dataset: the version of the program that repacked it."""
 
 
 def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
-    """Return what differs, each in words: "quality (90, now 95)".
+    """Return the differences in words: "quality (90, now 95)".
 
-    Where one is a build and the other a repack, options that only a build has are one entry.
+    If one is of a build and the other of a repack, options that only a build has are one entry.
     """
-    found = []
+    differences = []
     alone = one.options.keys() ^ two.options.keys()
     if (REPACKED in one.versions) == (REPACKED in two.versions):
         alone = set()
     elif alone:
-        found.append(f"{len(alone)} options that only a build has")
+        differences.append(f"{len(alone)} options that only a build has")
     for section, lacking in (("inputs", ""), ("options", "not given"), ("versions", "not there")):
         before, now = getattr(one, section), getattr(two, section)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key) and not (section == "options" and key in alone):
                 was, is_now = (_shown(key, side.get(key)) or lacking for side in (before, now))
                 values = f"{was}, now {is_now}" if lacking else "its content"
-                found.append(f"{key} ({values})")
-    return found
+                differences.append(f"{key} ({values})")
+    return differences
 
 
 def _shown(key: str, value: object) -> str:
-    """Return a value in words, "" where there is none."""
+    """Return a value in words, "" for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -152,10 +153,10 @@ class Manifest(SparseDocument):
     """In a dataset with boxes or masks: their counts by split."""
     unmatched: Unmatched | None = None
     """In a dataset with boxes or masks: annotations without an image, and images without an
-    annotation; left out where there are none."""
+    annotation; left out if all counts are 0."""
     num_rescaled: Count = 0
     """Written images of another size than their annotations state, whose boxes and outlines are
-    scaled; left out where there are none."""
+    scaled; left out if 0."""
     files: dict[str, Sha256] = Field(default_factory=dict)
     """SHA-256 of `items.parquet` and `schema.json`, hex."""
     sha256: str = ""
@@ -167,24 +168,24 @@ class Manifest(SparseDocument):
         return {shard.name: shard for split in self.splits.values() for shard in split.shards}
 
     def facts(self) -> dict[str, Any]:
-        """Return for people, by title: records by split and class, what was left out, the size."""
+        """Return records by split and class, left-out inputs and size, by title."""
         splits = self.splits.values()
         classes = {
             name: sum(split.label_counts.get(name, 0) for split in splits)
             for name in self.labels.names
         }
         totals = self.totals
-        found: dict[str, Any] = {
+        lines: dict[str, Any] = {
             "images": {name: split.num_records for name, split in self.splits.items()},
             "classes": classes,
             "rejected": totals.rejected,
             "skipped": totals.skipped,
             "size": f"{len(self.shards):,} shards, {totals.num_bytes / 1e6:,.1f} MB",
         }
-        return {title: value for title, value in found.items() if value}
+        return {title: value for title, value in lines.items() if value}
 
     def signed(self) -> Manifest:
-        """Return the manifest with its own hash, made anew."""
+        """Return the manifest with its own hash computed again."""
         unsigned = self.model_copy(update={"sha256": ""}).model_dump_json(indent=2)
         return self.model_copy(update={"sha256": hashlib.sha256(unsigned.encode()).hexdigest()})
 
@@ -193,19 +194,19 @@ class Manifest(SparseDocument):
         return self.signed().text()
 
     def text(self) -> str:
-        """Return the manifest as the text of a JSON file, with the hash that it has."""
+        """Return the manifest as the text of a JSON file, with the hash it has."""
         return self.model_dump_json(indent=2) + "\n"
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a dataset folder; DatasetError for none, or as `parse_manifest`."""
+    """Return the manifest of a folder; DatasetError if missing, or as `parse_manifest`."""
     path = folder / MANIFEST_FILE
     try:
         data = read_regular(path, documents.MAX_DOCUMENT_BYTES)
     except FileNotFoundError as error:
         raise DatasetError(
             str(folder),
-            f"has no {MANIFEST_FILE}: it is no finished shardprep dataset",
+            f"has no {MANIFEST_FILE}: it is not a finished shardprep dataset",
             "run the build again",
         ) from error
     except OSError as error:
@@ -214,7 +215,7 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def parse_manifest(data: bytes, where: str) -> Manifest:
-    """Return the manifest in a document; DatasetError where its own hash or sums do not hold."""
+    """Parse a manifest; DatasetError if its own hash or its sums are wrong."""
     manifest = decode_manifest(data, where)
     for what in contradictions(manifest, data):
         raise DatasetError(where, what, _HINT)
@@ -222,9 +223,9 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Return the manifest in a document, without checking its hash and sums.
+    """Parse a manifest without checking its hash and sums.
 
-    DatasetError where it breaks a rule of the format, or is of a version unknown here.
+    DatasetError if it breaks a rule of the format or has an unknown version.
     """
     try:
         manifest = documents.parse_document(Manifest, data)
@@ -241,7 +242,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
-    """Yield the contradictions in a manifest, read from `data`; first a wrong hash of its own."""
+    """Yield the contradictions in a manifest; a wrong hash of its own comes first."""
     if data != manifest.dumps().encode():
         yield "is not what the build wrote: its own SHA-256 differs"
     for name, split in manifest.splits.items():

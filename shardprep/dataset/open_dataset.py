@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from shardprep.dataset.item_file import ItemFile
+    from shardprep.dataset.item_table import ItemFile
 
 
 class ManifestMark(NamedTuple):
@@ -101,7 +101,7 @@ class OpenDataset:
 
     def item_file(self) -> ItemFile:
         """Return the item table, open, to read single columns and rows."""
-        from shardprep.dataset.item_file import ItemFile  # and pyarrow
+        from shardprep.dataset.item_table import ItemFile  # and pyarrow
 
         with self.documents(ITEMS_FILE) as folder:
             return ItemFile(folder / ITEMS_FILE)
@@ -181,7 +181,7 @@ class OpenDataset:
         """Return the payload of a record by its number through all shards.
 
         Raises:
-            IndexError: there is no such record.
+            IndexError: the number is too large or negative.
             DatasetError: the shard or its index is missing, or not what the manifest says.
             RecordError: the record is damaged.
 
@@ -204,7 +204,7 @@ class OpenDataset:
         raise IndexError(number)
 
     def damaged(self, number: int, what: str) -> RecordError:
-        """Return the error that says what is wrong with a record, and where it is."""
+        """Return the error of a damaged record, with its location."""
         shard, record = self.place(number)
         where, offset = f"{self}/{shard.name}, record {record}", int(self.index(shard)[record, 0])
         return RecordError(where, what, way_out(str(self)), offset=offset)
@@ -217,12 +217,12 @@ def open_dataset(place: str | Path | ObjectUrl | DatasetFiles) -> OpenDataset:
         place: its folder or address, or one above it, or its files.
 
     Raises:
-        DatasetError: there is no such dataset, or its manifest or schema is missing or damaged.
-        ChangedError: another dataset took its place meanwhile.
+        DatasetError: the dataset, its manifest or its schema is missing or damaged.
+        ChangedError: another dataset took its place.
         StorageError: object storage does not answer, or refuses.
 
     """
-    found = place if isinstance(place, DatasetFiles) else locate(place)
-    files, manifest = found.with_manifest()
+    located = place if isinstance(place, DatasetFiles) else locate(place)
+    files, manifest = located.with_manifest()
     with files.documents(manifest, (SCHEMA_FILE,)) as folder:
         return OpenDataset(files, manifest, read_schema(folder, manifest))

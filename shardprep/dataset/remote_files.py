@@ -1,7 +1,12 @@
-"""The files of a dataset in object storage, and local copies of the documents beside its shards.
+"""The files of a dataset in object storage, and local copies of its documents.
 
 All later reads rely on the names, sizes and ETags of one listing. A file that is missing, or that
 differs from the listing or the manifest, is a `DatasetError`.
+
+Objects cannot be renamed, so a dataset that replaces a finished one is first written as a draft:
+its files below a prefix of its own, its manifest last. Then the same manifest is written over that
+of the old dataset, and the draft is in force: a file is read from the draft, if it has one of that
+name, else under the final name. Afterwards the files are copied to their final names.
 """
 
 from __future__ import annotations
@@ -17,14 +22,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
-from shardprep.dataset.folder import INCOMPLETE_SUFFIX, INDEX_DIR, ITEMS_FILE
+from shardprep.dataset.folder import INCOMPLETE_SUFFIX, INDEX_DIR, ITEMS_FILE, belongs, is_own
 from shardprep.dataset.index import way_out
-from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest
+from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest, parse_manifest
 from shardprep.errors import DatasetError
 from shardprep.storage import objects
 from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.cache import cache_root, make_cache
-from shardprep.storage.objects import ObjectFacts
+from shardprep.storage.objects import ListedObject
 from shardprep.storage.shard_cache import RemoteShard
 from shardprep.storage.url import ObjectUrl
 
@@ -32,6 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
+
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.storage.objects import ListedObject
+    from shardprep.storage.url import ObjectUrl
 
 _SPARE_ITEM_BYTES = 4 << 30
 """Bytes that an item table may have more than the shards, for inputs that are left out."""
@@ -46,8 +55,8 @@ class RemoteFiles:
     """The files of a dataset, as one listing of its objects shows them."""
 
     url: ObjectUrl
-    objects: Mapping[str, ObjectFacts]
-    """All objects by their names in the dataset; `ObjectFacts.name` is the key below `url`."""
+    objects: Mapping[str, ListedObject]
+    """All objects by their names in the dataset; `ListedObject.name` is the key below `url`."""
     is_remote: ClassVar[bool] = True
 
     def __str__(self) -> str:
@@ -79,7 +88,7 @@ class RemoteFiles:
 
     @contextlib.contextmanager
     def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:
-        """Give a folder with copies of documents whose hashes are those of the manifest.
+        """Give a folder with copies of documents that match their hashes in the manifest.
 
         Errors that are raised in this block for files of the folder name the originals.
         """
@@ -115,7 +124,7 @@ class RemoteFiles:
         for name in missing:
             num_bytes, most = self.objects[name].num_bytes, self._most_bytes(name)
             if num_bytes > most:
-                what = f"has {num_bytes:,} bytes, more than the {most:,} it may have"
+                what = f"has {num_bytes:,} bytes, more than the allowed {most:,}"
                 raise self._error(name, what)
         if missing:
             _remove_unused(folder.parent)
@@ -168,7 +177,7 @@ class RemoteFiles:
             self.shard(shard)
 
     def shard(self, shard: Shard) -> RemoteShard:
-        """Return the object of a shard; DatasetError if its size is not that of the manifest."""
+        """Return the object of a shard; DatasetError if its size differs from the manifest."""
         facts = self.objects.get(shard.name)
         if facts is None or facts.num_bytes != shard.num_bytes:
             here = "is missing" if facts is None else f"has {facts.num_bytes:,} bytes"
@@ -205,7 +214,7 @@ class RemoteFiles:
         return bool(objects.listing(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX)))
 
     def _error(self, name: str, what: str) -> DatasetError:
-        way = "`shardprep verify --repair` builds what is damaged again"
+        way = "`shardprep verify --repair` builds damaged files again"
         return DatasetError(str(self.url / name), what, way)
 
 
@@ -224,3 +233,58 @@ def _remove_unused(folder: Path) -> None:
         with contextlib.suppress(OSError):
             if path.stat().st_mtime < before:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+DRAFT_PREFIX = ".draft-"
+_SEAL = re.compile(rf"{re.escape(DRAFT_PREFIX)}[^/]*/{re.escape(MANIFEST_FILE)}")
+
+
+def draft_in_force(
+    url: ObjectUrl, listed: Mapping[str, ListedObject]
+) -> tuple[str, Manifest] | None:
+    """Return prefix and manifest of the draft in force, or None.
+
+    The dataset is read from the draft until its files have their final names. `listed` has all
+    objects below the dataset, by name. StorageError if the manifest changed since they were listed.
+    """
+    seals = [name for name in listed if _SEAL.fullmatch(name)]
+    if MANIFEST_FILE not in listed or not seals:
+        return None
+    if listed[MANIFEST_FILE].num_bytes > MAX_DOCUMENT_BYTES:
+        return None  # as below
+    data = _read(url, listed[MANIFEST_FILE])
+    try:
+        manifest = parse_manifest(data, str(url / MANIFEST_FILE))
+    except DatasetError:
+        return None  # opening it reports the error
+    for seal in seals:
+        if listed[seal].num_bytes == len(data) and _read(url, listed[seal]) == data:
+            return seal.removesuffix(f"/{MANIFEST_FILE}"), manifest
+    return None
+
+
+def in_force(url: ObjectUrl, listed: Mapping[str, ListedObject]) -> Mapping[str, ListedObject]:
+    """Return the files of a dataset by name; a draft in force replaces others.
+
+    Arguments and errors as for `draft_in_force`.
+    """
+    draft = draft_in_force(url, listed)
+    if draft is None:
+        return listed
+    prefix, manifest = draft
+    stay = {
+        name: facts
+        for name, facts in listed.items()
+        if not name.startswith(f"{prefix}/") and (belongs(name, manifest) or not is_own(name))
+    }
+    return {**stay, **under(prefix, listed), MANIFEST_FILE: listed[MANIFEST_FILE]}
+
+
+def under(prefix: str, listed: Mapping[str, ListedObject]) -> dict[str, ListedObject]:
+    """Return the objects below a prefix, by the rest of their names."""
+    start = f"{prefix}/"
+    return {name.removeprefix(start): f for name, f in listed.items() if name.startswith(start)}
+
+
+def _read(url: ObjectUrl, facts: ListedObject) -> bytes:
+    return b"".join(objects.read_whole(url / facts.name, facts.etag))

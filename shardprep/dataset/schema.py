@@ -1,8 +1,7 @@
-"""The schema: the features of every example, for writer, dataset and reader alike.
+"""The schema: the features of every example, for writer, dataset and readers.
 
-A schema file (`schemas/*.json`) names the features of every example. The shipped ones are
-templates: a build fills in the shape and encoding of the image and the class names, and writes
-the result as `schema.json` beside the shards.
+The shipped schema files (`schemas/*.json`) are templates: a build fills in the shape and encoding
+of the image and the class names, and writes the result as `schema.json` next to the shards.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     Value = bytes | float | tuple[int, ...] | tuple[float, ...] | tuple[bytes, ...] | array[float]
 
 Encoding = Literal["jpeg", "png", "raw", "any"]
-"""How an image feature holds its pixels: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
+"""How images are stored: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
 MAX_SIDE = 65_500
 """Height or width of an image in pixels: JPEG's own limit."""
 IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "image/width"
@@ -33,7 +32,7 @@ LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
 UNLABELLED = -1
 """Label of an image without a class."""
 OBJECTS = "objects"
-"""Name that TFDS has for the objects of an example; their features are called `objects/…`."""
+"""TFDS's name for the objects of an example; their features are called `objects/…`."""
 BOX, BOX_LABEL, CROWD, OBJECT_MASK = (
     f"{OBJECTS}/{name}" for name in ("bbox", "label", "is_crowd", "mask")
 )
@@ -57,20 +56,20 @@ PROVIDED = {
     OBJECT_MASK: ("mask", "bytes"),
     MASK: ("mask", "bytes"),
 }
-"""Kind and dtype of the features that a build has values for; a schema picks from them."""
+"""Kind and dtype of the features that a build can fill; a schema selects some."""
 MASKS = (OBJECT_MASK, MASK)
 ANNOTATIONS = (BOX, BOX_LABEL, CROWD, OBJECT_MASK, MASK)
-"""Features of boxes and masks, which only a build that finds some has."""
+"""Features of boxes and masks; only a build with annotations has them."""
 MOST_BYTE_CLASSES = 254
-"""Largest number of classes of a mask in 8 bits, which has a value more for what is ignored."""
+"""Largest number of classes of a mask in 8 bits; one value is for ignored pixels."""
 
 _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
-"""Kind and dtype that a feature of another name may have: a column of a table."""
+"""Kind and dtype of features with other names: columns of a table."""
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
 class Feature(SparseDocument):
-    """One named value of every example, or one of each of its objects."""
+    """One named value of every example, or of each of its objects."""
 
     sparse_keys: ClassVar[frozenset[str]] = frozenset({"repeated", "labels"})
 
@@ -80,16 +79,15 @@ class Feature(SparseDocument):
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
-    """Shape of an image or mask: height, width (pixels), channels; None where images differ; of
-    other kinds ()."""
+    """Shape of an image or mask: height, width (pixels), channels; null if images differ; empty for
+    other kinds."""
     encoding: Encoding | None = None
-    """Encoding of an image or mask; None for other kinds."""
+    """Encoding of an image or mask; null for other kinds."""
     doc: str = ""
     repeated: bool = False
-    """Where it is true: an example has any number of them, one for each object, in their order."""
+    """True if an example has one value for each object, in the order of the objects."""
     labels: tuple[str, ...] = ()
-    """Where there are some: class names of objects, or of the values of a mask; those of images are
-    the schema's."""
+    """Class names of objects, or of the values of a mask; the schema has the classes of images."""
 
     @property
     def mask_dtype(self) -> Literal["uint8", "uint16"]:
@@ -103,7 +101,7 @@ class Feature(SparseDocument):
 
 
 def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
-    """Yield the features whose shape, kind or dtype readers could not take."""
+    """Yield the features with a shape, kind or dtype that readers do not support."""
     image = features.get(IMAGE)
     if image is None:
         yield f"has no feature {IMAGE!r}"
@@ -135,7 +133,7 @@ class Schema(Document):
     doc: str = ""
     features: dict[str, Feature] = Field(min_length=1)
     labels: tuple[str, ...] = ()
-    """Class names of images; a label is an index into them, −1 where an example has none."""
+    """Class names of images; a label is an index into them, −1 if unlabelled."""
 
     @model_validator(mode="after")
     def _check_features(self) -> Self:
@@ -150,30 +148,30 @@ class Schema(Document):
 
     @property
     def image_size(self) -> tuple[int, int] | None:
-        """Height and width in pixels that all images share, None where they differ."""
+        """Height and width in pixels of all images, None if they differ."""
         height, width = self.image.shape[:2]
         return None if height is None or width is None else (height, width)
 
     @property
     def target(self) -> str | None:
-        """Name of the feature with the target of the image, None where there is none."""
+        """Name of the feature with the image's target, or None."""
         return next((name for name in TARGET_FEATURES.values() if name in self.features), None)
 
     @property
     def supervised(self) -> str | None:
-        """Name, as TFDS has it, of what is to be learnt: objects before a mask before a target."""
+        """TFDS's name of what to learn: objects, else a mask, else the target."""
         if BOX in self.features:
             return OBJECTS
         return MASK if MASK in self.features else self.target
 
     @property
     def annotations(self) -> dict[str, Feature]:
-        """The features of boxes and masks by name; none where the dataset has no such thing."""
+        """The features of boxes and masks by name."""
         return {name: self.features[name] for name in ANNOTATIONS if name in self.features}
 
     @property
     def annotation_labels(self) -> tuple[str, ...]:
-        """Class names of objects, else of the values of masks; () where there are neither."""
+        """Class names of objects, else of the values of masks, else ()."""
         return next((one.labels for one in self.annotations.values() if one.labels), ())
 
     @property
@@ -192,13 +190,12 @@ class Schema(Document):
         """Return this schema for one dataset.
 
         Args:
-            size: height, width, or None where it varies.
+            size: height and width, or None if it varies.
             encoding: encoding of the images.
             labels: class names of the images.
             columns: further features by dtype.
-            annotations: the features of `ANNOTATIONS` that the examples have, with the class names
-                of those that have some, else (); they are added where this schema lacks them, and
-                others of it left out.
+            annotations: features of `ANNOTATIONS` that the examples have, with their class names or
+                (). They are added if missing; all others are left out.
 
         """
         shape = size or (None, None)
@@ -210,18 +207,18 @@ class Schema(Document):
         known = self.features
         if annotations.keys() - known.keys():  # the files of others take longer than all of this
             known = {**_annotation_features(), **known}
-        found = {
+        annotated = {
             name: known[name].model_copy(
                 update={"labels": names, **({"shape": (*shape, 1)} if name in MASKS else {})}
             )
             for name, names in annotations.items()
         }
         own = {name: one for name, one in self.features.items() if name not in ANNOTATIONS}
-        features = {**own, IMAGE: image, **found, **further}
+        features = {**own, IMAGE: image, **annotated, **further}
         return self.model_copy(update={"features": features, "labels": labels})
 
     def encode(self, values: Mapping[str, Value]) -> bytes:
-        """Return the serialized Example of one item; `values` may hold more than the schema."""
+        """Return the serialized Example of one item; further `values` are ignored."""
         picked = {name: values[name] for name in self.features}
         return example.encode(
             {n: one if isinstance(one, tuple | array) else (one,) for n, one in picked.items()},  # type: ignore[misc]
@@ -234,13 +231,12 @@ class Schema(Document):
 
 
 def _annotation_features() -> dict[str, Feature]:
-    """Return the features of boxes and masks as the shipped schemas have them."""
     templates = [load_schema(name) for name in ("instances", "segmentation")]
     return {name: one for schema in templates for name, one in schema.annotations.items()}
 
 
 def shipped_schemas() -> dict[str, Path]:
-    """Return the files of the schemas that come with the package, by name, sorted."""
+    """Return the files of the shipped schemas by name, sorted."""
     inside, beside = (Path(__file__).parents[level] / "schemas" for level in (1, 2))
     folder = inside if inside.is_dir() else beside  # in a wheel, in a checkout
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
@@ -249,7 +245,7 @@ def shipped_schemas() -> dict[str, Path]:
 def load_schema(name_or_path: str) -> Schema:
     """Return a shipped schema by its name, or the schema in a JSON file.
 
-    SchemaError for no such schema, or for a file that breaks rules; all of them are named.
+    SchemaError if the schema does not exist; for a file it lists all broken rules.
     """
     shipped = shipped_schemas()
     try:
@@ -273,7 +269,7 @@ def load_schema(name_or_path: str) -> Schema:
 
 
 def parse_schema(data: bytes | str, where: str) -> Schema:
-    """Return the schema in a document that errors call `where`; SchemaError where it is none."""
+    """Parse a schema, which errors call `where`; SchemaError if it is invalid."""
     try:
         return documents.parse_document(Schema, data)
     except documents.DocumentError as error:

@@ -1,7 +1,7 @@
-"""Bound on stored images: a record of a stranger says how large its image is, and may lie.
+"""Limit on the size of stored images: a record from elsewhere may state a false size.
 
-The size in the header is compared before any memory is asked for, by whatever decodes the image or
-a mask of a record. TensorFlow's decoders have the same bound of their own.
+The size in the header is compared before any memory is allocated, wherever an image or a mask of a
+record is decoded. TensorFlow's decoders have the same limit of their own.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _PNG_SIZE, _PNG_SIZE_AT = struct.Struct(">II"), 16
 
 
 class TooLargeError(ValueError):
-    """An image of a record has more pixels than are decoded."""
+    """The image of a record has more pixels than the limit."""
 
 
 def check_stored_size(height: int, width: int) -> None:
-    """Raise TooLargeError if an image of that size is not decoded."""
+    """Raise TooLargeError if an image of this size is not decoded."""
     if height * width > MAX_STORED_PIXELS:
         size = f"{width:,}x{height:,} pixels"
         raise TooLargeError(f"it has {size}, more than the {MAX_STORED_PIXELS:,} that are decoded")
 
 
 def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
-    """Return an image of a record whose header is read, and no pixels decoded.
+    """Open an image of a record; only its header is read.
 
     Raises as `check_stored_size`; a broken header is any other Exception.
     """
@@ -44,7 +44,7 @@ def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
 
 
 def check_stored_png(data: bytes | memoryview) -> None:
-    """Check the size in the header of a PNG where libpng finds it; other bytes pass."""
+    """Check the size in the header of a PNG; other bytes pass."""
     if data[: len(_PNG_START)] == _PNG_START and len(data) >= _PNG_SIZE.size + _PNG_SIZE_AT:
         width, height = _PNG_SIZE.unpack_from(data, _PNG_SIZE_AT)
         check_stored_size(height, width)
@@ -59,6 +59,6 @@ def check_stored(data: bytes | memoryview) -> None:
 
 
 def check_stored_jpeg(data: bytes | memoryview) -> None:
-    """Check the size in the header of a JPEG; ValueError if there is no sound header."""
+    """Check the size in the header of a JPEG; ValueError if the header is damaged."""
     height, width, *_ = simplejpeg.decode_jpeg_header(data)
     check_stored_size(height, width)

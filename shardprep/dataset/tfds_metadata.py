@@ -1,4 +1,4 @@
-"""The files with which TensorFlow Datasets opens a dataset folder.
+"""The files that let TensorFlow Datasets open a dataset folder.
 
 Layout and keys as `tfds.builder_from_directory` of 4.9 reads them: proto-JSON of
 tensorflow_datasets.DatasetInfo and .Feature. Unknown keys are a parse error there, and
@@ -34,7 +34,7 @@ def tfds_files(manifest: Manifest, schema: Schema) -> dict[str, str]:
 
 
 def _names(feature: Feature, schema: Schema) -> tuple[str, ...]:
-    """Return the class names of a feature: its own, or those of the images."""
+    """Return the class names of a feature, else of the images."""
     return feature.labels if feature.repeated or feature.kind == "mask" else schema.labels
 
 
@@ -64,7 +64,7 @@ def _dataset_info(manifest: Manifest, schema: Schema) -> dict[str, Any]:
 
 
 def _features(schema: Schema) -> dict[str, Any]:
-    """Return the feature of a whole example; those of its objects are gathered in one sequence."""
+    """Return the feature of a whole example; features of objects become one sequence."""
     features: dict[str, Any] = {}
     of_objects: dict[str, Any] = {}
     for name, feature in schema.features.items():
@@ -135,5 +135,4 @@ def _sequence(feature: dict[str, Any]) -> dict[str, Any]:
 
 
 def _python(name: str, **content: dict[str, Any]) -> dict[str, Any]:
-    """Return a feature of the class of a name."""
     return {"pythonClassName": f"tensorflow_datasets.core.features.{name}", **content}

@@ -1,8 +1,8 @@
-"""TFRecord framing. No file is opened here: bytes and streams in, bytes and records out.
+"""TFRecord framing of bytes and streams; no file is opened here.
 
-Format (https://www.tensorflow.org/tutorials/load_data/tfrecord): per record a little-endian
-uint64 length, the masked CRC-32C of those 8 bytes, the payload, the masked CRC-32C of the payload.
-The checksums cannot see a file that was cut exactly between two records: counts and sizes in the
+Format (https://www.tensorflow.org/tutorials/load_data/tfrecord): per record a little-endian uint64
+length, the masked CRC-32C of those 8 bytes, the payload, the masked CRC-32C of the payload.
+Checksums cannot detect a file that was cut exactly between two records, so counts and sizes in the
 manifest are part of the format.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from shardprep.errors import RecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from typing import Any, BinaryIO, TypeVar
 
     Bytes = bytes | np.ndarray[Any, np.dtype[np.uint8]]
@@ -32,12 +32,12 @@ _BLOCK_BYTES = 16 << 20
 
 
 class Record(NamedTuple):
-    """One framed record of a file."""
+    """One framed record."""
 
     offset: int
     """Start of its frame, in bytes from the beginning of the file."""
     length: int
-    """Bytes of the whole frame: the payload and `FRAME_BYTES`."""
+    """Bytes of the whole frame: payload and `FRAME_BYTES`."""
     payload: bytes
 
 
@@ -46,7 +46,7 @@ def _masked_crc(data: Bytes) -> int:
 
 
 def _masked(crc: Any) -> Any:
-    """Return a checksum of 32 bits, or an array of uint64 of them, as it is stored."""
+    """Return a checksum of 32 bits, or a uint64 array of them, in stored form."""
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
@@ -56,23 +56,12 @@ def frame(payload: bytes) -> bytes:
 
 
 def _header(num_bytes: int) -> bytes:
-    """Return what stands before a payload of so many bytes."""
     length = _LENGTH.pack(num_bytes)
     return length + _CRC.pack(_masked_crc(length))
 
 
-def framed(payload: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """Return what `frame` does, in pieces, of a payload in pieces, none of them empty."""
-    length = struct.pack("<Q", sum(map(len, payload)))
-    crc = 0
-    for piece in payload:
-        crc = google_crc32c.extend(crc, np.frombuffer(piece, np.uint8))
-    head = length + struct.pack("<I", _masked_crc(length))
-    return [head, *payload, struct.pack("<I", _masked(crc))]
-
-
 def payload_bytes(header: bytes) -> int | None:
-    """Return how long a payload a record's header announces, None where it is no sound header."""
+    """Return the payload's length in a record's header, or None if the header is damaged."""
     if len(header) < HEADER_BYTES:
         return None
     length, crc = struct.unpack("<QI", header)
@@ -80,11 +69,11 @@ def payload_bytes(header: bytes) -> int | None:
 
 
 def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
-    """Yield the records of a stream from its current position to its end, in file order.
+    """Yield the records of a stream from its current position to its end.
 
     Raises:
-        RecordError: a record is cut short or a checksum differs; says the offset in the stream,
-            counted from where reading began. `name` is what the message calls the stream.
+        RecordError: a record is cut or a checksum differs. Its offset counts from where reading
+            began; `name` is the name of the stream.
 
     """
     offset = 0
@@ -105,13 +94,13 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
 
 
 def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
-    """Return the payload of one record, given the bytes of its whole frame and no others.
+    """Return the payload of one record from the bytes of its whole frame.
 
-    They may be an array of uint8; the payload is a view into it then.
+    The payload of an array of uint8 is a view into it.
 
     Raises:
-        RecordError: a checksum differs, or the frame is of another length; `name` is what the
-            message calls the file and `offset` where the frame starts in it.
+        RecordError: a checksum or the length differs. `name` is the file, `offset` the start of the
+            frame in it.
 
     """
     num_bytes = len(framed) - FRAME_BYTES
@@ -132,7 +121,7 @@ def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
 def num_sound(
     block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
 ) -> int:
-    """Return how many records of a block are sound before the first that is not: `are_sound`."""
+    """Return how many records of a block are sound before the first damaged one."""
     is_sound = are_sound(block, lengths)
     return len(lengths) if is_sound.all() else int(np.argmin(is_sound))
 
@@ -140,10 +129,10 @@ def num_sound(
 def are_sound(
     block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which records of a block `unframe` would take.
+    """Return which records of a block `unframe` would accept.
 
     Args:
-        block: framed records one behind the other, and nothing else.
+        block: adjacent framed records, and nothing else.
         lengths: bytes of each frame, at least 0.
 
     """
@@ -172,7 +161,7 @@ def are_sound(
 
 
 def _read(stream: BinaryIO, num_bytes: int) -> bytes:
-    """Read so many bytes, or those that are left: a length that lies allocates no more."""
+    """Read some bytes, or all that are left: a false length allocates no more."""
     if num_bytes <= _BLOCK_BYTES:
         return stream.read(num_bytes)
     blocks = []

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import BinaryIO
 
-    from shardprep.exporter.samples import Sample
+    from shardprep.exporter.samples import ExportSample
 
 _DIGITS = 4
-"""Decimals of a pixel: less than what the float32 of a dataset leaves open in a large image."""
+"""Decimals of a pixel; less than the float32 of a dataset resolves in a large image."""
 
 
-def pixel_boxes(sample: Sample) -> list[list[float]]:
-    """Return the boxes of a sample as COCO has them: left, top, width and height in pixels."""
+def pixel_boxes(sample: ExportSample) -> list[list[float]]:
+    """Return the boxes of a sample for COCO: left, top, width and height in pixels."""
     height, width = sample.size
     boxes = sample.objects.boxes if sample.objects is not None else ()
     return [
@@ -37,12 +37,12 @@ def pixel_boxes(sample: Sample) -> list[list[float]]:
     ]
 
 
-def run_lengths(sample: Sample) -> list[dict[str, Any]]:
-    """Return the masks of a sample's objects as COCO's compressed run lengths, [] without masks.
+def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
+    """Return the masks of a sample's objects as COCO's compressed run lengths.
 
-    RecordError where one is no PNG.
+    RecordError if one is not a PNG.
     """
-    found = []
+    encoded = []
     for i, mask in enumerate(sample.objects.masks if sample.objects is not None else ()):
         try:
             with open_stored(mask, "PNG") as image:
@@ -52,20 +52,20 @@ def run_lengths(sample: Sample) -> list[dict[str, Any]]:
             hint = "run `shardprep verify --decode`"
             raise RecordError(sample.key, what, hint) from error
         runs = coco.encode(pixels)
-        found.append({"size": list(runs["size"]), "counts": runs["counts"].decode()})
-    return found
+        encoded.append({"size": list(runs["size"]), "counts": runs["counts"].decode()})
+    return encoded
 
 
-def entry(sample: Sample, file_name: str, image_id: int) -> dict[str, Any]:
-    """Return the image of a sample and its annotations, which have no `id` yet."""
+def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]:
+    """Return the image of a sample and its annotations, without `id`."""
     height, width = sample.size
     image = {"id": image_id, "file_name": file_name, "width": width, "height": height}
     if sample.objects is None:
         return {"image": image, "annotations": []}
-    found = sample.objects
+    objects = sample.objects
     annotations: list[dict[str, Any]] = []
     masks = run_lengths(sample)
-    for i, (box, label) in enumerate(zip(pixel_boxes(sample), found.labels, strict=True)):
+    for i, (box, label) in enumerate(zip(pixel_boxes(sample), objects.labels, strict=True)):
         area = int(coco.area(masks[i])) if masks else box[2] * box[3]
         annotations.append(
             {
@@ -73,7 +73,7 @@ def entry(sample: Sample, file_name: str, image_id: int) -> dict[str, Any]:
                 "category_id": label + 1,
                 "bbox": box,
                 "area": area,
-                "iscrowd": found.crowds[i] if found.crowds else 0,
+                "iscrowd": objects.crowds[i] if objects.crowds else 0,
                 "segmentation": masks[i] if masks else [],
             }
         )
@@ -85,12 +85,8 @@ def write_document(
 ) -> None:
     """Write the document of one split.
 
-    Args:
-        file: receives it.
-        lines: the JSON of each image's `entry`.
-        again: the same lines once more.
-        classes: class names of the objects.
-
+    `lines` has the JSON of each image's `entry`, `again` the same lines once more; `classes` are
+    the class names of the objects.
     """
     categories = [{"id": i + 1, "name": name} for i, name in enumerate(classes)]
     file.write(b'{"categories": ' + _json(categories) + b',\n"images": [')
@@ -100,9 +96,9 @@ def write_document(
     file.write(b'],\n"annotations": [')
     number = 0
     for line in again:
-        for one in json.loads(line)["annotations"]:
+        for annotation in json.loads(line)["annotations"]:
             number += 1
-            file.write((b",\n" if number > 1 else b"\n") + _json({"id": number, **one}))
+            file.write((b",\n" if number > 1 else b"\n") + _json({"id": number, **annotation}))
     file.write(b"]}\n")
 
 

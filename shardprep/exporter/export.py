@@ -1,7 +1,6 @@
 """Export a dataset: complete or absent, and resumable.
 
-A shard that is written in the working folder stays, and the same export run again goes on behind
-it.
+Shards written to the working folder stay there; the same export goes on after them.
 """
 
 from __future__ import annotations
@@ -16,23 +15,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from shardprep.dataset import sub_manifest
+from shardprep.dataset import tally
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.item_check import check_items
 from shardprep.dataset.item_table import (
     ANNOTATION_COLUMNS,
     WRITTEN,
+    ShardRows,
     rows_by_shard,
     with_status,
 )
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, MASK
-from shardprep.errors import BuildError, RecipeError
+from shardprep.errors import BuildError, OptionName, RecipeError
 from shardprep.exporter import output
-from shardprep.exporter.layout import Export, Place
-from shardprep.exporter.names import file_names
-from shardprep.exporter.shard_records import Rows, read_samples
+from shardprep.exporter.file_names import file_names
+from shardprep.exporter.layout import Export, ShardPlace
+from shardprep.exporter.samples import read_samples
 from shardprep.progress import Watcher
 from shardprep.storage.lock import locked
 from shardprep.storage.space import resumable_writes, shortage
@@ -51,19 +51,19 @@ LAYOUTS = {
     "parquet": "parquet",
     "folder": "image_folder",
     "tfod": "tfod",
-    "coco": "coco_folder",
+    "coco": "image_folder",
     "yolo": "yolo_folder",
 }
-"""Layout → the module that has it, which alone is imported."""
+"""Layout → the module that writes it; only this one is imported."""
 
 
 class Chosen(NamedTuple):
-    """The records of a dataset that are exported, where that is not all."""
+    """The records of a dataset to export, if not all."""
 
     name: str
-    """The split or selection, for people."""
+    """The split or selection, for messages."""
     numbers: Ints
-    """int64[records], their numbers through all shards, rising; one or more."""
+    """int64[records], record numbers through all shards, rising; one or more."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -75,15 +75,15 @@ class Exported(Card):
     layout: str
     """The layout: webdataset, parquet, folder, tfod, coco or yolo."""
     was_there: bool
-    """The export was there before: nothing was done."""
+    """True if the export was already complete."""
     splits: dict[str, int]
     """Records by split."""
     num_new_shards: int
-    """Shards of the dataset that this run has written; others were by an earlier one."""
+    """Number of the dataset's shards exported by this run; earlier runs exported the others."""
     num_files: int
-    """Files of the export."""
+    """Number of files of the export."""
     num_bytes: int
-    """Size of them all."""
+    """Size of all files."""
     elapsed_s: float = 0.0
     """Wall time of this run."""
 
@@ -102,25 +102,25 @@ def export_dataset(
     Args:
         dataset: the dataset.
         layout: one of `LAYOUTS`.
-        out: the folder that the export becomes; None is `exports/<name>-<version>-<layout>`.
+        out: the folder of the export; None is `exports/<name>-<version>-<layout>`.
         watcher: receives the progress, in bytes of shards.
         chosen: the records to write; None for all.
-        overwrite: let it take the place of another export, when it is complete.
+        overwrite: replace another export, once the new one is complete.
 
     Raises:
-        RecipeError: there is no such layout, or it is for boxes and the dataset has none.
+        RecipeError: the layout is unknown, or it needs boxes and the dataset has none.
         BuildError: something else is there, it does not fit, or another export is at work.
         DatasetError: a document or shard is missing, or not what the manifest says.
         RecordError: records are damaged.
 
     """
     if layout not in LAYOUTS:
-        raise RecipeError("--to", f"{layout!r} is not one of {', '.join(LAYOUTS)}")
+        raise RecipeError(OptionName("to"), f"{layout!r} is not one of {', '.join(LAYOUTS)}")
     manifest, schema = dataset.manifest, dataset.schema
-    writer: Layout = import_module(f"shardprep.exporter.{LAYOUTS[layout]}").LAYOUT
+    writer: Layout = import_module(f"shardprep.exporter.{LAYOUTS[layout]}").WRITERS[layout]
     if writer.needs_boxes and BOX_LABEL not in schema.features:
         what = f"{layout!r} is a layout of boxes, and {manifest.name} has none"
-        raise RecipeError("--to", f"{what}; use folder, webdataset, parquet or tfod")
+        raise RecipeError(OptionName("to"), f"{what}; use folder, webdataset, parquet or tfod")
     out = out or Path("exports") / f"{manifest.name}-{manifest.version}-{layout}"
     if out.name in ("", ".."):
         out = out.resolve()
@@ -144,33 +144,33 @@ def export_dataset(
 
 
 class _Source(NamedTuple):
-    """A dataset, and the records of it that are exported."""
+    """A dataset, and the records of it to export."""
 
     dataset: OpenDataset
     numbers: Ints | slice = slice(None)
     written: pa.Table | None = None
-    """Rows of all its records; None: not read yet."""
+    """Rows of all its records; None if not read yet."""
 
 
 def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
-    """Return the source of the chosen records alone, and their manifest."""
+    """Return the chosen records, and their manifest."""
     of_objects = ANNOTATION_COLUMNS.names if dataset.schema.annotations else ()
-    written = _written(dataset, (*sub_manifest.COLUMNS, *of_objects))
-    manifest = sub_manifest.excerpt(
+    written = _written(dataset, (*tally.COLUMNS, *of_objects))
+    manifest = tally.excerpt(
         dataset.manifest, dataset.schema, written.take(pa.array(chosen.numbers))
     )
     return _Source(dataset, chosen.numbers, written), manifest
 
 
 def _written(dataset: OpenDataset, columns: Sequence[str] = ()) -> pa.Table:
-    """Return the rows of all records: some columns, and those that are needed to read them."""
+    """Return the rows of all records: these columns, and those needed to read them."""
     table = dataset.item_rows([*dict.fromkeys((*_COLUMNS, *columns))])
-    check_items(dataset, table, dataset.manifest, dataset.schema)
+    check_items(dataset, table)
     return with_status(table, WRITTEN)
 
 
 def _facts(manifest: Manifest, schema: Schema, chosen: Chosen | None) -> dict[str, Any]:
-    """Return what `export.json` says: what was exported, and the names of its numbers."""
+    """Return the content of `export.json`: what was exported, and its class names."""
     facts: dict[str, Any] = {
         "name": manifest.name,
         "version": manifest.version,
@@ -190,7 +190,7 @@ def _facts(manifest: Manifest, schema: Schema, chosen: Chosen | None) -> dict[st
 
 
 def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) -> int:
-    """Write the shards that are not written yet, and the documents; return the number of those."""
+    """Write the missing shards and the documents; return the number of shards written."""
     places = _places(export.manifest)
     whole = source.dataset.manifest.shards
     shards = [
@@ -201,14 +201,16 @@ def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) ->
     left = [(p, s) for p, s in shards if not (export.work / layout.done(export, p)).is_file()]
     num_bytes = sum(s.num_bytes + s.num_records * layout.record_bytes for _, s in left)
     if lacking := shortage(export.work, num_bytes):
-        raise BuildError(str(export.work), lacking, "free some space, or choose another --out")
+        raise BuildError(
+            str(export.work), lacking, f"free some space, or choose another {OptionName('out')}"
+        )
     rows = _rows(source, dots=layout.dots) if left else {}
     watcher.start("exporting", sum(shard.num_bytes for _, shard in left), "bytes")
     with ThreadPoolExecutor(1, "shardprep-commit") as pool:
         last: Future[None] | None = None
         for place, shard in left:
-            its = rows.get(shard.name, _NO_ROWS)
-            samples = read_samples(source.dataset, shard, its, watcher.advance)
+            its = rows.get(shard.name, (_NO_ROWS, ()))
+            samples = read_samples(source.dataset, shard, *its, watcher.advance)
             before, last = last, pool.submit(layout.write_shard(export, place, samples))
             if before is not None:
                 before.result()
@@ -218,43 +220,38 @@ def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) ->
     return len(left)
 
 
-def _places(manifest: Manifest) -> dict[str, list[Place]]:
-    found: dict[str, list[Place]] = {}
+def _places(manifest: Manifest) -> dict[str, list[ShardPlace]]:
+    places: dict[str, list[ShardPlace]] = {}
     for name, split in manifest.splits.items():
         first = 0
-        found[name] = []
+        places[name] = []
         for index, shard in enumerate(split.shards):
-            found[name].append(Place(name, index, len(split.shards), first))
+            places[name].append(ShardPlace(name, index, len(split.shards), first))
             first += shard.num_records
-    return found
+    return places
 
 
 _COLUMNS = ("key", "status", "split", "shard", "offset", "length")
-_NO_ROWS = Rows([], [], [], [])
+_NO_ROWS = ShardRows((), ())
 
 
-def _rows(source: _Source, *, dots: bool) -> dict[str, Rows]:
-    """Return the rows of each shard; those that are not chosen have no name."""
+def _rows(source: _Source, *, dots: bool) -> dict[str, tuple[ShardRows, Sequence[str | None]]]:
+    """Return the rows of each shard with the file names of its records, None for others."""
     table = _written(source.dataset) if source.written is None else source.written
     names = np.full(len(table), None, object)
     keys, splits = (_texts(table[one])[source.numbers].tolist() for one in ("key", "split"))
     names[source.numbers] = file_names([key or "" for key in keys], splits, dots=dots)
     table = table.append_column("name", pa.array(names, pa.string()))
     return {
-        name: Rows(
-            _texts(own["key"]).tolist(),
-            _texts(own["name"]).tolist(),
-            own["offset"].fill_null(-1).to_numpy().tolist(),
-            own["length"].fill_null(0).to_numpy().tolist(),
-        )
+        name: (ShardRows.of(own), own["name"].to_pylist())
         for name, own in rows_by_shard(table).items()
     }
 
 
 def _texts(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """Return texts as objects of Python, None where there is none; `to_pylist` takes longer."""
-    found: np.ndarray[Any, np.dtype[np.object_]] = column.cast("string").to_numpy()
-    return found
+    """Return texts as Python objects, faster than `to_pylist`."""
+    texts: np.ndarray[Any, np.dtype[np.object_]] = column.cast("string").to_numpy()
+    return texts
 
 
 def _exported(out: Path, facts: dict[str, Any], num_new_shards: int | None) -> Exported:

@@ -1,9 +1,11 @@
-"""Images as files in folders, a table `labels.csv`, COCO for objects, masks as PNG beside.
+"""Images as files in folders, a table `labels.csv`, COCO for objects, and masks as PNG.
 
-`LAYOUT` is that of `folder`, `split/class/name.jpg`; others have `Folders` of their own.
+The layouts `folder` (`split/class/name.jpg`) and `coco`: `images/train/name.jpg` and
+`annotations/instances_train.json`, whose file names are relative to the images of the split, as
+torchvision's CocoDetection and pycocotools expect. YOLO has `FolderNames` of its own.
 
-What is written of a shard is known by its part of the table, which is written when its images are
-on the disk. The parts are joined at the end.
+A shard is known to be written by its part of the table, which is written when its images are on the
+disk. The parts are joined at the end.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from shardprep.dataset.cells import to_cell
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, OBJECT_MASK
 from shardprep.exporter import coco
+from shardprep.exporter.file_names import folder_names
 from shardprep.exporter.layout import Layout
-from shardprep.exporter.names import folder_names
 from shardprep.exporter.output import PARTS
 from shardprep.exporter.samples import table_columns
 from shardprep.storage.atomic_file import DurableFile, write_durably
@@ -32,58 +34,58 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.dataset.schema import Schema
-    from shardprep.exporter.layout import Export, Place
-    from shardprep.exporter.samples import Sample
+    from shardprep.exporter.layout import Export, ShardPlace
+    from shardprep.exporter.samples import ExportSample
 
 LABELS_FILE = "labels.csv"
 _UNLABELLED = "_unlabelled"
 
 
 @dataclass(frozen=True, slots=True)
-class Folders:
+class FolderNames:
     """Where a layout has its files; {} is the split."""
 
     images: str
     masks: str
     object_masks: str | None
     document: str | None
-    """COCO's annotations; None for none."""
+    """COCO's annotations, or None."""
     by_class: bool = False
-    """Whether images are in a folder of their class, below that of the split. COCO's file names
-    begin with these folders then, else they are names alone."""
+    """Whether images are in a folder of their class, below the split's folder. COCO's file names
+    then start with these folders, else they are names only."""
     columns: tuple[str, ...] = ()
-    """Columns of the table that the samples have behind their own."""
+    """Further columns of the table, which the samples have last."""
 
 
-def part_name(export: Export, place: Place) -> str:
+def part_name(export: Export, place: ShardPlace) -> str:
     """Return the file of a shard's part of the table."""
     del export
     return f"{PARTS}/{place.split}-{place.index:05d}.csv"
 
 
-def _coco_part(place: Place) -> str:
+def _coco_part(place: ShardPlace) -> str:
     return f"{PARTS}/{place.split}-{place.index:05d}.jsonl"
 
 
 def write_files(
-    folders: Folders, export: Export, place: Place, samples: Iterable[Sample]
+    folders: FolderNames, export: Export, place: ShardPlace, samples: Iterable[ExportSample]
 ) -> Callable[[], None]:
-    """Write the images and masks of a shard; return what syncs them and writes its part."""
+    """Write images and masks of a shard; return what syncs them and writes its part."""
     schema, work = export.schema, export.work
     of_classes = _class_folders(folders, export, place.split)
     mask_folders = _mask_folders(folders, schema, place.split)
     for folder in (*mask_folders.values(), PARTS):
         (work / folder).mkdir(parents=True, exist_ok=True)
-    made: set[str] = set()
+    there: set[str] = set()
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     with DurableFile(work / _coco_part(place)) as entries:
         for number, sample in enumerate(samples, place.first + 1):
             is_of_class = len(of_classes) > 1 and isinstance(sample.target, int)
             folder = of_classes[sample.target] if is_of_class else of_classes[0]  # type: ignore[index]
-            if folder not in made:  # one without an image would be an error to ImageFolder
+            if folder not in there:  # one without an image would be an error to ImageFolder
                 (work / folder).mkdir(parents=True, exist_ok=True)
-                made.add(folder)
+                there.add(folder)
             path = f"{folder}/{sample.name}.{sample.suffix}"
             (work / path).write_bytes(sample.image)
             _write_masks(work, mask_folders, sample)
@@ -102,23 +104,22 @@ def write_files(
     return commit
 
 
-def _class_folders(folders: Folders, export: Export, split: str) -> list[str]:
-    """Return the folders of a split's images: that of each class, last of unlabelled ones."""
+def _class_folders(folders: FolderNames, export: Export, split: str) -> list[str]:
+    """Return the folder of each class of a split, and last the one for unlabelled images."""
     folder = folders.images.format(split)
     if export.schema.target != LABEL or not folders.by_class:
         return [folder]
     return [f"{folder}/{name}" for name in folder_names([*export.schema.labels, _UNLABELLED])]
 
 
-def _mask_folders(folders: Folders, schema: Schema, split: str) -> dict[str, str]:
-    """Return the folders of a split's masks by feature."""
-    found = {MASK: folders.masks, OBJECT_MASK: folders.object_masks}
+def _mask_folders(folders: FolderNames, schema: Schema, split: str) -> dict[str, str]:
+    patterns = {MASK: folders.masks, OBJECT_MASK: folders.object_masks}
     return {
-        name: one.format(split) for name, one in found.items() if one and name in schema.features
+        name: one.format(split) for name, one in patterns.items() if one and name in schema.features
     }
 
 
-def _write_masks(work: Path, folders: Mapping[str, str], sample: Sample) -> None:
+def _write_masks(work: Path, folders: Mapping[str, str], sample: ExportSample) -> None:
     if MASK in folders and sample.mask is not None:
         (work / folders[MASK] / f"{sample.name}.png").write_bytes(sample.mask)
     if OBJECT_MASK in folders and sample.objects is not None:
@@ -126,8 +127,8 @@ def _write_masks(work: Path, folders: Mapping[str, str], sample: Sample) -> None
             (work / folders[OBJECT_MASK] / f"{sample.name}.{i}.png").write_bytes(mask)
 
 
-def _titles(folders: Folders, schema: Schema) -> list[str]:
-    """Return the columns of the table; one of the label table gives way to ours."""
+def _titles(folders: FolderNames, schema: Schema) -> list[str]:
+    """Return the columns of the table; a label table column gives way to ours."""
     own = ["file_name", "split", "key", "width", "height"]
     if schema.target is not None:
         own.append(schema.target)
@@ -139,8 +140,8 @@ def _titles(folders: Folders, schema: Schema) -> list[str]:
     return [*own, *(f"column/{n}" if n in own else n for n in columns)]
 
 
-def _row(sample: Sample, path: str, split: str, schema: Schema) -> list[object]:
-    """Return the row of a sample; of several classes their numbers and names, as JSON lists."""
+def _row(sample: ExportSample, path: str, split: str, schema: Schema) -> list[object]:
+    """Return the row of a sample; several classes are JSON lists of numbers and names."""
     height, width = sample.size
     row: list[object] = [path, split, sample.key, width, height]
     target = sample.target
@@ -154,7 +155,9 @@ def _row(sample: Sample, path: str, split: str, schema: Schema) -> list[object]:
     return [*row, *sample.columns.values()]
 
 
-def write_documents(folders: Folders, export: Export, places: Mapping[str, list[Place]]) -> None:
+def write_documents(
+    folders: FolderNames, export: Export, places: Mapping[str, list[ShardPlace]]
+) -> None:
     """Join the parts: the table of all splits, and COCO's annotations of each."""
     work, schema = export.work, export.schema
     title = io.StringIO()
@@ -177,18 +180,24 @@ def write_documents(folders: Folders, export: Export, places: Mapping[str, list[
                 file.commit()
 
 
-def _lines(work: Path, places: Iterable[Place]) -> Iterator[bytes]:
+def _lines(work: Path, places: Iterable[ShardPlace]) -> Iterator[bytes]:
     for place in places:
         with (work / _coco_part(place)).open("rb") as part:
             yield from part
 
 
-def layout_of(folders: Folders, **more: Any) -> Layout:
-    """Return the layout that has its files in some folders; `more` are fields of it."""
+def layout_of(folders: FolderNames, **more: Any) -> Layout:
+    """Return the layout with these folders; `more` are fields of `Layout`."""
     write, describe = partial(write_files, folders), partial(write_documents, folders)
     return Layout(write, part_name, describe, **{"record_bytes": 12 * 1024, **more})
 
 
-LAYOUT = layout_of(  # no split has a name with a hyphen
-    Folders("{}", "{}-masks", "{}-object-masks", "{}.coco.json", by_class=True)
-)
+WRITERS = {
+    "folder": layout_of(  # no split has a name with a hyphen
+        FolderNames("{}", "{}-masks", "{}-object-masks", "{}.coco.json", by_class=True)
+    ),
+    "coco": layout_of(
+        FolderNames("images/{}", "masks/{}", None, "annotations/instances_{}.json"),
+        needs_boxes=True,
+    ),
+}

@@ -1,4 +1,4 @@
-"""A layout: what each module that writes one offers, and what it is given."""
+"""The interface of a layout: what its module offers, and what it receives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.exporter.samples import Sample
+from shardprep.exporter.samples import ExportSample
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A dataset on its way into a layout."""
+    """An export in progress."""
 
     work: Path
     """The folder that becomes the export when it is complete."""
@@ -26,20 +26,20 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ShardPlace:
     """The place of a shard in its dataset."""
 
     split: str
     index: int
     count: int
-    """Shards of the split."""
+    """Number of shards of the split."""
     first: int
-    """Records of the split before it."""
+    """Number of records of the split before it."""
 
 
-ShardWriter = Callable[[Export, Place, Iterable[Sample]], Callable[[], None]]
-"""Writes one shard, and returns what commits it, beside the next one: under the name of
-`Layout.done` there is a file only when all of the shard is on the disk."""
+ShardWriter = Callable[[Export, ShardPlace, Iterable[ExportSample]], Callable[[], None]]
+"""Writes one shard, and returns a function that commits it while the next one is written. The
+file of `Layout.done` exists only when the whole shard is on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ class Layout:
     """One layout."""
 
     write_shard: ShardWriter
-    done: Callable[[Export, Place], str]
-    """The file, below the working folder, by which a shard is known to be written."""
-    write_documents: Callable[[Export, Mapping[str, list[Place]]], None]
-    """Writes what the whole export has once; the shards, by split, are written."""
+    done: Callable[[Export, ShardPlace], str]
+    """The file, below the working folder, that shows that a shard is written."""
+    write_documents: Callable[[Export, Mapping[str, list[ShardPlace]]], None]
+    """Writes what the export has once, after all shards, which are given by split."""
     record_bytes: int
-    """Bytes at most that a record takes beside those it is stored in."""
+    """Largest number of bytes that a record takes in addition to its stored bytes."""
     dots: bool = True
     """Whether file names may have dots before the suffix."""
     needs_boxes: bool = False
-    """Whether it is for sets with boxes alone."""
+    """Whether the dataset must have boxes."""
     version: int = 1
-    """Version of what it writes: an export of another is begun anew."""
+    """Version of the written format; an export of another version is started again."""

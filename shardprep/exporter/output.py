@@ -1,7 +1,7 @@
-"""The folder that an export becomes, and the working folder beside it: complete or absent.
+"""The folder of an export, and the working folder next to it: complete or absent.
 
-The work is done in `<out>.incomplete/`, which says in `.export.json` what it is for; `export.json`
-comes last, and then the folder is renamed.
+The work is done in `<out>.incomplete/`, whose `.export.json` states its purpose; `export.json` is
+written last, and then the folder is renamed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, OptionName
 from shardprep.storage.atomic_file import sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE
 from shardprep.storage.regular_file import read_regular
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 _EXPORT_FILE = "export.json"
 _STATE_FILE = ".export.json"
 PARTS = ".parts"
-"""The folder, in the working folder, of what is joined when all shards are written."""
+"""Folder, in the working folder, of files that are joined when all shards are written."""
 _REPLACED = ".replaced"
-"""The folder of the export that this one replaces, for the moment in which it does."""
+"""Folder of the replaced export, until it is removed."""
 _MOST_FACTS = 64 << 20
 
 
 def finished(folder: Path) -> Any:
-    """Return the facts of the export that is complete in a folder, None where there is none."""
+    """Return the facts of the complete export in a folder, or None."""
     return _facts_in(folder / _EXPORT_FILE)
 
 
 def finish(work: Path, facts: dict[str, Any]) -> None:
-    """Say that the export in the working folder is complete."""
+    """Mark the export in the working folder as complete."""
     write_durably(work / _EXPORT_FILE, _text(facts))
 
 
@@ -44,7 +44,7 @@ def _text(facts: dict[str, Any]) -> bytes:
 
 
 def _facts_in(path: Path) -> Any:
-    """Return the facts in a file, None where there is none or it is something else."""
+    """Return the facts in a file, None if it is missing or something else."""
     try:
         return json.loads(read_regular(path, _MOST_FACTS))
     except (OSError, ValueError):
@@ -52,15 +52,21 @@ def _facts_in(path: Path) -> Any:
 
 
 def check_free(out: Path, *, overwrite: bool) -> None:
-    """Check that nothing is lost when the export takes its place; BuildError where it would."""
+    """Raise BuildError if the export would replace something else."""
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
     facts = finished(out)
     if not _is_export(facts):
-        raise BuildError(str(out), "is there already, and is no export", "choose another --out")
+        raise BuildError(
+            str(out),
+            "is there already, and is not an export",
+            f"choose another {OptionName('out')}",
+        )
     if not overwrite:
         what = "is another export"
-        raise BuildError(str(out), what, "choose another --out, or add --overwrite")
+        raise BuildError(
+            str(out), what, f"choose another {OptionName('out')}, or add {OptionName('overwrite')}"
+        )
 
 
 def _is_export(facts: Any) -> bool:
@@ -68,7 +74,7 @@ def _is_export(facts: Any) -> bool:
 
 
 def prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
-    """Leave in the working folder only what an earlier run of the same export has finished."""
+    """Keep only what an earlier run of the same export finished in the working folder."""
     if (work / _REPLACED).is_dir() and not os.path.lexists(out):
         (work / _REPLACED).rename(out)
     complete = finished(work)
@@ -81,7 +87,11 @@ def prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
     begun = (LOCK_FILE, f".{_STATE_FILE}.tmp")
     others = [path for path in work.iterdir() if path.name not in begun]
     if others and not (_is_export(_facts_in(work / _STATE_FILE)) or _is_export(complete)):
-        raise BuildError(str(work), "is there already, and is no export", "choose another --out")
+        raise BuildError(
+            str(work),
+            "is there already, and is not an export",
+            f"choose another {OptionName('out')}",
+        )
     for path in sorted(others, key=lambda one: one.name in (_STATE_FILE, _EXPORT_FILE)):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -91,7 +101,7 @@ def prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
 
 
 def publish(work: Path, out: Path, *, overwrite: bool) -> None:
-    """Give the export its name; what it replaces is removed behind that."""
+    """Rename the working folder to the export, then remove what it replaces."""
     for name in (PARTS, _STATE_FILE):
         with contextlib.suppress(FileNotFoundError):
             if (work / name).is_dir():
@@ -107,7 +117,7 @@ def publish(work: Path, out: Path, *, overwrite: bool) -> None:
 
 
 def tidy(out: Path) -> None:
-    """Remove what an export has no use for once it has its name."""
+    """Remove what a finished export does not need."""
     (out / LOCK_FILE).unlink(missing_ok=True)  # not before: until then it keeps others out
     if (out / _REPLACED).is_dir():
         shutil.rmtree(out / _REPLACED)

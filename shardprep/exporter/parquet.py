@@ -1,7 +1,8 @@
 """Parquet as `datasets` of Hugging Face has it: images and classes by its features, and a card.
 
-The features stand in the schema's metadata as JSON, as `datasets` writes them, so that a file says
-for itself that its bytes are images and its numbers classes.
+The schema's metadata has the features as JSON, as `datasets` writes them, so that a file says
+for itself that its bytes are images and its numbers classes. The card is README.md with the YAML
+that the hub reads: https://huggingface.co/docs/hub/datasets-cards
 """
 
 from __future__ import annotations
@@ -11,9 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml  # type: ignore[import-untyped]
 
-from shardprep.dataset.schema import BOX_LABEL, CROWD, LABEL, LABELS, MASK, OBJECT_MASK, OBJECTS
-from shardprep.exporter.card import CARD_FILE, card
+from shardprep.dataset.schema import (
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    LABEL,
+    LABELS,
+    MASK,
+    OBJECT_MASK,
+    OBJECTS,
+)
 from shardprep.exporter.coco import pixel_boxes
 from shardprep.exporter.layout import Layout
 from shardprep.exporter.samples import table_columns
@@ -22,33 +32,38 @@ from shardprep.storage.atomic_file import DurableFile, write_durably
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
-    from shardprep.exporter.layout import Export, Place
-    from shardprep.exporter.samples import Buffer, Sample
+    from shardprep.exporter.layout import Export, ShardPlace
+    from shardprep.exporter.samples import Buffer, ExportSample
 
+CARD_FILE = "README.md"
+_LICENCE = "# license:  # which of https://huggingface.co/docs/hub/repositories-licenses is it?\n"
+_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+_LARGEST = "1M<n<10M"
 _GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 1000
-"""Most bytes of images and rows of a row group: a viewer reads whole groups, of up to 300 MB."""
+"""Most bytes of images and rows of a row group; viewers read whole groups, of up to 300 MB."""
 _IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 _VALUES = {"int64": "int64", "float32": "float32", "bytes": "string"}
 """dtype of a feature → the type that `datasets` calls it."""
 
 
-def file_name(export: Export, place: Place) -> str:
-    """Return the name of a shard's file, as Hugging Face's hub has it."""
+def file_name(export: Export, place: ShardPlace) -> str:
+    """Return the name of a shard's file, as on the Hugging Face hub."""
     del export
     return f"data/{place.split}-{place.index:05d}-of-{place.count:05d}.parquet"
 
 
 def features(schema: Schema) -> dict[str, Any]:
-    """Return the features of `datasets`, as its JSON has them."""
-    found: dict[str, Any] = {"image": {"_type": "Image"}}
+    """Return the features for `datasets`, as its JSON has them."""
+    columns: dict[str, Any] = {"image": {"_type": "Image"}}
     if schema.target == LABEL:
-        found[LABEL] = _classes(schema.labels)
+        columns[LABEL] = _classes(schema.labels)
     elif schema.target == LABELS:
-        found[LABELS] = [_classes(schema.labels)]
+        columns[LABELS] = [_classes(schema.labels)]
     elif schema.target is not None:
-        found[schema.target] = _value(schema.dtypes[schema.target])
+        columns[schema.target] = _value(schema.dtypes[schema.target])
     if BOX_LABEL in schema.features:
         objects: dict[str, Any] = {
             "bbox": [[_value("float32")]],
@@ -58,12 +73,12 @@ def features(schema: Schema) -> dict[str, Any]:
             objects["is_crowd"] = [_value("int64")]
         if OBJECT_MASK in schema.features:
             objects["mask"] = [{"_type": "Image"}]
-        found[OBJECTS] = objects
+        columns[OBJECTS] = objects
     if MASK in schema.features:
-        found[MASK] = {"_type": "Image"}
-    found |= {"key": _value("bytes"), "width": _value("int64"), "height": _value("int64")}
+        columns[MASK] = {"_type": "Image"}
+    columns |= {"key": _value("bytes"), "width": _value("int64"), "height": _value("int64")}
     further = {n: _value(dtype) for n, dtype in table_columns(schema).items()}
-    return found | {f"column/{n}" if n in found else n: one for n, one in further.items()}
+    return columns | {f"column/{n}" if n in columns else n: one for n, one in further.items()}
 
 
 def _value(dtype: str) -> dict[str, str]:
@@ -75,7 +90,7 @@ def _classes(names: Iterable[str]) -> dict[str, Any]:
 
 
 def _arrow(feature: Any) -> pa.DataType:
-    """Return the type in which a feature is stored."""
+    """Return the Arrow type that stores a feature."""
     if isinstance(feature, list):
         return pa.list_(_arrow(feature[0]))
     kind = feature.get("_type")
@@ -86,12 +101,14 @@ def _arrow(feature: Any) -> pa.DataType:
     return pa.int64() if kind == "ClassLabel" else pa.type_for_alias(feature["dtype"])
 
 
-def write_rows(export: Export, place: Place, samples: Iterable[Sample]) -> Callable[[], None]:
+def write_rows(
+    export: Export, place: ShardPlace, samples: Iterable[ExportSample]
+) -> Callable[[], None]:
     """Write the file of a shard, a row group at a time; return its commit."""
-    found = features(export.schema)
-    info = json.dumps({"info": {"features": found}}, ensure_ascii=False)
+    columns = features(export.schema)
+    info = json.dumps({"info": {"features": columns}}, ensure_ascii=False)
     schema = pa.schema(
-        {name: _arrow(one) for name, one in found.items()}, metadata={"huggingface": info}
+        {name: _arrow(one) for name, one in columns.items()}, metadata={"huggingface": info}
     )
     path = export.work / file_name(export, place)
     path.parent.mkdir(exist_ok=True)
@@ -118,8 +135,8 @@ def write_rows(export: Export, place: Place, samples: Iterable[Sample]) -> Calla
 
 def _leaves(schema: pa.Schema) -> list[str]:
     """Return the paths of the columns of a file as Parquet names them."""
-    found = pq.ParquetFile(pa.BufferReader(_empty(schema))).schema
-    return [found.column(i).path for i in range(len(found.names))]
+    leaves = pq.ParquetFile(pa.BufferReader(_empty(schema))).schema
+    return [leaves.column(i).path for i in range(len(leaves.names))]
 
 
 def _empty(schema: pa.Schema) -> pa.Buffer:
@@ -128,23 +145,25 @@ def _empty(schema: pa.Schema) -> pa.Buffer:
     return out.getvalue()
 
 
-def _num_bytes(sample: Sample) -> int:
+def _num_bytes(sample: ExportSample) -> int:
     masks = sum(map(len, sample.objects.masks)) if sample.objects is not None else 0
     return len(sample.image) + len(sample.mask or b"") + masks
 
 
-def _row(sample: Sample, schema: Schema, names: list[str]) -> dict[str, Any]:
+def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, Any]:
     height, width = sample.size
     row: dict[str, Any] = {"image": _image(sample.image, f"{sample.name}.{sample.suffix}")}
     if schema.target is not None:
         row[schema.target] = sample.target
     if sample.objects is not None:
-        found = sample.objects
+        objects = sample.objects
         row[OBJECTS] = {
             "bbox": pixel_boxes(sample),
-            "category": found.labels,
-            "is_crowd": found.crowds,
-            "mask": [_image(mask, f"{sample.name}.{i}.png") for i, mask in enumerate(found.masks)],
+            "category": objects.labels,
+            "is_crowd": objects.crowds,
+            "mask": [
+                _image(mask, f"{sample.name}.{i}.png") for i, mask in enumerate(objects.masks)
+            ],
         }
     if sample.mask is not None:
         row[MASK] = _image(sample.mask, f"{sample.name}.png")
@@ -154,12 +173,12 @@ def _row(sample: Sample, schema: Schema, names: list[str]) -> dict[str, Any]:
 
 
 def _image(data: Buffer, path: str) -> dict[str, Any]:
-    """Return an image as `datasets` has it; a copy, for a row group would hold many blocks."""
+    """Return an image for `datasets`, as a copy: views would keep many blocks in memory."""
     return {"bytes": bytes(data), "path": path}
 
 
-def write_card(export: Export, places: Mapping[str, list[Place]]) -> None:
-    """Write the card by which `datasets` and the hub know splits and features."""
+def write_card(export: Export, places: Mapping[str, list[ShardPlace]]) -> None:
+    """Write the card that tells `datasets` and the hub about splits and features."""
     sizes = {
         split: sum((export.work / file_name(export, one)).stat().st_size for one in shards)
         for split, shards in places.items()
@@ -168,4 +187,72 @@ def write_card(export: Export, places: Mapping[str, list[Place]]) -> None:
     write_durably(export.work / CARD_FILE, text.encode())
 
 
-LAYOUT = Layout(write_rows, file_name, write_card, record_bytes=1024)
+def card(
+    manifest: Manifest, schema: Schema, features: Mapping[str, Any], sizes: Mapping[str, int]
+) -> str:
+    """Return the text of the card.
+
+    `features` are in the JSON form of `datasets`, `sizes` the bytes of the files by split.
+    """
+    num_records = sum(split.num_records for split in manifest.splits.values())
+    facts = {
+        "pretty_name": manifest.name,
+        **({"task_categories": tasks} if (tasks := _tasks(schema)) else {}),
+        "size_categories": [next((n for most, n in _SIZES if num_records < most), _LARGEST)],
+        "dataset_info": {
+            "features": [{"name": name, **_plain(one)} for name, one in features.items()],
+            "splits": [
+                {"name": name, "num_bytes": sizes[name], "num_examples": split.num_records}
+                for name, split in manifest.splits.items()
+            ],
+            "download_size": sum(sizes.values()),
+            "dataset_size": sum(sizes.values()),
+        },
+        "configs": [
+            {
+                "config_name": "default",
+                "data_files": [
+                    {"split": name, "path": f"data/{name}-*.parquet"} for name in manifest.splits
+                ],
+            }
+        ],
+    }
+    head = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=100)
+    rows = "".join(f"| {n} | {one.num_records:,} |\n" for n, one in manifest.splits.items())
+    return (
+        f"---\n{_LICENCE}{head}---\n\n# {manifest.name} {manifest.version}\n\n"
+        f"| split | images |\n|---|---|\n{rows}\n"
+        "```python\nfrom datasets import load_dataset\n\n"
+        'dataset = load_dataset("path/to/this/folder")\n```\n\n'
+        "Exported by shardprep; images are the bytes that its shards hold.\n"
+    )
+
+
+def _tasks(schema: Schema) -> list[str]:
+    """Return the hub's names of the tasks that a dataset is for."""
+    tasks = []
+    if schema.target in (LABEL, LABELS):
+        tasks.append("image-classification")
+    if BOX in schema.features:
+        tasks.append("object-detection")
+    if MASK in schema.features or OBJECT_MASK in schema.features:
+        tasks.append("image-segmentation")
+    return tasks
+
+
+def _plain(feature: Any) -> dict[str, Any]:
+    """Return a feature in the YAML form of a card."""
+    if isinstance(feature, list):
+        inner = _plain(feature[0])
+        short = next(iter(inner.values())) if list(inner) in (["dtype"], ["struct"]) else inner
+        return {"list": short}
+    kind = feature.get("_type")
+    if kind is None:
+        return {"struct": [{"name": name, **_plain(one)} for name, one in feature.items()]}
+    if kind == "ClassLabel":
+        names = {str(i): name for i, name in enumerate(feature["names"])}
+        return {"dtype": {"class_label": {"names": names}}}
+    return {"dtype": "image" if kind == "Image" else feature["dtype"]}
+
+
+WRITERS = {"parquet": Layout(write_rows, file_name, write_card, record_bytes=1024)}

@@ -1,8 +1,13 @@
-"""The samples of an export, and the way from an Example to one."""
+"""The samples of an export: records of a shard, parsed, in their order.
+
+Every checksum is compared. A damaged record ends an export, and the error names all damaged records
+of its shard: otherwise they would be missing without notice.
+"""
 
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from shardprep.dataset.example import decode
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder, decode
+from shardprep.dataset.item_table import ShardRows
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -27,17 +33,19 @@ from shardprep.dataset.schema import (
     TARGET,
     WIDTH,
 )
-from shardprep.errors import RecordError
+from shardprep.dataset.tfrecord import unframe
+from shardprep.errors import DatasetError, RecordError, some_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from shardprep.dataset.manifest import Shard
     from shardprep.dataset.schema import Schema
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 Buffer = bytes | memoryview
-"""Bytes as they are stored: a view holds the block of the shard that it lies in."""
+"""Stored bytes; a view keeps the block of the shard that it is in."""
 Target = int | tuple[int, ...] | float | str | None
 _PRESENT = "/present"
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
@@ -46,25 +54,25 @@ _HEAD_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The objects of an image: lists of equal length, in their order."""
+    """The objects of an image: lists of equal length."""
 
     boxes: Sequence[tuple[float, float, float, float]] = ()
     """ymin, xmin, ymax, xmax; 0 to 1, of the stored image."""
     labels: Sequence[int] = ()
     crowds: Sequence[int] = ()
-    """0 or 1; () where the dataset does not say it."""
+    """0 or 1; () if the dataset has no such feature."""
     masks: Sequence[Buffer] = ()
-    """PNG of 0 and 1, as large as the image; () where the dataset has none."""
+    """PNG of 0 and 1, as large as the image; () if the dataset has none."""
 
 
-class Sample(NamedTuple):
-    """One record, ready to be written somewhere else."""
+class ExportSample(NamedTuple):
+    """A record, ready to be written in another layout."""
 
     key: str
     name: str
-    """File name without suffix, which no other of the split has."""
+    """File name without suffix, unique in the split."""
     image: Buffer
-    """File of JPEG or PNG: as it is stored, or PNG of raw pixels."""
+    """JPEG or PNG file: the stored bytes, or a PNG of raw pixels."""
     encoding: Literal["jpeg", "png"]
     size: tuple[int, int]
     """Height and width in pixels."""
@@ -74,7 +82,7 @@ class Sample(NamedTuple):
     mask: Buffer | None
     """Grey PNG of classes."""
     columns: Mapping[str, int | float | str | None] = MappingProxyType({})
-    """Columns of the label table by name; None where the cell was empty, but "" of a text."""
+    """Columns of the label table by name; None if the cell was empty, "" for empty texts."""
 
     @property
     def suffix(self) -> str:
@@ -83,7 +91,7 @@ class Sample(NamedTuple):
 
 
 def table_columns(schema: Schema) -> dict[str, str]:
-    """Return the dtypes of the columns of the label table that a dataset carries, by name."""
+    """Return the dtypes of the label table columns that a dataset has, by name."""
     named = {name: dtype for name, dtype in schema.dtypes.items() if name not in PROVIDED}
     return {
         name: dtype
@@ -92,22 +100,22 @@ def table_columns(schema: Schema) -> dict[str, str]:
     }
 
 
-def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], Sample]:
-    """Return what makes a sample of a payload, a key and a name.
+def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
+    """Return a function that makes a sample of a payload, a key and a name.
 
-    It holds views into the payload; RecordError where the payload is not what the schema says.
+    It keeps views into the payload. RecordError if the payload is not what the schema says.
     """
     size, is_raw = schema.image_size, schema.image.encoding == "raw"
     known = {FILENAME} if size is None else {FILENAME, HEIGHT, WIDTH}
     decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)
     target, columns = schema.target, table_columns(schema)
 
-    def parse(payload: Bytes, key: str, name: str) -> Sample:
-        found = decoder.find(payload.data)
-        values: dict[str, Any] = decode(payload.tobytes()) if found is None else found
+    def parse(payload: Bytes, key: str, name: str) -> ExportSample:
+        quick = decoder.find(payload.data)
+        values: dict[str, Any] = decode(payload.tobytes()) if quick is None else quick
         try:
             image, encoding, own_size = _image(values, size, is_raw=is_raw)
-            return Sample(
+            return ExportSample(
                 key,
                 name,
                 image,
@@ -157,19 +165,19 @@ def _png_of(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
 def _target(values: dict[str, Any], name: str | None, num_classes: int) -> Target:
     if name is None:
         return None
-    found = values[name]
+    stored = values[name]
     if name == LABELS:
-        return tuple(_known(one, num_classes) for one in found)
+        return tuple(_known(one, num_classes) for one in stored)
     if name == LABEL:
-        return -1 if found[0] == -1 else _known(found[0], num_classes)
+        return -1 if stored[0] == -1 else _known(stored[0], num_classes)
     if name == TARGET:
-        return None if math.isnan(found[0]) else float(found[0])
-    return str(found[0], "utf-8")
+        return None if math.isnan(stored[0]) else float(stored[0])
+    return str(stored[0], "utf-8")
 
 
 def _known(label: int, num_classes: int) -> int:
     if not 0 <= label < num_classes:
-        raise ValueError(f"label {label} is no class, there are {num_classes:,}")
+        raise ValueError(f"label {label} is not a class; there are {num_classes:,}")
     return label
 
 
@@ -195,13 +203,86 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects | None:
 def _columns(
     values: dict[str, Any], dtypes: Mapping[str, str]
 ) -> dict[str, int | float | str | None]:
-    found: dict[str, int | float | str | None] = {}
+    columns: dict[str, int | float | str | None] = {}
     for name, dtype in dtypes.items():
         value = values[name][0]
         if dtype == "bytes":
-            found[name] = str(value, "utf-8")
+            columns[name] = str(value, "utf-8")
         elif dtype == "int64":
-            found[name] = value if values.get(name + _PRESENT, (1,))[0] else None
+            columns[name] = value if values.get(name + _PRESENT, (1,))[0] else None
         else:
-            found[name] = None if math.isnan(value) else value
-    return found
+            columns[name] = None if math.isnan(value) else value
+    return columns
+
+
+_BLOCK_BYTES = 1 << 20
+"""Least number of bytes read at once, in whole records."""
+
+
+def read_samples(
+    dataset: OpenDataset,
+    shard: Shard,
+    rows: ShardRows,
+    names: Sequence[str | None],
+    moved: Callable[[int], None],
+) -> Iterator[ExportSample]:
+    """Yield the records of a shard; memory holds one block of the file and the views still in use.
+
+    Args:
+        dataset: the dataset.
+        shard: the shard.
+        rows: rows of all its records.
+        names: file name without suffix of each record; None leaves it out.
+        moved: called with each number of bytes read.
+
+    Raises:
+        DatasetError: the shard is missing, has another size, or is not what the rows say.
+        RecordError: records are damaged; raised after the last record of the shard.
+
+    """
+    where, hint = f"{dataset}/{shard.name}", f"run `shardprep verify {dataset}`"
+    ends = list(itertools.accumulate(rows.lengths, initial=0))
+    is_chain = ends == [*rows.offsets, shard.num_bytes]
+    if len(rows.keys) != shard.num_records or not is_chain or min(rows.lengths, default=1) <= 0:
+        raise DatasetError(where, "has other records than items.parquet says", hint)
+    parse = sample_parser(dataset.schema)
+    damaged: list[str] = []
+    first: RecordError | None = None
+    runs = _runs(rows.lengths)
+    for run, block in zip(
+        runs, dataset.files.blocks(shard, [_size(ends, r) for r in runs]), strict=True
+    ):
+        moved(len(block))
+        data, start = np.frombuffer(block, np.uint8), ends[run.start]
+        for number in run:
+            name = names[number]
+            if name is None:
+                continue
+            framed = data[ends[number] - start : ends[number + 1] - start]
+            key = rows.keys[number]
+            try:
+                sample = parse(unframe(framed, "", ends[number]), key, name)
+            except RecordError as error:
+                damaged.append(f"{number} ({key})")
+                first = first or error
+                continue
+            if first is None:
+                yield sample
+    if first is not None:
+        noun = "record" if len(damaged) == 1 else "records"
+        raise RecordError(where, f"{noun} {some_of(damaged)} damaged: {first.what}", hint)
+
+
+def _runs(lengths: Sequence[int]) -> list[range]:
+    """Return ranges of records to read at once: `_BLOCK_BYTES`, or one record more."""
+    runs, start, num_bytes = [], 0, 0
+    for number, length in enumerate(lengths):
+        num_bytes += length
+        if num_bytes >= _BLOCK_BYTES:
+            runs.append(range(start, number + 1))
+            start, num_bytes = number + 1, 0
+    return [*runs, range(start, len(lengths))] if start < len(lengths) else runs
+
+
+def _size(ends: Sequence[int], run: range) -> int:
+    return ends[run.stop] - ends[run.start]

@@ -2,7 +2,7 @@
 
 https://github.com/tensorflow/models/blob/master/research/object_detection/core/standard_fields.py
 and official/vision/data/tfrecord_lib.py: corners in four lists, classes from 1, names in
-`label_map.pbtxt`. Keys without a word of theirs keep their own.
+`label_map.pbtxt`. Features without such a key keep their own name.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from shardprep.dataset.schema import Schema
-    from shardprep.exporter.layout import Export, Place
-    from shardprep.exporter.samples import Sample
+    from shardprep.exporter.layout import Export, ShardPlace
+    from shardprep.exporter.samples import ExportSample
 
 LABEL_MAP = "label_map.pbtxt"
 _IMAGE_LABEL_MAP = "image_label_map.pbtxt"
@@ -37,15 +37,17 @@ _DTYPES = {
     "image/object/mask": "bytes",
     "target": "float32",
 }
-"""dtype of the lists that may be empty."""
+"""dtype of the lists that can be empty."""
 
 
-def shard_name(export: Export, place: Place) -> str:
+def shard_name(export: Export, place: ShardPlace) -> str:
     """Return the name of a shard, as in the dataset."""
     return documents.shard_name(export.manifest.name, place.split, place.index, place.count)
 
 
-def write_records(export: Export, place: Place, samples: Iterable[Sample]) -> Callable[[], None]:
+def write_records(
+    export: Export, place: ShardPlace, samples: Iterable[ExportSample]
+) -> Callable[[], None]:
     """Write the records of a shard; return its commit."""
     dtypes = {**_DTYPES, **export.schema.dtypes}
     with DurableFile(export.work / shard_name(export, place)) as file:
@@ -55,7 +57,7 @@ def write_records(export: Export, place: Place, samples: Iterable[Sample]) -> Ca
         return file.hand_over()
 
 
-def _values(sample: Sample, schema: Schema) -> dict[str, Any]:
+def _values(sample: ExportSample, schema: Schema) -> dict[str, Any]:
     key = sample.key.encode()
     height, width = sample.size
     values: dict[str, Any] = {
@@ -69,8 +71,8 @@ def _values(sample: Sample, schema: Schema) -> dict[str, Any]:
     }
     target = sample.target
     if schema.target in (LABEL, LABELS):
-        found = target if isinstance(target, tuple) else (target,)
-        labels = [one for one in found if isinstance(one, int) and one >= 0]
+        classes = target if isinstance(target, tuple) else (target,)
+        labels = [one for one in classes if isinstance(one, int) and one >= 0]
         values |= _named(_OF_IMAGE, labels, schema.labels)
     elif schema.target is not None:
         value = target.encode() if isinstance(target, str) else target
@@ -99,11 +101,11 @@ def _named(prefix: str, labels: Sequence[int], names: Sequence[str]) -> dict[str
     }
 
 
-def write_label_maps(export: Export, _: Mapping[str, list[Place]]) -> None:
-    """Write the class names: of objects as `label_map.pbtxt`, else those of images.
+def write_label_maps(export: Export, _: Mapping[str, list[ShardPlace]]) -> None:
+    """Write the class names of objects, else of images, as `label_map.pbtxt`.
 
-    Where there are objects, those of images have a file of their own; so have those of masks, which
-    count from 0 as their pixels do.
+    With objects, class names of images get a file of their own. So do classes of masks, which count
+    from 0 as their pixels do.
     """
     schema = export.schema
     objects = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
@@ -119,7 +121,7 @@ def write_label_maps(export: Export, _: Mapping[str, list[Place]]) -> None:
 
 
 def _item(number: int, name: str) -> str:
-    """Return an item of a label map; what is no plain character is an octal escape."""
+    """Return an item of a label map; special characters are octal escapes."""
     plain = "".join(
         chr(byte) if 32 <= byte < 127 and byte not in b"'\"\\" else f"\\{byte:03o}"
         for byte in name.encode()
@@ -127,4 +129,4 @@ def _item(number: int, name: str) -> str:
     return f"item {{\n  id: {number}\n  name: '{plain}'\n}}\n"
 
 
-LAYOUT = Layout(write_records, shard_name, write_label_maps, record_bytes=512)
+WRITERS = {"tfod": Layout(write_records, shard_name, write_label_maps, record_bytes=512)}

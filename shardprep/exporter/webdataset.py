@@ -1,7 +1,7 @@
-"""WebDataset: a tar for each shard, with files of one name and several suffixes for each record.
+"""WebDataset: a tar for each shard, with the files of each record.
 
 https://github.com/webdataset/webdataset: a sample is a run of files whose names are equal up to the
-first dot; `.cls` holds an integer, `.txt` a text, `.json` the rest.
+first dot; `.cls` has an integer, `.txt` a text, `.json` the rest.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from shardprep.dataset.schema import CROWD, LABEL, OBJECT_MASK, TEXT
 from shardprep.exporter.layout import Layout
-from shardprep.exporter.samples import Sample
+from shardprep.exporter.samples import ExportSample
 from shardprep.storage.atomic_file import DurableFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from shardprep.dataset.schema import Schema
-    from shardprep.exporter.layout import Export, Place
+    from shardprep.exporter.layout import Export, ShardPlace
     from shardprep.exporter.samples import Buffer, Target
 
 _BLOCK = 512
@@ -31,20 +31,22 @@ _EMPTY = tarfile.TarInfo().tobuf(tarfile.USTAR_FORMAT)
 """The header of an empty file without a name."""
 _NAME_BYTES = 100
 _LARGEST = 8**11 - 1
-"""Bytes of the largest file whose size has room in a plain header."""
+"""Size in bytes of the largest file that a plain header can state."""
 _MODE_TO_GROUP, _TIME, _REST = _EMPTY[100:124], _EMPTY[135:148], _EMPTY[154:]
 """Bytes around the size (from 124) and the checksum (from 148)."""
 _SUM = sum(_EMPTY[:124] + _EMPTY[135:148] + 8 * b" " + _EMPTY[156:])
-"""The checksum without the name and the size; its own field counts as blanks."""
+"""Checksum without name and size; its own field counts as blanks."""
 
 
-def tar_name(export: Export, place: Place) -> str:
+def tar_name(export: Export, place: ShardPlace) -> str:
     """Return the name of a shard's tar: `pets-train-000000.tar`."""
     return f"{export.manifest.name}-{place.split}-{place.index:06d}.tar"
 
 
-def write_tar(export: Export, place: Place, samples: Iterable[Sample]) -> Callable[[], None]:
-    """Write the tar of a shard; equal records are equal bytes, for no time is in it."""
+def write_tar(
+    export: Export, place: ShardPlace, samples: Iterable[ExportSample]
+) -> Callable[[], None]:
+    """Write the tar of a shard; it has no times, so equal records give equal bytes."""
     with DurableFile(export.work / tar_name(export, place)) as file:
         target = export.schema.target
         describe = _described(export.schema)
@@ -59,7 +61,7 @@ def write_tar(export: Export, place: Place, samples: Iterable[Sample]) -> Callab
 
 
 def _header(name: str, num_bytes: int) -> bytes:
-    """Return what stands before a file in a tar; `tarfile` takes ten times as long for the same."""
+    """Return the header of a file; `tarfile` takes ten times as long for the same bytes."""
     raw = name.encode()
     if len(raw) > _NAME_BYTES or not raw.isascii() or num_bytes > _LARGEST:
         info = tarfile.TarInfo(name)
@@ -71,15 +73,14 @@ def _header(name: str, num_bytes: int) -> bytes:
 
 @functools.lru_cache(1024)
 def _behind_name(num_bytes: int) -> tuple[bytes, int]:
-    """Return what stands between name and checksum, and the checksum without the name."""
+    """Return the bytes between name and checksum, and the checksum without the name."""
     size = b"%011o" % num_bytes
     return _MODE_TO_GROUP + size + _TIME, _SUM + sum(size)
 
 
 def _files(
-    sample: Sample, target: str | None, describe: Callable[[Sample], str]
+    sample: ExportSample, target: str | None, describe: Callable[[ExportSample], str]
 ) -> Iterator[tuple[str, Buffer]]:
-    """Yield suffix and bytes of the files of a record."""
     yield sample.suffix, sample.image
     if target == LABEL:
         yield "cls", str(sample.target).encode()
@@ -90,15 +91,15 @@ def _files(
     yield "json", describe(sample).encode()
 
 
-def _described(schema: Schema) -> Callable[[Sample], str]:
-    """Return what gives the JSON of a record."""
+def _described(schema: Schema) -> Callable[[ExportSample], str]:
+    """Return a function that gives the JSON of a record."""
 
     @functools.lru_cache(1024)
     def plain(size: tuple[int, int], value: Target) -> str:
-        """Return that of records without objects and columns: many have the same."""
-        return _text(_facts(Sample("", "", b"", "jpeg", size, value, None, None), schema))
+        """Return the JSON of a record without objects and columns, which many records share."""
+        return _text(_facts(ExportSample("", "", b"", "jpeg", size, value, None, None), schema))
 
-    def describe(sample: Sample) -> str:
+    def describe(sample: ExportSample) -> str:
         # 0.0 and -0.0 are one key of a cache, and two texts.
         is_own = sample.columns or isinstance(sample.target, float)
         if sample.objects is None and not is_own:
@@ -113,8 +114,8 @@ def _described(schema: Schema) -> Callable[[Sample], str]:
 _text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
-def _facts(sample: Sample, schema: Schema) -> dict[str, Any]:
-    """Return what the JSON of a record says behind its key; all records have the same names."""
+def _facts(sample: ExportSample, schema: Schema) -> dict[str, Any]:
+    """Return the fields of a record's JSON after its key; all records have the same names."""
     target, labels = schema.target, schema.labels
     height, width = sample.size
     facts: dict[str, Any] = {"height": height, "width": width}
@@ -125,10 +126,10 @@ def _facts(sample: Sample, schema: Schema) -> dict[str, Any]:
     elif target == LABEL and isinstance(sample.target, int):
         facts["class"] = labels[sample.target] if sample.target >= 0 else None
     if sample.objects is not None:
-        found = sample.objects
-        facts["objects"] = {"bbox": found.boxes, "label": found.labels}
+        objects = sample.objects
+        facts["objects"] = {"bbox": objects.boxes, "label": objects.labels}
         if CROWD in schema.features:
-            facts["objects"]["is_crowd"] = found.crowds
+            facts["objects"]["is_crowd"] = objects.crowds
         if OBJECT_MASK in schema.features:
             from shardprep.exporter.coco import run_lengths
 
@@ -139,12 +140,16 @@ def _facts(sample: Sample, schema: Schema) -> dict[str, Any]:
 
 
 def _number(value: object) -> object:
-    """Return a value as JSON can have it: there is no infinity in it."""
+    """Return a value for JSON, which has no infinity."""
     return None if isinstance(value, float) and math.isinf(value) else value
 
 
-def _no_documents(_: Export, __: Mapping[str, list[Place]]) -> None:
-    """Write nothing: all that a reader needs is in the tars."""
+def _no_documents(_: Export, __: Mapping[str, list[ShardPlace]]) -> None:
+    """Write nothing: readers need only the tars."""
 
 
-LAYOUT = Layout(write_tar, tar_name, _no_documents, record_bytes=5 * 1024, dots=False, version=2)
+WRITERS = {
+    "webdataset": Layout(
+        write_tar, tar_name, _no_documents, record_bytes=5 * 1024, dots=False, version=2
+    )
+}

@@ -1,8 +1,8 @@
-"""YOLO: `images/train/name.jpg`, `labels/train/name.txt`, `data.yaml`; Ultralytics reads it.
+"""YOLO: `images/train/name.jpg`, `labels/train/name.txt`, `data.yaml`, as Ultralytics reads them.
 
-https://docs.ultralytics.com/datasets/detect/: a line of a text for each object, its class from 0
-and the middle, width and height of its box as shares of the image. An image without an object has
-an empty text. Crowds have no notation; they are counted in the table.
+https://docs.ultralytics.com/datasets/detect/: a line for each object, with its class from 0 and the
+middle, width and height of its box as shares of the image. An image without objects has an empty
+file. YOLO has no notation for crowds; they are counted in the table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.dataset.schema import BOX_LABEL
 from shardprep.exporter.image_folder import (
-    Folders,
+    FolderNames,
     part_name,
     write_documents,
     write_files,
@@ -24,25 +24,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from shardprep.exporter.layout import Export, Place
-    from shardprep.exporter.samples import Objects, Sample
+    from shardprep.exporter.layout import Export, ShardPlace
+    from shardprep.exporter.samples import ExportSample, Objects
 
 DATA_FILE = "data.yaml"
 CROWDS_COLUMN = "crowds_left_out"
-_FOLDERS = Folders("images/{}", "masks/{}", "object-masks/{}", None, columns=(CROWDS_COLUMN,))
+_FOLDERS = FolderNames("images/{}", "masks/{}", "object-masks/{}", None, columns=(CROWDS_COLUMN,))
 _SPLITS = {"train": "train", "validation": "val", "test": "test"}
 """Split → its key in `data.yaml`."""
 
 
-def write_labelled(export: Export, place: Place, samples: Iterable[Sample]) -> Callable[[], None]:
-    """Write images, texts and masks of a shard; return what syncs them and writes its part."""
+def write_labelled(
+    export: Export, place: ShardPlace, samples: Iterable[ExportSample]
+) -> Callable[[], None]:
+    """Write images, labels and masks of a shard; return what syncs them and writes its part."""
     folder = export.work / "labels" / place.split
     folder.mkdir(parents=True, exist_ok=True)
     return write_files(_FOLDERS, export, place, _labelled(folder, samples))
 
 
-def _labelled(folder: Path, samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Write the text of each sample; yield it with the number of its crowds as a column."""
+def _labelled(folder: Path, samples: Iterable[ExportSample]) -> Iterator[ExportSample]:
+    """Write the label file of each sample; yield it with its number of crowds as a column."""
     for sample in samples:
         lines = _lines(sample.objects) if sample.objects is not None else []
         (folder / f"{sample.name}.txt").write_text("".join(lines), "ascii")
@@ -62,7 +64,7 @@ def _lines(objects: Objects) -> list[str]:
     return lines
 
 
-def write_data(export: Export, places: Mapping[str, list[Place]]) -> None:
+def write_data(export: Export, places: Mapping[str, list[ShardPlace]]) -> None:
     """Write the table, and the document with the folders of the splits and the classes."""
     write_documents(_FOLDERS, export, places)
     folders = {key: f"images/{split}" for split, key in _SPLITS.items() if split in places}
@@ -71,11 +73,13 @@ def write_data(export: Export, places: Mapping[str, list[Place]]) -> None:
 
 
 def _yaml(folders: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return the document; a text of JSON is one of YAML as well."""
+    """Return the document; JSON texts are valid YAML."""
     lines = [f"{key}: {folder}" for key, folder in folders.items()]
     lines += [f"nc: {len(names)}", "names:"]
     lines += [f"  {number}: {json.dumps(name)}" for number, name in enumerate(names)]
     return "\n".join(lines) + "\n"
 
 
-LAYOUT = Layout(write_labelled, part_name, write_data, record_bytes=16 * 1024, needs_boxes=True)
+WRITERS = {
+    "yolo": Layout(write_labelled, part_name, write_data, record_bytes=16 * 1024, needs_boxes=True)
+}

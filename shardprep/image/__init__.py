@@ -1,5 +1,5 @@
-"""The pixels: bytes of an image to pixels, to the bytes that are stored, its objects with them.
+"""From the bytes of an image to the stored bytes, with its boxes and masks.
 
-Everything here takes values and returns values; no file is touched. The stored bytes are part of
-what a dataset promises: a change in them needs a new version of the image code (`process`).
+All functions take values and return values; no file is opened here. A change of the stored bytes
+needs a new version of the image code (see `writer/plan/fingerprint`).
 """

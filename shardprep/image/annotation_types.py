@@ -1,7 +1,7 @@
-"""Annotations: what a source says of one image beside its class. Values, no files and no pixels.
+"""Annotations of one image as the source gives them: boxes, outlines, masks. Plain values.
 
-All coordinates are those of the image as it was annotated: x to the right, y down, in pixels, where
-0, 0 is the outer corner of the first pixel; or shares of its width and height.
+Coordinates are those of the annotated image: x to the right, y down, in pixels from the outer
+corner of the first pixel, or as shares of width and height.
 """
 
 from __future__ import annotations
@@ -20,54 +20,53 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 RunOrder = Literal["column", "row", "relative"]
-"""Order of the pixels that pairs of run lengths count, from 1: down the columns, along the rows, or
-down the columns with each start counted from the end of the run before."""
+"""Pixel order of run lengths, counted from 1: down the columns, along the rows, or down the columns
+with each start relative to the end of the previous run."""
 Frame = Literal["upright", "stored"]
-"""The image that was annotated: turned as its EXIF orientation says, or as its bytes have it."""
+"""Orientation of the annotated image: upright by its EXIF tag, or as stored in the file."""
 IGNORE = 255
-"""Value of mask pixels that belong to no class and that training leaves out, in 8 bits."""
+"""Value of 8-bit mask pixels without a class; training ignores them."""
 IGNORE_16 = 65_535
-"""The same in the masks of 16 bits that more than 254 classes need."""
+"""The same value in 16-bit masks, which more than 254 classes need."""
 NO_OUTLINE: Final = "no outline"
-"""Reason to drop an object of which only the box is known, or whose outline has no pixel."""
+"""Reason to drop an object that has only a box, or whose outline contains no pixel."""
 NO_NUMBERS = (0, IGNORE, IGNORE_16)
-"""Values of masks of numbered objects that belong to no object."""
+"""Values that mean "no object" in masks of numbered objects."""
 _MAX_CLASSES_8 = 254
-"""Number of classes that masks of 8 bits can hold."""
 
 
 class Polygons(NamedTuple):
-    """The parts of one object: the union of their inner areas, without holes."""
+    """The parts of one object; its area is their union, without holes."""
 
     rings: tuple[Floats, ...]
     """x, y of the corners of each part, float64[n, 2]."""
 
 
 class Runs(NamedTuple):
-    """A mask as text: pairs of start and length, as in Kaggle's tables."""
+    """A mask as text: pairs of start and length, as in Kaggle's CSV files."""
 
     text: str
     order: RunOrder
 
 
 class Counts(NamedTuple):
-    """A mask as COCO's counts, down the columns, which begin with the pixels outside."""
+    """A mask as COCO's run-length counts, down the columns, starting with pixels outside."""
 
     counts: str | tuple[int, ...]
-    """Compressed text, or numbers of pixels."""
+    """COCO's compressed text, or the numbers themselves."""
     size: tuple[int, int]
     """Height and width."""
 
 
 class Segment(NamedTuple):
-    """An area of the image's mask file, whose pixels hold its id."""
+    """An area of a panoptic mask file, identified by the value of its pixels."""
 
     id: int
     """R + 256 G + 65536 B."""
 
 
 Outline = Polygons | Runs | Counts | Segment | None
-"""The shape of an object; None where only its box is known."""
+"""Shape of an object; None if only its box is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,27 +74,26 @@ class Annotation:
     """The objects of one image, in the order of the source."""
 
     boxes: Floats = field(default_factory=lambda: np.empty((0, 4)))
-    """x and y of the first corner, x and y of the second, float64[n, 4]; NaN where an object has an
-    outline alone."""
+    """x, y of two opposite corners, float64[n, 4]; NaN for an object that has only an outline."""
     labels: tuple[int, ...] = ()
-    """Class index of each object; in a set of masks in files, of each file."""
+    """Class index of each object, or of each mask file."""
     crowds: tuple[bool, ...] = ()
-    """Whether each object is a crowd of several; () where the source does not say it."""
+    """Whether each object is a crowd; () if the source does not say."""
     outlines: tuple[Outline, ...] = ()
-    """Outline of each object; () where the source has boxes alone."""
+    """Outline of each object; () if the source has only boxes."""
     areas: tuple[tuple[Segment, int], ...] = ()
-    """Areas that are no objects, sky or grass, and the class index of each."""
+    """Areas that are not objects, such as sky or grass, with their class index."""
     size: tuple[int, int] | None = None
-    """Height and width of the annotated image in pixels; None where the source does not say it."""
+    """Height and width of the annotated image in pixels; None if the source does not say."""
     is_relative: bool = False
-    """Whether coordinates are shares, 0 to 1, of width and height."""
+    """Whether coordinates are shares of width and height, 0 to 1."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Objects that are left out already, by reason."""
+    """Number of objects that were already dropped, by reason."""
     fault: str = ""
-    """Reason for which the annotations of this image cannot be read; "" for none."""
+    """Why the annotations of this image cannot be read; "" if they can."""
 
     def of(self, are_kept: Sequence[bool], reason: str) -> Annotation:
-        """Return the annotation of some of its objects; the others are dropped for that reason."""
+        """Return the annotation with only the objects kept; the others are dropped for `reason`."""
         number = len(self.labels) - sum(are_kept)
         return replace(
             self,
@@ -107,14 +105,13 @@ class Annotation:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel with the boxes as bytes: an array on its own takes twice as long as all else."""
+        """Pickle the boxes as bytes: pickling an array takes twice as long as all the rest."""
         more = self.crowds, self.outlines, self.areas, self.size, self.is_relative
         boxes = np.asarray(self.boxes, np.float64).tobytes()
         return _arrived, (boxes, self.labels, *more, self.dropped, self.fault)
 
 
 def _arrived(boxes: bytes, labels: tuple[int, ...], *more: Any) -> Annotation:
-    """Return an annotation that has travelled."""
     crowds, outlines, areas, size, is_relative, dropped, fault = more
     return Annotation(
         boxes=np.frombuffer(boxes).reshape(-1, 4),
@@ -131,40 +128,39 @@ def _arrived(boxes: bytes, labels: tuple[int, ...], *more: Any) -> Annotation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationSpec:
-    """The form in which annotations are stored."""
+    """How annotations are read and stored."""
 
     boxes: bool = False
     masks: Literal["none", "classes", "instances"] = "none"
-    """Nothing, one mask of class indices an image, or one mask of 0 and 1 an object."""
+    """No masks, one mask of class indices per image, or one mask of 0 and 1 per object."""
     crowds: bool = False
     num_classes: int = 1
     values: Mapping[int, int] | Mapping[tuple[int, int, int], int] | None = None
-    """Value or RGB colour of a pixel in a mask file → class index or `ignore`; None: values are
-    class indices or `ignore` already. Other values are a fault of the mask."""
+    """Pixel value or RGB colour in a mask file → class index or `ignore`. None if values are class
+    indices or `ignore` already. Any other value is an error of the mask."""
     is_binary: bool = False
-    """Mask files hold two values, of which what is above half is the object."""
+    """Whether mask files hold two values; the object is the one above half."""
     is_panoptic: bool = False
-    """The mask file of an image holds the ids of segments: of its objects and areas."""
+    """Whether the mask file of an image holds segment ids of objects and areas."""
     ids_are_values: bool = False
-    """These ids are numbers of objects: values of pixels, but for `NO_NUMBERS`."""
+    """Whether these ids are object numbers: all pixel values except `NO_NUMBERS`."""
     background: int = 0
-    """Class index where no object is; `ignore` where no class means that. Padding is ignored."""
+    """Class index of pixels outside all objects, or `ignore`. Padding always gets `ignore`."""
     min_visible: float = 0.1
-    """Share of an object's area inside the stored image below which it is dropped."""
+    """Least share of an object's area that must be inside the stored image."""
     frame: Frame | None = None
-    """Frame of all annotations; None to tell it by their size, upright where that is no help."""
+    """Frame of all annotations; None to detect it by the annotated size, upright if unclear."""
 
     @property
     def has_objects(self) -> bool:
-        """Whether objects are stored one by one, with their boxes."""
+        """Whether records hold lists of objects."""
         return self.boxes or self.masks == "instances"
 
     @property
     def is_wide(self) -> bool:
-        """Whether masks of classes have 16 bits."""
         return self.num_classes > _MAX_CLASSES_8
 
     @property
     def ignore(self) -> int:
-        """Value of mask pixels that belong to no class: `IGNORE` or `IGNORE_16`."""
+        """Value of mask pixels without a class: `IGNORE` or `IGNORE_16`."""
         return IGNORE_16 if self.is_wide else IGNORE

@@ -1,7 +1,7 @@
-"""Objects: the annotation and the masks of one image as they are stored beside it.
+"""The boxes and masks of one image, as they are stored in its record.
 
-Boxes and masks go through the placement of the pixels. A box that cannot be stored is dropped and
-counted by reason; a mask that cannot be read rejects the image. Masks are drawn one at a time.
+Boxes and masks are placed by the same `Placement` as the pixels. A box that cannot be stored is
+dropped and counted by reason; an unreadable mask rejects the image. Masks are drawn one at a time.
 """
 
 from __future__ import annotations
@@ -37,42 +37,41 @@ if TYPE_CHECKING:
 
 _NONE = np.empty((0, 4), np.float32)
 _MAX_COPY = 16
-"""Pixels of the annotated copy of an image for each of its own."""
+"""Maximum ratio of pixels between the annotated copy of an image and the image itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedObjects:
-    """The objects of an image as its record holds them: lists of equal length, in their order."""
+    """The objects of an image as stored in its record: lists of equal length, in source order."""
 
     boxes: NDArray[np.float32] = field(default_factory=lambda: _NONE)
-    """float32[n, 4]: ymin, xmin, ymax, xmax, shares of the stored image; 0 ≤ min < max ≤ 1."""
+    """float32[n, 4]: ymin, xmin, ymax, xmax as shares of the stored image; 0 ≤ min < max ≤ 1."""
     labels: tuple[int, ...] = ()
-    """Class index of each object."""
     crowds: tuple[bool, ...] = ()
-    """Whether each is a crowd; () unless the spec has crowds."""
+    """Whether each object is a crowd; () unless the spec has crowds."""
     masks: tuple[bytes, ...] = ()
     """A grey PNG of 0 and 1 for each object, of the stored size; () unless the spec has them."""
     segmentation_mask: bytes = b""
     """Grey PNG of class indices, of the stored size; b"" unless the spec has one."""
     num_clipped: int = 0
-    """Stored boxes that passed the edge of the image by more than rounding does."""
+    """Number of stored boxes that passed the edge of the image by more than a rounding error."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Objects that are not stored, by reason, those of the annotation included."""
+    """Number of objects that are not stored, by reason, including those dropped earlier."""
     pixels: Mapping[int, int] = field(default_factory=dict)
-    """Pixels of the segmentation mask by class index, without ignored ones."""
+    """Number of pixels of each class in the segmentation mask, without ignored pixels."""
     num_ignored: int = 0
-    """Pixels of the segmentation mask that belong to no class, padding included."""
+    """Number of ignored pixels in the segmentation mask, including padding."""
 
 
 def place_objects(
     annotation: Annotation, mask_files: Sequence[bytes], placement: Placement, spec: AnnotationSpec
 ) -> PlacedObjects | Rejection:
-    """Return the objects of an image as they are stored, or the reason to leave the image out.
+    """Return the objects of an image as they are stored, or a rejection. Never raises.
 
-    Mask files are the objects where masks of objects are stored, else layers of the class mask, of
-    which the later one wins; `annotation.labels` are theirs unless the annotation has boxes. That
-    of a panoptic set holds the segments of the annotation. The rejection does not name the
-    original. Never raises, whatever annotation and files hold.
+    If masks of objects are stored, each mask file is an object; otherwise the files are layers of
+    the class mask, and later layers win. `annotation.labels` are the classes of the files unless
+    the annotation has boxes. The mask file of a panoptic set holds the segments of the annotation.
+    The rejection's `original` is empty.
     """
     if annotation.fault:
         return Rejection("bad_annotation", annotation.fault)
@@ -99,7 +98,6 @@ def place_objects(
 def _plain(
     annotation: Annotation, placement: Placement, spec: AnnotationSpec, frame: Frame
 ) -> PlacedObjects | None:
-    """Return the objects of an image that has boxes alone, if all are stored as they are."""
     boxes = plain_boxes(annotation, frame, placement, spec)
     if boxes is None:
         return None
@@ -110,18 +108,17 @@ def _plain(
 
 @dataclass(slots=True)
 class _Scene:
-    """One image with all that is known of it, and what is drawn of it so far."""
+    """One image, its annotation, and the masks drawn so far."""
 
     annotation: Annotation
     files: MaskFiles
     placement: Placement
     spec: AnnotationSpec
     frame: Frame
-    """Frame of the boxes, and of outlines without a size of their own."""
+    """Frame of the boxes, and of outlines that do not state a size."""
     masks: dict[int, bytes] = field(default_factory=dict)
-    """Stored mask by place of the object in the list; b"" where no pixel is left of it."""
+    """Stored mask by index of the object; b"" if no pixel of it is left."""
     ids: tuple[NDArray[np.uint32], Frame] | None = None
-    """Decoded mask file of a panoptic set, and its frame; None until it is needed."""
 
     def place(self) -> PlacedObjects:
         spec = self.spec
@@ -159,7 +156,7 @@ class _Scene:
         )
 
     def _objects(self) -> tuple[Boxes, NDArray[np.float32]]:
-        """Return all objects and their stored boxes, with the masks of those kept drawn."""
+        """Return all objects and their stored boxes; draw the masks of the objects kept."""
         has_masks = self.spec.masks == "instances"
         if has_masks and self.files.data and not self.spec.is_panoptic:
             objects, shapes = self._of_files()
@@ -181,14 +178,14 @@ class _Scene:
         return objects, shares
 
     def _unlisted(self) -> dict[str, int]:
-        """Return the count of objects in a mask of numbers that the annotation says nothing of."""
+        """Return the number of objects in a mask of numbers that are not in the annotation."""
         ids, _ = self.ids or self.files.ids()
         number = sum(one not in NO_NUMBERS for one in np.unique(ids).tolist())
         listed = len(self.annotation.labels) + sum(self.annotation.dropped.values())
         return {"unknown class": number - listed} if number > listed else {}
 
     def _of_annotation(self) -> Boxes:
-        """Return the annotated objects; where only an outline is known, the box of its mask."""
+        """Return the annotated objects; an object with only an outline gets the box of its mask."""
         annotation, has_masks = self.annotation, self.spec.masks == "instances"
         objects = Boxes.unplaced(annotation.labels[: len(annotation.boxes)])
         no_box: list[int] = []
@@ -211,7 +208,7 @@ class _Scene:
         return objects
 
     def _of_files(self) -> tuple[Boxes, list[int]]:
-        """Return the objects of mask files, and a number for each mask that its equals share."""
+        """Return the objects of mask files, and for each a number that equal masks share."""
         labels: list[int] = []
         boxes: list[Boxes] = []
         for label, mask, frame in self.files.shapes():
@@ -226,7 +223,7 @@ class _Scene:
         return objects, _numbered(self.masks[i] for i in range(len(boxes)))
 
     def _shape(self, i: int) -> tuple[Labels, Frame]:
-        """Return the mask of an object that has an outline, 0 and 1, and its frame."""
+        """Return the mask of an object, 0 and 1, and its frame."""
         outline = self.annotation.outlines[i] or Polygons(())
         if isinstance(outline, Segment):
             ids, frame_of_ids = self._segments()
@@ -248,7 +245,7 @@ class _Scene:
             return outline_mask(outline, size), frame
 
     def _measure(self, objects: Boxes, i: int, mask: Labels, frame: Frame) -> None:
-        """Set the box of an object to that of its mask, outer edges of pixels."""
+        """Set the box of an object to the bounding box of its mask, at the outer pixel edges."""
         rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
         if not rows.size:
             objects.drop(np.arange(len(objects.labels)) == i, "zero size")
@@ -258,14 +255,13 @@ class _Scene:
         objects.corners[i] = self.placement.boxes(box, (height, width), frame)[0]
 
     def _draw(self, i: int, mask: Labels, frame: Frame) -> None:
-        """Keep the stored mask of an object."""
         stored = self.placement.mask(mask, frame, 0)
         self.masks[i] = encode_mask(stored) if stored.any() else b""
 
     def _class_mask(self, dropped: Counter[str]) -> Labels:
-        """Return the class of each stored pixel; of objects and files, later ones win.
+        """Return the class of each stored pixel; later objects and files win.
 
-        Padding beside the image is ignored, whatever masks are made of.
+        Padding outside the image gets `spec.ignore`.
         """
         spec, labels = self.spec, self.annotation.labels
         dtype = np.uint16 if spec.is_wide else np.uint8
@@ -288,7 +284,7 @@ class _Scene:
         return mask
 
     def _segment_mask(self) -> Labels:
-        """Return the class of each stored pixel of a panoptic set; crowds are of their class."""
+        """Return the class of each stored pixel of a panoptic set; crowds keep their class."""
         annotation, spec = self.annotation, self.spec
         parts = [*zip(annotation.outlines, annotation.labels, strict=False), *annotation.areas]
         classes = {
@@ -303,7 +299,7 @@ class _Scene:
         return self.placement.mask(segment_classes(ids, classes, spec), frame, spec.ignore)
 
     def _segments(self) -> tuple[NDArray[np.uint32], Frame]:
-        """Return the id of the segment of each pixel, decoded once, and their frame."""
+        """Return the segment id of each pixel and the frame of the mask; decodes it once."""
         if self.ids is None:
             ids, frame = self.files.ids()
             parts = [*self.annotation.outlines, *(area for area, _ in self.annotation.areas)]
@@ -314,13 +310,12 @@ class _Scene:
 
 
 def _crowds(annotation: Annotation, number: int) -> tuple[bool, ...]:
-    """Return whether each object is a crowd, none where the source does not say it of each."""
     crowds = annotation.crowds
     return crowds if len(crowds) == number else (False,) * number
 
 
 def _numbered(keys: Iterable[Hashable]) -> list[int]:
-    """Return a number for each key that its equals share."""
+    """Return a number for each key; equal keys share it."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(key, len(numbers)) for key in keys]
 

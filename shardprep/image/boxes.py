@@ -1,4 +1,4 @@
-"""Boxes: from the annotated image to the stored one, and the reasons for which one is dropped."""
+"""Boxes: from the annotated image to the stored one, and the reasons why a box is dropped."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ Reason = Literal[
     "", "not finite", "zero size", "outside", "unknown class", "repeated", "cut away", "too small",
     "no outline",
 ]  # fmt: skip
-"""Fate of an object: "" for a stored one, else the reason for which it is dropped."""
+"""Why an object is dropped; "" if it is stored."""
 SHORTFALLS = ("cut away", "too small")
-"""Reasons that are no fault of the source: the stored image has too few pixels of the object."""
+"""Reasons that are not errors of the source: too few pixels of the object are stored."""
 _CODES: dict[Reason, int] = {reason: code for code, reason in enumerate(get_args(Reason))}
 
 _TOLERANCE_PX, _TOLERANCE = 1e-3, 1e-6
-"""Pixels, and share of a side, by which a box may pass the edge uncounted: rounded numbers do."""
+"""A box may pass the edge by this many pixels, or this share of a side, because of rounding."""
 _MIN_SIDE = 1.0
-"""Stored pixels of a side below which what a crop left of a box is dropped."""
+"""Least side in stored pixels of a box that a crop has cut."""
 _Y_FIRST = np.array((1, 0, 3, 2))
-"""Places of y, x, y, x in a box of x, y, x, y."""
+"""Indices of y, x, y, x in a box of x, y, x, y."""
 _FEW = 1000
-"""Number of boxes up to which a set finds out sooner than a sort that all of them differ."""
+"""Maximum number of boxes for which a set finds repeats faster than a sort."""
 _MOST_PLAIN = 256
-"""Number of boxes up to which each is compared with all others."""
+"""Maximum number of boxes for the fast path, which compares each with all others."""
 _CUT = 1 - 1e-6
-"""Share of its area below which a box counts as cut."""
+"""A box with less than this share of its area left counts as cut."""
 
 
 def annotated_size(annotation: Annotation, placement: Placement, frame: Frame) -> tuple[int, int]:
@@ -53,17 +53,17 @@ def annotated_size(annotation: Annotation, placement: Placement, frame: Frame) -
 
 
 def size_of_boxes(annotation: Annotation, placement: Placement, frame: Frame) -> tuple[int, int]:
-    """Return height and width of the annotated image in the unit of its boxes."""
+    """Return height and width of the annotated image in the unit of its boxes; 1, 1 for shares."""
     return (1, 1) if annotation.is_relative else annotated_size(annotation, placement, frame)
 
 
 def plain_boxes(
     annotation: Annotation, frame: Frame, placement: Placement, spec: AnnotationSpec
 ) -> NDArray[np.float32] | None:
-    """Return the stored boxes of an image that has boxes alone, if each is stored as it is.
+    """Return the stored boxes, float32[n, 4], of an image that needs none of the steps of `Boxes`.
 
-    What `Boxes` gives for them, in a fifth of the time; None where that has anything to decide: a
-    box that is clipped, dropped or perhaps repeated, a crop, a turned image, or many boxes.
+    Gives the result of `Boxes` in a fifth of the time. None if a box is clipped, dropped or
+    possibly repeated, if the image is cropped or turned, or if there are many boxes.
     """
     boxes, labels = np.ascontiguousarray(annotation.boxes, np.float64), annotation.labels
     has_more = annotation.outlines or spec.masks != "none" or not spec.boxes
@@ -83,19 +83,18 @@ def plain_boxes(
 
 @dataclass(slots=True)
 class Boxes:
-    """All objects of an image on their way to the record, in the order of the source."""
+    """The objects of an image on their way to its record, in source order."""
 
     corners: Floats
-    """x, y, x, y in pixels of the stored image, not clipped to it, float64[n, 4]."""
+    """float64[n, 4]: x, y, x, y in pixels of the stored image, not clipped."""
     labels: NDArray[np.int64]
     is_clipped: Flags
-    """Whether a box passed the edge of its image by more than rounding does."""
+    """Whether a box passed the edge of its image by more than a rounding error."""
     reasons: NDArray[np.uint8]
-    """Code of the `Reason` for which each is dropped, 0 while it is not."""
+    """Code of the `Reason` for each object; 0 if it is not dropped."""
 
     @classmethod
     def unplaced(cls, labels: Sequence[int]) -> Boxes:
-        """Return objects whose boxes are not known yet."""
         number = len(labels)
         corners = np.empty((number, 4))
         corners.fill(np.nan)
@@ -108,7 +107,7 @@ class Boxes:
 
     @property
     def kept(self) -> Flags:
-        """Objects that are not dropped, bool[n]."""
+        """Whether each object is not dropped, bool[n]."""
         found: Flags = self.reasons == 0
         return found
 
@@ -119,11 +118,11 @@ class Boxes:
         return {reason: n for reason, n in zip(_CODES, counts, strict=False) if reason and n}
 
     def drop(self, which: Flags, reason: Reason) -> None:
-        """Drop those of the objects that no other reason has dropped."""
+        """Drop objects for a reason; an earlier reason stays."""
         self.reasons[which & self.kept] = _CODES[reason]
 
     def drop_unknown(self, num_classes: int) -> None:
-        """Drop objects of a class that the dataset does not have."""
+        """Drop objects whose class is not in the dataset."""
         is_unknown = (self.labels < 0) | (self.labels >= num_classes)
         if np.count_nonzero(is_unknown):
             self.drop(is_unknown, "unknown class")
@@ -131,9 +130,9 @@ class Boxes:
     def place(
         self, boxes: Floats, size: tuple[int, int], frame: Frame, placement: Placement
     ) -> None:
-        """Clip boxes to the annotated image and place them; drop those that it cannot have.
+        """Clip boxes to the annotated image and place them; drop boxes without an area in it.
 
-        Height and width are those of the annotated image in the unit of the boxes, 1, 1 for shares.
+        `size` is the height and width of the annotated image in the unit of the boxes.
         """
         height, width = size
         edges = (width, height, width, height)
@@ -153,7 +152,7 @@ class Boxes:
         self.corners = placement.boxes(clipped, size, frame)
 
     def drop_repeated(self, shapes: Sequence[int] = ()) -> None:
-        """Drop what has the box, the class and the shape of an object before it."""
+        """Drop objects with the box, class and shape of an earlier object."""
         if len(self.corners) <= _FEW and len(set(map(tuple, self.corners.tolist()))) == len(
             self.corners
         ):
@@ -172,8 +171,8 @@ class Boxes:
     def shares(self, placement: Placement, min_visible: float) -> NDArray[np.float32]:
         """Return all boxes as shares of the stored image, ymin, xmin, ymax, xmax.
 
-        Drops what a crop cut away: less than a pixel of a side, or less than `min_visible` of the
-        area is left.
+        Drops objects of which a crop left less than a pixel of a side, or less than `min_visible`
+        of the area.
         """
         shares = self.corners.take(_Y_FIRST, axis=1) / np.array(placement.size * 2, np.float64)
         shares = np.minimum(np.maximum(shares, 0.0), 1.0)
@@ -190,7 +189,7 @@ class Boxes:
 
 
 def _are_all(flags: Flags) -> bool:
-    """Tell whether all flags are set; `flags.all()` takes three times as long for a few."""
+    # `flags.all()` takes three times as long for a few flags.
     return bool(np.count_nonzero(flags) == flags.size)
 
 

@@ -1,6 +1,6 @@
-"""Color: decoded pixels of any mode or profile to the sRGB that a viewer shows.
+"""Convert decoded pixels of any mode or ICC profile to 8-bit sRGB.
 
-The work goes tile by tile, so that only the result is held whole beside the decoded image.
+Works tile by tile, so that memory holds only the decoded image and the result.
 """
 
 from __future__ import annotations
@@ -31,41 +31,38 @@ _MODES = {
     "GRAY": ("L", ("L", "LA", "La", "1", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")),
     "CMYK": ("CMYK", ("CMYK",)),
 }
-"""Colour space of a profile → the mode it is applied in, and those of images it may belong to."""
+"""Colour space of a profile → the mode it is applied in, and modes of images that may have it."""
 _GREYS = ("1", "L")
 """Modes of 8 bits and fewer that have no colours."""
 _SRGB_TOLERANCE = 2
-"""Levels by which a profile may move a colour and still count as sRGB: makers round its curve."""
+"""A profile that changes no colour by more than this counts as sRGB: makers round its curve."""
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
-"""TIFF tags."""
 _WHITE_IS_ZERO = 0
 
 
 class SrgbTransform(NamedTuple):
-    """Transform of the colors of an ICC profile into sRGB."""
+    """Transform from the colors of an ICC profile to sRGB."""
 
     mode: str
-    """Mode of the images it takes: RGB, L or CMYK; it returns RGB."""
+    """Pillow mode of the input: RGB, L or CMYK. The output is RGB."""
     apply: Callable[[Image.Image], Image.Image]
 
 
 class _Levels(NamedTuple):
-    """Values of black and white in an image of more than 8 bits."""
-
     black: float
     white: float
     dtype: str = ""
-    """numpy type to view Pillow's values as; "" for their own."""
+    """numpy type in which to view Pillow's values; "" to keep their type."""
 
 
 def eight_bit_pixels(
     image: Image.Image, spec: ImageSpec, transform: SrgbTransform | None
 ) -> Pixels:
-    """Return the pixels of a loaded image of any mode, transparency over the background.
+    """Return the pixels of a loaded image of any mode, with the background behind transparency.
 
-    They are uint8[height, width, 3], or [height, width, 1] of an image whose mode is grey.
-    Values of more than 8 bits are scaled by the depth range of the spec, where Pillow would clip
-    at 255. That of the type is 0..1 for floats, or their own where they are beyond.
+    The result is uint8[height, width, 3], or [height, width, 1] for a grey mode. Values of more
+    than 8 bits are scaled by `spec.depth_range`; Pillow would clip them at 255. The full range of
+    floats is 0..1, or their own range if values are outside of that.
     """
     levels = _levels(image, spec.depth_range)
     is_grey = levels is not None or image.mode in _GREYS
@@ -90,9 +87,9 @@ def eight_bit_pixels(
 
 
 def flattened(pixels: Pixels, background: tuple[int, int, int] | None) -> Pixels:
-    """Return RGB of RGBA, or of grey with alpha, seen over a background: Pillow's, to the byte.
+    """Return the RGB of RGBA or grey-alpha pixels over a background, byte-equal to Pillow's result.
 
-    Takes and returns uint8[height, width, channels], C-contiguous. None passes alpha over.
+    Takes and returns uint8[height, width, channels], C-contiguous. With None, alpha is ignored.
     """
     out = np.empty((*pixels.shape[:2], 3), np.uint8)
     if _pixels is not None:
@@ -108,17 +105,17 @@ def flattened(pixels: Pixels, background: tuple[int, int, int] | None) -> Pixels
 
 
 def convert_in_place(pixels: Pixels, transform: SrgbTransform) -> None:
-    """Turn pixels of a profile's RGB or grey into sRGB."""
+    """Convert pixels from a profile's RGB or grey to sRGB."""
     for rows, columns in _tiles(*pixels.shape[:2]):
         tile = Image.fromarray(np.ascontiguousarray(pixels[rows, columns]))
         pixels[rows, columns] = np.asarray(_in_srgb(tile, transform))
 
 
 def srgb_transform(image: Image.Image) -> SrgbTransform | None:
-    """Return the transform of an image's colors into sRGB, None where none is needed.
+    """Return the transform of an image's colors to sRGB, or None if it needs none.
 
-    None is needed for an sRGB profile, without a profile, and for one that is broken or made for
-    another kind of pixels.
+    An image needs none without a profile, with an sRGB profile, and with a profile that is broken
+    or made for another kind of pixels.
     """
     profile = image.info.get("icc_profile")
     if not isinstance(profile, bytes) or not profile:
@@ -135,7 +132,7 @@ def _transform(profile: bytes, mode: str) -> SrgbTransform | None:
             return None
         flags = ImageCms.Flags.BLACKPOINTCOMPENSATION
         if applied_in == "L":
-            flags |= ImageCms.Flags.NOOPTIMIZE  # what it would do costs grey 9 levels in the dark
+            flags |= ImageCms.Flags.NOOPTIMIZE  # the optimization costs 9 levels of dark grey
         apply = ImageCms.ImageCmsTransform(
             source,
             ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")),
@@ -152,7 +149,7 @@ def _transform(profile: bytes, mode: str) -> SrgbTransform | None:
         if _is_near(colours, greys[..., None]):
             return None
         return SrgbTransform("L", lambda image: Image.fromarray(colours[0][np.asarray(image)]))
-    if applied_in == "RGB":  # names of profiles vary too much: a grid of colours tells sRGB
+    if applied_in == "RGB":  # profile names vary too much, so a grid of colours is compared
         steps = np.arange(0, 256, 15, dtype=np.uint8)
         grid = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(1, -1, 3)
         if _is_near(np.asarray(apply(Image.fromarray(grid))), grid):
@@ -173,7 +170,6 @@ def _in_srgb(image: Image.Image, transform: SrgbTransform | None) -> Image.Image
 
 
 def _tiles(height: int, width: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the rows and columns of tiles that cover an image."""
     columns = max(1, min(width, _TILE_PIXELS))
     rows = max(1, _TILE_PIXELS // columns)
     for top in range(0, height, rows):
@@ -187,14 +183,13 @@ def _tile(image: Image.Image, rows: slice, columns: slice) -> Image.Image:
 
 
 def _levels(image: Image.Image, wanted: DepthRange) -> _Levels | None:
-    """Return the levels of an image of more than 8 bits, None for any other."""
     tags: Any = getattr(image, "tag_v2", {})
     low, high, dtype = 0.0, 1.0, ""
     if image.mode.startswith("I;16"):
         (bits, *_) = tags.get(_BITS_PER_SAMPLE, (16,))
         high = (1 << min(bits, 16)) - 1
     elif image.mode == "I":
-        # Pillow reads 32 unsigned bits as signed ones
+        # Pillow reads unsigned 32-bit values as signed
         unsigned = tags.get(_BITS_PER_SAMPLE) == (32,) and tags.get(_SAMPLE_FORMAT, (1,)) == (1,)
         dtype = "u4" if unsigned else ""
         high = max(65535, _range(image, dtype)[1])
@@ -210,7 +205,6 @@ def _levels(image: Image.Image, wanted: DepthRange) -> _Levels | None:
 
 
 def _range(image: Image.Image, dtype: str) -> tuple[float, float]:
-    """Return the smallest and the largest finite value."""
     low, high = np.inf, -np.inf
     for rows, columns in _tiles(image.height, image.width):
         values = _values(_tile(image, rows, columns), dtype)
@@ -226,7 +220,6 @@ def _values(tile: Image.Image, dtype: str) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def _to_8_bits(tile: Image.Image, levels: _Levels) -> Image.Image:
-    """Scale values to 0..255; a value that is transparent becomes an alpha of 0."""
     values = _values(tile, levels.dtype)
     scaled = values.astype(np.float64)
     if tile.mode == "F":

@@ -1,4 +1,4 @@
-"""Decoding: the bytes of an image file become upright pixels; errors are the decoder's own."""
+"""Decode image files to upright pixels. Errors of the decoders are raised unchanged."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ DECODERS: Final = (
     "JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "JPEG2000", "PPM",
     "TGA", "PCX", "PSD", "SGI", "DDS", "QOI", "XBM", "XPM",
 )  # fmt: skip
-"""Pillow's decoders that may see the bytes. Others are left out: EPS starts Ghostscript, and an
-icon holds images whose size its header does not tell."""
+"""Pillow's decoders that may read the bytes. Others are unsafe: EPS starts Ghostscript, and the
+header of an icon does not state the size of its images."""
 
-Image.MAX_IMAGE_PIXELS = None  # the limit is ImageSpec.max_pixels, checked on the header
-PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY  # one long comment is no fault
+Image.MAX_IMAGE_PIXELS = None  # ImageSpec.max_pixels is the limit, checked on the header
+PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY  # a long comment is not an error
 
 _JPEGS = ("JPEG", "MPO")
 _FAST_MODES = ("RGB", "L")
@@ -43,20 +43,23 @@ class Decoded(NamedTuple):
     """A decoded image, upright."""
 
     pixels: Pixels
-    """uint8[height, width, 3], or [height, width, 1] of grey."""
+    """uint8[height, width, 3], or [height, width, 1] for grey."""
     is_srgb: bool
-    """Whether no color profile was applied."""
+    """Whether the image was sRGB already: no color profile was applied."""
     orientation: int = UPRIGHT
     """EXIF orientation that was applied, 1 to 8."""
     damage: str = ""
-    """Fault that the decoder got over, in words; "" for none."""
+    """Damage that the decoder tolerated; "" for none."""
 
 
 @stage("decode")
 def open_image(data: bytes) -> Image.Image:
-    """Return an image whose header is read, and no pixels decoded.
+    """Return an image with its header read and no pixels decoded.
 
-    A broken header is any Exception; NotAnImageError says what needs an extra that is missing.
+    Raises:
+        NotAnImageError: The image needs an extra that is not installed. A broken header raises any
+            Exception.
+
     """
     if is_dicom(data) or is_heif(data):
         return _opened_by_extra(data)
@@ -80,7 +83,7 @@ def _opened_by_extra(data: bytes) -> Image.Image:
 
 
 def scalable_size(image: Image.Image) -> tuple[int, int] | None:
-    """Return the upright height and width of a JPEG, None for an image of one scale alone."""
+    """Return the upright height and width of a JPEG; None for images that cannot be scaled."""
     if image.format not in _JPEGS or image.mode not in _FAST_MODES:
         return None
     size = image.height, image.width
@@ -89,17 +92,17 @@ def scalable_size(image: Image.Image) -> tuple[int, int] | None:
 
 @stage("decode")
 def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Decoded:
-    """Return the first frame, upright, of the bytes and the image that `open_image` gave for them.
+    """Return the first frame, upright, of `data` and the `image` that `open_image` returned for it.
 
-    A JPEG may be decoded smaller by a `scale` of 1, 2, 4 or 8, sides rounded up; a lossless one
-    keeps its size. The spec has the colour behind transparent pixels and the range of deep ones.
-    The image is closed; whatever the decoder says of bytes that it cannot decode is raised.
+    A JPEG is decoded `scale` (1, 2, 4 or 8) times smaller, sides rounded up; a lossless JPEG keeps
+    its size. The spec gives the background of transparent pixels and the range of deep ones. Closes
+    the image.
     """
     transform = srgb_transform(image)
     damage = ""
     is_jpeg = image.format in _JPEGS and image.mode in _FAST_MODES
     is_lossless = is_jpeg and not is_scalable(data)
-    # Grey with a profile is asked for in RGB, which libjpeg does not make of lossless grey.
+    # Grey with a profile needs RGB, and libjpeg cannot convert lossless grey to it.
     if is_jpeg and not (is_lossless and transform is not None):
         try:
             scale = 1 if is_lossless else scale
@@ -122,9 +125,9 @@ def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Deco
 
 @stage("decode")
 def recover(data: bytes, spec: ImageSpec) -> Decoded | None:
-    """Return what is there of a file that ends early, None where nothing can be decoded.
+    """Return the readable part of a truncated file, or None if nothing can be decoded.
 
-    Missing pixels are grey in a JPEG, else black, or the background in an image with transparency.
+    Missing pixels are grey in a JPEG, the background in an image with transparency, else black.
     """
     before = ImageFile.LOAD_TRUNCATED_IMAGES
     ImageFile.LOAD_TRUNCATED_IMAGES = True
@@ -135,7 +138,7 @@ def recover(data: bytes, spec: ImageSpec) -> Decoded | None:
         decoded = _decode_by_pillow(image, spec)
     except MemoryError:
         raise
-    except Exception:  # decoders raise anything; the first error has been told
+    except Exception:  # decoders raise anything; the first error is reported
         return None
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = before
@@ -146,12 +149,15 @@ def recover(data: bytes, spec: ImageSpec) -> Decoded | None:
 def decode_jpeg(
     data: bytes, height: int, width: int, scale: int, *, is_grey: bool = False
 ) -> Pixels:
-    """Return the pixels as libjpeg-turbo decodes them, of a JPEG of this height and width.
+    """Return the pixels of a JPEG of this height and width, decoded by libjpeg-turbo.
 
-    They are uint8[height, width, 3], or [height, width, 1] of a JPEG that `is_grey`.
-    Same library and same settings as Pillow's decoder, so the same pixels (a test holds it),
-    in less time; what it refuses (ValueError) is left for Pillow to judge. At any scale it reads
-    every bit of the file, so a fault that it finds at one it finds at all.
+    The result is uint8[height, width, 3], or [height, width, 1] if `is_grey`. Library and settings
+    are those of Pillow's decoder, so the pixels are equal (tested), in less time. The decoder reads
+    every bit at any scale, so it finds the same errors at all scales.
+
+    Raises:
+        ValueError: The decoder rejects the file; Pillow decides then.
+
     """
     return simplejpeg.decode_jpeg(  # type: ignore[no-any-return]
         data,
@@ -163,15 +169,18 @@ def decode_jpeg(
 
 
 decode_ordinary = stage("decode")(decode_jpeg)
-"""Does what `decode` does, for a JPEG that has nothing but pixels."""
+"""Like `decode`, for a JPEG that has nothing but pixels."""
 
 
 def stored_pixels(data: bytes, raw_size: tuple[int, int] | None, least_side: int = 0) -> Pixels:
-    """Return a stored image, uint8[height, width, 3], at its size or smaller.
+    """Return the pixels of a stored image, uint8[height, width, 3].
 
-    A JPEG whose sides all stay at `least_side` pixels or more is decoded at a fraction of its size;
-    0 for its own. `raw_size` is the height and width of pixels that are stored raw, None for files.
-    What a decoder says of bytes that it cannot decode is raised.
+    Args:
+        data: the stored bytes.
+        raw_size: height and width of raw pixels; None for an image file.
+        least_side: a JPEG may be decoded smaller as long as its sides stay at this number of pixels
+            or more; 0 keeps its size.
+
     """
     if raw_size is not None:
         return np.frombuffer(data, np.uint8).reshape(*raw_size, 3)
@@ -192,16 +201,16 @@ def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
     if pixels is None:
         image.load()
         pixels = eight_bit_pixels(image, spec, srgb_transform(image))
-    # Not asked before: a PNG may have it behind its pixels, and Pillow turns a TIFF as it loads it.
+    # Only known now: a PNG may state it behind its pixels, and Pillow rotates a TIFF while loading.
     turn = _orientation(image)
     image.close()
     return Decoded(_upright(pixels, turn), is_srgb=False, orientation=before or turn)
 
 
 def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:
-    """Return the first frame of a WebP; None where Pillow must load it.
+    """Return the first frame of a WebP; None if Pillow must load it.
 
-    It is taken as Pillow has it from libwebp, who copies it three times on its way to numpy.
+    Takes the frame from Pillow's libwebp decoder: Pillow itself would copy it three times.
     """
     decoder = getattr(image, "_decoder", None)
     if decoder is None or srgb_transform(image) is not None:
@@ -215,13 +224,13 @@ def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:
 
 
 def is_plain(data: bytes, image: Image.Image) -> bool:
-    """Tell whether the strictest reader would decode the bytes to the same pixels.
+    """Return whether the strictest reader would decode the bytes to the same pixels.
 
-    Given that nothing was damaged and no profile applied; the image may be closed.
+    Assumes that nothing was damaged and no profile applied; the image may be closed.
     """
     if image.mode != "RGB" or "transparency" in image.info or _orientation(image) != UPRIGHT:
         return False
-    if image.format == "PNG":  # Pillow forgives a missing end and wrong checksums, TensorFlow not
+    if image.format == "PNG":  # Pillow accepts a missing end and wrong checksums, TensorFlow not
         if not data.endswith(_PNG_END):
             return False
         try:
@@ -233,12 +242,12 @@ def is_plain(data: bytes, image: Image.Image) -> bool:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return the orientation (EXIF 2.32, tag 0x0112), 1 to 8; 1 where it says nothing else."""
+    """Return the EXIF orientation (EXIF 2.32, tag 0x0112), 1 to 8; 1 if it is missing."""
     try:
         turn = image.getexif().get(ExifTags.Base.Orientation)
     except MemoryError:
         raise
-    except Exception:  # what is wrong with the metadata is no fault of the picture
+    except Exception:  # broken metadata does not make the picture bad
         return UPRIGHT
     return turn if isinstance(turn, int) and 1 <= turn <= 8 else UPRIGHT
 
@@ -248,7 +257,7 @@ def _upright(pixels: Pixels, turn: int) -> Pixels:
 
 
 def _scale_colour_key(image: Image.Image) -> None:
-    """Bring a PNG's transparent colour to the 8 bits that its pixels are about to have."""
+    """Scale the transparent colour of a PNG to 8 bits, as its pixels will be."""
     key = image.info.get("transparency")
     tiles = cast("ImageFile.ImageFile", image).tile
     raw = tiles[0].args if tiles else ""

@@ -107,13 +107,13 @@ class DicomImage(Image.Image):
 
 
 def header_texts(head: bytes, keywords: Sequence[str]) -> list[str]:
-    """Return elements of a file of which the first bytes are given; "" for one that is not there.
+    """Return the texts of elements, given the first bytes of a file; "" for a missing element.
 
-    Several values are separated by a backslash, as they are in the file.
+    Several values are separated by a backslash, as in the file.
     """
     if not is_dicom(head):
         return [""] * len(keywords)
-    with contextlib.suppress(Exception):  # what is broken is told when the image is decoded
+    with contextlib.suppress(Exception):  # decoding the image reports the error
         about = pydicom.dcmread(
             io.BytesIO(_inflated(head)), specific_tags=list(keywords), stop_before_pixels=True
         )
@@ -145,7 +145,7 @@ def _elements(data: bytes) -> Dataset:
 
 
 def _inflated(data: bytes) -> bytes:
-    """Return a file whose elements are deflated as one where they are not, any other as it is."""
+    """Return a file with deflated elements in the plain form, any other file unchanged."""
     tag, num_bytes = struct.unpack_from("<I4xI", data, _META_LENGTH)
     end = _META_LENGTH + 12 + num_bytes
     if tag == _META_TAG and end > len(data):
@@ -186,7 +186,7 @@ def _first_frame(about: Dataset) -> Values:
 def _coded_size(frame: bytes) -> tuple[int, int] | None:
     """Return height and width as a compressed frame has them, None where it does not say them.
 
-    Decoders take memory by this size, and the limit of pixels was held to that of the header.
+    Decoders allocate memory by this size, while the limit of pixels is checked on the header.
     """
     start = -1 if frame.startswith(_JPEG) else frame.find(_CODESTREAM)
     if start >= 0:
@@ -203,7 +203,7 @@ def _coded_size(frame: bytes) -> tuple[int, int] | None:
 
 
 def _high_bytes(values: Values, bits: int) -> Pixels:
-    """Return the highest 8 of so many bits."""
+    """Return the highest 8 bits of values with `bits` bits."""
     values = values >> (bits - 8) if bits > 8 else values
     pixels: Pixels = np.ascontiguousarray(values.astype(np.uint8, copy=False))
     return pixels
@@ -291,7 +291,7 @@ def _windowed(center: float, width: float, function: str, rescaled: Values) -> V
 
 
 def _tails(values: Values, about: Dataset) -> Values:
-    """Return the stored values at `_TAILS`, of those that are no padding."""
+    """Return the stored values at `_TAILS`, without padding."""
     padding = about.get("PixelPaddingValue")
     is_meant = np.isfinite(values)
     if padding is not None:

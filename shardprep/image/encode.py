@@ -1,4 +1,4 @@
-"""Encoding: pixels become the bytes that a record holds."""
+"""Encode pixels to the bytes that a record holds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 
 _JPEGS = ("jpeg", "mpo")
 _NO_COLOUR = 128
-"""Cb and Cr of grey."""
 
 
 @stage("encode")
 def encode(pixels: Pixels, original_format: str, spec: ImageSpec) -> bytes:
-    """Return the file or the raw RGB of pixels, uint8[height, width, 3] or [height, width, 1].
+    """Return pixels, uint8[height, width, 3] or [height, width, 1], in the format of the spec.
 
-    What is stored is RGB in either case, of grey to the same bytes.
+    RGB is stored in both cases: grey pixels give the same bytes as equal RGB channels.
     """
     is_jpeg = spec.format == "jpeg" or (spec.format == "keep" and original_format in _JPEGS)
     if is_jpeg and pixels.shape[2] == 1:
@@ -46,14 +45,14 @@ def encode(pixels: Pixels, original_format: str, spec: ImageSpec) -> bytes:
 
 
 def with_colours(pixels: Pixels) -> Pixels:
-    """Return pixels of three channels; grey has three that are equal."""
+    """Return pixels with three channels; grey is repeated."""
     return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
 
 
 def _encoded_grey(pixels: Pixels, quality: int) -> bytes | None:
-    """Return the JPEG that RGB pixels of these grey ones give, None for sides that are not even.
+    """Return the JPEG that equal RGB channels would give; None if a side is odd.
 
-    The encoder then pads the planes otherwise than the pixels.
+    The encoder pads planes of odd sides differently from pixels.
     """
     height, width = pixels.shape[:2]
     if height % 2 or width % 2:

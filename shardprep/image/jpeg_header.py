@@ -1,7 +1,7 @@
-"""The header of a JPEG: the process it is coded by, and all of an ordinary one.
+"""Parse the headers of ordinary JPEG files, and tell which coding process a JPEG uses.
 
 An ordinary file has nothing but coded pixels: no EXIF orientation, no profile, no second image.
-Pillow reads the header of all others.
+Pillow reads the headers of all others.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import NamedTuple
 _START, _MARKER = b"\xff\xd8\xff", b"\xff"
 _SCAN = 0xDA
 _FRAMES = frozenset((0xC0, 0xC1, 0xC2))
-"""Baseline, extended and progressive, all of Huffman codes (ITU T.81, table B.1)."""
+"""Baseline, extended and progressive frames with Huffman codes (ITU T.81, table B.1)."""
 _ARITHMETIC_FRAMES = frozenset((0xC9, 0xCA))
-"""Extended and progressive, of arithmetic codes."""
+"""Extended and progressive frames with arithmetic codes."""
 _ALL_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Also lossless (0xC3, 0xCB) and hierarchical ones (0xC5 to 0xC7, 0xCD to 0xCF)."""
+"""Also lossless (0xC3, 0xCB) and hierarchical frames (0xC5 to 0xC7, 0xCD to 0xCF)."""
 _END = 0xD9
 _BARE = frozenset((0x01, *range(0xD0, 0xD8)))
 """Markers without a segment."""
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xff]", re.DOTALL)
 _PASSED_OVER = frozenset((0xC4, 0xDB, 0xDD, 0xFE))
-"""Huffman and quantization tables, the restart interval, a comment: the decoder's to check."""
+"""Huffman and quantization tables, restart interval, comment: the decoder checks them."""
 _MARKED = {0xE0: (b"JFIF\0", 16), 0xEE: (b"Adobe", 14)}
-"""Application segments that the decoder itself understands: how they start, their least size."""
+"""Application segments that the decoder understands → their first bytes and least size."""
 _FRAME = struct.Struct(">HBHHB")
-"""Bytes of the segment, bits of a sample, height, width, components."""
+"""Length of the segment, bits per sample, height, width, number of components."""
 
 
 class OrdinaryJpeg(NamedTuple):
@@ -40,9 +40,9 @@ class OrdinaryJpeg(NamedTuple):
 
 
 def ordinary_jpeg(data: bytes) -> OrdinaryJpeg | None:
-    """Return the header of an ordinary JPEG, None for any other file, sound or not.
+    """Return the header of an ordinary JPEG, None for any other file.
 
-    Where the decoder accepts the file, Pillow accepts every header that is returned here.
+    Pillow accepts every header that is accepted here, if the decoder accepts the file.
     """
     found = None
     at = 2 if data.startswith(_START) else len(data)
@@ -64,24 +64,24 @@ def ordinary_jpeg(data: bytes) -> OrdinaryJpeg | None:
 
 
 def is_scalable(data: bytes | memoryview) -> bool:
-    """Return whether libjpeg-turbo may be asked for a fraction of a JPEG's size.
+    """Return whether libjpeg-turbo can decode a JPEG at a fraction of its size.
 
-    Its scaled decoder is made for the discrete cosine transform. Given a lossless frame it writes
-    outside of its memory, which ends the process, and the other frames it does not know.
+    Its scaled decoder works on the discrete cosine transform. With a lossless frame it writes
+    outside its memory, which ends the process; it does not know the other frames.
     """
     frame = _first_frame(data)
     return frame in _FRAMES or frame in _ARITHMETIC_FRAMES
 
 
 def is_common(data: bytes | memoryview) -> bool:
-    """Return whether every decoder reads a JPEG's kind of frame; browsers read no others."""
+    """Return whether every decoder reads this kind of JPEG frame; browsers read no other kind."""
     return _first_frame(data) in _FRAMES
 
 
 def _first_frame(data: bytes | memoryview) -> int:
-    """Return the marker of the first frame header, 0 if there is none.
+    """Return the marker of the first frame header, 0 without one.
 
-    Passes over bytes between segments as libjpeg does (`next_marker`), so that both find the same.
+    Skips bytes between segments as libjpeg does (`next_marker`), so that both find the same frame.
     """
     at = 2
     while (found := _NEXT_MARKER.search(data, at)) and found.end() + 2 <= len(data):
@@ -96,7 +96,7 @@ def _first_frame(data: bytes | memoryview) -> int:
 
 
 def _says_nothing(marker: int, data: bytes, at: int, num_bytes: int) -> bool:
-    """Tell whether a segment other than the frame's is sound and does not change the picture."""
+    """Return whether a segment is valid and does not change the picture."""
     if marker in _PASSED_OVER:
         return True
     start, least = _MARKED.get(marker, (b"", sys.maxsize))
@@ -104,7 +104,7 @@ def _says_nothing(marker: int, data: bytes, at: int, num_bytes: int) -> bool:
 
 
 def _frame(data: bytes, at: int, num_bytes: int) -> OrdinaryJpeg | None:
-    """Return the size in a frame header, None unless it is of 8 bits in grey or three colours."""
+    """Return the size in a frame header; None unless it has 8 bits and one or three components."""
     if num_bytes < _FRAME.size:
         return None
     _, bits, height, width, components = _FRAME.unpack_from(data, at)

@@ -107,7 +107,7 @@ def _hashes(grey: Floats) -> Hashes:
 
 
 NEAR_BITS = 4
-"""Maximum number of bits in which the hashes of near copies differ."""
+"""Maximum number of different bits between the hashes of near copies."""
 _EDGES = (0, 13, 26, 39, 52, 64)
 """First bit of each band, and the end of the last; there are `NEAR_BITS` + 1 bands."""
 _LEAST_CONTRAST = 2.0

@@ -1,7 +1,8 @@
-"""Placement: the one affine map by which pixels, points, boxes and masks come to the stored image.
+"""Placement: the affine map from an image file to the stored image, for pixels, boxes and masks.
 
-Stored file → upright by the EXIF orientation → a box of it, scaled on each axis → a place on the
-canvas. `process` cuts and scales pixels by these very numbers.
+The file is turned upright by its EXIF orientation; a box of it is scaled on each axis and put on
+the canvas. `process` crops and scales pixels by the same numbers, so that points, boxes and masks
+stay on their pixels.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 _Array = TypeVar("_Array", bound="np.ndarray[Any, Any]")
 
 UPRIGHT = 1
-"""EXIF orientation (EXIF 2.32, tag 0x0112) of a file whose first row is the top."""
+"""EXIF orientation (EXIF 2.32, tag 0x0112) of a file whose first row is the top row."""
 _MIRRORED, _UPSIDE_DOWN = (2, 3, 6, 7), (3, 4, 7, 8)
-"""Orientations that reverse columns, and those that reverse rows, once 5 to 8 have swapped them."""
+"""Orientations that reverse columns, and that reverse rows; 5 to 8 swap rows and columns first."""
 _SAME_RATIO = 0.01
-"""Share by which the aspect ratio of an annotated image may differ: a resized copy was rounded."""
+"""Maximum relative difference between the aspect ratios of an image and its annotated copy, whose
+sides were rounded."""
 
 
 class _Axis(NamedTuple):
@@ -41,18 +43,18 @@ class _Axis(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The way of one image from its file to the dataset. Sizes are height and width in pixels."""
+    """Geometry of one image from its file to the dataset. Sizes are height and width in pixels."""
 
     orientation: int = UPRIGHT
     """EXIF orientation of the file, 1 to 8."""
     upright: tuple[int, int]
-    """Size of the whole image, turned upright."""
+    """Size of the whole upright image."""
     box: Box
-    """Part of the upright image that is stored."""
+    """The part of the upright image that is stored."""
     fitted: tuple[int, int]
-    """Size of that part in the stored image."""
+    """Size of this part in the stored image."""
     corner: tuple[int, int]
-    """Row and column of that part in the stored image."""
+    """Row and column of this part in the stored image."""
     size: tuple[int, int]
     """Size of the stored image."""
 
@@ -60,11 +62,11 @@ class Placement:
     def fit(
         cls, upright: tuple[int, int], spec: ImageSpec, whole: tuple[int, int] | None = None
     ) -> Placement:
-        """Return the placement of upright pixels: cut centrally, letterboxed, distorted or whole.
+        """Return the placement of upright pixels by the size and fit of the spec.
 
-        `whole` is the upright size of the file if a decoder may have made the pixels smaller: its
-        aspect is that of an image within a size, for rounded sides have another one.
-        A central crop is taken from the input, not after the resize: fewer pixels to filter.
+        `whole` is the upright size of the file if the decoder scaled the pixels; `fit="within"`
+        takes the aspect ratio from it, as rounded sides have another one. A crop is cut from the
+        input, not after the resize: fewer pixels are filtered.
         """
         height, width = upright
         if spec.size is None:
@@ -87,16 +89,16 @@ class Placement:
 
     @classmethod
     def whole(cls, size: tuple[int, int]) -> Placement:
-        """Return the placement of an upright image that is stored as it is."""
+        """Return the placement of an upright image that is stored unchanged."""
         height, width = size
         box = (0.0, 0.0, float(width), float(height))
         return cls(upright=size, box=box, fitted=size, corner=(0, 0), size=size)
 
     def of_file(self, upright: tuple[int, int], orientation: int) -> Placement:
-        """Return the placement of a file, given that of its pixels.
+        """Return the placement of the file, from this placement of its decoded pixels.
 
-        The decoder may have made them smaller, sides rounded up: then all of the file is taken for
-        all of the pixels, which is off by less than one of them at the far edge.
+        If the decoder scaled the pixels, with sides rounded up, the whole file is mapped to all
+        pixels: the error at the far edge is less than one pixel.
         """
         if upright == self.upright:
             return self if orientation == UPRIGHT else replace(self, orientation=orientation)
@@ -112,26 +114,25 @@ class Placement:
 
     @property
     def is_cropped(self) -> bool:
-        """Whether a part of the upright image is not stored."""
+        """Whether only a part of the upright image is stored."""
         height, width = self.upright
         return self.box != (0.0, 0.0, width, height)
 
     @property
     def inside(self) -> tuple[slice, slice]:
-        """Rows and columns of the stored image that show the original; the others are padding."""
+        """Rows and columns of the stored image without padding."""
         (row, column), (height, width) = self.corner, self.fitted
         return slice(row, row + height), slice(column, column + width)
 
     def frame_size(self, frame: Frame) -> tuple[int, int]:
-        """Return height and width of the whole image in a frame."""
         is_swapped = frame == "stored" and self.is_quarter_turned
         return self.upright[::-1] if is_swapped else self.upright
 
     def frame(self, size: tuple[int, int] | None, known: Frame | None = None) -> Frame | None:
-        """Return the frame that was annotated, told by the size of the annotated image.
+        """Return the frame of annotations made on an image of this size, None if neither fits.
 
-        An annotated size equal to one frame's decides, then one with the same aspect ratio within
-        1%: a resized copy. Upright where sizes cannot tell; None where no frame fits.
+        A frame of equal size is preferred, then one with the same aspect ratio within 1% (a resized
+        copy), then upright.
         """
         if size is None or min(size) < 1:
             return known or "upright"
@@ -146,16 +147,16 @@ class Placement:
         return None
 
     def points(self, points: Floats, size: tuple[int, int], frame: Frame) -> Floats:
-        """Return points x, y of an image of that size and frame as pixels of the stored image.
+        """Return points x, y, float64[…, 2], as pixels of the stored image, not clipped.
 
-        A size of 1, 1 makes them shares of width and height. float64[…, 2], not clipped.
+        `size` and `frame` are those of the annotated image; 1, 1 if points are shares of its sides.
         """
         x, y = self.axes(size, frame)
         moved = points[..., ::-1] if self._is_swapped(frame) else points
         return moved * (x.scale, y.scale) + (x.offset, y.offset)
 
     def boxes(self, boxes: Floats, size: tuple[int, int], frame: Frame) -> Floats:
-        """Return boxes x, y, x, y likewise, float64[n, 4], the lesser corner first."""
+        """Return boxes x, y, x, y, float64[n, 4], like `points`; top left corner first."""
         x, y = self.axes(size, frame)
         across, down = ([1, 3], [0, 2]) if self._is_swapped(frame) else ([0, 2], [1, 3])
         left, right = across if x.scale > 0 else across[::-1]
@@ -166,10 +167,10 @@ class Placement:
         return moved * scale + np.array((x.offset, y.offset, x.offset, y.offset), np.float64)
 
     def mask(self, mask: Labels, frame: Frame, padding: int) -> Labels:
-        """Return a mask of the whole image as that of the stored one, beside it the padding.
+        """Return a mask of the whole image, resized to the stored image and padded with `padding`.
 
-        The pixel at the centre of each stored pixel is taken, as Pillow's NEAREST does with a box.
-        The result may share memory with the mask.
+        Takes the pixel at the centre of each stored pixel, as Pillow's NEAREST does with a box. The
+        result may share memory with `mask`.
         """
         placed = turned(mask, self.orientation) if frame == "stored" else mask
         height, width = placed.shape
@@ -188,14 +189,14 @@ class Placement:
         return canvas
 
     def is_turned(self, frame: Frame) -> bool:
-        """Tell whether a frame is turned or mirrored on the way to the stored image."""
+        """Return whether a frame is rotated or mirrored on the way to the stored image."""
         return frame == "stored" and self.orientation != UPRIGHT
 
     def _is_swapped(self, frame: Frame) -> bool:
         return frame == "stored" and self.is_quarter_turned
 
     def axes(self, size: tuple[int, int], frame: Frame) -> tuple[_Axis, _Axis]:
-        """Return the maps to x and y of the stored image, from y and x where they are swapped."""
+        """Return the maps to x and to y of the stored image; sides may be swapped before them."""
         turn = self.orientation if frame == "stored" else UPRIGHT
         height, width = size[::-1] if self._is_swapped(frame) else size
         full_height, full_width = self.upright
@@ -211,7 +212,7 @@ class Placement:
 
 
 def turned(pixels: _Array, orientation: int) -> _Array:
-    """Return a view of rows and columns as they are upright, given the EXIF orientation."""
+    """Return an upright view of pixels with this EXIF orientation."""
     if orientation == UPRIGHT:
         return pixels
     if orientation >= 5:
@@ -222,9 +223,9 @@ def turned(pixels: _Array, orientation: int) -> _Array:
 
 
 def _nearest(low: float, high: float, number: int, side: int) -> NDArray[np.intp] | None:
-    """Return the source pixel of each of a number of pixels; None where they are the same.
+    """Return the source index of each of `number` pixels; None if nothing changes.
 
-    Pillow's arithmetic: the edges in float32, and one step added after another in float64.
+    Pillow's arithmetic: the edges in float32, then steps added one after another in float64.
     """
     if (low, high) == (0.0, side) and number == side:
         return None

@@ -1,9 +1,8 @@
-"""An ordinary PNG, decoded in a few steps; Pillow decodes all others.
+"""Decode ordinary PNG files in a few steps; Pillow decodes all others.
 
-An ordinary file has 8 bits a value, is not interlaced and has nothing but pixels: no EXIF, no
-profile, no animation. Two things make it fast: ISA-L inflates two to three times as fast as zlib,
-and the extension `_pixels` undoes the filters. It is built where a C compiler is found at
-installation; without it no file is ordinary.
+An ordinary file has 8 bits per value, is not interlaced and has nothing but pixels: no EXIF, no
+profile, no animation. It is fast because ISA-L inflates two to three times as fast as zlib, and the
+extension `_pixels` undoes the filters. Without that extension no file counts as ordinary.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ except ImportError:  # no compiler at installation, or its result does not load 
 _inflater: Any
 try:
     from isal import isal_zlib as _inflater
-except ImportError:  # it has wheels for x86-64 and ARM; elsewhere zlib does the same, more slowly
+except ImportError:  # wheels exist for x86-64 and ARM; elsewhere zlib gives the same result
     import zlib as _inflater
 
 _START = b"\x89PNG\r\n\x1a\n"
@@ -40,32 +39,27 @@ _HEADER = struct.Struct(">IIBBBBB")
 _CHUNK = struct.Struct(">I4s")
 _CRC = struct.Struct(">I")
 _HEADER_KINDS = (b"IHDR", b"PLTE", b"tRNS")
-"""Chunks that decide what pixels mean."""
+"""Chunks that define the pixels."""
 _GREY, _RGB, _PALETTE, _GREY_ALPHA, _RGBA = 0, 2, 3, 4, 6
 _NUM_COLOURS = 256
-"""Colours of a palette, at most."""
 _CHANNELS = {_GREY: 1, _RGB: 3, _PALETTE: 1, _GREY_ALPHA: 2, _RGBA: 4}
 """Colour type → bytes of a pixel."""
 _PASSED_OVER = {
     b"gAMA": 4, b"cHRM": 32, b"sRGB": 1, b"pHYs": 9, b"tIME": 0, b"bKGD": 0, b"sBIT": 0,
     b"hIST": 0, b"sPLT": 0, b"cICP": 0,
 }  # fmt: skip
-"""Chunks that do not change the picture → least bytes that Pillow wants of them."""
+"""Chunks that do not change the picture → least number of bytes that Pillow requires."""
 _PLAIN_TEXT = re.compile(rb"(?!Raw profile|XML)([A-Z]|date:)[^\0]*\0")
-"""Keys of texts without a meaning; EXIF and XMP, which turn images, may stand in others."""
+"""Keys of texts to ignore; other texts may contain EXIF or XMP, which can rotate an image."""
 
 
 class _Chunk(NamedTuple):
-    """One chunk of a PNG."""
-
     kind: bytes
     data: memoryview
     checksum: int
-    """CRC-32 of kind and data, as the file states it."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether the checksum is right."""
         return crc32(self.data, crc32(self.kind)) == self.checksum
 
 
@@ -77,22 +71,24 @@ class OrdinaryPng(NamedTuple):
     colour_type: int
     compressed: list[_Chunk]
     palette: bytes
-    """RGB of each colour."""
+    """Red, green, blue of each colour."""
     alphas: bytes
-    """Alpha of the first colours of the palette; that of the others is 255."""
+    """Alpha of the first colours of the palette; the others are opaque."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether the strictest reader would decode it to the same pixels."""
-        # Pillow passes over wrong checksums of pixels, TensorFlow does not.
+        """Whether the strictest reader decodes the file to the same pixels."""
+        # Pillow ignores wrong checksums of pixels, TensorFlow does not.
         return self.colour_type == _RGB and all(chunk.is_sound for chunk in self.compressed)
 
     @stage("decode")
     def pixels(self, background: tuple[int, int, int]) -> Pixels:
-        """Return uint8[height, width, 3], or [height, width, 1] of grey.
+        """Return uint8[height, width, 3], or [height, width, 1] for grey, over the background.
 
-        Transparency is seen over the background. ValueError, or an error of the inflater, says
-        that there are fewer pixels or more, or that they are damaged.
+        Raises:
+            ValueError: The file has too few or too many pixels. An error of the inflater means
+                that they are damaged.
+
         """
         stored = self._stored()
         if self.colour_type in (_GREY, _RGB):
@@ -100,13 +96,12 @@ class OrdinaryPng(NamedTuple):
         if self.colour_type != _PALETTE:
             return flattened(stored, background)
         if int(stored.max()) * 3 >= len(self.palette):
-            raise ValueError("a colour that the palette has not")
+            raise ValueError("a colour that is not in the palette")
         pixels = np.empty((self.height, self.width, 3), np.uint8)
         _pixels.look_up(stored, self._colours(background), pixels)
         return pixels
 
     def _stored(self) -> Pixels:
-        """Return the values as they are stored, uint8[height, width, channels]."""
         step = _CHANNELS[self.colour_type]
         rows = _inflated(self.compressed, self.height * (self.width * step + 1))
         stored = np.empty((self.height, self.width, step), np.uint8)
@@ -114,7 +109,6 @@ class OrdinaryPng(NamedTuple):
         return stored
 
     def _colours(self, background: tuple[int, int, int]) -> bytes:
-        """Return the RGB of 256 colours, seen over the background."""
         colours = np.full((1, 256, 4), 255, np.uint8)
         found = np.frombuffer(self.palette, np.uint8).reshape(-1, 3)
         colours[0, : len(found), :3] = found
@@ -123,9 +117,9 @@ class OrdinaryPng(NamedTuple):
 
 
 def ordinary_png(data: bytes) -> OrdinaryPng | None:
-    """Return the header of an ordinary PNG, None for any other file, sound or not.
+    """Return the header of an ordinary PNG, None for any other file.
 
-    Where its pixels can be decoded, Pillow accepts every file that is returned here.
+    Pillow accepts every file that is accepted here, if its pixels can be decoded.
     """
     if _pixels is None or not data.startswith(_START) or not data.endswith(_END):
         return None
@@ -150,7 +144,6 @@ def ordinary_png(data: bytes) -> OrdinaryPng | None:
 
 
 def _image(header: dict[bytes, bytes], compressed: list[_Chunk]) -> OrdinaryPng | None:
-    """Return the image of header, palette and transparency; None where they are not ordinary."""
     if len(header[b"IHDR"]) != _HEADER.size:
         return None
     width, height, bits, colour_type, *form = _HEADER.unpack(header[b"IHDR"])
@@ -160,13 +153,13 @@ def _image(header: dict[bytes, bytes], compressed: list[_Chunk]) -> OrdinaryPng 
     if colour_type == _PALETTE:
         if not palette or len(palette) % 3 or max(len(palette) // 3, len(alphas)) > _NUM_COLOURS:
             return None
-    elif b"tRNS" in header:  # one colour is clear
+    elif b"tRNS" in header:  # one colour is transparent
         return None
     return OrdinaryPng(height, width, colour_type, compressed, palette, alphas)
 
 
 def _chunks(data: bytes) -> list[_Chunk]:
-    """Return the chunks between start and end, none where they do not fill the file."""
+    """Return the chunks between start and end, or [] if they do not fill the file."""
     chunks: list[_Chunk] = []
     view, at, end = memoryview(data), len(_START), len(data) - len(_END)
     while at < end:
@@ -181,14 +174,14 @@ def _chunks(data: bytes) -> list[_Chunk]:
 
 
 def _says_nothing(chunk: _Chunk) -> bool:
-    """Tell whether a chunk does not change the picture, and is one that Pillow accepts."""
+    """Return whether a chunk does not change the picture and is accepted by Pillow."""
     if chunk.kind == b"tEXt":
         return _PLAIN_TEXT.match(chunk.data) is not None
     return len(chunk.data) >= _PASSED_OVER.get(chunk.kind, sys.maxsize)
 
 
 def _inflated(compressed: list[_Chunk], num_bytes: int) -> bytes:
-    """Return so many bytes; the inflater never makes more than one beyond them."""
+    """Return `num_bytes` inflated bytes; the inflater makes at most one more."""
     pieces = [chunk.data for chunk in compressed]
     unpacker = _inflater.decompressobj()
     data: bytes = unpacker.decompress(

@@ -1,7 +1,11 @@
-"""Pixels: bytes in, bytes out. No file is opened here, and a bad image is a value, not an error.
+"""Decode an image, resize it with an antialiased bicubic filter, and encode it: `process_image`.
 
-`process_image` decodes an image, fits it to the size with an antialiased bicubic filter and encodes
-it. docs/images.md has a row for each kind of input.
+Bytes in, bytes out; a bad image is a `Rejection`, not an exception. docs/images.md has a row for
+each kind of input.
+
+Ordinary JPEG and PNG files take a short path: their header is parsed here, and they skip Pillow.
+Any other file, and any file on which that path fails, takes the long path by Pillow. The results
+are equal.
 """
 
 from __future__ import annotations
@@ -46,54 +50,54 @@ RejectionKind = Literal[
 ]  # fmt: skip
 
 _DCT_SCALES = (8, 4, 2)
-"""1/8, 1/4 and 1/2 have fast paths in libjpeg-turbo; the sevenths between them are slower."""
+"""Scales 1/8, 1/4 and 1/2 are fast in libjpeg-turbo; the scales between them are slower."""
 _PROOF_SCALE = 8
-"""Scale of a decode that only checks: every bit is read, few pixels are made."""
+"""Scale of a decode that only checks the file: it reads every bit and computes few pixels."""
 _CUT = {
     "reject": "the file ends before its image does; --truncated recover stores what is there",
     "recover": "the file ends before its image does, and nothing of it can be decoded",
 }
-"""Reason for leaving a truncated file out, by `ImageSpec.truncated`."""
+"""Reason to reject a truncated file, by `ImageSpec.truncated`."""
 _GRID = 24
-"""Most rows and columns of pixels by which an image is called dark."""
+"""Maximum number of rows and columns sampled to decide whether an image is dark."""
 _DEEP_MODES = ("I", "F")
-"""Starts of Pillow's modes of more than 8 bits, which `--depth-range` is for."""
+"""Prefixes of Pillow's modes with more than 8 bits, to which `--depth-range` applies."""
 _NEARLY_BLACK = 32
-"""Level of 255 below which a pixel is nearly black: white in 12 bits is 16 where 16 are meant."""
+"""A pixel below this level of 255 is nearly black: 12-bit white read as 16 bits is 16."""
 _MEMORY = "the image needs more memory than a worker may use"
 
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """Header of an input image; zeros and "" where it cannot be read."""
+    """Header of an input image; zeros and "" if it cannot be read."""
 
     height: int = 0
     width: int = 0
-    """Pixels, as stored: before the EXIF orientation is applied, but of a TIFF after it."""
+    """Pixels as stored, before the EXIF orientation is applied; for a TIFF after it."""
     format: str = ""
     """Pillow's name, lower case: jpeg, png, webp …"""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessedImage:
-    """An image as it goes into a record."""
+    """An image as it is stored in a record."""
 
     data: bytes
-    """Encoded as `ImageSpec.format` says; raw is uint8[height, width, 3], row-major."""
+    """Encoded in `ImageSpec.format`; raw is uint8[height, width, 3], row-major."""
     height: int
     width: int
     original: Original
     placement: Placement
-    """Map from the original to the stored pixels, for what is known of places in it."""
+    """Map from the original to the stored pixels, for boxes and masks."""
     damage: str = ""
-    """Fault of a stored image, in words; "" for none."""
+    """Damage of the original that was repaired or ignored; "" for none."""
     is_dark: bool = False
-    """Whether 99 of 100 pixels are nearly black, of a DICOM or a grey file of more than 8 bits."""
+    """Whether a DICOM or a grey image of more than 8 bits has 99% nearly black pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Reason for leaving an item out."""
+    """Why an item is left out of the dataset."""
 
     kind: RejectionKind
     reason: str
@@ -101,16 +105,13 @@ class Rejection:
 
 
 def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
-    """Return the image as the spec asks, or the reason to leave it out.
-
-    Never raises, whatever the bytes hold.
-    """
-    with contextlib.suppress(Exception):  # whatever it was, what follows finds it out by Pillow
+    """Return the image in the form of the spec, or a rejection. Never raises."""
+    with contextlib.suppress(Exception):  # the long path finds the error again and describes it
         done = _process_ordinary(data, spec)
         if done is not None:
             return done
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow warns of odd metadata; the pixels decide
+        warnings.simplefilter("ignore")  # Pillow warns of odd metadata; only pixels count here
         try:
             image = open_image(data)
         except Exception as error:
@@ -125,9 +126,9 @@ def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
 
 
 def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
-    """Return what `_process` would for an ordinary JPEG or PNG, None for any other file.
+    """Return the result of `_process` for an ordinary JPEG or PNG, None for any other file.
 
-    A fault is raised; a fault of the header would come first, so that file is not decoded.
+    A file that its header alone rejects is not decoded: the long path rejects it.
     """
     image = ordinary_jpeg(data) or ordinary_png(data)
     if image is None:
@@ -152,9 +153,9 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
 
 
 def ordinary_placement(data: bytes, spec: ImageSpec) -> Placement | None:
-    """Return the placement that `process_image` gives a sound ordinary JPEG, by its header alone.
+    """Return the placement of an ordinary JPEG from its header; None for any other file.
 
-    None for any other file: of those it is known once they are decoded.
+    It equals the placement that `process_image` returns if the file is not damaged.
     """
     jpeg = ordinary_jpeg(data)
     if jpeg is None:
@@ -168,7 +169,7 @@ def ordinary_placement(data: bytes, spec: ImageSpec) -> Placement | None:
 
 
 def _is_kept_ordinary(jpeg: OrdinaryJpeg, spec: ImageSpec) -> bool:
-    """Tell whether an ordinary JPEG is stored byte by byte if its pixels are sound."""
+    """Return whether an undamaged ordinary JPEG is stored unchanged."""
     size = (jpeg.height, jpeg.width)
     return spec.format == "keep" and not jpeg.is_grey and _is_fitted(size, spec)
 
@@ -189,7 +190,7 @@ def _unopened(data: bytes, error: Exception) -> Rejection:
 
 
 def _refused(original: Original, spec: ImageSpec) -> Rejection | None:
-    """Return the reason to leave an image out by its header, None for none."""
+    """Return the rejection of an image by its header, None if it is accepted."""
     height, width = original.height, original.width
     size = f"{width}x{height} pixels"
     short, long = min(height, width), max(height, width)
@@ -217,7 +218,6 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _words(error: Exception) -> str:
-    """Return the text of an error in one line."""
     text = " ".join(str(error).split())
     if not text or not isinstance(error, OSError | SyntaxError):  # Pillow's own say what is broken
         text = f"{type(error).__name__} {text}".strip()
@@ -258,14 +258,14 @@ def _process(
 
 
 def _is_dark(pixels: Pixels) -> bool:
-    """Tell whether an image is nearly black, by a grid of some hundred pixels."""
+    """Return whether an image is nearly black, from a grid of some hundred pixels."""
     height, width = pixels.shape[:2]
     grid = pixels[:: height // _GRID + 1, :: width // _GRID + 1]
     return bool(np.count_nonzero(grid >= _NEARLY_BLACK) * 100 < grid.size)
 
 
 def _is_kept(data: bytes, image: Image.Image, original: Original, spec: ImageSpec) -> bool:
-    """Tell whether a JPEG is stored byte by byte if its pixels are sound."""
+    """Return whether an undamaged JPEG is stored unchanged."""
     return (
         spec.format == "keep"
         and image.format == "JPEG"
@@ -276,7 +276,7 @@ def _is_kept(data: bytes, image: Image.Image, original: Original, spec: ImageSpe
 
 
 def _dct_scale(size: tuple[int, int] | None, spec: ImageSpec) -> int:
-    """Return the largest of 1, 2, 4, 8 that leaves at least the pixels the result needs."""
+    """Return the largest of 1, 2, 4, 8 that still gives the number of pixels needed."""
     if spec.size is None or size is None:
         return 1
     height, width = size
@@ -288,7 +288,7 @@ def _dct_scale(size: tuple[int, int] | None, spec: ImageSpec) -> int:
 
 
 def _is_fitted(size: tuple[int, int], spec: ImageSpec) -> bool:
-    """Tell whether `_fit` leaves an image of this height and width as it is."""
+    """Return whether `_fit` returns an image of this size unchanged."""
     if spec.fit == "within":
         return fitted_size(*size, spec) == size
     return spec.size in (None, size)
@@ -296,7 +296,7 @@ def _is_fitted(size: tuple[int, int], spec: ImageSpec) -> bool:
 
 @stage("resize")
 def _fit(pixels: Pixels, placement: Placement, spec: ImageSpec) -> Pixels:
-    """Return the stored pixels; the very same array where nothing is to be done."""
+    """Return the stored pixels, which are the same array if nothing changes."""
     if pixels.shape[:2] != placement.fitted:
         pixels = resize(pixels, placement.fitted, placement.box)
     if placement.fitted != placement.size:

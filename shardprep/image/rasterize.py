@@ -1,8 +1,8 @@
 """Outlines: polygons and run lengths to masks.
 
 Texts of strangers are bounded by the image before anything is allocated. Polygons are filled by
-pycocotools, so that their pixels are those that COCO's evaluation counts; it crashes on coordinates
-and counts that are not sound, so it gets none, and run lengths are never its work.
+pycocotools, so that their pixels equal those in COCO's evaluation. pycocotools crashes on invalid
+coordinates and counts, so coordinates are checked first, and run lengths are decoded here.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _MAX_SIDES = 10
-"""Sides of the image by which a corner may lie outside it."""
+"""Maximum distance of a corner from the image, in sides of the image."""
 _MAX_BOUNDARY = 1_000_000
 """Pixels along the edges of an object's polygons; pycocotools takes 80 bytes for each."""
 _MIN_CORNERS = 3
 _NO_RUNS = re.compile(r"[^0-9\s]|[0-9]{13}", re.ASCII)
 """Characters that no text of run lengths has, and numbers beyond every image."""
 _FIRST, _LAST = ord("0"), ord("0") + 63
-"""Characters of compressed counts: 6 bits each, of which the highest says that more follow."""
+"""Characters of compressed counts: 6 bits each; the highest bit means that more follow."""
 _MAX_CHARACTERS = 7
 """Characters of one compressed count: 5 bits each."""
 _FEW = 64
@@ -71,9 +71,9 @@ def _rings(polygons: Polygons, size: tuple[int, int]) -> list[Floats]:
     boundary = 0.0
     for ring in polygons.rings:
         if ring.ndim != 2 or ring.shape[1] != 2:
-            raise MaskError("has a polygon whose numbers are no pairs of x and y")
+            raise MaskError("has a polygon whose numbers are not pairs of x and y")
         if not np.isfinite(ring).all():
-            raise MaskError("has a polygon with a corner that is no number")
+            raise MaskError("has a polygon with a corner that is not a number")
         if (np.abs(ring) > limit).any():
             raise MaskError(f"has a polygon that leaves the image by {_MAX_SIDES} times its side")
         if len(ring) >= _MIN_CORNERS:
@@ -88,7 +88,7 @@ def _runs(runs: Runs, num_pixels: int) -> tuple[Ints, Ints]:
     """Return the first pixel of each run, from 0, and the one behind its last."""
     numbers = _numbers(runs.text, num_pixels)
     if len(numbers) % 2:
-        raise MaskError(f"has {len(numbers):,} run lengths, which are no pairs")
+        raise MaskError(f"has {len(numbers):,} run lengths, which are not pairs")
     starts, lengths = numbers[::2], numbers[1::2]
     if (lengths < 1).any():
         raise MaskError("has a run of no pixels")
@@ -109,7 +109,7 @@ def _runs(runs: Runs, num_pixels: int) -> tuple[Ints, Ints]:
 
 def _numbers(text: str, num_pixels: int) -> Ints:
     if _NO_RUNS.search(text):
-        raise MaskError("has run lengths that are no whole numbers")
+        raise MaskError("has run lengths that are not whole numbers")
     most = num_pixels + 2  # pairs with a gap between each
     if len(text) > 14 * most:
         raise MaskError(f"has more run lengths than its {num_pixels:,} pixels can have")
@@ -122,7 +122,7 @@ def _numbers(text: str, num_pixels: int) -> Ints:
 
 
 def _counts(counts: str | tuple[int, ...], num_pixels: int) -> Ints:
-    """Return COCO's counts: pixels outside, inside, outside … whose sum is that of the image."""
+    """Return COCO's counts of pixels outside, inside, outside …; they add up to `num_pixels`."""
     if len(counts) > 2 * num_pixels * (_MAX_CHARACTERS if isinstance(counts, str) else 1):
         raise MaskError(f"has more run lengths than its {num_pixels:,} pixels can have")
     try:
@@ -130,7 +130,7 @@ def _counts(counts: str | tuple[int, ...], num_pixels: int) -> Ints:
     except MaskError:
         raise
     except (TypeError, ValueError, OverflowError):
-        raise MaskError("has run lengths that are no whole numbers") from None
+        raise MaskError("has run lengths that are not whole numbers") from None
     if len(numbers) > 2 * num_pixels:
         raise MaskError(f"has more run lengths than its {num_pixels:,} pixels can have")
     if ((numbers < 0) | (numbers > num_pixels)).any():
@@ -144,11 +144,11 @@ def _decompressed(text: str) -> Ints:
     """Return the counts of compressed text (pycocotools, common/maskApi.c, rleFrString).
 
     Signed LEB128 in groups of 5 bits, the lowest first; from the fourth count on, the difference
-    to that of two before.
+    to the count two places before.
     """
     codes = np.frombuffer(text.encode("ascii"), np.uint8)
     if codes.size and not (codes.min() >= _FIRST and codes.max() <= _LAST):
-        raise MaskError("has compressed run lengths with characters that they never have")
+        raise MaskError("has compressed run lengths with invalid characters")
     codes = codes - np.uint8(_FIRST)
     ends = np.flatnonzero(codes < 32)
     if codes.size and (not ends.size or ends[-1] != codes.size - 1):

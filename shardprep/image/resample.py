@@ -1,7 +1,7 @@
-"""Resizing with Pillow's bicubic filter, to Pillow's bytes.
+"""Resize with Pillow's bicubic filter, byte-equal to Pillow.
 
-The extension `_resample` computes them several times as fast. It is built where a C compiler is
-found at installation; elsewhere Pillow does the work, so no dataset depends on whether it was.
+The extension `_resample` is several times as fast. It is built if a C compiler is found at
+installation. Without it Pillow does the work, with the same result.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def resize(
 ) -> Pixels:
     """Return a box of the pixels, by default all of them, scaled to a height and width.
 
-    The image has 1 to 4 channels, filtered each by itself: alpha is a channel like the others.
-    The filter reaches over the box's edges where the image goes on, as in Pillow. The result is
-    written to `out`, by default to a new array; it is C-contiguous.
+    The 1 to 4 channels are filtered separately, alpha like the others. As in Pillow, the filter
+    reads beyond the edges of the box where the image continues. The result is C-contiguous and
+    written to `out` if given.
 
     Raises:
-        ValueError: Not such pixels, no positive size, an `out` of another shape, or a box that is
-            not within the image.
+        ValueError: Pixels of another type or shape, a size below 1, an `out` of another shape, or a
+            box that is not within the image.
     """
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or not 1 <= pixels.shape[2] <= 4:
         shape = f"{pixels.dtype}{list(pixels.shape)}"
@@ -57,7 +57,7 @@ def resize(
         raise ValueError(f"the box {box} is not within {height}x{width} pixels")
     out = np.empty((*size, channels), np.uint8) if out is None else out
     if out.shape != (*size, channels):
-        raise ValueError(f"{list(out.shape)} is no {size[0]}x{size[1]} of {channels} channels")
+        raise ValueError(f"{list(out.shape)} is not {size[0]}x{size[1]} with {channels} channels")
     if _fill is None:
         out[:] = resize_by_pillow(pixels, size, box)
         return out
@@ -66,20 +66,20 @@ def resize(
 
 
 def resize_by_pillow(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
-    """Do what `resize` does without the extension."""
+    """Like `resize`, without the extension."""
     down = down_first(pixels, size)
     if pixels.shape[2] == 3:
         return np.array(_by_pillow(Image.fromarray(pixels), size, box, down=down))
-    # Pillow would take the last of two or four channels for alpha and weigh the others by it.
+    # Pillow would treat the last of two or four channels as alpha and weight the others by it.
     images = [Image.fromarray(pixels[:, :, i]) for i in range(pixels.shape[2])]
     channels = [np.asarray(_by_pillow(image, size, box, down=down)) for image in images]
     return np.stack(channels, axis=2)
 
 
 def down_first(pixels: Pixels, size: tuple[int, int]) -> bool:
-    """Tell whether the vertical pass comes first: the rounding between the passes shows.
+    """Return whether the vertical pass comes first, by the rule of Pillow 13.
 
-    The rule is Pillow 13's.
+    The order matters, as values are rounded between the passes.
     """
     less_height, less_width = pixels.shape[0] - size[0], pixels.shape[1] - size[1]
     return less_height > max(0, 2 * less_width)

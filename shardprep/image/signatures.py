@@ -7,7 +7,7 @@ import re
 
 
 class NotAnImageError(Exception):
-    """Bytes that no installed decoder takes for an image; the message says what they are."""
+    """No installed decoder accepts the bytes as an image; the message describes them."""
 
 
 HEAD_BYTES = 512
@@ -36,7 +36,7 @@ _IMAGES = {
 """Suffixes of each image format, and a pattern of its first bytes."""
 _IMAGE_START = re.compile(b"|".join(b"(?:%s)" % start for start in _IMAGES.values()), re.DOTALL)
 IMAGE_SUFFIXES = frozenset(" ".join(_IMAGES).split())
-"""A member named so is meant to be an image: it becomes an item, and is rejected if it is none."""
+"""A member with such a suffix becomes an item, and is rejected if it is not an image."""
 
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")
 _ARCHIVE_STARTS = {
@@ -49,7 +49,7 @@ _ARCHIVE_STARTS = {
     b"Rar!\x1a\x07": "rar",
 }
 _TEXT_BYTES = 1024
-"""Number of first bytes by which what is no image is named."""
+"""Number of first bytes used to describe a file that is not an image."""
 _TAR_MAGIC = slice(257, 262)
 _TAR_CHECKSUM = slice(148, 156)
 
@@ -83,17 +83,17 @@ _CONTROLS = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 def is_image(head: bytes) -> bool:
-    """Tell whether the bytes start as an image does."""
+    """Return whether the bytes start like an image."""
     return _IMAGE_START.match(head) is not None
 
 
 def is_dicom(data: bytes) -> bool:
-    """Tell a DICOM file, also one that is a TIFF as well, from all others; a DICOMDIR is none."""
+    """Return whether the bytes are a DICOM file, also if a TIFF at once; a DICOMDIR is not."""
     return _DICOM.match(data) is not None
 
 
 def is_heif(data: bytes) -> bool:
-    """Tell HEIC and its kin; an AVIF, which has the same boxes, says so among its brands."""
+    """Return whether the bytes are HEIC or HEIF; an AVIF names itself in its brands."""
     return _HEIF.match(data) is not None
 
 
@@ -108,7 +108,7 @@ def archive_type(head: bytes) -> str | None:
 
 
 def _is_tar(head: bytes) -> bool:
-    """Tell a tar by its mark, or by its first header's checksum: the oldest form has no mark."""
+    """Return whether the bytes are a tar, by its magic or, in the oldest form, by the checksum."""
     if head[_TAR_MAGIC] == b"ustar":
         return True
     if len(head) < HEAD_BYTES or head[:1] == b"\0":
@@ -122,12 +122,12 @@ def _is_tar(head: bytes) -> bool:
 
 
 def is_broken_image(data: bytes) -> bool:
-    """Tell whether bytes that cannot be opened start as one of the images that can."""
+    """Return whether bytes that cannot be opened start like an image."""
     return is_image(data[:_TEXT_BYTES])
 
 
 def description(data: bytes) -> str:
-    """Return one line that names the bytes by their first ones."""
+    """Return a line that describes a file by its first bytes."""
     if not data:
         return "the file is empty"
     return f"{_kind(data[:_TEXT_BYTES], data)} (starts with {data[:16]!r})"
@@ -145,11 +145,10 @@ def _kind(head: bytes, data: bytes) -> str:
         return f"an archive ({archive})"
     if not data.strip(b"\0"):
         return f"nothing but {len(data):,} zero bytes, as a broken download leaves them"
-    return _text_kind(head) or "no image that is known"
+    return _text_kind(head) or "not a known kind of image"
 
 
 def _text_kind(head: bytes) -> str:
-    """Return the kind of text, "" for no text."""
     if _CONTROLS.search(head):
         return ""
     try:

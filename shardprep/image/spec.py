@@ -1,4 +1,4 @@
-"""The size, fit and format of stored images, and the arithmetic that follows from them."""
+"""Size, fit and format of stored images, and the sizes computed from them."""
 
 from __future__ import annotations
 
@@ -12,54 +12,55 @@ Fit = Literal["crop", "pad", "stretch", "within", "none"]
 Format = Literal["jpeg", "png", "raw", "keep"]
 Truncated = Literal["reject", "recover"]
 DepthRange = Literal["full", "auto"] | tuple[float, float]
-"""Values of black and white in an image of more than 8 bits: those of its type ("full"), its own
-least and largest value ("auto"), or the same two for every image."""
+"""Values of black and white in an image of more than 8 bits: the range of its type ("full"), its
+own minimum and maximum ("auto"), or two numbers for all images."""
 Window = Literal["auto", "full"] | tuple[float, float]
-"""Black to white in DICOM's grey values: the file's own window ("auto"), the range of its type
-("full"), or centre and width in its units, Hounsfield say."""
+"""Window of DICOM grey values: the window in the file ("auto"), the range of its type ("full"), or
+centre and width in the file's units, such as Hounsfield units."""
 
 MAX_STORED_PIXELS = (1 << 29) // 3
-"""Pixels of a stored image: half a gigabyte in three channels, as TensorFlow and Pillow have it."""
+"""Maximum number of pixels of a stored image: 512 MiB of RGB, as in TensorFlow and Pillow."""
 _JPEG_BYTES_PER_PIXEL = (
     (1, 10, 30, 50, 75, 85, 90, 95, 98, 100),
     (0.02, 0.04, 0.08, 0.11, 0.17, 0.23, 0.29, 0.42, 0.59, 0.82),
 )
-"""JPEG qualities, and the bytes per pixel at each, without the header."""
+"""JPEG qualities and the bytes per pixel at each, without the header. Means over the photographs
+of four datasets at 224x224."""
 _JPEG_HEADER_BYTES = 620
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpec:
-    """Size, fit and format of all stored images, and the limits of inputs."""
+    """Size, fit and format of all stored images, and the limits for input images."""
 
     size: tuple[int, int] | None = (224, 224)
-    """Height and width in pixels; None exactly where `fit` is "none"."""
+    """Height and width in pixels; None if and only if `fit` is "none"."""
     fit: Fit = "crop"
-    """How an image comes to `size`: cut centrally, letterboxed, distorted, or shrunk to within."""
+    """How an image gets `size`: cropped centrally, letterboxed, distorted, or shrunk to fit in."""
     format: Format = "jpeg"
     quality: int = 90
     """JPEG quality, 1 to 100; chroma is subsampled 4:2:0."""
     background: tuple[int, int, int] = (255, 255, 255)
-    """RGB, 0..255: behind transparent pixels and beside letterboxed ones."""
+    """RGB, 0 to 255: fills transparent pixels and the bars of a letterboxed image."""
     depth_range: DepthRange = "full"
     window: Window = "auto"
     max_pixels: int = 100_000_000
-    """Width times height above which an image is rejected before its pixels are allocated."""
+    """Maximum width times height; a larger image is rejected before it is decoded."""
     min_side: int = 1
-    """Pixels of the shorter side below which an image is rejected."""
+    """Minimum of the shorter side in pixels."""
     max_aspect: float = 0.0
-    """Longer by shorter side above which an image is rejected; 0 for no limit."""
+    """Maximum ratio of the longer to the shorter side; 0 for no limit."""
     truncated: Truncated = "reject"
-    """Treatment of a file that ends before its image does."""
+    """What to do with a file that ends before its image does."""
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:
-        """Height and width that all stored images share, None where they differ."""
+        """Height and width of all stored images, None if they differ."""
         return self.size if self.fit in ("crop", "pad", "stretch") else None
 
 
 def fitted_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
-    """Return the height and width to which the whole image is scaled, before crop or pad."""
+    """Return the height and width of the whole image after scaling, before crop or pad."""
     if spec.size is None:
         return height, width
     to_height, to_width = spec.size
@@ -73,11 +74,9 @@ def fitted_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
 
 
 def estimated_bytes(spec: ImageSpec, original_bytes: int, num_images: int = 1) -> int:
-    """Return about how many bytes images take in records, for planning shards and space.
+    """Return an estimate of the bytes of stored images, for planning shards and disk space.
 
-    `original_bytes` are those of all of them together.
-
-    Bytes per pixel are those of photographs: means over four sets, measured at 224x224.
+    `original_bytes` is the total of all `num_images` images.
     """
     if spec.size is None or spec.format == "keep" or spec.fit == "within":
         return original_bytes

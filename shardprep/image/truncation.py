@@ -1,6 +1,6 @@
-"""Truncated files: those whose own lengths point behind their end.
+"""Detect truncated files: their stated lengths point beyond the end of the file.
 
-A truncated file was sound once, and another copy may be whole; a garbled one is garbled everywhere.
+A truncated file differs from a corrupt one: another copy of it may be complete.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ _PILLOW_SAYS = (
 )  # fmt: skip
 _PNG_MARK_BYTES = 8
 _JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xda-\xfe]")
-"""Marker of a segment that has a length; those inside a scan have none."""
+"""Marker of a segment with a length; markers inside a scan have none."""
 _PIXEL_BOXES = (b"mdat", b"jp2c")
 _CODESTREAM_END = b"\xff\xd9"
 _STRIPS, _TILES = (273, 279), (324, 325)
-"""TIFF tags: offsets and byte counts."""
+"""TIFF tags of offsets and of byte counts."""
 _TIFF_TYPES = {3: "H", 4: "I", 5: "Q", 8: "h", 9: "i", 10: "q", 11: "f", 12: "d"}
-"""`struct` letters of field types (TIFF 6.0, section 2); a value of any other type is a byte."""
+"""Field types (TIFF 6.0, section 2) → letters of `struct`; other types are bytes."""
 
 
 def is_cut(data: bytes, error: Exception) -> bool:
-    """Tell whether a file ends before its image does, given what its decoder says of it."""
+    """Return whether a file ends before its image does, given the error of its decoder."""
     if str(error).startswith(_PILLOW_SAYS):
         return True
     try:
@@ -34,7 +34,7 @@ def is_cut(data: bytes, error: Exception) -> bool:
 
 
 def without_cut_segment(data: bytes) -> bytes:
-    """Return a truncated JPEG up to its last whole segment, where a decoder can set an end."""
+    """Return a truncated JPEG up to its last complete segment, so that a decoder accepts it."""
     at = 2
     while marker := _JPEG_MARKER.search(data, at):
         at = marker.start()
@@ -56,7 +56,7 @@ def _png_is_cut(data: bytes) -> bool:
 
 
 def _jpeg_header_is_cut(data: bytes) -> bool:
-    """Tell whether a segment before the scans is cut; of scans the decoder judges."""
+    """Return whether a segment before the scans is cut; the decoder checks the scans."""
     at = 2
     while data[at] == 0xFF:
         marker = data[at + 1]
@@ -71,7 +71,7 @@ def _jpeg_header_is_cut(data: bytes) -> bool:
 
 
 def _boxes_are_cut(data: bytes) -> bool:
-    """ISO/IEC 14496-12, 4.2: a size of 1 is followed by one of 64 bits, 0 reaches to the end."""
+    # ISO/IEC 14496-12, 4.2: size 1 means a 64-bit size follows, size 0 means up to the end.
     at = 0
     has_pixels = False
     while at < len(data):
@@ -93,7 +93,7 @@ def _codestream_is_cut(data: bytes) -> bool:
 
 
 def _gif_header_is_cut(data: bytes) -> bool:
-    """Tell whether a block before the pixels is cut; the decoder judges the pixels themselves."""
+    """Return whether a block before the pixels is cut; the decoder checks the pixels."""
     flags = data[10]
     num_colours = 2 << (flags & 7) if flags & 0x80 else 0
     return len(data) < 13 + 3 * num_colours + 8 + 10
@@ -134,4 +134,4 @@ _FORMATS = (
     (rb"qoif", lambda data: len(data) < 14),
     (rb"\s*#define|/\* XPM", lambda data: b"}" not in data),
 )
-"""First bytes of a format, and the test for its truncated files."""
+"""Pattern of a format's first bytes, and the test whether a file of it is truncated."""

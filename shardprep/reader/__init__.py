@@ -25,7 +25,7 @@ from shardprep.reader.config import (
     ReadConfig,
     Request,
 )
-from shardprep.reader.selection.splits import EvenSplit, even_splits
+from shardprep.reader.selection.split_argument import EvenSplit, even_splits
 from shardprep.reader.validators import (
     Folder,
     WithOptions,

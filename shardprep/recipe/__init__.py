@@ -1,1 +1,1 @@
-"""The recipe: every option of a build once, and the document that carries it."""
+"""The recipe: the options of a build, their checks and rules, and the file `shardprep.toml`."""

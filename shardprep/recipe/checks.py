@@ -1,4 +1,4 @@
-"""Checks of a recipe beyond the types of its values, and the error of all that is wrong with it."""
+"""Checks of a recipe beyond the types of its values, and one error for all its problems."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ from shardprep.storage.url import parse_place, shown_url
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MAX_SHOWN = 60
-"""Characters of a key in an error."""
+_MAX_KEY = 60
 _MAX_WHAT = 180
-"""Characters of one problem."""
 _MAX_PROBLEMS = 240
-"""Characters of problems in an error, after which the others are counted."""
+"""Maximum number of characters in an error: of a key, of one problem, of all problems."""
 
 Place = Callable[[str], tuple[str, str]]
-"""From a key to where it is from, and what stands before a problem with it."""
+"""Maps a key to the place of its error, and to the prefix of the problem."""
 _MAX_TEXT = 4096
-"""Characters of a path, an address or a name; Linux allows no longer path."""
+"""Maximum number of characters of a path, an address or a name (PATH_MAX of Linux)."""
 _SCHEME = re.compile(r"(^|[:,=])[A-Za-z][A-Za-z0-9+.-]+://")
-"""Scheme of an address, where a rule names a file."""
+"""Scheme of an address in a rule that names a file."""
 _ONE_SIZE = "use the fit crop, pad or stretch, or the format png"
 _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ...] = (
     (
@@ -55,43 +53,50 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
         "means nothing for the format {other!r}", "leave it out",
     ),
 )  # fmt: skip
-"""Pairs of options, the values that contradict each other, and the error of the first option."""
+"""Two options, a test whether their values contradict each other, problem and hint."""
 
 
 def consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    """Return the options of a file and of flags together, without those that give way to a flag."""
-    found = {**keys, **flags}
-    if found.get("fit") == "auto":
-        del found["fit"]
-    if "size" in found and found["size"] is None:
-        found["size"] = "none"
+    """Return the options of a file, overridden by flags, with size and fit made consistent.
+
+    An option of the file that contradicts a flag is left out.
+
+    Raises:
+        RecipeError: two options of the file, or two flags, contradict each other.
+
+    """
+    options = {**keys, **flags}
+    if options.get("fit") == "auto":
+        del options["fit"]
+    if "size" in options and options["size"] is None:
+        options["size"] = "none"
     for key, other, contradict, what, hint in _CONTRADICTIONS:
-        if not (key in found and other in found and contradict(found[key], found[other])):
+        if not (key in options and other in options and contradict(options[key], options[other])):
             continue
-        yields = [one for one in (key, other) if one not in flags]
-        if len(yields) != 1:
+        from_file = [name for name in (key, other) if name not in flags]
+        if len(from_file) != 1:
             where, before = place(key)
-            shown = what.format(value_shown(found[key]), other=found[other])
-            raise RecipeError(where, before + shown, hint)
-        del found[yields[0]]
-    kept = {"size", "fit"} & found.keys()
-    if flags.get("format") == "keep" and keys.get("format") != "keep" and not kept & flags.keys():
-        kept = set()  # the file's size is that of its format
-    if "none" in (found.get("size"), found.get("fit")) or (
-        found.get("format") == "keep" and not kept
+            problem = what.format(value_shown(options[key]), other=options[other])
+            raise RecipeError(where, before + problem, hint)
+        del options[from_file[0]]
+    sizes = {"size", "fit"} & options.keys()
+    if flags.get("format") == "keep" and keys.get("format") != "keep" and not sizes & flags.keys():
+        sizes = set()  # size and fit of the file were meant for its own format
+    if "none" in (options.get("size"), options.get("fit")) or (
+        options.get("format") == "keep" and not sizes
     ):
-        found.update(size="none", fit="none")
-    annotations = [found[key] for key in ("boxes", "masks") if found.get(key, "") != ""]
-    if "fit" not in found and (annotations or found.get("labels", "auto") != "auto"):
-        found["fit"] = "crop" if all(one == "none" for one in annotations) else "pad"
-    return found
+        options.update(size="none", fit="none")
+    annotations = [options[key] for key in ("boxes", "masks") if options.get(key, "") != ""]
+    if "fit" not in options and (annotations or options.get("labels", "auto") != "auto"):
+        options["fit"] = "crop" if all(rule == "none" for rule in annotations) else "pad"
+    return options
 
 
 def check(key: str, value: Any, given: object) -> None:
-    """Check the value of an option, which was read from what is given.
+    """Check the value of an option; `given` is the value before it was converted.
 
     Raises:
-        ValueError: it cannot be used; the message says why.
+        ValueError: the value cannot be used. The message says why.
 
     """
     if isinstance(value, str) and key in _NAMES and len(value) > _MAX_TEXT:
@@ -107,7 +112,7 @@ def check(key: str, value: Any, given: object) -> None:
     for text in texts_in(value) if key in _FILES else ():
         if _SCHEME.search(text) and not text.startswith("regex:"):
             where = shown_url(text)
-            raise ValueError(f"{where}: a table is read from the source or from this machine")
+            raise ValueError(f"{where}: a table must be in the source or on this machine")
 
 
 def _is_encoding(name: str) -> bool:
@@ -123,7 +128,7 @@ _FILES = (
     "labels", "join", "class_map", "exclude_list", "split", "schema", "boxes", "masks",
     "mask_values",
 )  # fmt: skip
-"""Options that may name a file, which is never one in object storage."""
+"""Options that may name a file. Files in object storage are not allowed."""
 _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
     "name": (
         lambda name: not name or NAME.fullmatch(name),
@@ -136,22 +141,22 @@ _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "max_aspect": (
         lambda ratio: not 0 < ratio < 1,
-        "is less than a square has; give 1 or more, or 0 for any",
+        "is below 1, the ratio of a square; give 1 or more, or 0 for no limit",
     ),
     "classes": (
         lambda names: "" not in names and len(set(names)) == len(names),
         "must be names, each once",
     ),
-    "group": (lambda rule: rule != "near,", "names no rule beside near"),
-    "zip_encoding": (_is_encoding, "is no encoding that Python knows, such as cp932 or gbk"),
+    "group": (lambda rule: rule != "near,", "names no rule after near"),
+    "zip_encoding": (_is_encoding, "is not an encoding that Python knows, such as cp932 or gbk"),
 }
-"""Option → test of its value, and what is wanted of it."""
+"""Option → test of its value, and the problem if the test fails."""
 
 
 def unusable(problems: Sequence[tuple[str, str]], place: Place) -> RecipeError:
-    """Return the error of all problems, as far as they fit in a line; the others are counted.
+    """Return one error for problems, each a key and a message.
 
-    A problem is a key and what is wrong with its value.
+    Problems that do not fit in one line are only counted.
     """
     problems = [(key, shown(printable(what), _MAX_WHAT)) for key, what in problems]
     (first, message), *others = dict.fromkeys(problems)
@@ -168,15 +173,15 @@ def unusable(problems: Sequence[tuple[str, str]], place: Place) -> RecipeError:
 
 
 def flag_of(key: str) -> str:
-    """Return the name of an option on the command line."""
+    """Return the flag of an option; SOURCE is an argument."""
     return "SOURCE" if key == "source" else f"--{key.replace('_', '-')}"
 
 
 def unknown_key(key: str) -> tuple[str, str]:
-    """Return the problem of a key that is none: the key, as far as it is shown, and a hint."""
-    name = shown(printable(key), _MAX_SHOWN)
+    """Return the problem of an unknown key: its shortened name, and a message with a hint."""
+    name = shown(printable(key), _MAX_KEY)
     if key in RUN_OPTIONS:
         return name, f"is for one run: give {flag_of(key)} on the command line"
-    near = difflib.get_close_matches(key[:_MAX_SHOWN], sorted(BUILD_OPTIONS), 1)
+    near = difflib.get_close_matches(key[:_MAX_KEY], sorted(BUILD_OPTIONS), 1)
     hint = f"is {near[0]} meant?" if near else "shardprep build --help lists the options"
     return name, f"unknown key; {hint}"

@@ -1,4 +1,7 @@
-"""A recipe as it lies on a disk, in `shardprep.toml`. It may be a stranger's, and of any kind."""
+"""Reading and writing of the recipe file `shardprep.toml`.
+
+The file may come from an untrusted source: its size and the depth of its keys are limited.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,10 @@ if TYPE_CHECKING:
 RECIPE_FILE = "shardprep.toml"
 _MOST_FILE_BYTES = 1 << 20
 _MOST_PARTS = 16
-"""Parts of a dotted key, in a file: the time that Python's parser takes grows with their square."""
-_COMMENT = 97
-"""Characters of a line of comment."""
+"""Maximum number of parts of a dotted key. The time of Python's parser grows with their square."""
+_COMMENT_WIDTH = 97
 _MOST_SHOWN = 200
-"""Characters of what Python's parser says."""
+"""Maximum number of characters of the parser's message."""
 _STRINGS = re.compile(
     "#[^\n]*"
     r'|"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"'
@@ -34,16 +36,16 @@ _BETWEEN_KEYS = re.compile(r"[^\w.\"-]+")
 
 
 def key_lines(key: str, value: object, *, is_set: bool = True) -> list[str]:
-    """Return a key of a recipe file as lines: the help of the option as comments, then the key.
+    """Return the lines of a key in a recipe file: the option's help as comments, then the key.
 
-    One that is not set is a comment too.
+    If `is_set` is False, the key is a comment too.
     """
-    text = textwrap.wrap(BUILD_OPTIONS[key].help, _COMMENT, break_on_hyphens=False)
+    text = textwrap.wrap(BUILD_OPTIONS[key].help, _COMMENT_WIDTH, break_on_hyphens=False)
     return [*(f"# {line}" for line in text), f"{'' if is_set else '# '}{key} = {toml_value(value)}"]
 
 
 def toml_value(value: object) -> str:
-    """Return a text, number, truth value or list as TOML, whose strings escape as JSON's do."""
+    """Return a string, number, boolean or list as TOML, which has the same escapes as JSON."""
     return printable_json(json.dumps(value, ensure_ascii=False))
 
 
@@ -58,7 +60,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
     try:
         num_bytes = path.stat().st_size
         if num_bytes > _MOST_FILE_BYTES:
-            raise RecipeError(where, f"is larger than 1 MiB ({num_bytes:,} bytes): no recipe is")
+            raise RecipeError(where, f"is larger than 1 MiB ({num_bytes:,} bytes): not a recipe")
         text = read_named(path, _MOST_FILE_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         text = getattr(error, "strerror", None) or str(error)
@@ -70,10 +72,10 @@ def read_recipe(path: Path) -> dict[str, Any]:
         keys = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits
         raise RecipeError(where, f"is not TOML ({shown(str(error), _MOST_SHOWN)})") from error
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for key, value in keys.items():
         name = key.replace("-", "_")
-        if name in found:
+        if name in options:
             raise RecipeError(where, f"has {shown(name, _MOST_SHOWN)} twice, with - and with _")
-        found[name] = value
-    return found
+        options[name] = value
+    return options

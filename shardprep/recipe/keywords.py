@@ -1,6 +1,6 @@
-"""The keywords of `shardprep.build`: the options of a build, with what each takes in Python.
+"""Types of the keywords of `shardprep.build`.
 
-`recipe.options` declares them; a type here is the declared one and what may be written for it.
+`recipe.options` declares the options. A type here also allows the other ways to write the value.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from shardprep.image.annotation_types import Frame, RunOrder
 from shardprep.image.spec import DepthRange, Fit, Format, Truncated, Window
 
 Texts = str | list[str] | tuple[str, ...]
-"""Names: a text with commas between them, or a list."""
+"""Names, separated by commas or in a list."""
 
 
 class RecipeKeywords(TypedDict, total=False):
-    """The options of a build but its source and `out`: the keys of `shardprep.toml`."""
+    """The options that are also keys of `shardprep.toml`, except `source` and `out`."""
 
     name: str
     version: str
@@ -74,7 +74,7 @@ class RecipeKeywords(TypedDict, total=False):
 
 
 class BuildKeywords(RecipeKeywords, total=False):
-    """Those of one run as well: where and how it works."""
+    """All keywords of a build, including the options of one run."""
 
     save_rejected: str | Path | None
     workers: int | None

@@ -1,8 +1,8 @@
 """The options of a build, each declared once: name, type, default, help.
 
-The flags of the command line and its help, the keys of `shardprep.toml` and what their errors say,
-the recipe in Python, and which options belong to a dataset's fingerprint are made from this module.
-It imports the standard library alone, for `shardprep --help` reads it.
+The flags and their help, the keys of `shardprep.toml`, the keywords of `shardprep.build`, the error
+texts and the options of a dataset's fingerprint are derived from this module. It imports no heavy
+modules, because `shardprep --help` imports it.
 """
 
 from __future__ import annotations
@@ -33,141 +33,139 @@ _T = TypeVar("_T")
 _OUTPUT, _IMAGES, _LABELS, _SPLITS = "Output", "Stored images", "Labels", "Splits"
 _OBJECTS = "Boxes and masks"
 _USED, _LIMITS, RUN = "Images to use", "Limits", "This run"
+ARGUMENTS = "Arguments"
+"""Panel of the positional arguments."""
 _BYTES = "a size such as 500MB, 2GB or 2GiB"
 _MAX_BYTES = 2**63 - 1
 MAX_SEED = 2**63 - 1
 MAX_WORKERS = 10_000
-"""Processes, threads, or shards at a time on a cluster."""
-MAX_THREADS = 1_000
-"""Shards fetched at a time."""
-MAX_SAMPLE, MAX_THUMBS = 10**9, 1_000
-"""Images that a report looks at, and pictures of each class."""
-MAX_BATCH, MAX_SECONDS, MAX_ROUNDS = 10**6, 3_600, 1_000
-"""Images in a batch of a benchmark, seconds of a round, and rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Everything about an option but its name, type and default."""
+    """Declaration of an option: everything except its name, type and default."""
 
     help: str
-    """A sentence."""
     panel: str = ""
-    """Heading in `--help`; "" for none of its own."""
+    """Heading in `--help`; "" for the default heading."""
     metavar: str = ""
     """Placeholder of the value in `--help`."""
     shown: str = ""
-    """The default in words, where its value does not say it."""
+    """The default in words; "" to show its value."""
     least: float = 0
     most: float = 0
-    """Bounds of a number, both included; an option that takes one says its own."""
+    """Bounds of a number, both included."""
     read: Callable[[object], object] | None = None
-    """Reads what people write (see `values`), before the type is checked."""
+    """Converts a value as users write it (see `values`), before its type is checked."""
     wanted: str = ""
-    """Values that the option takes, where its type does not say it."""
+    """Description of the allowed values; "" if the type describes them."""
     is_repeated: bool = False
-    """The flag may be given several times."""
+    """Whether the flag can be given several times."""
+    flags: tuple[str, ...] = ()
+    """Flags of the command line; () for the flag made from the name."""
     shapes_bytes: bool = True
-    """Another value may give other shards, so it belongs to the fingerprint."""
+    """Whether the option can change the shards, so that it belongs to the fingerprint."""
     is_newer: bool = False
-    """It is left out of the fingerprint at its default, which is what builds did before there was
-    the option: their datasets and unfinished builds stay those of the same recipe."""
+    """Whether the fingerprint leaves the option out at its default, because builds without the
+    option behaved that way. Older datasets and unfinished builds keep their fingerprint."""
 
     def numbers(self, kind: type) -> str:
-        """Return in words the numbers, of int or float, that the option takes."""
+        """Return a description of the allowed numbers, of type int or float."""
         number = "a number" if kind is float else "a whole number"
         return self.wanted or f"{number} from {self.least:,} to {self.most:,}"
 
 
 def _option(default: _T, text: str, panel: str, metavar: str = "", **settings: Any) -> _T:
     """Return a field of `BuildOptions`; `settings` are fields of `Option`."""
-    declared = Option(text, panel, metavar, **settings)
-    found: Any = field(default=default, metadata={"option": declared})
-    return found  # type: ignore[no-any-return]
+    declared: Any = field(
+        default=default, metadata={"option": Option(text, panel, metavar, **settings)}
+    )
+    return declared  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """The options of a build: each a key of `shardprep.toml` and a flag of `shardprep build`.
+    """The options of a build: keys of `shardprep.toml` and flags of `shardprep build`.
 
-    The order of the fields is that of the manifest.
+    The manifest lists them in the same order.
     """
 
     # fmt: off
     source: str = field(metadata={"option": Option(
-        "Folder or archive (zip, tar, tar.gz/bz2/xz, 7z, nested as they come), here or in object "
-        "storage (s3://, gs://, az://); or kaggle:COMPETITION, kaggle:OWNER/DATASET.",
-        "Arguments", shown="source of ./shardprep.toml", shapes_bytes=False)})
+        "Folder or archive (zip, tar, tar.gz/bz2/xz, 7z, also nested), local or in object storage "
+        "(s3://, gs://, az://); or kaggle:COMPETITION, kaggle:OWNER/DATASET.",
+        ARGUMENTS, shown="source of ./shardprep.toml", shapes_bytes=False)})
     out: str = _option("tfrecords",
-        "Folder of datasets, here or in object storage (s3://, gs://, az://).", _OUTPUT, "DIR",
+        "Folder of datasets, local or in object storage (s3://, gs://, az://).", _OUTPUT, "DIR",
         shapes_bytes=False)
     name: str = _option("",
         "Dataset name: lower-case letters, digits and _.", _OUTPUT, "NAME",
         shown="made from the source's name", shapes_bytes=False)
     version: str = _option("1.0.0", "Dataset version.", _OUTPUT, "X.Y.Z", shapes_bytes=False)
     shards: int | None = _option(None,
-        "Number of shards of the largest split; shards of the other splits are as large.", _OUTPUT,
+        "Number of shards of the largest split. Other splits get shards of the same size.", _OUTPUT,
         "N", shown="by size, about 128 MiB each", least=1, most=99_999)
     size: tuple[int, int] | None = _option((224, 224),
         "Size of stored images in pixels: WIDTHxHEIGHT, N for a square, or none to keep the size "
         "of each image.", _IMAGES, "WxH", shown="224x224", read=read_size,
         wanted="WIDTHxHEIGHT, such as 224x224, or none")
-    """Height, width in pixels; None: every image keeps its own."""
+    """Height and width in pixels; None if images keep their own size."""
     fit: Literal["auto", Fit] = _option("auto",
-        "Fit images to that size by crop, pad, stretch or within (only shrinks); none; or auto: "
-        "crop, but pad where boxes or masks are stored.", _IMAGES, "HOW", shown="auto")
-    """"auto" where the source decides whether boxes or masks are stored; see `Recipe.settled`."""
+        "How images are fitted to that size: crop, pad, stretch, within (only shrinks), none, or "
+        "auto (crop; pad if boxes or masks are stored).", _IMAGES, "HOW", shown="auto")
+    """"auto" until it is known whether boxes or masks are stored; see `Recipe.settled`."""
     format: Format = _option("jpeg",
-        "Encoding of stored images: jpeg, png, raw (uint8) or keep, which stores the original "
-        "bytes where they are a plain RGB JPEG or PNG of that size already.", _IMAGES, "FORMAT")
+        "Encoding of stored images: jpeg, png, raw (uint8) or keep. keep stores the original bytes "
+        "of plain RGB JPEG and PNG files that already have that size.", _IMAGES, "FORMAT")
     quality: int = _option(90, "JPEG quality, 1 to 100.", _IMAGES, "N", least=1, most=100)
     background: tuple[int, int, int] = _option((255, 255, 255),
-        "Colour behind transparent pixels and beside padded images: white, black, grey, #RRGGBB "
-        "or R,G,B.", _IMAGES, "COLOUR", shown="white", read=read_colour,
+        "Colour behind transparent pixels and of the padding: white, black, grey, #RRGGBB or "
+        "R,G,B.", _IMAGES, "COLOUR", shown="white", read=read_colour,
         wanted="white, black, grey, #RRGGBB or R,G,B")
     """Red, green and blue, 0..255."""
     depth_range: DepthRange = _option("full",
-        "Values of black and white in grey images of more than 8 bits: full, the range of the "
-        "type; auto, the least and largest value of each image; or MIN,MAX, such as 0,4095.",
+        "Values of black and white in grey images of more than 8 bits: full (the range of the "
+        "type), auto (the smallest and largest value of each image), or MIN,MAX, such as 0,4095.",
         _IMAGES, "RANGE", read=read_depth_range, wanted="full, auto or MIN,MAX, such as 0,4095")
     window: Window = _option("auto",
-        "Values of black and white in grey DICOM images: auto, the window that the file names, "
-        "else nearly its least and largest value; full, the range of the type; or CENTER,WIDTH, "
+        "Values of black and white in grey DICOM images: auto (the window in the file, otherwise "
+        "nearly the smallest and largest value), full (the range of the type), or CENTER,WIDTH, "
         "such as 40,400, in Hounsfield units for a CT.",
         _IMAGES, "WINDOW", read=read_window, wanted="full, auto or CENTER,WIDTH, such as 40,400")
     labels: str = _option("auto",
         "Rule that finds labels: auto, folder, folder:N (Nth above the image), prefix "
         "(cat.12.jpg), regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, or none. "
-        "FILE may be several, with commas; ID may be a path such as {folder}/{id}.jpg; LABEL may "
-        "be several columns, or *.", _LABELS, "RULE")
+        "FILE can be several files, with commas. ID can be a path such as {folder}/{id}.jpg. "
+        "LABEL can be several columns, or *.", _LABELS, "RULE")
     target: Literal["auto", TargetKind] = _option("auto",
         "Kind of target: class, multilabel, regression, text, none or auto.", _LABELS, "KIND",
-        shown="told from the labels")
+        shown="detected from the labels")
     separator: str = _option("",
         "Separator of several classes in one cell.", _LABELS, "TEXT", shown="detected")
     classes: tuple[str, ...] = _option((),
-        "Class names in label order.", _LABELS, "A,B,…", shown="names found, in natural order",
+        "Class names in label order.", _LABELS, "A,B,…",
+        shown="all names that occur, in natural order",
         read=read_names)
     class_map: str = _option("",
-        "New names for classes, which keep their order: a JSON or CSV file, or OLD=NEW,…", _LABELS,
-        "MAP")
+        "New names for classes: a JSON or CSV file, or OLD=NEW,… The order of the classes does not "
+        "change.", _LABELS, "MAP")
     join: tuple[str, ...] = _option((),
-        "Table whose columns are added, by a column that both tables have. May be repeated.",
+        "Table whose columns are added, joined by a column of both tables. Can be repeated.",
         _LABELS, "FILE[:KEY]", is_repeated=True)
     columns: tuple[str, ...] = _option((),
-        "Columns of the tables, or elements of DICOM headers such as dicom/PatientID, that are "
-        "stored as features of each example.", _LABELS, "A,B,…",
+        "Columns of the tables, or elements of DICOM headers such as dicom/PatientID, to store as "
+        "features of each example.", _LABELS, "A,B,…",
         read=read_names)
     header: bool = _option(True,
-        "Tables have a first line of column names; without it, columns are called 1, 2, 3 …",
+        "Tables have column names in their first line; without them, columns are named 1, 2, 3 …",
         _LABELS, shown="header")
     null: tuple[str, ...] = _option(("nan", "NaN", "<NA>"),
         "Cells that count as empty.", _LABELS, "A,B,…", read=read_names)
     boxes: str = _option("",
         "Boxes of objects: coco[:FILE,…], voc, yolo[:NAMES], csv:FILE:ID:BOX[:LABEL], labelme, "
-        "via, cvat, auto or none. BOX is a column, or four as in x,y,w,h; xywh(…), xyxy(…) or "
-        "center(…) says how to read them.", _OBJECTS, "FORMAT",
-        shown="recognised, if none of labels, boxes and masks is given")
+        "via, cvat, auto or none. BOX is a column, or four columns as in x,y,w,h; xywh(…), xyxy(…) "
+        "or center(…) sets how to read them.", _OBJECTS, "FORMAT",
+        shown="detected, if labels, boxes and masks are not given")
     masks: str = _option("",
         "Masks: a pattern of their names, such as masks/{stem}_mask.png, {dir}annot/{name}, "
         "{id}/masks/*.png or masks/{class}/{name}, with parts of names as in {stem[:-4]} or "
@@ -175,100 +173,102 @@ class BuildOptions:
         "whose outlines are drawn; auto or none.", _OBJECTS, "PATTERN",
         shown="as for boxes")
     instances: bool = _option(False,
-        "Keep a mask for each object; otherwise one of classes for each image.", _OBJECTS)
+        "Store a mask for each object instead of one class mask for each image.", _OBJECTS)
     mask_values: str = _option("",
-        "Meaning of the values of masks: 1=pet,2=background,255=ignore, or a file such as "
+        "Meaning of mask values: 1=pet,2=background,255=ignore, or a file such as "
         "class_dict.csv, labelmap.txt or a YAML of names.", _OBJECTS, "MAP",
-        shown="0 and 1 where there are two values, else class indices, 255 to ignore")
+        shown="0 and 1 for masks of two values, otherwise class indices with 255 to ignore")
     unlisted: Literal["auto", "skip", "background"] = _option("auto",
-        "Images that no annotation lists: skip them, take them as background, or auto.", _OBJECTS,
-        "HOW", shown="background in YOLO's format, else skip; splits without any are unlabelled")
+        "Images that no annotation lists: skip, background or auto.", _OBJECTS,
+        "HOW", shown="background in YOLO's format, otherwise skip; splits without any annotation "
+        "are unlabelled")
     min_visible: float = _option(0.1,
-        "Drop objects of which a smaller share is left in the stored image.", _OBJECTS, "SHARE",
+        "Drop objects whose visible share in the stored image is smaller.", _OBJECTS, "SHARE",
         shown="10%", most=1, read=read_share, wanted="a share such as 10% or 0.1")
     max_dropped: float = _option(0.05,
-        "Fail if a larger share of the objects is bad and dropped.", _OBJECTS, "SHARE",
+        "Fail if a larger share of the objects is invalid and dropped.", _OBJECTS, "SHARE",
         shown="5%", most=1, read=read_share, wanted="a share such as 5% or 0.05",
         shapes_bytes=False)
     max_clipped: float = _option(0.1,
-        "Fail if a larger share of the boxes passes an edge of its image, or has no inside.",
+        "Fail if a larger share of the boxes crosses an edge of its image or has no area.",
         _OBJECTS, "SHARE", shown="10%", most=1, read=read_share,
         wanted="a share such as 10% or 0.1", shapes_bytes=False)
     annotated: Literal["auto", Frame] = _option("auto",
-        "Images that were annotated: upright, as EXIF turns them; stored, as they lie; or auto.",
-        _OBJECTS, "HOW", shown="told by the size that annotations state, else upright")
+        "Orientation of the annotated images: upright (turned by EXIF), stored (not turned), or "
+        "auto.",
+        _OBJECTS, "HOW", shown="detected from the size in the annotations, otherwise upright")
     annotated_size: Literal["file", "image"] = _option("file",
-        "Size of the image that coordinates in pixels are of: the one that the file of annotations "
-        "states, from which they are scaled, or that of the image.", _OBJECTS, "HOW",
+        "Image size that pixel coordinates refer to: file (the size stated with the annotations; "
+        "coordinates are scaled) or image (the real size).", _OBJECTS, "HOW",
         shown="file, if it states one", is_newer=True)
     rle: Literal["auto", RunOrder] = _option("auto",
-        "Order of run lengths: down each column, along each row, relative, down each column from "
-        "the end of the run before, or auto.", _OBJECTS, "ORDER", shown="told from the data")
+        "Order of run lengths: column (down each column), row (along each row), relative (down "
+        "each column, from the end of the previous run), or auto.", _OBJECTS, "ORDER",
+        shown="detected from the data")
     split: str = _option("",
-        "Rule that splits: validation=0.1 cuts from train, the same share of every class; "
-        "train=0.8,validation=0.1,test=0.1 cuts train and all that it names as one set, a split "
-        "that is not named stays whole; column:NAME[:CELL=SPLIT,…]; list:SPLIT=FILE,…; "
-        "roots:SPLIT=FOLDER,…; or "
-        "tables, by the CSV that lists the image.", _SPLITS, "RULE",
-        shown="by folders named train, val, test, else train", read=read_ratios,
+        "Rule that splits: validation=0.1 takes a share of train, the same of every class; "
+        "train=0.8,validation=0.1,test=0.1 divides train and all named splits as one set, and "
+        "leaves other splits unchanged; column:NAME[:CELL=SPLIT,…]; list:SPLIT=FILE,…; "
+        "roots:SPLIT=FOLDER,…; or tables (the CSV that lists the image).", _SPLITS, "RULE",
+        shown="folders named train, val, test; otherwise train", read=read_ratios,
         wanted="a text or a table of ratios")
     group: str = _option("",
-        "Keep images of one group in one split; the group is a column, folder:N, or the first "
-        "group of regex:PATTERN; near, for near copies; or near,RULE for both.", _SPLITS, "RULE")
+        "Keep images of one group in one split. The group is a column, folder:N, the first group "
+        "of regex:PATTERN, near (near copies), or near,RULE for both.", _SPLITS, "RULE")
     dedup: bool | Literal["near"] = _option(False,
-        "Leave out images that are there already, byte for byte; with near, near copies as well, "
-        "for which the pixels are looked at first.", _SPLITS, "[near]",
+        "Leave out byte-for-byte copies; with near, near copies too, which are found by a pass "
+        "over the pixels before the build.", _SPLITS, "[near]",
         wanted="true, false or near")
     root: str = _option("", "Use only images below this folder of the source.", _USED, "FOLDER")
     include: tuple[str, ...] = _option((),
-        "Use only images that match, such as *.png. May be repeated.", _USED, "GLOB",
+        "Use only images that match, such as *.png. Can be repeated.", _USED, "GLOB",
         is_repeated=True)
     exclude: tuple[str, ...] = _option((),
-        "Leave out images that match, such as masks/*. May be repeated.", _USED, "GLOB",
+        "Leave out images that match, such as masks/*. Can be repeated.", _USED, "GLOB",
         is_repeated=True)
     exclude_list: str = _option("",
-        "Leave out images that a file names: the first column of a .csv or .tsv, else one name a "
-        "line.", _USED, "FILE")
+        "Leave out images that a file names: the first column of a .csv or .tsv, otherwise one "
+        "name on each line.", _USED, "FILE")
     follow_links: bool = _option(False,
-        "Follow links in a folder that lead outside of it; otherwise they are skipped.", _USED)
+        "Follow links that lead out of the source folder; by default they are skipped.", _USED)
     zip_encoding: str = _option("",
         "Encoding of names in zips that are not UTF-8, such as cp932.", _USED, "NAME",
-        shown="UTF-8 where that fits, else cp437")
+        shown="UTF-8 if the names are valid UTF-8, otherwise cp437")
     schema: str = _option("auto",
         "Features of each example: a shipped schema or a JSON file.", _OUTPUT, "NAME|FILE",
-        shown="the one that fits the labels")
+        shown="chosen to fit the labels")
     seed: int = _option(0,
         "Random seed for shuffling and splitting.", _SPLITS, "N",
         shown="0", most=MAX_SEED)
     max_pixels: int = _option(100_000_000,
         "Reject images with more pixels, before decoding.", _IMAGES, "N", least=1, most=10**12)
     timeout: float = _option(60.0,
-        "Reject an image that takes longer to process; 0 waits for ever.", _LIMITS, "SECONDS",
+        "Reject an image that takes longer to process; 0 means no limit.", _LIMITS, "SECONDS",
         shown="60", most=10**8, shapes_bytes=False)
     max_members: int = _option(10_000_000,
-        "Most members in all archives of the source together.", _LIMITS, "N", least=1,
+        "Maximum number of members in all archives of the source together.", _LIMITS, "N", least=1,
         most=10**9, shapes_bytes=False)
     max_member_size: int = _option(2_000_000_000,
         "Reject larger images, before reading them.", _LIMITS, "SIZE", shown="2GB", least=1,
         most=_MAX_BYTES, read=read_num_bytes, wanted=_BYTES)
-    """Bytes."""
     max_unpacked: int | None = _option(None,
-        "Most bytes that the archives of the source unpack to, together.", _LIMITS, "SIZE",
-        shown="10GB and 100 times the source", least=1, most=_MAX_BYTES, read=read_num_bytes,
+        "Maximum unpacked size of all archives of the source together.", _LIMITS, "SIZE",
+        shown="10GB plus 100 times the source", least=1, most=_MAX_BYTES, read=read_num_bytes,
         wanted=_BYTES, shapes_bytes=False)
-    """Bytes; None: 10 GB and 100 times the source."""
+    """Bytes; None for 10 GB plus 100 times the size of the source."""
     max_ratio: int = _option(1000,
-        "Most unpacked bytes to a packed one, in what unpacks to more than 64 MB.", _LIMITS, "N",
-        least=1, most=10**9)
+        "Maximum ratio of unpacked to packed bytes, for data that unpacks to more than 64 MB.",
+        _LIMITS, "N", least=1, most=10**9)
     max_depth: int = _option(8,
-        "Most levels of archives in archives.", _LIMITS, "N", least=1, most=64, shapes_bytes=False)
+        "Maximum nesting of archives in archives.", _LIMITS, "N", least=1, most=64,
+        shapes_bytes=False)
     min_side: int = _option(1,
         "Reject images with a shorter side.", _IMAGES, "PIXELS", least=1, most=65_500)
     max_aspect: float = _option(0.0,
-        "Reject images with a side more than this many times the other; 0 for any.", _IMAGES,
+        "Reject images with one side more than RATIO times the other; 0 means no limit.", _IMAGES,
         "RATIO", shown="0", most=10**6)
     truncated: Truncated = _option("reject",
-        "Files that end before their image does: reject them, or recover what is there.",
+        "Truncated image files: reject them, or recover the part that can be decoded.",
         _IMAGES, "HOW")
     max_rejected: float = _option(0.05,
         "Fail if a larger share of the images is rejected.", _LIMITS, "SHARE", shown="5%", most=1,
@@ -277,44 +277,54 @@ class BuildOptions:
 
 
 BUILD_OPTIONS: dict[str, Option] = {
-    one.name: one.metadata["option"] for one in fields(BuildOptions)
+    declared.name: declared.metadata["option"] for declared in fields(BuildOptions)
 }
-"""Name → option, in the order of the manifest."""
+
+DATASET = Option(
+    "Folder of the dataset or a folder above it, local or in object storage (s3://, gs://, az://). "
+    "Default: the dataset of ./shardprep.toml, otherwise the only dataset under ./tfrecords.",
+    ARGUMENTS,
+)
 
 RUN_OPTIONS = {
-    "save_rejected": Option("Copy rejected images there, with a list of the reasons.", RUN, "DIR"),
+    "save_rejected": Option("Copy rejected images to DIR, with a list of the reasons.", RUN, "DIR"),
     "workers": Option(
-        "Worker processes that encode; on a cluster, shards at a time.",
+        "Number of worker processes; on a cluster, of shards at a time.",
         RUN, "N", shown="usable cores", least=1, most=MAX_WORKERS),
     "engine": Option(
-        "Engine of the work: local, the cores of this machine, or ray, a cluster that runs already "
-        "(pip install 'shardprep[ray]').",
+        "Engine of the build: local (the cores of this machine) or ray (a running cluster; pip "
+        "install 'shardprep[ray]').",
         RUN, "NAME", shown="local"),
     "ray_address": Option(
-        "Address of the cluster's head, or auto for the cluster that this machine is in.",
+        "Address of the cluster's head, or auto for the cluster of this machine.",
         RUN, "HOST:PORT", shown="$RAY_ADDRESS"),
     "part": Option(
-        "Write only the I-th of N equal shares of the shards, apart from the others (array jobs); "
-        "then: shardprep finalize.",
+        "Write only part I of N of the shards, for example in an array job. Run shardprep finalize "
+        "when all parts are done.",
         RUN, "I/N"),
     "reuse": Option(
-        "Copy the images that this dataset has stored, where a build would make the same of the "
-        "same bytes; encode the others. The result is that of a build without it.",
+        "Copy images that this dataset already has stored, and encode only the others. The result "
+        "is the same as without this option.",
         RUN, "DATASET"),
-    "refresh": Option("Download again what is in the cache.", RUN),
-    "overwrite": Option("Replace what is there.", RUN),
-    "profile": Option("Show where the time goes.", RUN),
-    "dry_run": Option("Show the plan, write nothing.", RUN),
+    "refresh": Option("Download again, even if the archive is in the cache.", RUN),
+    "overwrite": Option("Replace an existing result.", RUN),
+    "profile": Option("Print how long each step takes.", RUN),
+    "dry_run": Option("Print the plan and write nothing.", RUN),
     "store_timeout": Option(
-        "Give up when object storage has not answered for so long.",
-        RUN, "SECONDS", shown=f"${TIMEOUT_VARIABLE}, else {DEFAULT_TIMEOUT_S:g}",
+        "Give up when object storage has not answered for this time.",
+        RUN, "SECONDS", shown=f"${TIMEOUT_VARIABLE}, otherwise {DEFAULT_TIMEOUT_S:g}",
         least=1, most=86_400),
-    "json": Option("Print one JSON object, also for an error.", RUN),
-    "quiet": Option("Print errors alone on stderr: no progress, no notices.", RUN),
+    "json": Option("Print one JSON object, for errors too.", RUN),
+    "quiet": Option("Print only errors on stderr, without progress and notices.", RUN),
     "log_level": Option(
-        "Lowest level that stderr shows: debug, info, warning or error. Progress is info; debug "
-        "shows where an error was raised.",
+        "Lowest level shown on stderr: debug, info, warning or error. Progress has level info; "
+        "debug shows where an error was raised.",
         RUN, "LEVEL", shown="info"),
 }  # fmt: skip
-"""Name → option of one run: where and how it works, not what it makes. None is a key of a recipe,
-so that no file from elsewhere names the cluster that code is sent to."""
+"""Name → option of one run, which does not change the result. These are not keys of a recipe file:
+a file from elsewhere must not choose the cluster that code is sent to."""
+
+RUN_DEFAULTS: dict[str, object] = {
+    "engine": "local", "refresh": False, "overwrite": False, "profile": False,
+}  # fmt: skip
+"""Default of each option of one run whose default is not None."""

@@ -1,7 +1,7 @@
-"""Values of options as people write them: text in a flag, the types of TOML in a file.
+"""Conversion of option values, which are text in a flag and TOML types in a file.
 
-Each function returns the value as it is stored. It raises ValueError where it cannot: with a
-message of its own, or without one where the value is simply not what the option takes.
+Each function returns the converted value, or raises ValueError without a message if the option does
+not take the value.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 _MAX_BITS = 64
 _MOST_DEEP = 1e30
-"""Largest value of a pixel, or the negative of the least: float32 has room for their difference."""
+"""Limit of pixel values, so that their difference fits in float32."""
 _MAX_SHOWN = 60
-"""Characters of a value in an error."""
+"""Maximum number of characters of a value, in an error or as text of a number."""
 _SIZE = re.compile(r"([0-9]{1,9})(?:\s*[xX\u00d7]\s*([0-9]{1,9}))?")
 _NUM_BYTES = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)\s*(?:([kKmMgGtT])(i?))?[bB]?")
 _COLOUR = re.compile(r"\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*")
@@ -26,9 +26,9 @@ _COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128
 
 
 def read_size(value: object) -> tuple[int, int] | None:
-    """Return "WIDTHxHEIGHT", the side of a square or [height, width] as (height, width).
+    """Return (height, width) of "WIDTHxHEIGHT", of the side of a square or of [height, width].
 
-    "none" is None: every image keeps its own size.
+    Returns None for "none".
     """
     if value in ("none", None):
         return None
@@ -39,7 +39,7 @@ def read_size(value: object) -> tuple[int, int] | None:
 
 
 def read_colour(value: object) -> tuple[int, int, int]:
-    """Return a name, "#RRGGBB", "R,G,B" or [R, G, B] as levels of red, green and blue, 0..255."""
+    """Return the colour of a name, "#RRGGBB", "R,G,B" or [R, G, B] as three levels, 0..255."""
     if isinstance(value, str):
         text = value.strip().lower()
         if text in _COLOURS:
@@ -55,7 +55,7 @@ def read_colour(value: object) -> tuple[int, int, int]:
 
 
 def read_depth_range(value: object) -> object:
-    """Return "full", "auto", or "MIN,MAX" or [MIN, MAX] as two floats, the first the lesser."""
+    """Return "full", "auto", or the two floats of "MIN,MAX" or [MIN, MAX]; MIN < MAX."""
     if value in ("full", "auto"):
         return value
     low, high = _two_numbers(value)
@@ -65,7 +65,7 @@ def read_depth_range(value: object) -> object:
 
 
 def read_window(value: object) -> object:
-    """Return "full", "auto", or "CENTER,WIDTH" or [CENTER, WIDTH] as two floats, the width >= 1."""
+    """Return "full", "auto", or the two floats of "CENTER,WIDTH" or [CENTER, WIDTH]; WIDTH >= 1."""
     if value in ("full", "auto"):
         return value
     center, width = _two_numbers(value)
@@ -85,13 +85,13 @@ def _two_numbers(value: object) -> tuple[float, float]:
 def _whole_numbers(value: object, count: int) -> list[int]:
     if not isinstance(value, list | tuple) or len(value) != count:
         raise ValueError
-    if any(type(one) is not int for one in value):
+    if any(type(part) is not int for part in value):
         raise ValueError
     return list(value)
 
 
 def read_num_bytes(value: object) -> object:
-    """Return "500MB" as 500,000,000 and "2GiB" as 2,147,483,648; a bare number is bytes."""
+    """Return a size in bytes: 500,000,000 for "500MB", 2,147,483,648 for "2GiB"."""
     if not isinstance(value, str):
         return value
     match = _NUM_BYTES.fullmatch(value.strip())
@@ -102,7 +102,7 @@ def read_num_bytes(value: object) -> object:
 
 
 def read_share(value: object) -> object:
-    """Return "5%" as 0.05."""
+    """Return a share as a number: 0.05 for "5%"."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -113,19 +113,19 @@ def read_share(value: object) -> object:
 
 
 def read_ratios(value: object) -> object:
-    """Return a table of ratios as the text of the flag: "train=0.9,test=0.1"."""
+    """Return a table of ratios as text: "train=0.9,test=0.1"."""
     if isinstance(value, dict):
         return ",".join(f"{name}={ratio}" for name, ratio in value.items())
     return value
 
 
 def read_names(value: object) -> object:
-    """Return "cat,dog" as ("cat", "dog")."""
+    """Return a text as a tuple of names: ("cat", "dog") for "cat,dog"."""
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
 
 def read_number(value: object, kind: type[int | float], least: float, most: float) -> float:
-    """Return a number within bounds; an int may be written as text or as a float without rest."""
+    """Return a number within bounds from a number or its text; an int may be a whole float."""
     try:
         if isinstance(value, str) and len(value) <= _MAX_SHOWN and value.isascii():
             value = kind(value)
@@ -146,7 +146,7 @@ def read_texts(value: object) -> tuple[str, ...]:
 
 
 def texts_in(value: object) -> Collection[str]:
-    """Return the strings in a value."""
+    """Return the strings in an option's value."""
     if isinstance(value, str):
         return (value,)
     parts = value if isinstance(value, list | tuple | dict) else ()
@@ -154,7 +154,7 @@ def texts_in(value: object) -> Collection[str]:
 
 
 def value_shown(value: object) -> str:
-    """Return a value for an error: itself where it is short, else its kind."""
+    """Return a value as text for an error; long values are shortened, lists and tables named."""
     if isinstance(value, str):
         return shown(printable(repr(value)), _MAX_SHOWN)
     if isinstance(value, bool):

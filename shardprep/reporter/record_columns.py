@@ -11,15 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset import item_table, sub_manifest
+from shardprep.dataset import item_table, tally
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
-from shardprep.dataset.item_file import ItemFile
+from shardprep.dataset.item_table import ItemFile, ItemView
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import LABEL, LABELS, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.records.positions import Places
 from shardprep.reader.selection.split_argument import as_selection
-from shardprep.reporter.rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,9 +87,9 @@ class Contents:
     """Rows of all inputs."""
     status: np.ndarray[Any, np.dtype[np.int8]]
     """Position in `STATUSES` of each row; the last for words that are none of them."""
-    written: Rows
+    written: ItemView
     """Rows of the records, in their order."""
-    others: Rows
+    others: ItemView
     """Rows of rejected and skipped inputs."""
     scope: Scope | None = None
     """None for all records."""
@@ -271,7 +270,7 @@ def read_contents(dataset: OpenDataset, split: AnySplit | None = None) -> Conten
     words, known = coded(items.column("status"))
     places = [STATUSES.index(one) if one in STATUSES else len(STATUSES) - 1 for one in known]
     status = np.array(places, np.int8)[words]
-    written, others = Rows(items, status == 0), Rows(items, status != 0)
+    written, others = ItemView(items, status == 0), ItemView(items, status != 0)
     codes, names = coded(written.read("shard"))
     starts = np.flatnonzero(np.diff(codes, prepend=-2))
     counts = np.diff(starts, append=len(codes)).tolist()
@@ -290,18 +289,18 @@ def _narrowed(contents: Contents, split: AnySplit) -> Contents:
     selection = as_selection(manifest, split)
     is_of = np.zeros(len(contents.status), bool)
     is_of[contents.written.numbers[selection.numbers]] = True
-    written = Rows(items, is_of)
-    columns = sub_manifest.COLUMNS
+    written = ItemView(items, is_of)
+    columns = tally.COLUMNS
     if schema.annotations:
         columns = (*columns, *item_table.ANNOTATION_COLUMNS.names)
     rows = pa.table({name: written.read(name) for name in columns})
     return Contents(
         contents.dataset,
-        sub_manifest.excerpt(manifest, schema, rows),
+        tally.excerpt(manifest, schema, rows),
         items,
         contents.status,
         written,
-        Rows(items, np.zeros(len(is_of), bool)),
+        ItemView(items, np.zeros(len(is_of), bool)),
         Scope(selection, manifest),
     )
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.dataset.card import MOST_PICTURES, Card, Link
-from shardprep.errors import ShardprepError
-from shardprep.image.drawing import SIDE
+from shardprep.dataset.card import Link
 from shardprep.progress import Watcher
 from shardprep.reporter.findings import copies, imbalance, object_findings, quality
 from shardprep.reporter.findings.finding import Finding, images, of_the_set, ranked
 from shardprep.reporter.page.page import render
 from shardprep.reporter.pixels.pixel_scan import (
-    Channels,
     Measured,
     PassPlan,
     kept,
@@ -26,9 +22,9 @@ from shardprep.reporter.pixels.pixel_scan import (
 )
 from shardprep.reporter.pixels.stored_images import StoredImages, open_images
 from shardprep.reporter.record_columns import Contents, read_contents
+from shardprep.reporter.report_data import MOST_PICTURED, ReportData, ReportOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from shardprep.dataset.open_dataset import OpenDataset
@@ -36,119 +32,29 @@ if TYPE_CHECKING:
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-MOST_MEASURED = 100_000
-"""Images that are measured unless more are asked for; counts are always of all."""
-MOST_PICTURED = 40
-"""Classes that have pictures on the page: the largest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Scope of a report."""
-
-    sample: int = MOST_MEASURED
-    """Images that are measured at most, a seeded sample of more."""
-    has_pixels: bool = True
-    """Whether images are decoded at all."""
-    thumbs: int = 12
-    """Pictures of each class; 0 for a page without pictures."""
-    seed: int = 0
-    """Seed of the samples."""
-    defaults: Mapping[str, object] = field(default_factory=dict)
-    """Default of each option of a build; the page tells the options that differ from theirs."""
-
 
 @dataclass(frozen=True, repr=False)
-class Report(Card):
-    """The whole of it."""
+class Report(ReportData):
+    """A report, as `shardprep.report` returns it."""
 
-    contents: Contents
-    options: Options
-    findings: tuple[Finding, ...]
-    copies: tuple[copies.Copies, ...]
-    """Exact ones, then near ones, each by its first record."""
-    qualities: tuple[quality.Quality, ...]
-    measured: Measured | None
-    """Result of the pixel pass, None without one."""
-    pictured: tuple[int, ...]
-    """Classes that have pictures on the page, in label order; −1 for the images without a class."""
-    images: StoredImages | None
-    """The shards, for pictures; None where none are wanted."""
     page: Path | None = None
-    """Page that was written, None for none."""
-
-    @property
-    def name(self) -> str:
-        """Name of the dataset."""
-        return self.contents.manifest.name
-
-    @property
-    def version(self) -> str:
-        """Version of the dataset."""
-        return self.contents.manifest.version
-
-    @property
-    def manifest_sha256(self) -> str:
-        """SHA-256 of the manifest, as that says it."""
-        return self.contents.manifest.sha256
-
-    @property
-    def split(self) -> str | None:
-        """Name of the split or selection that it is of, None for the whole dataset."""
-        scope = self.contents.scope
-        return None if scope is None else scope.selection.name
-
-    @property
-    def num_records(self) -> int:
-        """Records of the dataset, or of its split."""
-        return len(self.contents)
-
-    @property
-    def num_measured(self) -> int:
-        """Records whose pixels were looked at."""
-        return 0 if self.measured is None else len(self.measured.numbers)
-
-    @property
-    def channels(self) -> Channels | None:
-        """Sums over the pixels of images decoded whole; None where none were."""
-        found = None if self.measured is None else self.measured.channels
-        return found if found is not None and found.num_pixels else None
+    """The page that was written, or None."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the dataset, and its findings, those that harm most first."""
-        findings: dict[str, Any] = {one.severity: {} for one in self.findings}
-        for one in self.findings:
-            findings[one.severity][one.name] = one.what
-        looked = f"{self.num_measured:,} of {self.num_records:,} images"
-        title = f"{self.name} {self.version}"
-        if self.contents.scope is not None:
-            title += f", {self.contents.scope.title}"
-        # A notebook's server takes paths from its own folder alone.
+        """Return the dataset and its findings, the most harmful first."""
+        # The server of a notebook accepts only paths below its own folder.
         page = {} if self.page is None else {"page": Link(os.path.relpath(self.page))}
-        return {"dataset": title, **page, "looked at": looked, **(findings or {"found": "nothing"})}
-
-    def pictures(self) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
-        """Yield some images from all over the dataset, small; those that are damaged left out."""
-        if self.images is None:
-            return
-        numbers = np.unique(np.linspace(0, len(self.contents) - 1, MOST_PICTURES).astype(int))
-        with contextlib.suppress(ShardprepError, OSError):  # shards that are gone by now
-            for data in self.images.data(numbers.tolist()):
-                with contextlib.suppress(Exception):  # decoders raise anything
-                    yield self.images.pixels(data, SIDE)  # type: ignore[arg-type]
+        known = super().facts()
+        return {"dataset": known.pop("dataset"), **page, **known}
 
     def html(self) -> str:
-        """Return the page, in ASCII: the same text for the same dataset and options."""
+        """Return the page, in ASCII: equal text for equal datasets and options."""
         return render(self).decode("ascii")
-
-    def keys(self, name: str) -> tuple[str, ...]:
-        """Return the keys on the list of a finding, none where it was not found."""
-        return next((one.keys for one in self.findings if one.name == name), ())
 
 
 def make_report(
     dataset: OpenDataset,
-    options: Options,
+    options: ReportOptions,
     watcher: Watcher,
     split: AnySplit | None = None,
 ) -> Report:
@@ -182,18 +88,21 @@ def known_report(contents: Contents) -> Report:
 
     That is what the documents say, and the pixel pass if one of the usual scope has been kept.
     """
-    options = Options()
+    options = ReportOptions()
     measured = kept(_plan(contents, options)) if len(contents) else None
     return _report(contents, options, measured, None)
 
 
-def _plan(contents: Contents, options: Options) -> PassPlan:
+def _plan(contents: Contents, options: ReportOptions) -> PassPlan:
     wanted = np.where(np.isin(contents.label, _pictured(contents)), contents.label, -1)
     return plan_pass(contents.mark, wanted, options.sample, options.seed)
 
 
 def _report(
-    contents: Contents, options: Options, measured: Measured | None, shown: StoredImages | None
+    contents: Contents,
+    options: ReportOptions,
+    measured: Measured | None,
+    shown: StoredImages | None,
 ) -> Report:
     found = copies.exact_copies(contents)
     qualities = tuple(quality.original_qualities(contents))

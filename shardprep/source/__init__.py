@@ -1,4 +1,4 @@
-"""Folders, archives, addresses and Kaggle: where members are, and their bytes.
+"""Folders, archives, addresses and Kaggle: list the members and read their bytes.
 
-Whatever lies in a source is hostile until it is read: names, sizes and counts are bounded here.
+The content of a source is untrusted. Names, sizes and counts are limited here.
 """

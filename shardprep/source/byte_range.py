@@ -1,7 +1,7 @@
-"""Extents: where the bytes of one member lie, and how to read them. Small and picklable.
+"""Extents: the place of the bytes of one member, and how to read them. Small and picklable.
 
-A member is never extracted under its own name: a worker reads it in place, by file and offset. If
-its bytes are gone, cut, damaged, encrypted or packed by an unknown method, it is a `MemberError`.
+A member is never extracted under its own name: a worker reads it in place, by file and offset.
+Missing, truncated, damaged or encrypted bytes, or an unknown packing method, are a `MemberError`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature … name length, extra length (APPNOTE 4.3.7)
 _MOST_HEADER_BYTES = 512
-"""Bytes of most local headers, name and extra fields included."""
+"""Size of most local headers, name and extra fields included."""
 _ENCRYPTED = 0x1
 _METHODS = {
     9: "Deflate64 (as Windows packs large zips; pack it again with 7-Zip)",
@@ -43,22 +43,22 @@ UNPACK_ERRORS = (
     zlib.error, lzma.LZMAError, struct.error, OSError, EOFError, ValueError, OverflowError,
     MemoryError,
 )  # fmt: skip
-"""Errors that decompressors raise for damaged bytes."""
+"""Exceptions of decompressors for damaged bytes."""
 _BZIP2, _LZMA = 12, 14
 _BLOCK_BYTES = 1 << 20
-"""Bytes read for a head; more than a block of bzip2, which must be whole to be decompressed."""
+"""Bytes read for a head. More than one block of bzip2, which cannot be decompressed in part."""
 
 
 MOST_BYTES = 2**63 - 1
-"""The largest size in a table of items; archives may state more."""
+"""Largest size in an item table; archives may state more."""
 
 
 class MemberError(Exception):
-    """The bytes of one member cannot be read; the message says why, without its name."""
+    """The bytes of one member cannot be read. The message has the reason without the name."""
 
 
 def damaged(error: BaseException) -> MemberError:
-    """Return the error for bytes that a decompressor refuses."""
+    """Return the error for bytes that a decompressor rejects."""
     return MemberError(f"is damaged ({error})")
 
 
@@ -69,13 +69,12 @@ class PlainExtent(range_reads.Span):
 
     @classmethod
     def named(cls, file: str, num_bytes: int) -> PlainExtent:
-        """Return the whole of a file that the user has named: it alone may be a link."""
+        """Return the extent of a file that the user has named. Only such a file may be a link."""
         is_link = os.path.islink(file)  # noqa: PTH114 - False for an address
         return cls(os.path.realpath(file) if is_link else file, 0, num_bytes)
 
     @property
     def span(self) -> PlainExtent:
-        """The bytes that `read` reads."""
         return self
 
     def read(self) -> bytes:
@@ -83,7 +82,7 @@ class PlainExtent(range_reads.Span):
         return _read_at(self.file, self.offset, self.num_bytes)
 
     def read_into(self, buffer: memoryview) -> None:
-        """Read the bytes into a buffer of as many."""
+        """Read the bytes into a buffer of the same size."""
         ahead = range_reads.open_file(self.file)
         num_read = 0
         end = self.offset + self.num_bytes
@@ -91,14 +90,14 @@ class PlainExtent(range_reads.Span):
             with contextlib.suppress(OSError):
                 num_read = os.preadv(ahead.number, [buffer], self.offset)
         if num_read < self.num_bytes:
-            buffer[:] = self.read()  # which says what is wrong, if anything is
+            buffer[:] = self.read()  # raises the precise error, if any
 
     def read_head(self, num_bytes: int) -> bytes:
-        """Return the first `num_bytes`, fewer where there are not so many."""
+        """Return the first `num_bytes`, fewer if the member is shorter."""
         return self.read_range(0, num_bytes)
 
     def read_range(self, at: int, num_bytes: int) -> bytes:
-        """Return `num_bytes` from offset `at` on, fewer where it ends before."""
+        """Return `num_bytes` from offset `at` on, fewer if the member ends earlier."""
         left = max(0, self.num_bytes - at)
         return _read_at(self.file, self.offset + at, min(num_bytes, left))
 
@@ -108,7 +107,7 @@ class ZipExtent(NamedTuple):
 
     file: str
     header_offset: int
-    """Offset of the local header in the file that holds the zip."""
+    """Offset of the local header in the file of the zip."""
     stored_bytes: int
     num_bytes: int
     """Uncompressed."""
@@ -118,11 +117,11 @@ class ZipExtent(NamedTuple):
 
     @property
     def span(self) -> PlainExtent:
-        """The bytes that `read` reads, with room for the header."""
+        """The range that `read` reads, with space for the header."""
         return PlainExtent(self.file, self.header_offset, self.stored_bytes + _MOST_HEADER_BYTES)
 
     def read(self) -> bytes:
-        """Return the uncompressed bytes, checked against size and CRC-32."""
+        """Return the uncompressed bytes after checking size and CRC-32."""
         data = _inflate(self._stored_bytes(self.stored_bytes), self.method, self.num_bytes)
         if len(data) != self.num_bytes:
             raise MemberError(f"holds {len(data):,} bytes, the archive says {self.num_bytes:,}")
@@ -132,27 +131,27 @@ class ZipExtent(NamedTuple):
         return data
 
     def read_head(self, num_bytes: int) -> bytes:
-        """Return the first `num_bytes` uncompressed bytes, fewer where there are not so many."""
+        """Return the first `num_bytes` uncompressed bytes, fewer if the member is shorter."""
         enough = num_bytes + 512 if self.method in (0, zlib.DEFLATED) else _BLOCK_BYTES
         stored = self._stored_bytes(min(enough, self.stored_bytes))
         return _inflate(stored, self.method, num_bytes)[:num_bytes]
 
     @property
     def is_packed(self) -> bool:
-        """True if its bytes do not lie in the file as they are."""
+        """True if the bytes are compressed or encrypted in the file."""
         return self.method != 0 or bool(self.flags & _ENCRYPTED)
 
     def stored(self) -> PlainExtent:
-        """Return the stored bytes, packed or not."""
+        """Return the extent of the stored bytes, packed or not."""
         return PlainExtent(self.file, self._start(_reader(self.file)), self.stored_bytes)
 
     def _stored_bytes(self, num_bytes: int) -> bytes:
-        """Return the first stored bytes; the file is opened once for them and the header."""
+        """Return the first stored bytes; the file is opened once for header and bytes."""
         read = _reader(self.file)
         return read(self._start(read), num_bytes)
 
     def _start(self, read: _Read) -> int:
-        """Return the offset of the stored bytes: behind the local header, which is read."""
+        """Read the local header, and return the offset of the stored bytes after it."""
         if self.flags & _ENCRYPTED:
             raise MemberError("is encrypted")
         header = read(self.header_offset, _LOCAL_HEADER.size)
@@ -163,10 +162,10 @@ class ZipExtent(NamedTuple):
 
 
 class RefusedExtent(NamedTuple):
-    """A member that is refused before it is read, with the reason."""
+    """A member that is rejected without reading it, with the reason."""
 
     num_bytes: int
-    """The size that the archive states, at most `MOST_BYTES`."""
+    """The size stated in the archive, at most `MOST_BYTES`."""
     reason: str
 
     @property
@@ -189,7 +188,7 @@ Extent = StoredExtent | RefusedExtent
 
 
 def _inflate(stored: bytes, method: int, num_bytes: int) -> bytes:
-    """Decompress at most one byte more than `num_bytes`: a bomb cannot grow past what it states."""
+    """Decompress at most `num_bytes` + 1 bytes: a bomb cannot exceed its stated size."""
     limit = min(num_bytes, sys.maxsize - 1) + 1
     if method == 0:
         return stored
@@ -202,14 +201,14 @@ def _inflate(stored: bytes, method: int, num_bytes: int) -> bytes:
 
 
 def new_unpacker(method: int, head: bytes) -> tuple[Any, int]:
-    """Return a decompressor of zlib, bz2 or lzma, and where in the member the data for it starts.
+    """Return a decompressor of zlib, bz2 or lzma, and the offset of its data in the member.
 
     Args:
-        method: its number in a zip.
+        method: number of the method in a zip.
         head: the first bytes of the member.
 
     Raises:
-        MemberError: there is none, or the header of the data is damaged.
+        MemberError: the method is unknown, or the header of the data is damaged.
 
     """
     if method == zlib.DEFLATED:
@@ -240,15 +239,15 @@ def _lzma_unpacker(head: bytes) -> tuple[Any, int]:
 
 
 def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
-    """Return bytes of a file or an object; it is a `MemberError` if it ends before."""
+    """Return bytes of a file or an object; `MemberError` if it is shorter."""
     return _reader(file)(offset, num_bytes)
 
 
 def _reader(file: str) -> _Read:
-    """Return reads by offset and number of bytes of a file or an object; raises `MemberError`.
+    """Return a function that reads bytes of a file or an object and raises `MemberError`.
 
-    A file is opened anew unless it is read ahead: a descriptor that is kept for longer would show
-    one that was replaced. It is closed with the last reference to what is returned.
+    A file is opened again unless it is read ahead, because an older descriptor could belong to a
+    file that was replaced. The file is closed with the last reference to the function.
     """
     if is_url(file):
         return partial(_read_object, file)
@@ -272,13 +271,13 @@ def _read_object(address: str, offset: int, num_bytes: int) -> bytes:
 
 
 def _read_file(file: Descriptor, offset: int, num_bytes: int) -> bytes:
-    # Before any memory is asked for: what an archive states may be far more than there is.
+    # Checked before memory is allocated: an archive may state far more bytes than the file has.
     left = max(0, file.num_bytes - offset)
     if left < num_bytes:
         raise _cut(left, num_bytes)
     try:
         data = read_at(file.number, num_bytes, offset)
-        while len(data) < num_bytes:  # Linux reads 2.1 GB at a time, some file systems less
+        while len(data) < num_bytes:  # Linux reads at most 2.1 GB in one call
             more = read_at(file.number, num_bytes - len(data), offset + len(data))
             if not more:
                 break

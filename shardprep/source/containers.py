@@ -1,7 +1,7 @@
 """The entries of one archive, in its order.
 
-No entry's name is used as a path here or anywhere. Damage is an error of zipfile or tarfile, or a
-`SourceError` where those libraries would not notice it.
+The name of an entry is never used as a path. Damage is an error of zipfile or tarfile, or a
+`SourceError` if these libraries do not detect it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ import numpy as np
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.source.byte_range import PlainExtent, ZipExtent
-from shardprep.source.entry import Entry
-from shardprep.source.members import Members
+from shardprep.source.members import Entry, Members, OrdinaryImages, are_ordinary
 from shardprep.source.names import unsafe_name
-from shardprep.source.ordinary_images import OrdinaryImages, are_ordinary
 from shardprep.source.streams import Window, buffered
 from shardprep.source.zip_directory import Directory, check_directory, check_end, read_end
 from shardprep.source.zip_entries import read_entries
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 _UTF8_FLAG = 0x800
 _MOST_OFFSET = 1 << 61
 _KIND_BITS = 0o170000
-"""Bits of a mode by which `stat.S_IFMT` tells a file from a link."""
+"""Mode bits of the file type, as in `stat.S_IFMT`."""
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_GLOBAL_HEADERS = 1000
 _BLOCK_BYTES = 1 << 20
@@ -47,14 +45,14 @@ _LONG_NUMBER = re.compile(rb"\d{64}")
 def entries(
     place: PlainExtent, name: str, kind: str, encoding: str | None, unpacker: Unpacker
 ) -> Iterator[Entry | OrdinaryImages]:
-    """Return the members of a "zip", "tar" or "7z", one by one but for `OrdinaryImages`.
+    """Return the members of a "zip", "tar" or "7z"; ordinary images come together as columns.
 
     Args:
-        place: its bytes.
-        name: what messages call it.
-        kind: one of these.
-        encoding: of member names of a zip that lack the UTF-8 flag.
-        unpacker: unpacks a 7z.
+        place: extent of the archive.
+        name: name of the archive in messages.
+        kind: one of these three.
+        encoding: encoding of zip member names without the UTF-8 flag.
+        unpacker: used for a 7z.
 
     """
     if kind == "zip":
@@ -86,12 +84,12 @@ def _zip_entries(
         check_directory(listed, place, end, name)
         places["offset"] += place.offset
         ordinary = _ordinary_entries(found, place.file)
-        del found, listed, places  # millions of rows, which the images alone hold on to from here
+        del found, listed, places  # millions of rows; from here on only the images reference them
         yield from ordinary
         return
     with zipfile.ZipFile(buffered(place), metadata_encoding=encoding) as archive:
         infos = archive.infolist()
-        # What does not fit can lie nowhere: it is no less so a little further.
+        # A size or offset beyond the limit fits nowhere, so the exact value does not matter.
         offsets, stored = (
             np.clip(np.array(values, object), -_MOST_OFFSET, _MOST_OFFSET).astype(np.int64)
             for values in ([i.header_offset for i in infos], [i.compress_size for i in infos])
@@ -113,7 +111,7 @@ def _zip_entries(
 
 
 def _ordinary_entries(found: ZipEntries, file: str) -> Iterator[Entry | OrdinaryImages]:
-    """Yield the images with ordinary names first, all at once, then the other members."""
+    """Yield the images with ordinary names together, then the other members."""
     kinds = found.modes & _KIND_BITS
     are_images = are_ordinary(found.names) & ((kinds == 0) | (kinds == stat.S_IFREG))
     rows, left = np.flatnonzero(are_images), np.flatnonzero(~are_images)
@@ -131,7 +129,7 @@ def _ordinary_entries(found: ZipEntries, file: str) -> Iterator[Entry | Ordinary
 
 
 def _zip_entry(path: str, extent: ZipExtent, mode: int) -> Iterator[Entry]:
-    """Yield the entry of a member of a zip, nothing for a folder."""
+    """Yield the entry of a zip member; nothing for a folder."""
     if not path:
         yield Entry("", extent.num_bytes, None, "no name")
     elif not path.endswith("/"):
@@ -142,7 +140,7 @@ def _zip_entry(path: str, extent: ZipExtent, mode: int) -> Iterator[Entry]:
 
 
 def _true_name(info: zipfile.ZipInfo) -> str:
-    """Return a member's name as UTF-8 where that is what it is: many zips do not set the flag."""
+    """Return a name as UTF-8 if it is valid UTF-8: many zips do not set the flag."""
     if info.flag_bits & _UTF8_FLAG or info.filename.isascii():
         return info.filename
     try:
@@ -152,13 +150,13 @@ def _true_name(info: zipfile.ZipInfo) -> str:
 
 
 class _Headers(io.BufferedReader):
-    """A tar, for a library that reads its headers: they are small, or made to do harm."""
+    """A tar for `tarfile`, with a limit for headers: large headers are malicious."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= _MAX_HEADER_BYTES:
             raise tarfile.TarError(f"a header of {size:,} bytes")
         data = super().read(size)
-        if size > tarfile.BLOCKSIZE and _LONG_NUMBER.search(data):  # tarfile's time is its square
+        if size > tarfile.BLOCKSIZE and _LONG_NUMBER.search(data):  # quadratic time in tarfile
             raise tarfile.TarError("a number of 64 digits in a header")
         return data
 
@@ -169,12 +167,12 @@ def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
         tarfile.open(fileobj=headers, mode="r:") as archive,
     ):
         for info in archive:
-            # It would keep them all, each with all global headers.
+            # tarfile would keep all members, each with all global headers.
             archive.members.clear()  # type: ignore[attr-defined] # typeshed has no fields
             if len(archive.pax_headers) > _MAX_GLOBAL_HEADERS:
-                raise SourceError(name, "is damaged, or a bomb: its global headers do not end")
+                raise SourceError(name, "is damaged, or a bomb: it has endless global headers")
             member = shown(info.name, _SHOWN_NAME)
-            if info.size < 0:  # tarfile would go round in circles
+            if info.size < 0:  # tarfile would loop forever
                 raise SourceError(name, f"is damaged at {member!r} (negative size)")
             if info.isdir():
                 continue
@@ -183,7 +181,7 @@ def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
                 problem = "a link, a device or a sparse file"
             elif info.offset_data + info.size > place.num_bytes:
                 raise SourceError(
-                    name, f"is cut inside member {member!r}", "download or pack it again"
+                    name, f"is truncated inside member {member!r}", "download or pack it again"
                 )
             extent = PlainExtent(place.file, place.offset + info.offset_data, info.size)
             yield Entry(info.name, info.size, None if problem else extent, problem)
@@ -191,7 +189,7 @@ def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
 
 
 def _check_end(place: PlainExtent, at: int, name: str) -> None:
-    """See that the tar ends as tars do, and all of it: tarfile takes any damage for the end."""
+    """Check that the tar has its end mark: tarfile treats any damage as the end."""
     is_end = False
     while data := place.read_range(at, _BLOCK_BYTES):
         blank = len(data) - len(data.lstrip(b"\0"))
@@ -203,11 +201,11 @@ def _check_end(place: PlainExtent, at: int, name: str) -> None:
     if not is_end:
         what = f"is damaged at offset {at:,}"
         if at >= place.num_bytes:
-            what = f"is cut: it stops at offset {at:,} without the blank block that ends a tar"
+            what = f"is truncated: it stops at offset {at:,} without the zero block that ends a tar"
         raise SourceError(name, f"{what}, so members may be missing", "download or pack it again")
     if archive_type(place.read_range(at, HEAD_BYTES)) == "tar":
         raise SourceError(
             name,
-            f"another tar follows at offset {at:,}, behind its end",
+            f"another tar follows at offset {at:,}, after its end",
             "it is several tars in one file: unpack it with tar --ignore-zeros",
         )

@@ -1,4 +1,4 @@
-"""A column of values that repeat: each distinct value once, and a small integer a row."""
+"""A column of repeated values: each distinct value once, and a small integer for each row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Value = TypeVar("_Value")
 _Other = TypeVar("_Other")
 
 _FEW = 4
-"""Number of values up to which all of them travel: to find those in use takes longer."""
+"""Up to this number of values, all are pickled: finding the used ones would take longer."""
 
 
 class Coded(Sequence[_Value]):
@@ -25,20 +25,20 @@ class Coded(Sequence[_Value]):
     __slots__ = ("codes", "values")
 
     def __init__(self, codes: NDArray[Any], values: Sequence[_Value]) -> None:
-        """Take the position of each row's value among `values`, some of which no row may have."""
+        """`codes` are positions in `values`; some values may be unused."""
         self.codes: Codes = codes
         self.values = values
 
     @classmethod
     def of(cls, column: Iterable[_Value]) -> Coded[_Value]:
-        """Return a column of texts, of numbers or of tuples of them; equal ones become one."""
+        """Return a column of texts, numbers or tuples of them; equal values are merged."""
         if isinstance(column, Coded):
             return column
         places: dict[Hashable, int] = {}
         values: list[Any] = []
         codes: list[int] = []
         for one in column:
-            # 0.0 equals −0.0, and NaN nothing: numbers are told by how they are written.
+            # 0.0 equals −0.0, and NaN equals nothing, so numbers are compared by their repr.
             key: Any = (float, repr(one)) if type(one) is float else one
             code = -1 if one is None else places.setdefault(key, len(values))
             if code == len(values):
@@ -48,7 +48,7 @@ class Coded(Sequence[_Value]):
 
     @classmethod
     def apart(cls, column: Iterable[_Value]) -> Coded[_Value]:
-        """Return a column of values that are not compared: each but None is one of its own."""
+        """Return a column without merging equal values."""
         listed = list(column)
         there = np.array([one is not None for one in listed], bool)
         codes = np.where(there, np.cumsum(there) - 1, -1)
@@ -56,7 +56,7 @@ class Coded(Sequence[_Value]):
 
     @classmethod
     def constant(cls, value: _Value, number: int) -> Coded[_Value]:
-        """Return a column of one value, which takes no memory."""
+        """Return a column with one value in all rows, which needs no memory."""
         code, values = (-1, ()) if value is None else (0, (value,))
         return cls(np.broadcast_to(np.int8(code), number), values)
 
@@ -88,7 +88,7 @@ class Coded(Sequence[_Value]):
         return f"Coded.of({list(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel without the values that no row has, where there are more than a few."""
+        """Pickle without unused values, if there are more than a few values."""
         if len(self.values) <= _FEW:
             return Coded, (self.codes, self.values)
         used, codes = np.unique(self.codes, return_inverse=True)
@@ -98,12 +98,12 @@ class Coded(Sequence[_Value]):
 
     @property
     def are_there(self) -> NDArray[np.bool_]:
-        """Whether each row has a value."""
+        """True for each row with a value."""
         there: NDArray[np.bool_] = self.codes >= 0
         return there
 
     def fit(self, is_one: Callable[[_Value], bool]) -> NDArray[np.bool_]:
-        """Tell of each row whether a condition holds for its value; never for None."""
+        """Return for each row whether the condition holds for its value; False for None."""
         return np.array([*map(is_one, self.values), False], bool)[self.codes]
 
     def take(self, rows: NDArray[Any]) -> Coded[_Value]:
@@ -113,13 +113,13 @@ class Coded(Sequence[_Value]):
         return Coded(self.codes[rows], self.values)
 
     def filled(self, value: _Value) -> Coded[_Value]:
-        """Return the column with a value in the place of None."""
+        """Return the column with None replaced by a value."""
         made = list(self.values) if value in self.values else [*self.values, value]
         codes = np.where(self.codes < 0, made.index(value), self.codes)
         return Coded(_small(codes, len(made)), made)
 
     def firsts(self) -> dict[int, _Value]:
-        """Return the first row of each value that some row has, in their order."""
+        """Return the first row of each used value, in order of rows."""
         codes, rows = np.unique(self.codes, return_index=True)
         found = sorted(zip(rows.tolist(), codes.tolist(), strict=True))
         return {row: self.values[code] for row, code in found if code >= 0}
@@ -131,17 +131,17 @@ class Coded(Sequence[_Value]):
         return {one: numbers[self.codes[row]] for row, one in firsts.items()}
 
     def mapped(self, made: Iterable[_Other]) -> Coded[_Other]:
-        """Return the column with other values, given in the order of `firsts`."""
+        """Return the column with new values, given in the order of `firsts`."""
         other = Coded.of(made)
         codes = np.full(len(self.values) + 1, -1, np.int64)
         codes[self.codes[list(self.firsts())]] = other.codes
         return Coded(_small(codes[self.codes], len(other.values)), other.values)
 
     def map(self, function: Callable[[_Value], _Other]) -> Coded[_Other]:
-        """Return what a function makes of each value, called in the order of `firsts`."""
+        """Apply a function to each value, in the order of `firsts`."""
         return self.mapped(map(function, self.firsts().values()))
 
 
 def _small(codes: NDArray[Any], num_values: int) -> Codes:
-    """Return the codes as the smallest integers that hold so many."""
+    """Return the codes in the smallest integer type for `num_values`."""
     return codes.astype(np.min_scalar_type(-max(1, num_values)))

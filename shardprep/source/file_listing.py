@@ -1,4 +1,4 @@
-"""Files below a folder or an address, to list a source or to tell whether it has changed."""
+"""Files below a folder or an address: list a source, or detect that it changed."""
 
 from __future__ import annotations
 
@@ -19,38 +19,37 @@ NOT_REGULAR = "not a regular file"
 
 
 class FoundFile(NamedTuple):
-    """One name below a folder or an address."""
+    """A file below a folder or an address."""
 
     path: str
-    """The path or address of its bytes: no link itself, though folders above it may be."""
+    """Path or address of the bytes. It is not a link, but folders above it may be links."""
     relative: str
-    """The path relative to the folder or the address, POSIX."""
+    """POSIX path relative to the folder or the address."""
     num_bytes: int = 0
     mark: int | str = ""
-    """Changes with the content: time of the last change in nanoseconds, ETag of an object."""
+    """Change mark: modification time in nanoseconds, or ETag of an object."""
     problem: str = ""
-    """The reason not to read it: `LEADS_OUTSIDE`, or `NOT_REGULAR` (a device, a broken link)."""
+    """Reason not to read it: `LEADS_OUTSIDE`, or `NOT_REGULAR` (a device, a broken link)."""
 
 
 def find_files(
     source: Path | str, leave_out: Iterable[str] = (), *, follow_links: bool = False
 ) -> Iterable[FoundFile]:
-    """Return the one file or object that a source is, `relative` being "", or all below it.
+    """Return the file or object of a source (`relative` is ""), or all files below it.
 
-    They are sorted in each folder; links to folders are followed, each once. A stranger's folder
-    must not decide what else of this machine is read: a link whose target lies outside the folder
-    is yielded as it is, and not followed unless that is asked for.
+    Files are sorted in each folder. Links to folders are followed, each once. A foreign folder must
+    not decide which other files of this machine are read: a link to a target outside the folder
+    is yielded with a problem and not followed, unless `follow_links` is set.
 
     Args:
         source: a path, which may be a link itself, or an address.
-        leave_out: folders or addresses below it that do not count: what is built from it may lie
-            in it.
-        follow_links: whether links may lead outside.
+        leave_out: folders or addresses below it to ignore, such as a dataset built from it.
+        follow_links: follow links that lead outside.
 
     Raises:
-        RecipeError: it is neither a path nor an address.
-        SourceError: nothing is there, or a folder cannot be read.
-        StorageError: the store does not answer, or refuses.
+        RecipeError: the source is neither a path nor an address.
+        SourceError: the source does not exist, or a folder cannot be read.
+        StorageError: the store does not answer or rejects the request.
 
     """
     place = parse_place(str(source))
@@ -80,7 +79,7 @@ def _walk(root: Path, leave_out: Iterable[str], *, follow_links: bool) -> Iterat
             folders.clear()
             continue
         seen.add(identity)
-        # Strings, and once a folder what is the same for all in it: a million Paths are slow.
+        # Strings, and values shared by a whole folder: a million Path objects are slow.
         below = "" if place == top else Path(place).relative_to(root).as_posix() + "/"
         within = os.path.join(place, "")  # noqa: PTH118
         outside = [name for name in folders if not _lies_in(inside, within + name)]
@@ -103,10 +102,10 @@ def _lies_in(inside: str, folder: str) -> bool:
 
 
 def _file(path: str, relative: str, inside: str) -> FoundFile:
-    """Return what a name stands for; where it is a link, its target takes the place of the path."""
+    """Return the file of a name; for a link, with the path of its target."""
     try:
         status = os.lstat(path)
-        if stat.S_ISREG(status.st_mode):  # as nearly all are
+        if stat.S_ISREG(status.st_mode):  # the usual case
             return FoundFile(path, relative, status.st_size, status.st_mtime_ns)
         if stat.S_ISLNK(status.st_mode):
             path = os.path.realpath(path)
@@ -138,7 +137,7 @@ def _objects(address: str, url: ObjectUrl, leave_out: Iterable[str]) -> list[Fou
     if not below:
         raise SourceError(
             address,
-            "there is no such object, and none below it",
-            "give the address of an archive, or what objects lie below",
+            "there is no object at or below this address",
+            "give the address of an archive, or of a prefix of objects",
         )
     return below

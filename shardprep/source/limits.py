@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.source.byte_range import MOST_BYTES, RefusedExtent, ZipExtent
 from shardprep.storage.space import megabytes
 
@@ -49,44 +49,42 @@ DEFAULT_LIMITS = SourceLimits()
 
 
 class Budget:
-    """The sums of one source; each method raises a `SourceError` where they exceed its limits."""
+    """Running totals of one source; each method raises a `SourceError` above the limits."""
 
     def __init__(self, limits: SourceLimits) -> None:
-        """Begin with nothing counted."""
         self.limits = limits
         self._num_members = 0
         self._num_unpacked = 0
         self._source_bytes = 0
 
     def add_source(self, num_bytes: int) -> None:
-        """Add the size of a file of the source: a larger source may unpack to more."""
+        """Add the size of a source file: a larger source may unpack to more."""
         self._source_bytes += num_bytes
 
     def check_depth(self, depth: int, name: str) -> None:
-        """Refuse an archive that lies too deep."""
+        """Check the nesting depth of an archive."""
         if depth > self.limits.max_depth:
             raise SourceError(
                 name,
                 f"archives are nested more than {self.limits.max_depth} deep",
-                "raise --max-depth if that is meant",
+                f"raise {OptionName('max_depth')} if this is intended",
             )
 
     def add_members(self, number: int, archive: str) -> None:
-        """Count members."""
         self._num_members += number
         self.check_members(0, archive)
 
     def check_members(self, num_more: int, archive: str) -> None:
-        """Refuse an archive that says it has `num_more` members, before they are read."""
+        """Check the number of members that an archive states, before they are read."""
         if self._num_members + num_more > self.limits.max_members:
             raise SourceError(
                 archive,
                 f"there are more than {self.limits.max_members:,} members",
-                "raise --max-members if that is right",
+                f"raise {OptionName('max_members')} if this is intended",
             )
 
     def readable(self, extent: StoredExtent, key: str) -> Extent:
-        """Return an image or a table; one that is too large says so when it is read."""
+        """Return the extent, or a `RefusedExtent` if the member is too large."""
         packed = extent.stored_bytes if isinstance(extent, ZipExtent) else extent.num_bytes
         largest = max(packed, extent.num_bytes)
         reason = self._bomb(packed, extent.num_bytes)
@@ -100,13 +98,13 @@ class Budget:
         return extent
 
     def readable_all(self, packed: Sizes, sizes: Sizes) -> NDArray[np.bool_]:
-        """Tell which images `readable` returns as they are, and count those; none if in doubt."""
+        """Return which images `readable` would not change, and count them; False if in doubt."""
         limits = self.limits
         fits = (packed <= limits.max_member_size) & (sizes <= limits.max_member_size)
         fits &= (sizes <= _SMALL_BYTES) | (-(-sizes // limits.max_ratio) <= packed)
         num_unpacked = int(sizes[fits & (packed != sizes)].sum())
         if self._num_unpacked + num_unpacked > self._most_unpacked:
-            fits[:] = False  # one by one, so that the error names the right one
+            fits[:] = False  # checked one by one, so that the error names the right member
         else:
             self._num_unpacked += num_unpacked
         return fits
@@ -117,22 +115,22 @@ class Budget:
         return _FREE_BYTES + _FREE_RATIO * self._source_bytes if most is None else most
 
     def unpack(self, num_bytes: int, name: str) -> None:
-        """Count bytes that are unpacked, or will be."""
+        """Count unpacked bytes."""
         self._num_unpacked += num_bytes
         if self._num_unpacked > self._most_unpacked:
             raise SourceError(
                 name,
                 f"the source unpacks to more than {megabytes(self._most_unpacked)}",
-                "raise --max-unpacked if that is right",
+                f"raise {OptionName('max_unpacked')} if this is intended",
             )
 
     def check_ratio(self, packed: int, unpacked: int, name: str) -> None:
-        """Refuse an archive that grows too much."""
+        """Check the ratio of unpacked to packed bytes of an archive."""
         if what := self._bomb(packed, unpacked):
-            raise SourceError(name, what, "raise --max-ratio if that is right")
+            raise SourceError(name, what, f"raise {OptionName('max_ratio')} if this is intended")
 
     def _bomb(self, packed: int, unpacked: int) -> str:
-        """Return what is wrong with a ratio, "" where nothing is."""
+        """Return a message if the ratio is too high, otherwise ""."""
         most = self.limits.max_ratio
         if unpacked <= max(_SMALL_BYTES, most * packed):
             return ""

@@ -1,8 +1,8 @@
-"""The members of a folder or an archive, to any sane depth. Nothing is written but whole archives.
+"""List the members of a folder or an archive, at any reasonable depth.
 
-Zip and tar members are described in place. Only what is compressed around an archive (an inner
-zip that the outer one deflates, the .gz around a tar), what is split (.zip.001) and a 7z is
-unpacked, once, in the work folder; no member's name ever becomes a path.
+Zip and tar members are read in place. Only compressed archives (an inner zip that the outer one
+deflates, the .gz around a tar), split archives (.zip.001) and 7z archives are unpacked, once, into
+the work folder. A member's name never becomes a path.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.errors import SourceError, shown
+from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
 from shardprep.source.byte_range import MOST_BYTES, UNPACK_ERRORS, MemberError, PlainExtent
 from shardprep.source.containers import entries
 from shardprep.source.file_listing import find_files
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
-from shardprep.source.members import Member, Members, MembersBuilder
+from shardprep.source.members import Member, Members, MembersBuilder, OrdinaryImages, ordinary_files
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
-from shardprep.source.ordinary_images import OrdinaryImages, ordinary_files
 from shardprep.source.streams import buffered, decompressed, member_stream
 from shardprep.source.string_column import booleans, integers, release
 from shardprep.source.unpack import Unpacker
@@ -46,9 +45,9 @@ _DAMAGE = (
     *UNPACK_ERRORS, zipfile.BadZipFile, tarfile.TarError, NotImplementedError, RecursionError,
     MemberError,
 )  # fmt: skip
-"""Errors that the libraries raise for damaged archives."""
+"""Exceptions of the libraries for damaged archives."""
 _AT_ONCE = 1 << 12
-"""Number of files that are objects while they are sorted."""
+"""Number of files that are Python objects at the same time while they are sorted."""
 _SHOWN_ERROR = 100
 _ZIP_SUFFIXES = (".zip", ".exe")
 _VOLUME = re.compile(r"(?P<whole>.*[^/])\.(?P<number>\d{3})", re.DOTALL)
@@ -56,14 +55,14 @@ _VOLUME = re.compile(r"(?P<whole>.*[^/])\.(?P<number>\d{3})", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A member that is left out before it could become an item."""
+    """A member that is left out before it becomes an item."""
 
     key: str
     reason: str
-    """One of a few reasons, by which skipped members are counted."""
+    """One of a few reasons; skipped members are counted by it."""
     num_bytes: int
     detail: str = ""
-    """Further words on this member alone."""
+    """Detail about this member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +71,11 @@ class Listing:
 
     images: Members
     others: list[Member]
-    """Neither images nor archives: label tables, notes; skipped unless something asks for them."""
+    """Members that are neither images nor archives, such as label tables. Skipped if unused."""
     skipped: list[Skipped]
 
 
-def list_source(  # noqa: PLR0913 - what a walk is to do, and whom it tells
+def list_source(  # noqa: PLR0913 - options of the walk and callbacks
     source: Path | str,
     work_dir: Path,
     notice: Callable[[str], None],
@@ -86,23 +85,23 @@ def list_source(  # noqa: PLR0913 - what a walk is to do, and whom it tells
     leave_out: Iterable[str] = (),
     check: Callable[[Sequence[Member]], None] = lambda _: None,
 ) -> Listing:
-    """Return all members of the source in the order of their keys.
+    """Return all members of the source in key order.
 
     Args:
-        source: a folder or an archive, told by content, or the first volume of a split one; or the
-            address of an archive, or of what objects lie below.
-        work_dir: where what must be unpacked is put; the caller removes it.
-        notice: told, in one line, of work that takes long.
-        zip_encoding: of member names in zips; None is UTF-8 where that fits, else cp437.
-        limits: what it may ask for.
-        leave_out: folders or addresses below the source that are no part of it.
-        check: called with the `others` known before inner archives, if any, are unpacked, which
-            may take long; its errors come through.
+        source: a folder, an archive (recognised by its content), the first volume of a split
+        archive, the address of an archive, or an address with objects below it.
+        work_dir: folder for unpacked archives; the caller removes it.
+        notice: called with a line about slow work.
+        zip_encoding: encoding of zip member names; None means UTF-8 if valid, otherwise cp437.
+        limits: limits of the source.
+        leave_out: folders or addresses below the source that do not belong to it.
+        check: called with the known `others` before inner archives are unpacked, which may be slow;
+        its exceptions are passed on.
 
     Raises:
         RecipeError: the source is neither a path nor an address.
-        SourceError: the source is missing, is no archive, is damaged or past a limit, or two
-            members have one key.
+        SourceError: the source is missing, damaged, not an archive or above a limit, or two members
+        have the same key.
 
     """
     walk = _Walk(Unpacker(work_dir, notice, Budget(limits)), zip_encoding)
@@ -123,7 +122,7 @@ class _Walk:
         self.budget = unpacker.budget
         self.zip_encoding = zip_encoding
         self.volumes: dict[tuple[str, int], dict[int, StoredExtent]] = defaultdict(dict)
-        self.packed: list[tuple[str, StoredExtent, int]] | None = []  # None: no more waiting
+        self.packed: list[tuple[str, StoredExtent, int]] | None = []  # None: none waits
         self.images = MembersBuilder()
         self.others: list[Member] = []
         self.skipped: list[Skipped] = []
@@ -147,7 +146,7 @@ class _Walk:
         return Listing(images, self.others, self.skipped)
 
     def files(self, found: Iterable[FoundFile], root: str) -> None:
-        """Add what lies below a folder or an address, or in an archive that is the source."""
+        """Add the files of a folder or an address, or of an archive that is the source."""
         source = iter(found)
         while some := list(islice(source, _AT_ONCE)):
             images, others = ordinary_files(some)
@@ -166,13 +165,13 @@ class _Walk:
                     self.member(clean_key(one.relative), extent, depth=1)
 
     def file(self, place: str, num_bytes: int) -> None:
-        """Add the members of an archive that is the source, or the first volume of it."""
+        """Add the members of an archive that is the source, or whose first volume is the source."""
         volume = _VOLUME.fullmatch(place)
         if volume and is_url(place):
             raise SourceError(
                 place,
                 "is one volume of a split archive",
-                "give the address that all its volumes lie below",
+                "give the address above all its volumes",
             )
         if volume:
             whole = Path(volume["whole"])
@@ -186,12 +185,12 @@ class _Walk:
         if not self.archive(extent, place.rpartition("/")[2], prefix="", depth=1):
             raise SourceError(
                 place,
-                "is neither a folder nor an archive that can be read",
+                "is neither a folder nor a supported archive",
                 "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)",
             )
 
     def skip(self, name: str, reason: str, num_bytes: int, detail: str = "") -> None:
-        """Leave a member out; what it says of its size and its name may be anything."""
+        """Record a skipped member; its stated name and size are untrusted."""
         key = shown(clean_key(name), MAX_KEY_LENGTH)
         self.skipped.append(Skipped(key, reason, min(num_bytes, MOST_BYTES), detail))
 
@@ -199,7 +198,7 @@ class _Walk:
         self.images.add(key, self.budget.readable(extent, key))
 
     def ordinary(self, found: OrdinaryImages, name: str, prefix: str = "") -> None:
-        """Add images of which little must be checked one by one."""
+        """Add images that need few individual checks."""
         keys, places = found.keys, found.places
         self.budget.add_members(len(keys), name)
         if prefix:
@@ -213,7 +212,7 @@ class _Walk:
         self.images.add_all(keys, places, found.file)
 
     def member(self, key: str, extent: StoredExtent, depth: int) -> None:
-        """Sort one member into images, archives (opened), junk, or others."""
+        """Add one member as an image, an archive (opened), junk or another file."""
         name = key.rpartition("/")[2]
         if is_junk(key, name):
             self.skip(key, "junk", extent.num_bytes)
@@ -223,7 +222,7 @@ class _Walk:
             self.unnamed(key, extent, depth)
 
     def unnamed(self, key: str, extent: StoredExtent, depth: int) -> None:
-        """Sort a member whose name does not say that it is an image, by its content."""
+        """Add a member without an image suffix, according to its content."""
         try:
             head = extent.read_head(HEAD_BYTES)
         except MemberError as error:
@@ -237,7 +236,7 @@ class _Walk:
             self.others.append(Member(key, self.budget.readable(extent, key)))
 
     def open_packed(self) -> None:
-        """Add the members of the archives that must be unpacked, and of those in them."""
+        """Add the members of all archives that must be unpacked, nested ones included."""
         packed, self.packed = self.packed or [], None
         for key, extent, depth in packed:
             self.unnamed(key, extent, depth)
@@ -245,19 +244,19 @@ class _Walk:
     def archive(
         self, extent: StoredExtent, name: str, prefix: str, depth: int, head: bytes | None = None
     ) -> bool:
-        """Add the members of the archive that the extent holds; False where it holds none.
+        """Add the members of the archive in an extent; return False if it is not an archive.
 
-        `head` is the first `HEAD_BYTES` of it, None to read them.
+        `head` is its first `HEAD_BYTES`, or None to read them.
         """
         kind = _head_type(extent, name) if head is None else archive_type(head)
         if kind is None and (depth == 1 or name.lower().endswith(_ZIP_SUFFIXES)):
-            # Something may stand before a zip, a self-extractor say: its directory is at its end.
+            # A zip may have data in front, such as a self-extractor: its directory is at its end.
             with buffered(self.unpacker.in_place(extent, name)) as whole:
                 kind = "zip" if zipfile.is_zipfile(whole) else None
         if kind is None:
             return False
         if kind == "rar":
-            raise SourceError(name, "is a rar archive, which cannot be read", "unpack it first")
+            raise SourceError(name, "is a rar archive, which is not supported", "unpack it first")
         self.budget.check_depth(depth, name)
         try:
             if kind in _COMPRESSED:
@@ -274,7 +273,9 @@ class _Walk:
                     self.member(clean_key(prefix + entry.name), entry.extent, depth)
         except UnicodeDecodeError as error:
             raise SourceError(
-                name, f"has a member name that is not {error.encoding}", "give --zip-encoding"
+                name,
+                f"has a member name that is not {error.encoding}",
+                f"give {OptionName('zip_encoding')}",
             ) from error
         except _DAMAGE as error:
             text = shown(str(getattr(error, "strerror", None) or error), _SHOWN_ERROR)
@@ -284,7 +285,7 @@ class _Walk:
     def _compressed(
         self, extent: StoredExtent, name: str, prefix: str, depth: int, kind: str
     ) -> bool:
-        """Unpack what .gz, .bz2 or .xz holds and add its members, if it is an archive."""
+        """Unpack a .gz, .bz2 or .xz file, and add its members if it is an archive."""
         with member_stream(extent) as packed:
             within = archive_type(decompressed(packed, kind).read(HEAD_BYTES))
         if within is None:
@@ -294,14 +295,14 @@ class _Walk:
         return self.archive(inner, name, prefix, depth + (within in _COMPRESSED))
 
     def volume(self, name: str, extent: StoredExtent, depth: int) -> bool:
-        """Keep one volume of a split archive until all are known; False where it is none."""
+        """Keep a volume until all are known; return False if the file is not a volume."""
         match = _VOLUME.fullmatch(name)
         if match is not None:
             self.volumes[match["whole"], depth][int(match["number"])] = extent
         return match is not None
 
     def join_volumes(self) -> None:
-        """Add the members of every split archive; numbered files that are none are sorted alone."""
+        """Add the members of every split archive; other numbered files are added one by one."""
         while self.volumes:
             name, depth = min(self.volumes)
             volumes = self.volumes.pop((name, depth))
@@ -318,12 +319,12 @@ class _Walk:
             try:
                 place = self.unpacker.join([volumes[number] for number in sorted(volumes)], name)
             except MemberError as error:
-                raise SourceError(name, f"a volume of it {error}") from error
+                raise SourceError(name, f"one of its volumes {error}") from error
             self.archive(place, name, prefix=f"{name}/" if depth else "", depth=depth + 1)
 
 
 def _is_packed_archive(extent: StoredExtent, key: str, head: bytes) -> bool:
-    """Tell whether a member seems to be an archive that must be unpacked to be read."""
+    """Return True if a member seems to be an archive that must be unpacked."""
     kind = archive_type(head)
     is_packed = not isinstance(extent, PlainExtent) and extent.is_packed
     is_zip = kind is not None or key.lower().endswith(_ZIP_SUFFIXES)

@@ -1,4 +1,4 @@
-"""Names of members and archives. A key is a short POSIX path in one line of valid Unicode."""
+"""Names of members and archives. A key is a POSIX path on one line of valid Unicode."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import PurePosixPath
 from shardprep.image.signatures import IMAGE_SUFFIXES
 
 MAX_KEY_LENGTH = 4096
-"""Characters; what Linux allows of a path."""
+"""Maximum length in characters, as for a path in Linux."""
 _JUNK_NAMES = frozenset((".DS_Store", "Thumbs.db", "desktop.ini"))
 _PLAIN_PATH = re.compile(r"(?!\.?/|.*//|.*/\.(/|$)).*[^/]", re.DOTALL)
-"""A path that is written as short as it can be; others are rare and may be slow."""
+"""A path in its shortest form; other paths are rare, so handling them may be slow."""
 _ARCHIVES = r"zip|7z|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|7z)"
 _ARCHIVE_NAME = re.compile(rf".+\.({_ARCHIVES})(\.001)?", re.IGNORECASE)
 _ARCHIVE_SUFFIX = re.compile(
@@ -27,11 +27,11 @@ _SUFFIX = "|".join(
     for suffix in sorted(IMAGE_SUFFIXES)
 )
 ORDINARY_IMAGE = rf"\A(?:[^.{_NO}][^{_NO}]*/)*[^.{_NO}][^{_NO}]*(?:{_SUFFIX})\z"
-"""Pattern, of RE2, of names of images that are keys as they are: no part of them is hidden."""
+"""RE2 pattern of image names that are valid keys without changes and have no hidden part."""
 
 
 def composed(text: str) -> str:
-    """Return a text in Unicode's form NFC; in names from macOS, accents are apart from letters."""
+    """Return a text in Unicode form NFC; names from macOS have separate accents."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
@@ -41,12 +41,12 @@ def without_archive_suffix(path: str) -> str:
 
 
 def is_archive_name(name: str) -> bool:
-    """Tell whether a name is that of an archive, or of the first volume of a split one."""
+    """Return True for the name of an archive or of the first volume of a split archive."""
     return _ARCHIVE_NAME.fullmatch(name) is not None
 
 
 def unsafe_name(name: str) -> str:
-    """Return what is wrong with a member's name, "" for an ordinary one."""
+    """Return the problem of a member's name, or ""."""
     path = name.replace("\\", "/")
     if path.startswith("/") or _DRIVE.match(path):
         return "absolute path"
@@ -56,17 +56,17 @@ def unsafe_name(name: str) -> str:
 
 
 def is_junk(key: str, name: str) -> bool:
-    """Tell what systems leave in archives; `name` is the last part of the key."""
+    """Return True for files that operating systems leave in archives; `name` ends the key."""
     if name in _JUNK_NAMES or name.startswith("._"):
         return True
     return "__MACOSX" in key and "__MACOSX" in key.split("/")
 
 
 def clean_key(path: str) -> str:
-    r"""Return the path as a key, which another path may share.
+    r"""Return the path as a key. Two paths may give the same key.
 
-    Windows separators are turned and "./" is dropped; escapes (\x1b) stand for control characters
-    and for bytes that are no UTF-8.
+    Windows separators become "/", and "./" is dropped. Control characters and invalid UTF-8 become
+    escapes (\x1b).
     """
     path = path.replace("\\", "/")
     if not _PLAIN_PATH.fullmatch(path):

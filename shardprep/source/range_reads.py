@@ -1,8 +1,8 @@
-"""Range reads of objects: few requests for small reads in a row, and many requests at once.
+"""Range reads of objects: few requests for consecutive small reads, and many parallel requests.
 
-A few blocks are kept in memory for reads nearby. A worker announces the spans of a chunk; they are
-fetched while it decodes the images before them, those of files by the system, which stay open until
-they are read. Nothing is written to disk.
+A few blocks are kept in memory for nearby reads. A worker announces the spans of a chunk. Spans of
+objects are fetched while earlier images are decoded. For spans of files, the system is told to read
+ahead, and the files stay open until they are read. Nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from shardprep.storage.regular_file import Descriptor
 
 _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
-"""Bytes of one request: they double while each read begins near the end of the last block."""
+"""Bytes of one request. They double while reads are consecutive."""
 _KEPT_BYTES = 24 << 20
 _WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 8 << 20, 8, 64
-"""Bytes and spans fetched ahead at a time, or told of. The first window is small because it is
-waited for; each may have twice the spans of the one before."""
+"""Bytes and spans in a window of read-ahead. The first window is small, because the worker waits
+for it; each may have twice the spans of the previous one."""
 _WINDOWS_AHEAD = 4
-"""Number of windows under way while one is used: a store may answer slower than photos decode."""
+"""Number of windows fetched in advance: a store may answer more slowly than photos decode."""
 _CALL_SPANS, _CALLS_AT_ONCE = 8, 16
-"""Number of ranges in a call, and of calls at once; a thread for each range would cost more."""
+"""Ranges in a call, and parallel calls. A thread for each range would cost more."""
 _NEAR_BYTES = 128 << 10
-"""Bytes between two spans up to which they are fetched as one; more would cost a request."""
+"""Largest gap in bytes between two spans that are fetched in one request."""
 
 
 class Span(NamedTuple):
@@ -50,13 +50,13 @@ class Span(NamedTuple):
 _Span = TypeVar("_Span", bound=Span)
 
 _blocks: dict[tuple[str, int], bytes] = {}
-"""The blocks that this process keeps in memory, by file and offset; the oldest are dropped."""
+"""(file, offset) → block in memory; the oldest are dropped."""
 _at_hand: dict[str, list[tuple[int, bytes]]] = {}
-"""The bytes fetched ahead, by file: offset and bytes of each range."""
+"""File → offset and bytes of each range fetched ahead."""
 
 
 class _Open(threading.local):
-    """The files that are open in this thread."""
+    """The open files of a thread."""
 
     def __init__(self) -> None:
         self.files = OpenFiles(regular_descriptor)
@@ -66,12 +66,12 @@ _open = _Open()
 
 
 def open_file(file: str) -> Descriptor | None:
-    """Return a file that is open here for what is read ahead, else None."""
+    """Return a file that is open for read-ahead, otherwise None."""
     return _open.files.find(file)
 
 
 def read_at(file: str, offset: int, num_bytes: int) -> bytes:
-    """Return bytes of an object, fewer where it ends before. Raises as `objects.get_range`."""
+    """Return bytes of an object, fewer if it ends earlier. Raises as `objects.get_range`."""
     for start, data in _at_hand.get(file, ()):
         if start <= offset and offset + num_bytes <= start + len(data):
             return data[offset - start : offset - start + num_bytes]
@@ -97,14 +97,15 @@ def _read_block(file: str, offset: int, num_bytes: int) -> bytes:
 
 
 def forget() -> None:
-    """Ask the store anew for whatever is read next."""
+    """Drop all blocks, so that the next reads ask the store."""
     _blocks.clear()
 
 
 def read_ahead(spans: Sequence[_Span]) -> Generator[_Span]:
-    """Yield the spans; those of objects are at hand when they come, until the next window.
+    """Yield the spans, reading ahead.
 
-    Of those of files the system is told, so that it reads them from the disk side by side.
+    Spans of objects are in memory when they are yielded, until the next window. For spans of files,
+    the system is told to read them in parallel.
     """
     if not any(is_url(span.file) for span in spans):
         yield from _read_ahead_by_system(spans)
@@ -125,7 +126,7 @@ def read_ahead(spans: Sequence[_Span]) -> Generator[_Span]:
 
 
 def _read_ahead_by_system(spans: Sequence[_Span]) -> Iterator[_Span]:
-    """Yield spans of files; the system is told of `_MOST_SPANS` before they come, or some bytes."""
+    """Yield spans of files, and announce them to the system in advance."""
     num_told = num_bytes = 0
     last = {span.file: i for i, span in enumerate(spans)}
     try:
@@ -145,7 +146,7 @@ def _read_ahead_by_system(spans: Sequence[_Span]) -> Iterator[_Span]:
 
 
 def _tell_system(span: Span) -> None:
-    """Have the system read a span into its cache; what is wrong with the file, reading will say."""
+    """Ask the system to cache a span. Errors are ignored: reading reports them."""
     file, offset, num_bytes = span
     if not num_bytes:
         return
@@ -171,7 +172,7 @@ def _windows(spans: Sequence[_Span]) -> Iterator[list[_Span]]:
 
 
 def _get(window: Sequence[Span]) -> dict[str, list[tuple[int, bytes]]]:
-    """Get what a window needs of objects, by file, in requests side by side."""
+    """Fetch the ranges of a window in parallel requests, by file."""
     spans = _merged(span for span in window if is_url(span.file) and span.num_bytes)
     calls = []
     for _, of_one in groupby(spans, key=lambda span: span.file):
@@ -186,7 +187,7 @@ def _get(window: Sequence[Span]) -> dict[str, list[tuple[int, bytes]]]:
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
-    """Return spans in the order of their bytes, near ones as one."""
+    """Return spans sorted by offset, with near ones merged."""
     merged: list[Span] = []
     for span in sorted(spans):
         stop = span.offset + span.num_bytes
@@ -202,7 +203,7 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _get_ranges(spans: Sequence[Span]) -> list[tuple[int, bytes]]:
-    """Get ranges of one object; of one that is gone none, which reading will say."""
+    """Fetch ranges of one object; nothing if it is gone, which reading reports."""
     starts = [span.offset for span in spans]
     lengths = [span.num_bytes for span in spans]
     try:

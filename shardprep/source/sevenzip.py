@@ -1,4 +1,4 @@
-"""The entries of one 7z: all are written into one file, whatever they are called."""
+"""The entries of a 7z archive. All are unpacked into one file, never under their names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from py7zr.io import Py7zIO, WriterFactory
 
 from shardprep.errors import SourceError, shown
 from shardprep.source.byte_range import PlainExtent
-from shardprep.source.entry import Entry
+from shardprep.source.members import Entry
 from shardprep.source.names import unsafe_name
 from shardprep.source.streams import buffered
 
@@ -24,7 +24,7 @@ _SHOWN_ERROR = 100
 
 
 class _EntryWriter(Py7zIO):
-    """Appends one member to the common file, and keeps its offset and size there in bytes."""
+    """Appends one member to the common file, and records its offset and size in bytes."""
 
     def __init__(self, name: str, out: UnpackedFile) -> None:
         self.name = name
@@ -54,7 +54,7 @@ class _EntryWriter(Py7zIO):
 
 
 class _EntryWriters(WriterFactory):
-    """The writers of all members, in the order of the archive."""
+    """Creates the writers of all members, in archive order."""
 
     def __init__(self, out: UnpackedFile) -> None:
         self.entries: list[_EntryWriter] = []
@@ -68,9 +68,9 @@ class _EntryWriters(WriterFactory):
 def sevenzip_entries(
     place: PlainExtent, name: str, out: UnpackedFile, budget: Budget
 ) -> Iterator[Entry]:
-    """Yield the members of a 7z, unpacked one behind the other into the file `out`.
+    """Yield the members of a 7z, unpacked one after the other into the file `out`.
 
-    A 7z packs its members as one stream, so there is no reading them in place.
+    A 7z packs its members as one stream, so they cannot be read in place.
     """
     try:
         with closing(out), py7zr.SevenZipFile(buffered(place)) as archive:
@@ -85,7 +85,7 @@ def sevenzip_entries(
         raise
     except py7zr.PasswordRequired as error:
         raise SourceError(name, "is encrypted", "unpack it with its password first") from error
-    except Exception as error:  # py7zr lets whatever its decoders meet through
+    except Exception as error:  # py7zr passes on any exception of its decoders
         why = shown(str(error), _SHOWN_ERROR)
         raise SourceError(name, f"cannot be unpacked ({why})", "download it again") from error
     for one in writers.entries:

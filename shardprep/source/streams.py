@@ -1,4 +1,4 @@
-"""Archives as seekable or plain streams, for the libraries that want a file object."""
+"""Archives as seekable or plain streams, for libraries that need a file object."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 1 << 20
 _HEADER_BYTES = 64
-"""Bytes read for the header of a packed member; headers are shorter."""
+"""Bytes read for the header of a packed member, more than any header has."""
 
 
 class Window(io.RawIOBase):
     """A range of a file or an object, as a read-only file."""
 
     def __init__(self, place: PlainExtent) -> None:
-        """Open the file; closing the window closes it."""
+        """Open the file; `close` closes it."""
         self._place = place
         is_here = not is_url(place.file) and hasattr(os, "preadv")
         self._file = open_regular(place.file) if is_here else None
@@ -71,7 +71,7 @@ class _Unpacked(io.RawIOBase):
     """The uncompressed bytes of a zip member, block by block."""
 
     def __init__(self, stored: BinaryIO, unpacker: Any) -> None:
-        """Read from `stored`, which closing this closes."""
+        """Read from `stored`; `close` closes it too."""
         self._stored = stored
         self._unpacker = unpacker
 
@@ -81,7 +81,7 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer)
         while not self._unpacker.eof:
-            # zlib hands back what it has not taken, the others keep it
+            # zlib returns unused input, the others keep it
             packed = getattr(self._unpacker, "unconsumed_tail", b"")
             is_full = not getattr(self._unpacker, "needs_input", True)
             if not packed and not is_full:
@@ -103,7 +103,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def buffered(place: PlainExtent) -> BinaryIO:
-    """Return the place as a seekable stream that reads ahead."""
+    """Return an extent as a seekable, buffered stream."""
     return io.BufferedReader(Window(place), _BLOCK_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""Texts in one buffer: a million of them cost their bytes and 8 more each, not 60 MB of objects."""
+"""Texts in one buffer, with 8 bytes more for each text instead of a Python object."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _AT_ONCE = 1 << 12
-"""Number of texts that are objects while they are iterated over."""
+"""Number of texts that are Python objects at the same time during iteration."""
 _HASHED_AT_ONCE = 1 << 14
-"""Number of texts that are hashed at a time, in 20 bytes a character."""
+"""Number of texts hashed at a time, which needs 20 bytes for each character."""
 _FOUND_AT_ONCE = 1 << 17
-"""Number of texts that are looked for at a time."""
+"""Number of texts looked up at a time."""
 _WEIGHTS = np.frombuffer(os.urandom(8 * 4096), np.uint64) | np.uint64(1)
-"""Odd numbers by which the bytes of a text are added up to its hash. They are drawn at random, so
-that nobody can make names that collide; the 4,097th is that of the first again."""
+"""Random odd factors of the bytes of a text in its hash, so that nobody can construct colliding
+names. They repeat after 4,096 bytes."""
 
 
 class Texts(Sequence[str]):
-    """A sequence of texts; each is made an object when it is asked for."""
+    """A sequence of texts; each becomes a Python object only on access."""
 
     __slots__ = ("_folders", "array")
 
     def __init__(self, array: Any) -> None:
-        """Take an Arrow array of texts, none of them null."""
+        """Take an Arrow array of texts without nulls."""
         self.array: Any = array.cast(pa.large_string())
         self._folders: Coded[str] | None = None
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Texts:
-        """Return these texts; lone surrogates, which no buffer of UTF-8 can hold, as escapes."""
+        """Return texts as a column; lone surrogates, which are not valid UTF-8, become escapes."""
         if isinstance(texts, Texts):
             return texts
-        # `pa.array` of a list would import pandas where it is installed, which takes a second.
+        # `pa.array` of a list imports pandas if it is installed, which takes a second.
         encoded = [text.encode(errors="backslashreplace") for text in texts]
         offsets = np.zeros(len(encoded) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
@@ -53,7 +53,7 @@ class Texts(Sequence[str]):
 
     @classmethod
     def joined(cls, parts: Sequence[Texts]) -> Texts:
-        """Return the texts of all parts, in their order."""
+        """Concatenate columns."""
         if len(parts) == 1:
             return parts[0]
         return cls(pa.concat_arrays([part.array for part in parts])) if parts else cls.of([])
@@ -89,15 +89,15 @@ class Texts(Sequence[str]):
         return f"Texts.of({list(self)!r})"
 
     def num_folders(self) -> Ints:
-        """Return the number of "/" in each."""
+        """Return the number of "/" in each text."""
         return integers(pc.count_substring(self.array, "/"))
 
     def lengths(self) -> Ints:
-        """Return the number of characters of each."""
+        """Return the length of each text in characters."""
         return integers(pc.utf8_length(self.array))
 
     def where(self, is_one: NDArray[np.bool_]) -> Texts:
-        """Return the texts of these rows."""
+        """Return the texts of the selected rows."""
         return self if is_one.all() else self.take(np.flatnonzero(is_one))
 
     def take(self, rows: NDArray[Any]) -> Texts:
@@ -107,17 +107,17 @@ class Texts(Sequence[str]):
         return Texts(self.array.take(pa.Array.from_buffers(pa.int64(), len(numbers), buffers)))
 
     def encoded(self) -> Iterable[bytes]:
-        """Return each text as UTF-8, all of them objects."""
+        """Return each text as UTF-8 bytes."""
         found: Iterable[bytes] = self.array.cast(pa.large_binary()).to_pylist()
         return found
 
     def coded(self) -> Coded[str]:
-        """Return the texts as a column in which each distinct one is there once."""
+        """Return a dictionary-coded column of the texts."""
         return _coded(self)
 
     @property
     def folders(self) -> Coded[str]:
-        """Part before the last "/" of each, "" where there is none."""
+        """The part of each path before the last "/", or ""."""
         if self._folders is None:
             self._folders = _coded(self, Texts._folders_alone)
         return self._folders
@@ -126,23 +126,23 @@ class Texts(Sequence[str]):
         return Texts(pc.replace_substring_regex(self.array, r"(^|/)[^/]*$", ""))
 
     def composed(self) -> Texts:
-        """Return each text in Unicode's form NFC: an accent is one with its letter."""
+        """Return each text in Unicode form NFC, with combined accents."""
         if booleans(pc.string_is_ascii(self.array)).all():
             return self
         return Texts(pc.utf8_normalize(self.array, form="NFC"))
 
     def ends(self, depth: int) -> Texts:
-        """Return the name at the end of each path, with so many folders before it, if it has so."""
+        """Return the name at the end of each path, with up to `depth` folders before it."""
         pattern = rf"^.*/((?:[^/]*/){{{depth}}}[^/]*)$" if depth else "^.*/"
         return Texts(pc.replace_substring_regex(self.array, pattern, r"\1" if depth else ""))
 
     def stems(self, depth: int) -> Texts:
-        """Return the `ends` without the extension of the name, which must be more than that."""
+        """Return the `ends` without file extension; a name such as ".jpg" does not change."""
         ends = self.ends(depth).array
         return Texts(pc.replace_substring_regex(ends, r"([^/])\.[^./]*$", r"\1"))
 
     def after(self, prefix: str) -> Texts:
-        """Return each text with a prefix before it."""
+        """Return each text with a prefix."""
         before, nothing = Texts.of([prefix, ""]).array
         return Texts(pc.binary_join_element_wise(before, self.array, nothing))
 
@@ -150,10 +150,10 @@ class Texts(Sequence[str]):
 def positions(
     texts: Texts, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts
 ) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return where each text is found first among parts of others, −1 where it is not.
+    """Return the first position of each text among parts of others, −1 if it is missing.
 
-    Beside it, whether it may be there more than once. Texts are joined by 64 bits of hash, and
-    compared where these are equal.
+    The second array is True for texts that may occur more than once. Texts are joined by 64 bits of
+    hash, and compared if the hashes are equal.
     """
     hashes = _hashes(among, part)
     order = np.argsort(hashes, kind="stable").astype(np.uint32 if len(among) >> 32 == 0 else int)
@@ -162,7 +162,7 @@ def positions(
     for start in range(0, len(texts) if len(among) else 0, _FOUND_AT_ONCE):
         some = texts[start : start + _FOUND_AT_ONCE]
         asked = _hashes(some)
-        rising = np.argsort(asked)  # numbers that rise are found ten times as fast
+        rising = np.argsort(asked)  # a search for sorted numbers is ten times as fast
         asked = asked[rising]
         at = np.searchsorted(hashes, asked)
         hits = np.flatnonzero(hashes[np.minimum(at, len(hashes) - 1)] == asked)
@@ -181,12 +181,12 @@ def positions(
 
 
 def release() -> None:
-    """Give back the memory that Arrow keeps of arrays that are gone: as much as those that stay."""
+    """Release memory that Arrow keeps for freed arrays: as much as the live ones need."""
     pa.default_memory_pool().release_unused()
 
 
 def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Hashes:
-    """Return a hash of each text, or of a part of it, that another process makes otherwise."""
+    """Return a hash of each text, or of a part of it. Hashes differ between processes."""
     found = np.empty(len(texts), np.uint64)
     for start in range(0, len(texts), _HASHED_AT_ONCE):
         some = part(texts[start : start + _HASHED_AT_ONCE]).array
@@ -205,7 +205,7 @@ def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) 
 
 
 def _coded(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Coded[str]:
-    """Return texts, or a part of each, as a column of distinct ones; blocks of them at a time."""
+    """Return texts, or a part of each, as a dictionary-coded column, block by block."""
     places: dict[str, int] = {}
     codes = np.empty(len(texts), np.int32)
     for start in range(0, len(texts), _HASHED_AT_ONCE):
@@ -216,9 +216,9 @@ def _coded(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -
 
 
 def integers(array: Any) -> NDArray[Any]:
-    """Return an Arrow array of whole numbers without nulls as it lies in memory.
+    """Return an Arrow array of integers without nulls as NumPy array, without a copy.
 
-    `to_numpy` would import pandas where it is installed, which takes a second.
+    `to_numpy` imports pandas if it is installed, which takes a second.
     """
     kind = {"int32": np.int32, "int64": np.int64, "uint64": np.uint64, "uint8": np.uint8}
     whole = np.frombuffer(array.buffers()[1] or b"", kind[str(array.type)])
@@ -226,5 +226,5 @@ def integers(array: Any) -> NDArray[Any]:
 
 
 def booleans(array: Any) -> NDArray[np.bool_]:
-    """Return an Arrow array of truth values without nulls."""
+    """Return an Arrow array of booleans without nulls as NumPy array."""
     return integers(array.cast(pa.uint8())).astype(np.bool_)

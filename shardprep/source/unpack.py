@@ -1,4 +1,4 @@
-"""The work folder for archives that must be unpacked to be read; its file names are ours."""
+"""The work folder for archives that must be unpacked. Its file names never come from an archive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import zlib
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.streams import buffered, member_stream
 from shardprep.storage.space import megabytes, shortage
@@ -26,20 +26,20 @@ _LONG_BYTES = 32 << 20
 class Unpacker:
     """Unpacks whole archives into a folder, which the caller removes.
 
-    Bytes that do not fit their size, their CRC-32, the limits or the disk are a `SourceError`.
+    Raises `SourceError` if size or CRC-32 are wrong, a limit is exceeded or the disk is full.
     """
 
     def __init__(self, folder: Path, notice: Callable[[str], None], budget: Budget) -> None:
-        """`folder` is made when first needed; `notice` is called with lines about long work."""
+        """`folder` is created when first needed; `notice` is called with a line about slow work."""
         self._folder = folder
         self._notice = notice
         self.budget = budget
         self._num_files = 0
 
     def in_place(self, extent: StoredExtent, name: str, *, check: bool = False) -> PlainExtent:
-        """Return where an archive lies uncompressed, unpacking it if its own archive packs it.
+        """Return the uncompressed extent of an archive, unpacking it if its outer archive packs it.
 
-        One that is not packed is read for its CRC-32 only if `check` asks for it: most kinds have
+        With `check`, the CRC-32 of an unpacked one is checked too. Most kinds have checksums of
         their own.
         """
         if isinstance(extent, PlainExtent):
@@ -59,19 +59,19 @@ class Unpacker:
                 found, place = _copy(stream, extent.num_bytes), extent.stored()
         if found != (extent.num_bytes, extent.crc32):
             raise SourceError(
-                name, "its bytes do not fit their size and CRC-32", "download or pack it again"
+                name, "its bytes do not match their size and CRC-32", "download or pack it again"
             )
         return place
 
     def unpack(self, stream: BinaryIO, packed_bytes: int, name: str) -> PlainExtent:
-        """Write what a stream holds into a file; how much that is shows only at its end."""
+        """Write a stream of unknown length into a file."""
         self._notice(f"unpacking {name}")
         with closing(self.new_file(name, packed_bytes)) as out:
             _copy(stream, None, out)
         return out.place
 
     def join(self, volumes: Sequence[StoredExtent], name: str) -> PlainExtent:
-        """Write the volumes of a split archive into one file."""
+        """Join the volumes of a split archive in one file."""
         self._notice(f"joining {len(volumes)} volumes of {name}")
         num_bytes = sum(volume.num_bytes for volume in volumes)
         with closing(self.new_file(name, num_bytes, num_bytes)) as out:
@@ -81,7 +81,7 @@ class Unpacker:
         return out.place
 
     def new_file(self, name: str, packed_bytes: int, num_bytes: int = 0) -> UnpackedFile:
-        """Return a new file for what the archive `name` unpacks to, 0 bytes where nothing says."""
+        """Return a new file for the unpacked archive `name`; `num_bytes` is 0 if unknown."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._num_files += 1
         path = self._folder / f"{self._num_files:03d}"
@@ -89,12 +89,12 @@ class Unpacker:
 
 
 class UnpackedFile:
-    """A file that grows as far as the limits and the disk allow."""
+    """A file that grows within the limits and the space of the disk."""
 
     def __init__(self, path: Path, name: str, sizes: tuple[int, int], budget: Budget) -> None:
-        """Open the file; `name` is what errors call the archive.
+        """Open the file; `name` is the archive's name in errors.
 
-        `sizes` are the packed bytes of the archive, and those that it says it unpacks to or 0.
+        `sizes` are the packed size of the archive and its stated unpacked size (0 if unknown).
         """
         self._path = path
         self._name = name
@@ -104,29 +104,28 @@ class UnpackedFile:
         self._file = path.open("wb")
 
     def close(self) -> None:
-        """Write what is buffered."""
         self._file.close()
 
     @property
     def place(self) -> PlainExtent:
-        """The extent of its bytes, once it is closed."""
+        """The extent of the closed file."""
         return PlainExtent(str(self._path), 0, self._num_bytes)
 
     def write(self, block: bytes | bytearray) -> int:
-        """Append a block; a `SourceError` where that is more than the limits or the disk allow."""
+        """Append a block; `SourceError` if it exceeds a limit or the disk."""
         missing = max(len(block), self._stated_bytes - self._num_bytes)
         lacking = shortage(self._path.parent, missing, self._num_bytes)
         self._num_bytes += len(block)
         self._budget.unpack(len(block), self._name)
         self._budget.check_ratio(self._packed_bytes, self._num_bytes, self._name)
         if lacking:
-            hint = "free some space, or choose another --out"
+            hint = f"free some space, or choose another {OptionName('out')}"
             raise SourceError(self._name, f"does not fit {self._path.parent}: {lacking}", hint)
         return self._file.write(block)
 
 
 def _copy(stream: BinaryIO, most: int | None, out: UnpackedFile | None = None) -> tuple[int, int]:
-    """Copy a stream, up to one block more than `most` bytes; return its size and CRC-32."""
+    """Copy a stream, stopping at most one block after `most` bytes; return size and CRC-32."""
     crc = 0
     num_bytes = 0
     while block := stream.read(_COPY_BYTES):

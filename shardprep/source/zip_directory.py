@@ -1,7 +1,7 @@
-"""Checks of a zip's directory: no byte belongs to two members, and no member is missing from it.
+"""Checks of a zip's directory: members do not share bytes, and no member is unlisted.
 
-Libraries read a zip by the directory at its end. Members that it does not name (the first of two
-zips in one file) would be left out silently, and a directory that names the same bytes many times
+Libraries read a zip by the directory at its end. Members that it does not list (the first of two
+zips in one file) would be left out silently. A directory that lists the same bytes many times
 unpacks to any size.
 """
 
@@ -37,7 +37,7 @@ _END64_LOCATOR_BYTES = 20
 _MAX_COMMENT_BYTES = 0xFFFF
 _MAX_EXTRA_BYTES = 1 << 14
 _SPARE_BYTES = 100
-"""Bytes that may follow a member for good reasons; an image is larger."""
+"""Bytes that may legitimately follow a member; an image is larger."""
 _SCAN_BYTES = 1 << 20
 _PACK_IT_AGAIN = "download or pack it again"
 
@@ -46,23 +46,23 @@ class End(NamedTuple):
     """The record at the end of a zip."""
 
     directory: int
-    """Offset of the directory, in bytes."""
+    """Offset of the directory in bytes."""
     directory_stop: int
-    """Offset of its end, where it is as long as this record says."""
+    """Offset of the directory's end according to this record."""
     shift: int
-    """Bytes before the zip, which offsets in it do not count; negative: it is damaged."""
+    """Bytes before the zip, not counted in its offsets; negative if the zip is damaged."""
     stop: int
-    """Offset of the end of the zip, after its comment."""
+    """Offset of the end of the zip, comment included."""
     num_stated: int
-    """Members, as it says itself."""
+    """Number of members according to this record."""
     num_listed: int
-    """Entries of the directory, as far as it can be read."""
+    """Number of readable entries of the directory."""
     longest_extra: int
-    """Bytes of the longest extra field in it."""
+    """Length of the longest extra field in bytes."""
 
 
 def read_end(place: PlainExtent) -> End | None:
-    """Return the end of a zip as zipfile finds it, None where there is none."""
+    """Return the end record as zipfile finds it, or None."""
     tail_bytes = min(place.num_bytes, _MAX_COMMENT_BYTES + _END.size + 100)
     start = place.num_bytes - tail_bytes
     tail = place.read_range(start, tail_bytes)
@@ -85,12 +85,12 @@ def read_end(place: PlainExtent) -> End | None:
 
 
 def check_end(end: End | None, name: str) -> End:
-    """Check that a zip has a directory, and one that can be read in time linear in its size."""
+    """Check that a zip has a directory that can be read in linear time."""
     if end is None:
         raise SourceError(
-            name, "is cut: the directory at the end of a zip is not there", _PACK_IT_AGAIN
+            name, "is truncated: the directory at the end of the zip is missing", _PACK_IT_AGAIN
         )
-    if end.longest_extra > _MAX_EXTRA_BYTES:  # zipfile's time is the square of it
+    if end.longest_extra > _MAX_EXTRA_BYTES:  # zipfile needs quadratic time for it
         raise SourceError(
             name,
             f"is damaged, or a bomb: an extra field has {end.longest_extra:,} bytes",
@@ -100,10 +100,10 @@ def check_end(end: End | None, name: str) -> End:
 
 
 class Directory(NamedTuple):
-    """Places of the members of a zip, by its directory."""
+    """Places of the members of a zip according to its directory."""
 
     start: int
-    """Its own offset."""
+    """Offset of the directory."""
     names: Sequence[str]
     offsets: NDArray[np.int64]
     """Offset of each local header."""
@@ -111,36 +111,37 @@ class Directory(NamedTuple):
 
 
 def check_directory(found: Directory, place: PlainExtent, end: End, name: str) -> None:
-    """Check that the members of a zip do not overlap, and that no member lies between."""
-    # Some programs count in 16 bits, however many there are.
+    """Check that members do not overlap, and that no unlisted member is between them."""
+    # Some programs write only 16 bits of the number.
     num_found = len(found.offsets)
     if (end.num_stated ^ num_found) & 0xFFFF:
         raise SourceError(
             name,
-            f"is damaged: its directory names {num_found:,} members, its end {end.num_stated:,}",
+            f"is damaged: its directory lists {num_found:,} members, "
+            f"its end record {end.num_stated:,}",
             _PACK_IT_AGAIN,
         )
     stop = found.start
     order = np.argsort(found.offsets, kind="stable")
     starts = found.offsets[order]
     ends = starts + found.stored_bytes[order] + _LOCAL.size
-    """The least offsets at which members can end: they have names as well."""
+    """The smallest offsets at which members can end; their names need bytes too."""
     overlap = np.flatnonzero((starts[1:] < ends[:-1]) & (ends[:-1] <= stop))
-    if len(overlap):  # one that ends past the stop is cut, which reading it will say
+    if len(overlap):  # a member that ends after the stop is truncated; reading it reports that
         one, two = (found.names[i] for i in order[overlap[0] : overlap[0] + 2].tolist())
         names = f"{shown(one, 40)!r} and {shown(two, 40)!r}"
         raise SourceError(
-            name, f"its members {names} lie in the same bytes", "it is damaged, or a bomb"
+            name, f"its members {names} share the same bytes", "it is damaged, or a bomb"
         )
     if num_found and not 0 <= starts[-1] < stop:
-        return  # a member out of place leaves a gap, and is an error of its own when it is read
+        return  # a misplaced member leaves a gap, and is an error when it is read
     reached = _reached(found, place, order, (starts, ends))
     for start, gap_stop in (*_gaps(starts, reached, stop), (end.stop, place.num_bytes)):
         if _holds_member(place, start, gap_stop):
             raise SourceError(
                 name,
-                f"{gap_stop - start:,} bytes at offset {start:,} hold members that its directory "
-                "does not name",
+                f"{gap_stop - start:,} bytes at offset {start:,} contain members that "
+                "its directory does not list",
                 "it is damaged, or several zips in one file: pack it again",
             )
 
@@ -151,9 +152,10 @@ def _reached(
     order: NDArray[np.int64],
     bounds: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> NDArray[np.int64]:
-    """Return the offset that each member ends at, at most that of the next one.
+    """Return the end offset of each member, at most the start of the next one.
 
-    Local headers are read where much lies behind a member; else what does is its name and so on.
+    Local headers are read only if many bytes follow a member; otherwise these bytes are its name
+    and extra field.
     """
     starts, ends = bounds
     following = np.append(starts[1:], found.start)[: len(starts)]
@@ -169,7 +171,7 @@ def _reached(
 def _gaps(
     starts: NDArray[np.int64], reached: NDArray[np.int64], stop: int
 ) -> list[tuple[int, int]]:
-    """Return the parts of a zip that no member takes, where they could hold one."""
+    """Return the unused parts of a zip that are large enough for a member."""
     before, after = np.append(0, reached), np.append(starts, stop)
     is_wide = after - before >= _LOCAL.size
     return list(zip(before[is_wide].tolist(), after[is_wide].tolist(), strict=True))
@@ -184,7 +186,7 @@ def _name_and_extra_bytes(place: PlainExtent, at: int) -> int:
 
 
 def _holds_member(place: PlainExtent, start: int, stop: int) -> bool:
-    """Tell whether there is a member between two offsets."""
+    """Return True if there is a member between two offsets."""
     while start + _LOCAL.size < stop:
         block = place.read_range(start, min(_SCAN_BYTES, stop - start))
         at = block.find(b"PK\3\4")

@@ -1,7 +1,7 @@
-"""The directory of an ordinary zip as columns; what is odd in the least is left to `zipfile`.
+"""Read the directory of an ordinary zip as columns; unusual directories are left to `zipfile`.
 
-Entries are found by their signature, a block of the directory at a time, and must follow each other
-to its end without a gap. Fields are those of APPNOTE 4.3.12.
+Entries are found by their signature, one block of the directory at a time. They must follow each
+other to the end without a gap. For the fields, see APPNOTE 4.3.12.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _ENTRY = np.dtype(
 _SIGNATURE = 0x02014B50
 _BLOCK_BYTES = 1 << 20
 _MAX_VERSION = 63
-"""Version that `zipfile` reads, at most."""
+"""Highest version that `zipfile` reads."""
 _UTF8_FLAG = 0x800
 _FULL = 0xFFFFFFFF
-"""A size or an offset that is in the extra field."""
+"""Value of a size or offset that is in the extra field instead."""
 _ZIP64, _UNICODE_PATH = 1, 0x7075
 _MOST_EXTRAS = 16
-"""Number of extra fields of an entry, at most; more are odd."""
+"""Maximum number of extra fields of an ordinary entry."""
 
 
 class ZipEntries(NamedTuple):
@@ -51,13 +51,13 @@ class ZipEntries(NamedTuple):
 
     names: Texts
     places: Places
-    """A `PLACE` for each, without the number of its file; offsets are those in the zip."""
+    """A `PLACE` for each, without `file`; offsets are relative to the zip."""
     modes: NDArray[np.uint16]
-    """The mode of each file, as the system that has packed it has it; 0 where it has none."""
+    """Unix mode of each file; 0 if unknown."""
 
 
 class _OddError(Exception):
-    """The directory is for `zipfile` to read."""
+    """The directory is unusual and must be read by `zipfile`."""
 
 
 def measured_entries(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
@@ -70,9 +70,9 @@ def measured_entries(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
 
 
 def read_entries(place: PlainExtent, at: int, stop: int, number: int) -> ZipEntries | None:
-    """Return the entries of a directory between two offsets, None where it is not an ordinary one.
+    """Return the entries of a directory between two offsets, or None if it is unusual.
 
-    `number` of them are expected.
+    `number` is the expected number of entries.
     """
     names = _Names(number, stop - at)
     places, modes = np.zeros(number, PLACE), np.empty(number, np.uint16)
@@ -102,9 +102,9 @@ def _lengths(entries: NDArray[Any]) -> Ints:
 
 
 def _blocks(place: PlainExtent, at: int, stop: int) -> Iterator[tuple[Bytes, Ints, NDArray[Any]]]:
-    """Yield bytes of a directory, where entries begin in them, and the `_ENTRY` of each.
+    """Yield blocks of a directory, the starts of entries in them, and the `_ENTRY` of each.
 
-    It ends where no entry follows; the last entry alone may be cut.
+    Stops where no entry follows. Only the last entry may be truncated.
     """
     while at < stop:
         block = np.frombuffer(place.read_range(at, min(_BLOCK_BYTES, stop - at)), np.uint8)
@@ -119,7 +119,7 @@ def _blocks(place: PlainExtent, at: int, stop: int) -> Iterator[tuple[Bytes, Int
 
 
 def _chain(block: Bytes) -> tuple[Ints, NDArray[Any]]:
-    """Return where entries begin that follow each other from the first byte, and their fields."""
+    """Return starts and fields of the consecutive entries from the first byte on."""
     last = len(block) - _ENTRY.itemsize + 1
     none = np.empty(0, np.int64), np.empty(0, _ENTRY)
     if last <= 0:
@@ -131,7 +131,7 @@ def _chain(block: Bytes) -> tuple[Ints, NDArray[Any]]:
         return none
     entries = _gathered(block, found)
     ends = found + _lengths(entries)
-    if not (ends[:-1] == found[1:]).all():  # the signature in a name, or an end of the entries
+    if not (ends[:-1] == found[1:]).all():  # the signature is part of a name, or the entries end
         following = np.searchsorted(found, ends).tolist()
         starts, way, i = found.tolist(), [0], 0
         while (i := following[i]) < len(starts) and starts[i] == ends[way[-1]]:
@@ -146,7 +146,7 @@ def _gathered(block: Bytes, starts: Ints) -> NDArray[Any]:
 
 
 def _fill(places: Places, block: Bytes, starts: Ints, entries: NDArray[Any]) -> None:
-    """Put entries into places; `_OddError` where one is not ordinary."""
+    """Fill places from entries; `_OddError` if one is unusual."""
     lengths = entries["name_bytes"].astype(np.int64)
     if (starts + _lengths(entries) > len(block)).any() or (entries["version"] > _MAX_VERSION).any():
         raise _OddError
@@ -157,7 +157,7 @@ def _fill(places: Places, block: Bytes, starts: Ints, entries: NDArray[Any]) -> 
 
 
 class _Names:
-    """The names of entries, in one buffer from the first on."""
+    """The names of entries, collected in one buffer."""
 
     def __init__(self, number: int, directory_bytes: int) -> None:
         self._offsets = np.zeros(number + 1, np.int64)
@@ -165,7 +165,7 @@ class _Names:
         self._number = 0
 
     def add(self, block: Bytes, starts: Ints, entries: NDArray[Any]) -> None:
-        """Add those of a block, which must be ASCII, or UTF-8 that says so."""
+        """Add the names of a block, which must be ASCII or flagged as UTF-8."""
         lengths = entries["name_bytes"].astype(np.int64)
         ends = np.cumsum(lengths)
         places = np.repeat(starts + _ENTRY.itemsize - ends + lengths, lengths)
@@ -183,7 +183,7 @@ class _Names:
         self._number += len(ends)
 
     def texts(self) -> Texts:
-        """Return all names; ArrowInvalid where one is no UTF-8."""
+        """Return all names; ArrowInvalid if one is not valid UTF-8."""
         buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer(self._data)]
         names = pa.Array.from_buffers(pa.large_string(), self._number, buffers)
         names.validate(full=True)
@@ -193,7 +193,7 @@ class _Names:
 def _read_extras(
     block: Bytes, starts: Ints, entries: NDArray[Any], wide: tuple[Ints, Ints, Ints]
 ) -> None:
-    """Put sizes and offsets of 64 bits from the extra fields in the place of `_FULL` ones."""
+    """Replace `_FULL` sizes and offsets by the 64-bit values of the extra fields."""
     ends = starts + entries["extra_bytes"]
     rows, at = np.arange(len(starts)), starts
     for _ in range(_MOST_EXTRAS):
@@ -226,7 +226,7 @@ def _read_wide(
 
 
 def _number(block: Bytes, at: Ints, size: int) -> Ints:
-    """Return the numbers of `size` bytes at these places, little endian; negative past 63 bits."""
+    """Return little-endian numbers of `size` bytes; negative above 63 bits."""
     found = np.zeros(len(at), np.int64)
     for i in range(size):
         found |= block[at + i].astype(np.int64) << 8 * i

@@ -1,5 +1,5 @@
-"""Files and objects: each is complete or absent, on a disk and in object storage.
+"""Files and objects that are complete or absent, on a disk and in object storage.
 
-Nothing here knows what a dataset is. Callers give names and bytes; a write is durable when it
-returns, and a read of what changed meanwhile is an error.
+This room does not know datasets. Callers give names and bytes. A write is durable when it returns.
+Reading something that has changed since it was found is an error.
 """

@@ -1,4 +1,4 @@
-"""Arrays kept in the cache of this machine, which took long to make and can be made again."""
+"""Cache for arrays that take long to compute."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Arrays = dict[str, Any]
-    """Arrays by name."""
 
 _FORGOTTEN_S = 30 * 24 * 3600.0
-"""Seconds after its last use when a kept file is removed."""
+"""Seconds after the last use when a cached file is removed."""
 
 
 def array_file(folder: str, name: str) -> Path:
-    """Return the file of a folder of the cache that keeps arrays under a name."""
+    """Return the path of a cached file of arrays."""
     return cache_root() / folder / f"{name}.npz"
 
 
 def kept_arrays(path: Path) -> Arrays | None:
-    """Return the arrays of a file by name, None where there is none that is whole."""
+    """Return the cached arrays by name, or None if the file is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as kept:
             found = {name: kept[name] for name in kept.files}
@@ -41,7 +40,7 @@ def kept_arrays(path: Path) -> Arrays | None:
 
 
 def keep_arrays(path: Path, arrays: Arrays) -> None:
-    """Keep arrays, and remove files beside that nobody has used for long; without room, neither."""
+    """Cache arrays, and remove files not used for long; errors of the disk are ignored."""
     with contextlib.suppress(OSError, StorageError):
         folder = make_cache(path.parent)
         before = time.time() - _FORGOTTEN_S

@@ -1,4 +1,4 @@
-"""Files that are complete or absent: written beside their final name, synced, then renamed."""
+"""Files that are complete or absent: written under a temporary name, synced, then renamed."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ if TYPE_CHECKING:
     from typing import BinaryIO, Self
 
 _PIECE_BYTES = 128 << 10
-"""Number of bytes that are written at once. Linux finds room for a larger piece in memory that lies
-in one, which takes ten times as long where there is little of that."""
+"""Bytes of one write. For a larger write Linux looks for contiguous memory, which takes ten times
+as long when memory is fragmented."""
 
 _BUFFER_BYTES = 64 << 10
-"""Number of bytes in which what is written in little is collected; less than a piece, which would
-be copied."""
+"""Buffer for small writes. It is smaller than a piece, because a piece that fits into the buffer
+would be copied."""
 
 
 class DurableFile:
-    """A file that exists under its name only after `commit`; the end of a context abandons it."""
+    """A file that exists under its name only after `commit`; leaving the context abandons it."""
 
     def __init__(self, path: Path, *, is_shared: bool = False, token: str = "") -> None:
-        """Open a hidden sibling of `path` for writing, replacing one a dead run has left.
+        """Open a hidden temporary file next to `path`, replacing the file of a run that died.
 
-        One that `is_shared` has a name of its own: several processes may write the same file.
-        With a token, that is the `sibling` of the token.
+        With `is_shared` the temporary name is unique, because several processes may write the same
+        file. With a token, the name is `sibling(path, token)`.
         """
         self.path = path
         self._temporary = sibling(path, token or (new_token() if is_shared else ""))
         self.stream: BinaryIO = self._temporary.open("wb", _BUFFER_BYTES)
-        """For libraries that write to a file object; do not close it."""
+        """File object for libraries that write to one; do not close it."""
         self._is_handed_over = False
 
     def __enter__(self) -> Self:
@@ -52,9 +52,9 @@ class DurableFile:
         sync_folder(self.path.parent)
 
     def hand_over(self) -> Callable[[], None]:
-        """Return what does `commit`, perhaps in a thread, and `abandon` where that fails.
+        """Return a function that commits, in any thread, and abandons the file on errors.
 
-        It must be called: the end of the context leaves the file to it.
+        The caller must call it. Leaving the context no longer abandons the file.
         """
         self._is_handed_over = True
 
@@ -67,7 +67,7 @@ class DurableFile:
         return commit
 
     def commit_new(self) -> bool:
-        """Do what `commit` does, but only where there is no such file; False where there is."""
+        """Commit unless the file exists already; return False if it exists."""
         self._sync()
         try:
             self.path.hardlink_to(self._temporary)
@@ -86,13 +86,13 @@ class DurableFile:
         self.stream.close()
 
     def abandon(self) -> None:
-        """Leave no trace; does nothing after `commit`."""
+        """Remove the temporary file; does nothing after `commit`."""
         self.stream.close()
         self._temporary.unlink(missing_ok=True)
 
 
 def write_pieces(stream: BinaryIO, data: bytes | bytearray | memoryview) -> None:
-    """Write bytes to a file, `_PIECE_BYTES` at a time."""
+    """Write bytes in pieces of `_PIECE_BYTES`."""
     if len(data) <= _PIECE_BYTES:
         stream.write(data)
         return
@@ -102,24 +102,24 @@ def write_pieces(stream: BinaryIO, data: bytes | bytearray | memoryview) -> None
 
 
 def new_token() -> str:
-    """Return what tells a temporary file from all others."""
+    """Return a random name part for a temporary file."""
     return os.urandom(8).hex()
 
 
 def sibling(path: Path, token: str) -> Path:
-    """Return the name that a file has before it is complete."""
+    """Return the temporary path of a file."""
     return path.with_name(f".{path.name}{token and f'.{token}'}.tmp")
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a whole file at once, complete or not at all."""
+    """Write a file that is complete or absent."""
     with DurableFile(path) as file:
         file.write(data)
         file.commit()
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in the folder survive a power cut; Windows opens no folder."""
+    """Sync a folder, so that renames survive a power cut. Does nothing on Windows."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY)

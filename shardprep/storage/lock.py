@@ -1,4 +1,4 @@
-"""The lock of a folder: one process at work, or several together; it goes with the process."""
+"""The lock of a folder, for one process or shared by several; it ends with the process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from shardprep.errors import BuildError, BusyError
+from shardprep.errors import BuildError, BusyError, OptionName
 
 try:
     import fcntl
@@ -23,20 +23,27 @@ _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOT
 """Error numbers of file systems without locks: Lustre without `flock`, NFS without its daemon."""
 
 
+_OUT = OptionName("out")
+
+
 @contextlib.contextmanager
 def locked(
-    folder: Path, *, alone: bool = True, who: str = "build", flag: str = "--out"
+    folder: Path,
+    *,
+    alone: bool = True,
+    who: str = "build",
+    flag: str | OptionName = _OUT,
 ) -> Iterator[bool]:
-    """Hold a folder, made if need be, against others; the lock goes with the process.
+    """Lock a folder, and create it if it is missing. The lock ends with the process.
 
-    Those that need not be `alone` hold it together. Yields whether it is held: on a file system
-    without locks, where it cannot be, the work goes on all the same. The lock is that of a file
-    open for writing, for which network file systems ask the other machines. `who` is what an error
-    calls the others, and `flag` the option that names another folder.
+    Without `alone` the lock is shared. Yields False on a file system without locks, where the work
+    continues without one. The locked file is open for writing, because network file systems then
+    ask the other machines. `who` names the other process in an error, and `flag` the option that
+    sets another folder.
 
     Raises:
-        BusyError: another holds it.
-        BuildError: it cannot be made.
+        BusyError: another process holds the lock.
+        BuildError: the folder cannot be created.
 
     """
     try:
@@ -44,7 +51,7 @@ def locked(
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise BuildError(
-            str(folder), f"cannot be made ({error.strerror})", f"choose another {flag}"
+            str(folder), f"cannot be created ({error.strerror})", f"choose another {flag}"
         ) from error
     try:
         is_held = _lock(descriptor, folder, who, alone=alone)
@@ -68,9 +75,9 @@ def _lock(descriptor: int, folder: Path, who: str, *, alone: bool) -> bool:
 
 
 def take(descriptor: int, *, alone: bool = True, waits: bool = False) -> bool:
-    """Lock an open file until it is closed; False where the system, or its disk, has no locks.
+    """Lock an open file until it is closed; return False if the system or the disk has no locks.
 
-    BlockingIOError where another process holds it and this one does not wait.
+    Raises BlockingIOError if another process holds the lock and `waits` is False.
     """
     if fcntl is None:
         return False
@@ -85,7 +92,7 @@ def take(descriptor: int, *, alone: bool = True, waits: bool = False) -> bool:
 
 
 def has_name(descriptor: int, path: Path) -> bool:
-    """Tell whether an open file still has its name."""
+    """Return True if an open file still has its name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Objects by their addresses: read, written, listed and removed.
+"""Read, write, list and remove objects by their addresses.
 
-One that is not there is a `FileNotFoundError`, unless a function says what else it is.
+A missing object is a FileNotFoundError unless a function says otherwise.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
 _STREAM_BYTES = 1 << 20
 _UPLOAD_BYTES = 8 << 20
-"""Bytes of one request of an upload; a smaller object is put at once."""
+"""Bytes of one request of an upload; a smaller object is uploaded in one request."""
 _UPLOADS_AT_ONCE = 4
-"""Requests at a time: with their size, the bytes that a slow line carries within one try."""
+"""Parallel requests of an upload. Together with their size, this is what a slow line must carry in
+one try."""
 _COPY_BYTES = 5 * 10**9
-"""Bytes of an object that S3 copies at once, at most."""
+"""Largest object that S3 copies in one request."""
 _REPLACE_PAUSES_S = (0.2, 1, 4, 15)
 
 
-class ObjectFacts(NamedTuple):
-    """Name, size and ETag of an object, as the store lists it."""
+class ListedObject(NamedTuple):
+    """Name, size and ETag of an object."""
 
     name: str
-    """Its key below what was asked for, "" where it was asked for itself."""
+    """The key below the requested address; "" for the requested object itself."""
     num_bytes: int
     etag: str
-    """Changes with the content; opaque."""
 
 
 def get(url: ObjectUrl) -> bytes | None:
-    """Return the whole object, None where there is none."""
+    """Return the whole object, or None if it does not exist."""
     try:
         return bytes(asked_again(url, lambda store, _: store.get(url.key).bytes()))
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def get(url: ObjectUrl) -> bytes | None:
 
 
 def get_range(url: ObjectUrl, start: int, num_bytes: int) -> bytes:
-    """Return so many bytes from an offset on, fewer where the object ends before."""
+    """Return bytes from an offset on, fewer if the object ends earlier."""
     if num_bytes <= 0:
         return b""
     span = {"start": start, "length": num_bytes}
@@ -62,18 +62,19 @@ def get_range(url: ObjectUrl, start: int, num_bytes: int) -> bytes:
 
 
 def get_ranges(url: ObjectUrl, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-    """Return several ranges, each asked for as it is, side by side."""
+    """Return several ranges, one request for each, in parallel."""
     spans = {"starts": starts, "lengths": lengths, "coalesce": 0}
     return list(map(bytes, asked_again(url, lambda store, _: store.get_ranges(url.key, **spans))))
 
 
 def read_range(url: ObjectUrl, etag: str, start: int, num_bytes: int) -> memoryview:
-    """Return so many bytes of the very object that had this ETag; they must be there.
+    """Return bytes of the object with this ETag. The object must have them.
 
-    They lie where the client has put them: a copy would cost more than half as much as the request.
+    The result is the client's own buffer, because a copy would cost more than half as much as the
+    request.
 
     Raises:
-        StorageError: it is gone, or another one now.
+        StorageError: the object is missing or was replaced.
 
     """
     options = {"range": (start, start + num_bytes), **_only(etag)}
@@ -90,16 +91,16 @@ def _is_program_over() -> bool:
 def read_whole(
     url: ObjectUrl, etag: str, is_over: Callable[[], bool] = _is_program_over
 ) -> Iterator[bytes]:
-    """Yield all bytes of the very object that had this ETag.
+    """Yield all bytes of the object with this ETag.
 
     Args:
         url: the object.
-        etag: as it was found; "" for any.
-        is_over: asked again and again whether to stop, which a store that is silent does not hold
-            up; by default, whether the program ends.
+        etag: expected ETag; "" for any.
+        is_over: called repeatedly, also while the store is silent; reading stops when it returns
+        True. By default, when the program ends.
 
     Raises:
-        StorageError: it is gone, or another one now, or `is_over`.
+        StorageError: the object is missing or was replaced, or `is_over` returned True.
 
     """
     with _found(_gone(url)):
@@ -122,13 +123,12 @@ def _only(etag: str) -> dict[str, str]:
 
 
 def _gone(url: ObjectUrl) -> ChangedError:
-    way = "open the dataset again if it was built anew, else `shardprep verify --repair` it"
-    return ChangedError(str(url), "is not there any more", way)
+    way = "open the dataset again if it was rebuilt, otherwise run `shardprep verify --repair`"
+    return ChangedError(str(url), "does not exist any more", way)
 
 
 @contextlib.contextmanager
 def _found(otherwise: StorageError) -> Iterator[None]:
-    """Raise the error where something is not found."""
     try:
         yield
     except FileNotFoundError:
@@ -136,7 +136,7 @@ def _found(otherwise: StorageError) -> Iterator[None]:
 
 
 def sha256(url: ObjectUrl) -> str:
-    """Return the hash of an object, all of which is read for it, hex."""
+    """Return the SHA-256 of an object in hexadecimal. Reads the whole object."""
     digest = hashlib.sha256()
     for block in read_whole(url, ""):
         digest.update(block)
@@ -144,9 +144,9 @@ def sha256(url: ObjectUrl) -> str:
 
 
 def put(url: ObjectUrl, content: bytes | BinaryIO) -> str:
-    """Write the object, whole or not at all, in place of one that is there; return its ETag.
+    """Write or replace an object, completely or not at all; return its ETag.
 
-    All of a file is sent, wherever it stands.
+    A file is sent from its start, whatever its position.
     """
     file = io.BytesIO(content) if isinstance(content, bytes) else content
     num_bytes = file.seek(0, io.SEEK_END)
@@ -159,11 +159,12 @@ def put(url: ObjectUrl, content: bytes | BinaryIO) -> str:
     def blocks(wait: Wait) -> Iterator[bytes]:
         file.seek(0)
         while block := file.read(_UPLOAD_BYTES):
-            wait.moved()  # each that leaves shows that the store is there
+            wait.moved()  # each sent block shows that the store answers
             yield block
 
     def sent(store: Any, wait: Wait) -> Any:
-        # Where the last answer was cut, the client finds no upload to abort, and says that.
+        # If the last answer was cut, the client fails with the message that it finds no upload to
+        # abort.
         with contextlib.suppress(FileNotFoundError):
             return store.put(url.key, blocks(wait), **options)
         return store.put(url.key, blocks(wait), **options)
@@ -174,20 +175,20 @@ def put(url: ObjectUrl, content: bytes | BinaryIO) -> str:
 
 
 def create(url: ObjectUrl, content: bytes) -> bool:
-    """Write the object only where there is none; False where there is one with other content."""
+    """Write the object unless it exists; return False if it exists with other content."""
     return _exchange(url, None, content)
 
 
 def replace(url: ObjectUrl, old: bytes, new: bytes) -> bool:
-    """Write the object only where it still holds what it held; False where it does not."""
+    """Replace the object if it still has the `old` content; return False otherwise."""
     return _exchange(url, old, new)
 
 
 def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
-    """Write the object only where it is as it was; its old bytes are None where there was none.
+    """Write the object if it still has its old content (None: it did not exist).
 
-    The store's client does not try this again by itself: when an answer is lost, only a look at
-    what is there says whether it was done.
+    The store's client does not repeat this request. If an answer is lost, the current content shows
+    whether it was done.
     """
     begun_s = time.monotonic()
     mode: str | dict[str, str] | None = "create" if old is None else None
@@ -206,11 +207,13 @@ def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
             if pause is None or left_s <= pause or not has_answered(url):
                 raise
         time.sleep(pause or 0)
-    raise StorageError(str(url), "changes all the time", "is another build at work here? end one")
+    raise StorageError(
+        str(url), "changes all the time", "if another build runs here, end one of them"
+    )
 
 
 def _content(url: ObjectUrl) -> tuple[bytes | None, str | dict[str, str]]:
-    """Return the bytes of an object, None where there is none, and the mode to replace only it."""
+    """Return the bytes of an object (None if missing) and the mode that replaces only them."""
 
     def read(store: Any, _: Wait) -> tuple[bytes, dict[str, str]]:
         found = store.get(url.key)
@@ -230,10 +233,9 @@ def _put_once(url: ObjectUrl, content: bytes, mode: str | dict[str, str]) -> Non
 
 
 def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
-    """Make an object the same as another one of its bucket; False where there is no such object.
+    """Copy an object inside its bucket; return False if the source does not exist.
 
-    The store copies by itself what it may, by the size that the object has; the rest goes through
-    this machine.
+    The store copies objects up to its size limit. Larger objects go through this machine.
     """
     if num_bytes <= _COPY_BYTES:
         try:
@@ -250,34 +252,35 @@ def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
     return True
 
 
-def head(url: ObjectUrl) -> ObjectFacts | None:
-    """Return what the store says of the object, None where there is none."""
+def head(url: ObjectUrl) -> ListedObject | None:
+    """Return size and ETag of an object, or None if it does not exist."""
     try:
         facts = asked_again(url, lambda store, _: store.head(url.key))
     except FileNotFoundError:
         return None
-    return ObjectFacts("", facts["size"], facts["e_tag"] or "")
+    return ListedObject("", facts["size"], facts["e_tag"] or "")
 
 
-def listing(url: ObjectUrl) -> list[ObjectFacts]:
+def listing(url: ObjectUrl) -> list[ListedObject]:
     """Return all objects below the key, sorted by name."""
     skip = len(url.key) + 1 if url.key else 0
 
-    def found(store: Any, wait: Wait) -> Iterator[ObjectFacts]:
+    def found(store: Any, wait: Wait) -> Iterator[ListedObject]:
         for page in store.list(prefix=url.key or None):
             wait.moved()
             for facts in page:
-                yield ObjectFacts(facts["path"][skip:], facts["size"], facts["e_tag"] or "")
+                yield ListedObject(facts["path"][skip:], facts["size"], facts["e_tag"] or "")
 
     with _found(no_bucket(url, writing=False)):
-        facts: list[ObjectFacts] = asked_again(url, lambda *given: sorted(found(*given)))
+        facts: list[ListedObject] = asked_again(url, lambda *given: sorted(found(*given)))
     return facts
 
 
 def delete(urls: Sequence[ObjectUrl]) -> None:
-    """Remove objects of one bucket; those that are not there are no matter.
+    """Remove objects of one bucket; missing objects are ignored.
 
-    All at once, then one by one where that fails: some stores stop at an absent one.
+    They are removed in one request, and one by one if that fails: some stores stop at a missing
+    object.
     """
     if not urls:
         return

@@ -1,9 +1,9 @@
-"""Files that readers keep open: one bound for the whole process, released in order of use.
+"""Files that readers keep open, with one limit for the whole process.
 
-The system limits the file descriptors of a process (`ulimit -n`). Readers may keep half of that
-number, all readers together; the rest is for sockets, pipes and other libraries. Each reader has an
-`OpenFiles`, and all of these share one order of use: when the bound is reached, the file that was
-used longest ago is let go, whichever reader has it. It is closed when no thread reads from it.
+The system limits the file descriptors of a process (`ulimit -n`). All readers together may keep
+half of them open; the rest is for sockets, pipes and other libraries. Each reader has an
+`OpenFiles`, and all share one order of use. At the limit, the least recently used file of any
+reader is released. It is closed when no thread reads from it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MOST_WITHOUT_LIMIT = 512
-"""Files that readers keep open where the system states no limit."""
+"""Number of open files if the system has no limit."""
 
 
 def most_open() -> int:
-    """Return the number of files that all readers of this process may keep open."""
+    """Return how many files all readers of this process may keep open together."""
     if resource is None:
         return _MOST_WITHOUT_LIMIT
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -36,19 +36,19 @@ def most_open() -> int:
 
 
 class OpenFiles:
-    """The files that one reader keeps open, by name; many threads may use it."""
+    """The open files of one reader by name. Thread-safe."""
 
     def __init__(self, opened: Callable[[str], int]) -> None:
-        """`opened` returns a new descriptor of a file, which belongs to this object then."""
+        """`opened` returns a new descriptor, which this object then owns."""
         self._opened = opened
         self._names: set[str] = set()
 
     def get(self, name: str) -> Descriptor:
-        """Return a file, opened if need be. Hold the value while you read from its number."""
+        """Return a file, opened if necessary; keep the value while reading from its number."""
         found = self.find(name)
         if found is not None:
             return found
-        found = Descriptor(self._opened(name))  # which may take long, or fail
+        found = Descriptor(self._opened(name))  # slow, and may fail
         key = (id(self), name)
         with _lock:
             self._names.add(name)
@@ -59,25 +59,25 @@ class OpenFiles:
         return found
 
     def find(self, name: str) -> Descriptor | None:
-        """Return a file that is open, else None."""
+        """Return a file if it is open, otherwise None."""
         key = (id(self), name)
         found = _files.get(key)  # without the lock: each of the two calls is atomic
         if found is not None:
-            try:  # noqa: SIM105 - for each record, where a context manager takes as long as the rest
+            try:  # noqa: SIM105 - called for each record; a context manager would double the time
                 _files.move_to_end(key)
-            except KeyError:  # let go in between
+            except KeyError:  # released in between
                 pass
         return found
 
     def drop(self, name: str) -> None:
-        """Let go of a file; one that is not open is no matter."""
+        """Release a file; ignored if it is not open."""
         with _lock:
             self._names.discard(name)
             found = _files.pop((id(self), name), None)
         del found
 
     def close(self) -> None:
-        """Let go of all files; `get` opens them again."""
+        """Release all files; `get` opens them again."""
         for name in [*self._names]:
             self.drop(name)
 
@@ -86,13 +86,13 @@ class OpenFiles:
 
 
 _files: OrderedDict[tuple[int, str], Descriptor] = OrderedDict()
-"""The files of all readers by the id of their `OpenFiles` and name, the last used one last."""
-_lock = threading.RLock()  # `__del__` may run in whatever holds it
+"""(id of the `OpenFiles`, name) → open file of any reader, in order of use."""
+_lock = threading.RLock()  # reentrant: `__del__` may run while it is held
 
 
 def _renew() -> None:
-    """Make the lock anew in a child, where the thread that held it does not exist."""
-    global _lock  # noqa: PLW0603 - it cannot be released by another thread
+    """Replace the lock in a forked child, where the thread that held it does not exist."""
+    global _lock  # noqa: PLW0603 - another thread cannot release it
     _lock = threading.RLock()
 
 

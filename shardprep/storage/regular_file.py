@@ -1,6 +1,6 @@
-"""Regular files alone: under a name that strangers chose may be a pipe, a device or a link.
+"""Open regular files only: a foreign file name may be a pipe, a device or a link.
 
-A link is not followed and a pipe not waited for; what has been opened is judged, not its name.
+Links are not followed and pipes are not waited for. The opened file is checked, not its name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KINDS = {
 
 
 class Descriptor:
-    """A file descriptor that is closed once nobody reads from it any more."""
+    """A file descriptor that is closed when no reference to it is left."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -43,21 +43,21 @@ class Descriptor:
         return os.fstat(self.number).st_size
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self.number)  # at the end of a program `os` may be gone before
+        close(self.number)  # at the end of the program, `os` may already be gone
 
 
 def regular_descriptor(path: Path | str) -> int:
-    """Return a descriptor of a regular file, for reading; the caller closes it.
+    """Return a descriptor for reading a regular file; the caller closes it.
 
     Raises:
-        OSError: there is none, it cannot be read, or something else has this name.
+        OSError: the file is missing, unreadable or not a regular file.
 
     """
     return opened_regular(path)[0]
 
 
 def opened_regular(path: Path | str) -> tuple[int, int]:
-    """Return what `regular_descriptor` does, and the size of the file in bytes."""
+    """Return a descriptor, as `regular_descriptor` does, and the size of the file in bytes."""
     if not _NO_LINK:
         _check_regular(path, os.lstat(path))
     try:
@@ -76,7 +76,7 @@ def opened_regular(path: Path | str) -> tuple[int, int]:
 
 
 def open_regular(path: Path | str) -> io.FileIO:
-    """Return a regular file, open for reading and unbuffered. Raises as `regular_descriptor`."""
+    """Open a regular file for reading, unbuffered. Raises as `regular_descriptor`."""
     return io.FileIO(regular_descriptor(path), "rb")
 
 
@@ -92,16 +92,16 @@ read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_by_seekin
 
 
 def read_regular(path: Path | str, most_bytes: int) -> bytes:
-    """Return the bytes of a regular file. Raises as `regular_descriptor`, or where it is larger."""
+    """Return the bytes of a regular file; OSError if it is larger, or not a regular file."""
     with open_regular(path) as file:
         return read_open(file, most_bytes, path)
 
 
 def read_open(file: io.FileIO, most_bytes: int, path: Path | str = "") -> bytes:
-    """Return the bytes of a file from its place on; OSError, about `path`, where it is larger."""
+    """Return the bytes of a file from its position on; OSError about `path` if it is larger."""
     size = os.fstat(file.fileno()).st_size
     if size > most_bytes:
-        what = f"{size:,} bytes, more than the {most_bytes:,} it may have"
+        what = f"{size:,} bytes, more than the allowed {most_bytes:,}"
         raise OSError(errno.EFBIG, what, str(path))
     stream = io.BufferedReader(file)
     try:
@@ -111,21 +111,21 @@ def read_open(file: io.FileIO, most_bytes: int, path: Path | str = "") -> bytes:
 
 
 def read_named(path: Path | str, most_bytes: int) -> bytes:
-    """Return what `read_regular` does of a file that the user has named: it may be a link."""
+    """Return the bytes of a file that the user has named, which may be a link."""
     return read_regular(os.path.realpath(path), most_bytes)
 
 
 def sha256_of(path: Path | str) -> str:
-    """Return the SHA-256 of a regular file, hex. Raises as `regular_descriptor`."""
+    """Return the SHA-256 of a regular file in hexadecimal. Raises as `regular_descriptor`."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def regular_size(path: Path | str) -> int | None:
-    """Return the size of a regular file in bytes, None where nothing has this name.
+    """Return the size of a regular file in bytes, or None if it does not exist.
 
     Raises:
-        OSError: something else has it, or a folder above cannot be entered.
+        OSError: it is not a regular file, or a folder above cannot be entered.
 
     """
     try:

@@ -1,8 +1,8 @@
-"""Copies of shards on this machine, made once and shared by all processes.
+"""Local cache of remote shards: location, size limit and eviction order.
 
-A shard lies under the SHA-256 of what it holds, which is seen to before it has that name. Shards
-are given up, those that were read longest ago first, so that all together stay within a limit; one
-that is open stays readable, as any file of POSIX.
+All processes share the copies. A copy is named by the SHA-256 of its content, which is checked
+first. When the limit is reached, the least recently read copies are removed. On POSIX, a removed
+copy stays readable while it is open.
 """
 
 from __future__ import annotations
@@ -37,29 +37,27 @@ _KEEP_FREE_BYTES = 1 << 30
 _SHARE_OF_FREE = 0.5
 _UNFINISHED = ".part"
 _OPEN_S = 1.0
-"""Seconds for which a copy stays open while others are read: one that is given up keeps its space
-until then."""
+"""Seconds that an unused copy stays open. A removed copy occupies its space until it is closed."""
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 Outcome = Literal["here", "busy", "full", "stopped"]
-"""Outcomes of `stage`: copied, another process is copying it, no room, stopped."""
+"""Results of `stage`: a copy exists, another process is copying, no space, stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteShard:
-    """A shard in object storage, and what it must hold."""
+    """A shard in object storage, with its expected content."""
 
     url: ObjectUrl
     etag: str
     num_bytes: int
     sha256: str
-    """Hex."""
 
 
 def copy_shard(
     shard: RemoteShard, write: Callable[[bytes], object], is_over: Callable[[], bool]
 ) -> bool:
-    """Pass the bytes of a shard on to `write`; False where that `is_over` before their end."""
+    """Pass the bytes of a shard to `write`; return False if `is_over` stopped it."""
     digest, num_bytes = hashlib.sha256(), 0
     for block in objects.read_whole(shard.url, shard.etag, is_over):
         if is_over():
@@ -80,21 +78,22 @@ class StagedShards:
     """The copies of shards on this machine."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """`limit` bytes for all copies; None for what SHARDPREP_CACHE_BYTES says, else for half of
-        what the disk could hold of them."""  # noqa: D205, D209 - one sentence
+        """Use at most `limit` bytes for all copies.
+
+        The default is SHARDPREP_CACHE_BYTES, or half of the free space and the copies together.
+        """
         self._folder = cache_root() / "shards"
         self._limit = limit
         self._files = OpenFiles(partial(_opened, self._folder))
         self._since_s: dict[str, float] = {}
-        """When each copy was opened, by hash; changed under the lock."""
+        """Hash → time when the copy was opened; changed under the lock."""
         self._lock = threading.Lock()
 
     def path(self, shard: RemoteShard) -> Path:
-        """Return where the copy of a shard is, if there is one."""
         return self._folder / shard.sha256
 
     def limit(self) -> int:
-        """Return the bytes that all copies may take together."""
+        """Return the maximum size of all copies together, in bytes."""
         if self._limit is not None:
             return self._limit
         said = os.environ.get(LIMIT_VARIABLE)
@@ -103,13 +102,15 @@ class StagedShards:
                 return int(float(said))
             except (ValueError, OverflowError) as error:
                 raise StorageError(
-                    LIMIT_VARIABLE, f"{said!r} is no number of bytes", "use one such as 50e9"
+                    LIMIT_VARIABLE,
+                    f"{said!r} is not a number of bytes",
+                    "use a number such as 50e9",
                 ) from error
         held = sum(size for _, size, _ in self._held())
         return int((shutil.disk_usage(make_cache(self._folder)).free + held) * _SHARE_OF_FREE)
 
     def read(self, shard: RemoteShard, start: int, num_bytes: int) -> bytes | None:
-        """Return bytes of the copy of a shard, None where there is no copy."""
+        """Return bytes of the copy of a shard, or None without a copy."""
         try:
             found = read_at(self._file(shard).number, num_bytes, start)
         except OSError:
@@ -120,12 +121,11 @@ class StagedShards:
         return None
 
     def drop(self, shard: RemoteShard) -> None:
-        """Remove the copy of a shard."""
         self._files.drop(shard.sha256)
         self.path(shard).unlink(missing_ok=True)
 
     def _file(self, shard: RemoteShard) -> Descriptor:
-        """Return the copy, noting on the disk that it is read. Raises as `os.open`."""
+        """Return the open copy, and record on the disk that it was read. Raises as `os.open`."""
         name, now_s = shard.sha256, time.monotonic()
         if now_s - self._since_s.get(name, -_OPEN_S) >= _OPEN_S:
             os.utime(self.path(shard))
@@ -140,17 +140,17 @@ class StagedShards:
     def stage(
         self, shard: RemoteShard, keep: frozenset[str], is_over: Callable[[], bool]
     ) -> Outcome:
-        """Make the copy of a shard, unless it is there.
+        """Copy a shard unless a copy exists.
 
         Args:
-            shard: what is to be copied.
-            keep: hashes of shards that are not given up for it.
-            is_over: asked again and again whether to stop.
+            shard: the shard to copy.
+            keep: hashes of copies that must not be removed for it.
+            is_over: called repeatedly; copying stops when it returns True.
 
         Raises:
-            StorageError: it cannot be read.
-            DatasetError: it is not what the manifest says.
-            OSError: it cannot be written.
+            StorageError: the shard cannot be read.
+            DatasetError: the shard does not match the manifest.
+            OSError: the copy cannot be written.
 
         """
         final = self.path(shard)
@@ -160,7 +160,7 @@ class StagedShards:
         with _alone(unfinished) as file:
             if file is None:
                 return "busy"
-            if final.exists():  # another has just been here
+            if final.exists():  # another process has just copied it
                 return "here"
             if not self._make_room(unfinished, shard.num_bytes, keep):
                 return "full"
@@ -172,11 +172,11 @@ class StagedShards:
         return "here"
 
     def _held(self) -> list[tuple[float, int, Path]]:
-        """Return time of last use, bytes and path of all copies, whole and in the making."""
+        """Return time of last use, bytes and path of all copies, unfinished ones included."""
         held: list[tuple[float, int, Path]] = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
-                # Another process may give a copy up while these are counted.
+                # Another process may remove a copy in the meantime.
                 with contextlib.suppress(FileNotFoundError):
                     if not entry.name.startswith("."):
                         facts = entry.stat()
@@ -184,7 +184,7 @@ class StagedShards:
         return held
 
     def _make_room(self, unfinished: Path, num_bytes: int, keep: frozenset[str]) -> bool:
-        """Give a copy its size, for which older ones may have to go."""
+        """Reserve the space of a copy, and remove older copies if necessary."""
         limit = self.limit()
         with (self._folder / ".lock").open("w") as lock:
             take(lock.fileno(), waits=True)
@@ -202,7 +202,7 @@ class StagedShards:
                 excess -= size if _given_up(path) else 0
             if excess > 0:
                 return False
-            os.truncate(unfinished, num_bytes)  # from now on it counts
+            os.truncate(unfinished, num_bytes)  # from now on it counts as used space
             return True
 
 
@@ -212,15 +212,15 @@ def _opened(folder: Path, name: str) -> int:
 
 def _other(url: ObjectUrl, what: str) -> DatasetError:
     return DatasetError(
-        str(url), what, "`shardprep verify --repair` names all that is wrong, and builds it again"
+        str(url), what, "run `shardprep verify --repair`, which names and rebuilds damaged files"
     )
 
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[BinaryIO | None]:
-    """Give an empty file that nobody else is writing, None where somebody is.
+    """Yield an empty, locked file, or None if another process is writing it.
 
-    It is gone in the end, unless it was renamed; one that a dead process has left is taken over.
+    The file is removed at the end unless it was renamed. The file of a process that died is reused.
     """
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
         if not _taken(file, path):
@@ -235,7 +235,7 @@ def _alone(path: Path) -> Iterator[BinaryIO | None]:
 
 
 def _taken(file: BinaryIO, path: Path) -> bool:
-    """Lock a file; False where it cannot be, or it has lost its name meanwhile."""
+    """Lock a file; return False if that fails or the file has lost its name."""
     try:
         return take(file.fileno()) and has_name(file.fileno(), path)
     except BlockingIOError:
@@ -243,7 +243,7 @@ def _taken(file: BinaryIO, path: Path) -> bool:
 
 
 def _given_up(path: Path) -> bool:
-    """Remove a copy, or what a dead process has left of one; False where it is being written."""
+    """Remove a finished or abandoned copy; return False if it is being written."""
     if path.suffix != _UNFINISHED:
         path.unlink(missing_ok=True)
         return True

@@ -1,4 +1,4 @@
-"""The space of a disk: whether work fits on it, and what is said where it does not."""
+"""Free disk space: checks and messages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 _KEPT_SHARE = 8
 _LEAST_KEPT_BYTES = 1 << 20
 _MOST_KEPT_BYTES = 64 << 20
-"""Bytes that work leaves free: an eighth of its own, within these bounds."""
+"""Reserve that stays free: an eighth of the work's size, within these bounds."""
 
 
 def shortage(folder: Path, num_bytes: int, num_written: int = 0) -> str:
-    """Return in words the reason for which a disk cannot take `num_bytes` more, "" where it can.
+    """Return a message if a disk cannot take `num_bytes` more, otherwise "".
 
-    `num_written` bytes of the same work are there already: the reserve is that of all.
+    `num_written` bytes of the same work are on the disk already and count for the reserve.
     """
     kept = (num_written + num_bytes) // _KEPT_SHARE
     kept = min(max(kept, _LEAST_KEPT_BYTES), _MOST_KEPT_BYTES)
@@ -30,7 +30,7 @@ def shortage(folder: Path, num_bytes: int, num_written: int = 0) -> str:
     if free >= num_bytes + kept:
         return ""
     return (
-        f"{megabytes(num_bytes)} are needed and {megabytes(kept)} kept free, "
+        f"{megabytes(num_bytes)} are needed and {megabytes(kept)} must stay free, "
         f"the disk has {megabytes(free)} left"
     )
 
@@ -48,12 +48,12 @@ def megabytes(num_bytes: float) -> str:
 
 @contextlib.contextmanager
 def resumable_writes(work: Path) -> Iterator[None]:
-    """Make a disk that takes no more a BuildError, which says that the work is kept."""
+    """Turn an OSError while writing into a BuildError that says the work is kept."""
     try:
         yield
     except OSError as error:
         raise BuildError(
             str(error.filename or work),
             f"cannot be written ({error.strerror or os.strerror(error.errno or 0)})",
-            "what is here is kept: free some space and run the same command again",
+            "the finished work is kept: free some space and run the same command again",
         ) from error

@@ -1,8 +1,8 @@
-"""Stores of object storage: every call that leaves this machine for one is made here.
+"""All requests to object storage.
 
-Retries with back-off are the client's own (obstore): 429, 5xx and connections that break, for some
-seconds until a store has answered once, for as long as `timeouts` says after that. What is left of
-errors becomes a `StorageError` of one line, in which no credentials stand.
+The client (obstore) repeats requests with back-off after 429, 5xx and broken connections. It does
+so for some seconds until the store has answered once, later for the time in `timeouts`. Remaining
+errors become a one-line `StorageError` without credentials.
 """
 
 from __future__ import annotations
@@ -36,17 +36,16 @@ if TYPE_CHECKING:
 _CONNECT_S = 3
 _LOOK_EVERY_S = 0.25
 _PAUSES_S = (0.1, 0.4, 1.6)
-"""Before each further try of `asked_again`, in seconds."""
+"""Pauses before each further try of `asked_again`, in seconds."""
 _FIRST_PAUSE_S = 0.1
-"""Pause before the client's own second try, in seconds; each later one may be twice as long."""
+"""Pause before the client's second try, in seconds; later pauses may double."""
 _MOST_CLIENTS = 16
-"""Clients that a process keeps, for buckets and time-outs; each has connections of its own."""
+"""Number of cached clients, one for each bucket and time-out, with separate connections."""
 _answered: set[str] = set()
-"""Buckets that have answered this process."""
 
 
 def has_answered(url: ObjectUrl) -> bool:
-    """Tell whether the store of a bucket has answered this process."""
+    """Return True if the store of a bucket has answered this process."""
     return url.root in _answered
 
 
@@ -57,14 +56,15 @@ def asked(
     writing: bool = False,
     is_over: Callable[[], bool] | None = None,
 ) -> Any:
-    """Return what a call of the store's client gives, watched while it lasts.
+    """Return the result of a call of the store's client, with a time limit.
 
-    The main thread can be interrupted meanwhile; with `is_over` it ends for that in every thread.
+    In the main thread the call can be interrupted. With `is_over`, it can be stopped in every
+    thread.
 
     Raises:
-        FileNotFoundError: there is no such object, or no such bucket.
-        ChangedError: it is not what the call names as its condition.
-        StorageError: the store does not answer, or refuses.
+        FileNotFoundError: the object or the bucket does not exist.
+        ChangedError: the condition of the call does not hold.
+        StorageError: the store does not answer or rejects the request.
 
     """
     exceptions = _obstore().exceptions
@@ -75,7 +75,7 @@ def asked(
             if is_over is None and threading.current_thread() is not threading.main_thread():
                 found = call(store, wait)
             else:
-                # What is written takes several requests, each of which the client bounds.
+                # A write takes several requests; the client limits each of them.
                 is_left = is_over and partial(wait.is_in_vain, is_over, is_bounded=not writing)
                 found = _apart(partial(call, store, wait), is_left)
     except StorageError:
@@ -89,7 +89,7 @@ def asked(
         _answered.add(url.root)
         raise changed(str(url)) from None
     except (exceptions.BaseError, OSError, ValueError) as error:
-        # `from None`: a traceback that somebody prints must not show what was asked, and with what
+        # `from None`: a printed traceback must not show the request and its credentials
         raise explained(error, url, writing=writing) from None
     _answered.add(url.root)
     return found
@@ -102,10 +102,10 @@ def asked_again(
     writing: bool = False,
     is_over: Callable[[], bool] | None = None,
 ) -> Any:
-    """Return what `asked` does, of a call that may be made twice.
+    """Return the result of `asked` for a call that may be repeated.
 
-    The client tries requests again, but none of which it has part of an answer, and gives some up
-    early where this process stood still meanwhile.
+    The client itself does not repeat a request after a partial answer, and gives up early if this
+    process was paused.
     """
     begun_s = time.monotonic()
     for pause_s in _PAUSES_S:
@@ -134,20 +134,19 @@ def _obstore() -> Any:
 
 
 def _store(url: ObjectUrl, bounds: Timeouts) -> Any:
-    """Return this process's store for a bucket."""
     _used_by.add(os.getpid())
-    if len(_used_by) > 1:  # obstore would wait for ever for threads that are not there
+    if len(_used_by) > 1:  # obstore would wait forever for threads that do not exist here
         raise StorageError(
             str(url),
-            "cannot be reached from a process that was forked after its parent had reached it",
-            "start processes anew: multiprocessing_context='forkserver' of a DataLoader, "
+            "cannot be used in a process that was forked after its parent had used it",
+            "start fresh processes: multiprocessing_context='forkserver' of a DataLoader, "
             "multiprocessing.get_context('forkserver')",
         )
     return _store_of(url.root, endpoint_of(url.scheme), bounds)
 
 
 _used_by: set[int] = set()
-"""This process, and those it was forked from."""
+"""Ids of this process and of the processes it was forked from."""
 
 
 @functools.lru_cache(_MOST_CLIENTS)
@@ -171,13 +170,13 @@ def _store_of(root: str, endpoint: str, bounds: Timeouts) -> Any:
 
 
 class _LeftError(Exception):
-    """The call was left behind: its answer is no longer wanted, or has not come in time."""
+    """The call was abandoned: its answer is not needed any more, or is too late."""
 
 
 class _Helper:
-    """A thread that makes one call after the other for whoever may leave it behind.
+    """A thread that runs calls which the caller may abandon.
 
-    A call of a store's client knows nothing of signals, nor of the end of the program.
+    A call of the store's client reacts neither to signals nor to the end of the program.
     """
 
     def __init__(self) -> None:
@@ -191,16 +190,17 @@ class _Helper:
                 self.outcomes.put((call(), None))
             except BaseException as error:
                 self.outcomes.put((None, error))
-            del call  # with all that it holds
+            del call  # releases everything that it references
 
 
 _idle: list[_Helper] = []
 
 
 def _apart(call: Callable[[], Any], is_left: Callable[[], bool] | None) -> Any:
-    """Return what a call gives that is made in a thread of its own.
+    """Return the result of a call that runs in another thread.
 
-    A signal's handler that raises, and `is_left`, asked four times a second, leave it behind.
+    If a signal handler raises, or `is_left` (called four times a second) returns True, the call is
+    abandoned.
     """
     try:
         helper = _idle.pop()

@@ -1,7 +1,7 @@
-"""Errors of a store, each in one line without credentials, signed addresses or response bodies.
+"""One-line errors of a store, without credentials, signed addresses or response bodies.
 
-A line is made of words of ours, an HTTP status, the store's error code and the host that was
-asked; nothing else of what a store or its client say is ever shown.
+A line contains only our own words, an HTTP status, the store's error code and the host. Other text
+of a store or its client is never shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENDPOINTS = {
     "gs": ("GOOGLE_BASE_URL",),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
-"""Variables that name another server than the provider's, by scheme."""
+"""Scheme → environment variables that name another server than the provider's."""
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (profiles are not read: aws configure "
     "export-credentials --format env), or give the machine a role",
@@ -37,26 +37,26 @@ _NO_ANSWER = ("kind: Connect", "kind: Timeout", "kind: Request", "kind: Interrup
 
 
 class NoAnswerError(StorageError):
-    """No answer has come: what was asked for may have been done, or not."""
+    """The store did not answer; the request may have been executed or not."""
 
 
 class ChangedError(StorageError):
-    """An object or a dataset's folder is another one than was meant, or has gone."""
+    """An object or a dataset folder was replaced or removed."""
 
 
 def changed(where: str) -> ChangedError:
-    """Return the error of what was replaced or removed since it was found."""
+    """Return the error for something that was replaced or removed since it was found."""
     hint = "open the dataset again, or run the command again"
     return ChangedError(where, "has changed since it was found", hint)
 
 
 def endpoint_of(scheme: str) -> str:
-    """Return the server that the environment names, "" for the provider's own."""
+    """Return the server that the environment names, or "" for the provider's own."""
     for name in ENDPOINTS[scheme]:
         if endpoint := os.environ.get(name):
             if not _is_server(endpoint):
                 way = "give http(s)://HOST[:PORT], without credentials"
-                raise StorageError(name, "is no address of a server", way)
+                raise StorageError(name, "is not the address of a server", way)
             return endpoint
     return ""
 
@@ -71,7 +71,7 @@ def _is_server(address: str) -> bool:
 
 
 def explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> StorageError:
-    """Return the one line for what a store's client has raised."""
+    """Return the error for an exception of the store's client."""
     text = str(error)
     verb = "written" if writing else "read"
     found = _STATUS.search(text)
@@ -80,15 +80,15 @@ def explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> Storage
     if code := _CODE.search(text):
         status = f"{status} {code[1]}".strip()
     if _is_about_credentials(text):
-        what = f"cannot be {verb}: there are no credentials"
+        what = f"cannot be {verb}: credentials are missing"
         return StorageError(str(url), what, _CREDENTIALS[url.scheme])
     if number == "404":
         return no_bucket(url, writing=writing)
     if number in ("401", "403"):
-        what = f"may not be {verb} with these credentials ({status})"
-        return StorageError(str(url), what, "ask for the right to, or use others")
+        what = f"cannot be {verb} with these credentials ({status})"
+        return StorageError(str(url), what, "ask for the permission, or use other credentials")
     if "redirect" in text.lower():
-        what = f"cannot be {verb}: the bucket lies in another region"
+        what = f"cannot be {verb}: the bucket is in another region"
         return StorageError(str(url), what, "set AWS_REGION")
     if not status and any(mark in text for mark in _NO_ANSWER):
         return no_answer(url, writing=writing)
@@ -97,23 +97,23 @@ def explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> Storage
 
 
 def no_bucket(url: ObjectUrl, *, writing: bool) -> StorageError:
-    """Return the one line for a bucket that does not exist."""
+    """Return the error for a bucket that does not exist."""
     way = "create it first" if writing else "check the address"
-    return StorageError(url.root, "there is no such bucket", way)
+    return StorageError(url.root, "the bucket does not exist", way)
 
 
 def no_answer(url: ObjectUrl, *, writing: bool) -> NoAnswerError:
-    """Return the one line for a store that is silent."""
+    """Return the error for a store that does not answer."""
     verb = "written" if writing else "read"
     return NoAnswerError(str(url), f"cannot be {verb} (no answer from {server_of(url)})", _AGAIN)
 
 
 def server_of(url: ObjectUrl) -> str:
-    """Return what people know the server by: its host, or the bucket at a provider's own."""
+    """Return the name of the server for messages: its host, or the bucket at the provider's own."""
     return urlsplit(endpoint_of(url.scheme)).netloc or url.root
 
 
 def _is_about_credentials(text: str) -> bool:
-    """Tell whether a client has looked for credentials in vain: it asks the machine's own host."""
+    """Return True if the client found no credentials: it then asks a host of the machine itself."""
     first = text.partition("\n")[0].partition("status code")[0].lower()
     return any(mark.lower() in first for mark in _NO_CREDENTIALS)

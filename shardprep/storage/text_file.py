@@ -1,4 +1,4 @@
-"""Text files that strangers wrote: their encoding, and the rows of a CSV."""
+"""Foreign text files: their encoding, and the rows of a CSV."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _MOST_CELL = 1 << 30
-"""Characters of the largest cell that is read; `csv` would stop at 131,072."""
+"""Largest cell in characters; the limit of `csv` is 131,072."""
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def encoding_of(data: bytes) -> str:
-    """Return the encoding: UTF-8, UTF-16 or UTF-32 with or without a mark, else Windows-1252.
+    """Return the encoding: UTF-8, UTF-16 or UTF-32, with or without a mark, otherwise Windows-1252.
 
-    UTF-16 without a mark is recognised by the zeros of its first two characters.
+    UTF-16 without a mark is detected by the zero bytes of its first two characters.
     """
     wide = json.detect_encoding(data[:4])
     if not wide.startswith("utf-8"):
@@ -32,12 +32,12 @@ def encoding_of(data: bytes) -> str:
 
 
 def decoded(data: bytes) -> str:
-    """Return a text without its byte order mark; bytes that mean nothing are replaced."""
+    """Return a text without its byte order mark; invalid bytes are replaced."""
     return data.decode(encoding_of(data), errors="replace")
 
 
 def as_utf8(data: bytes) -> bytes:
-    """Return a text of UTF-16 or UTF-32 as UTF-8, and every other as it is."""
+    """Return a UTF-16 or UTF-32 text as UTF-8; other texts are returned unchanged."""
     wide = json.detect_encoding(data[:4])
     return data if wide.startswith("utf-8") else decoded(data).encode()
 
@@ -48,15 +48,15 @@ def text_lines(data: bytes) -> io.TextIOWrapper:
 
 
 WHOLE = -1
-"""Column of a fault that is one of the whole file: rows are missing."""
+"""Column number of a fault that concerns the whole file: rows are missing."""
 
 
 class CsvRows:
-    """The rows of a CSV, and what is wrong with its quotes.
+    """The rows of a CSV, with the faults of its quotes.
 
-    A quote that is opened and never closed swallows the rows behind it, and `csv` says nothing:
-    the cell ends at the end of the file or at the next quote. So each row that takes several lines
-    is read again by the strict rules, where this is an error.
+    An open quote swallows the rows after it, and `csv` does not report it: the cell ends at the
+    next quote or at the end of the file. So each row of several lines is read again with strict
+    rules, which make this an error.
     """
 
     def __init__(self, lines: Iterable[str], delimiter: str = ",") -> None:
@@ -64,8 +64,8 @@ class CsvRows:
         self._lines = lines
         self._form = {"delimiter": delimiter, "skipinitialspace": True}
         self.faults: dict[int, str] = {}
-        """Index of a column → the first of its cells that spans lines, or `WHOLE` → a quote that is
-        not closed; for the rows read so far."""
+        """Column number → its first cell with several lines, or `WHOLE` → an open quote; for the
+        rows read so far."""
 
     def __iter__(self) -> Iterator[list[str]]:
         """Yield the rows; raises `csv.Error` for a cell that is too large."""
@@ -79,22 +79,22 @@ class CsvRows:
             yield row
 
     def fault(self, *columns: int) -> str:
-        """Return what is wrong with the whole, or else with one of these columns; "" if nothing."""
+        """Return the fault of the whole file or of one of these columns, "" without a fault."""
         return next((self.faults[i] for i in (WHOLE, *columns) if i in self.faults), "")
 
     def _watched(self, several: list[str]) -> Iterator[str]:
-        """Yield the lines; `several` collects those of the row that is read."""
+        """Yield the lines; `several` collects the lines of the current row."""
         for line in self._lines:
             several.append(line)
             yield line
 
     def _judge(self, row: Sequence[str], lines: Sequence[str], first: int) -> None:
-        """Note the faults of a row of several lines, of which `first` is the first."""
+        """Record the faults of a row of several lines; `first` is the number of its first line."""
         last, at, opened = first + len(lines) - 1, first, 0
         for column, cell in enumerate(row):
             if num_ends := len(_LINE_END.findall(cell)):
                 opened = opened or at
-                what = f"a quote opens in line {at:,} and its cell goes on in the next lines"
+                what = f"a quote opens in line {at:,} and its cell continues on the next lines"
                 self.faults.setdefault(column, what)
                 at += num_ends
         if WHOLE in self.faults:

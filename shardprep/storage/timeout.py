@@ -1,6 +1,6 @@
-"""How long a store may be silent: what bounds a call, and the line that says it is waited for.
+"""Time limits for a silent store, and the warning while a call waits.
 
-A thread looks at all calls of the process; of the workers of one program, one speaks for all.
+One thread watches all calls of a process. Of the workers of a program, only one logs the warning.
 """
 
 from __future__ import annotations
@@ -23,38 +23,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 TIMEOUT_VARIABLE = "SHARDPREP_STORE_TIMEOUT"
-"""Seconds for which a store may be silent."""
+"""Environment variable for the time limit in seconds."""
 DEFAULT_TIMEOUT_S = 180.0
 _FIRST_S, _FIRST_RETRY_S = 10.0, 4.0
-"""Before a store has answered once, a wrong address is more likely than a bad hour."""
+"""Limits until a store has answered once: until then, a wrong address is more likely than an
+outage."""
 _TRY_S = 30.0
-"""Seconds of one of several tries to read: a dead connection is given up before the store is."""
+"""Seconds of one try to read. A dead connection is given up earlier than the store."""
 _MOST_PAUSE_S = 15.0
 _TOLD_AFTER_S, _TOLD_EVERY_S = 5.0, 30.0
 _LOOK_EVERY_S = 0.25
 _LEFT_AFTER_S = 1.5
-"""Bytes that still flow come sooner, and end a call well."""
+"""Wait before a call is abandoned: bytes that still arrive within this time end it normally."""
 _log = logging.getLogger("shardprep.storage")
 
 
 class Timeouts(NamedTuple):
-    """For how long a store may fail or be silent."""
+    """Time limits of a call, in seconds."""
 
     total_s: float
-    """Without an answer, in all tries together."""
+    """Limit without an answer, for all tries together."""
     answer_s: float
-    """In one try."""
+    """Limit of one try."""
     retry_s: float
-    """No try begins after that."""
+    """No new try starts after this time."""
     pause_s: float
-    """Between two tries, at most."""
+    """Longest pause between two tries."""
 
 
 def timeout_s() -> float:
-    """Return how long a store may be silent: what SHARDPREP_STORE_TIMEOUT says, else 180 s.
+    """Return the time limit for a silent store: SHARDPREP_STORE_TIMEOUT, or 180 s.
 
     Raises:
-        StorageError: it says no number of seconds, 1 or more.
+        StorageError: the variable is not a number of at least 1.
 
     """
     said = os.environ.get(TIMEOUT_VARIABLE)
@@ -66,19 +67,19 @@ def timeout_s() -> float:
         seconds = math.nan
     if not 1 <= seconds < math.inf:
         raise StorageError(
-            TIMEOUT_VARIABLE, f"{said!r} is no number of seconds, 1 or more", "use one such as 60"
+            TIMEOUT_VARIABLE, f"{said!r} is not a number of at least 1", "give seconds, such as 60"
         )
     return seconds
 
 
 def timeouts(*, is_known: bool, writing: bool) -> Timeouts:
-    """Return the bounds of a call; `is_known` tells that the store has answered before."""
+    """Return the limits of a call. `is_known`: the store has answered before."""
     total = timeout_s()
     if not is_known:
         return Timeouts(
             min(total, _FIRST_S), min(total, _FIRST_S), min(total / 2, _FIRST_RETRY_S), 1
         )
-    # What is written must leave this machine within one try.
+    # Written data must leave this machine within one try.
     num_tries = 2 if writing else max(2, int(total // _TRY_S))
     answer = total / num_tries - min(total / 20, 0.7)  # the pauses between the tries
     return Timeouts(total, answer, total - answer, min(total / 12, _MOST_PAUSE_S))
@@ -86,19 +87,19 @@ def timeouts(*, is_known: bool, writing: bool) -> Timeouts:
 
 @dataclass(slots=True)
 class Wait:
-    """A call that is under way."""
+    """A running call."""
 
     host: Callable[[], str]
-    """Gives what people know the store by."""
+    """Returns the name of the store for messages."""
     total_s: float
     since_s: float
 
     def moved(self) -> None:
-        """Count from now on: something has come, or gone."""
+        """Restart the time limit, because data was received or sent."""
         self.since_s = time.monotonic()
 
     def is_in_vain(self, is_over: Callable[[], bool], *, is_bounded: bool) -> bool:
-        """Tell whether to go on without the answer: it `is_over`, or the store is too silent."""
+        """Return True to abandon the call: `is_over`, or the store is silent for too long."""
         silent_s = time.monotonic() - self.since_s
         is_late = is_bounded and silent_s > self.total_s
         return is_late or (silent_s > _LEFT_AFTER_S and is_over())
@@ -106,7 +107,7 @@ class Wait:
 
 @contextlib.contextmanager
 def waiting(host: Callable[[], str], total_s: float) -> Iterator[Wait]:
-    """Let a line be written now and then while a store is silent in this context."""
+    """Log a warning from time to time while a store is silent in this context."""
     wait = Wait(host, total_s, time.monotonic())
     _waits[id(wait)] = wait
     if not _awake.is_set():
@@ -121,7 +122,7 @@ def waiting(host: Callable[[], str], total_s: float) -> Iterator[Wait]:
 _waits: dict[int, Wait] = {}
 _awake = threading.Event()
 _told: dict[str, float] = {}
-"""When the last line was written here or left to a sibling, by host."""
+"""Host → time of the last warning, by this process or another worker."""
 _starting = threading.Lock()
 _watchers: list[threading.Thread] = []
 
@@ -145,7 +146,7 @@ def _watch() -> None:
 
 
 def _tell(waits: list[Wait], now: float) -> None:
-    """Write a line for each host that has been silent, unless one was written lately."""
+    """Log a warning for each silent host, unless one was logged recently."""
     silent = [wait for wait in waits if now - wait.since_s >= _TOLD_AFTER_S]
     if not silent:
         _fall_silent()
@@ -162,20 +163,20 @@ def _tell(waits: list[Wait], now: float) -> None:
 
 
 _voices: dict[str, socket.socket] = {}
-"""Names of this machine that this process holds while it speaks, by host."""
+"""Host → socket whose name reserves the warnings for this process."""
 
 
 def _may_speak(host: str) -> bool:
-    """Tell whether no sibling speaks: sixty workers have one thing to say."""
+    """Return True in one worker per host, so that the warning is logged once."""
     parent = multiprocessing.parent_process()
     if parent is None or host in _voices or not hasattr(socket, "AF_UNIX"):
         return True
     voice = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        voice.bind(f"\0shardprep-{parent.pid}-{host}".encode()[:100])  # gone with the process
+        voice.bind(f"\0shardprep-{parent.pid}-{host}".encode()[:100])  # free when the process ends
     except OSError as error:
         voice.close()
-        return error.errno != errno.EADDRINUSE  # systems other than Linux have no such names
+        return error.errno != errno.EADDRINUSE  # only Linux has such names
     _voices[host] = voice
     return True
 

@@ -1,7 +1,6 @@
 """Addresses in object storage: `s3://bucket/key`, `gs://bucket/key`, `az://container/key`.
 
-What begins with another scheme is neither an address nor a path: it is an error, for a folder of
-that name is never meant.
+A text with another scheme is an error, because nobody means a folder of that name.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from shardprep.errors import RecipeError
 SCHEMES = ("s3", "gs", "az")
 _STARTS = ("s3://", "gs://", "az://")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)")
-"""A drive of Windows is one letter, and no scheme."""
+"""At least two letters: one letter is a drive of Windows."""
 _CONTAINER = "az://CONTAINER/KEY, with the account in AZURE_STORAGE_ACCOUNT_NAME"
 _MEANT = {
     **dict.fromkeys(("s3a", "s3n"), "s3://BUCKET/KEY"),
@@ -24,19 +23,19 @@ _MEANT = {
     **dict.fromkeys(("file",), "the path alone, as in /data/photos"),
     **dict.fromkeys(("http", "https", "ftp", "hdfs"), ""),
 }
-"""Scheme that others know → the way to write it here; "" where there is none."""
+"""Scheme of other programs → how to write it here; "" if that is not possible."""
 
 
 def is_url(text: str) -> bool:
-    """Tell whether a text is an address in object storage, and no path."""
+    """Return True if a text is an address in object storage."""
     return text.startswith(_STARTS)
 
 
 def parse_place(text: str) -> ObjectUrl | Path:
-    """Return the address or the path that a text means.
+    """Parse an address or a path.
 
     Raises:
-        RecipeError: it has another scheme, or is an address that is none.
+        RecipeError: the scheme is unknown, or the address is invalid.
 
     """
     if is_url(text):
@@ -46,16 +45,16 @@ def parse_place(text: str) -> ObjectUrl | Path:
 
 
 def _check_scheme(text: str) -> None:
-    """Refuse what begins with a scheme and is no address of ours."""
+    """Raise RecipeError for an unknown scheme."""
     found = _SCHEME.match(text)
     scheme = found[1].lower() if found else ""
-    # A path that a program has cleaned, as `pathlib` does, has one slash where there were two.
+    # Programs that clean paths, such as `pathlib`, turn two slashes into one.
     if not found or (len(found[2]) == 1 and scheme not in (*SCHEMES, *_MEANT)):
         return
     if found[1] in SCHEMES:
         what, way = "is an address that became a path", f"give it as a text, {scheme}://…"
     else:
-        what = f"{found[1]}:// is no scheme that is known here, which are {', '.join(_STARTS)}"
+        what = f"unknown scheme {found[1]}://, the known schemes are {', '.join(_STARTS)}"
         meant = f"{scheme}://BUCKET/KEY" if scheme in SCHEMES else _MEANT.get(scheme, "")
         way = f"write {meant}" if meant else "give such an address, or a path of this machine"
         text = f"{found[1]}://{text[found.end() :]}"
@@ -63,10 +62,10 @@ def _check_scheme(text: str) -> None:
 
 
 def local_path(text: str | Path) -> Path:
-    """Return the path that a text means where no address can stand.
+    """Parse a path where an address is not allowed.
 
     Raises:
-        RecipeError: it is an address.
+        RecipeError: the text is an address.
 
     """
     found = parse_place(str(text))
@@ -76,7 +75,7 @@ def local_path(text: str | Path) -> Path:
 
 
 def shown_url(text: str) -> str:
-    """Return an address without what people put credentials into: a user, a query."""
+    """Return an address without user and query, which may contain credentials."""
     return re.sub(r"//[^/@]*@", "//", text).partition("?")[0]
 
 
@@ -85,9 +84,9 @@ class ObjectUrl(NamedTuple):
 
     scheme: str
     bucket: str
-    """An Azure container is one too."""
+    """The bucket, or an Azure container."""
     key: str
-    """Without slashes at its ends; "" is the whole bucket."""
+    """Without slashes at its ends; "" means the whole bucket."""
 
     @classmethod
     def parse(cls, text: str) -> ObjectUrl:
@@ -98,7 +97,7 @@ class ObjectUrl(NamedTuple):
         if not is_url(text) or not url.bucket or "?" in text or "#" in text or "@" in url.bucket:
             raise RecipeError(
                 shown_url(text),
-                "is no address in object storage",
+                "is not an address in object storage",
                 "give s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY; "
                 "keys and endpoints come from the environment",
             )
@@ -106,7 +105,7 @@ class ObjectUrl(NamedTuple):
 
     @classmethod
     def split(cls, address: str) -> ObjectUrl:
-        """Return the parts of an address that is known to be one."""
+        """Return the parts of a valid address."""
         scheme, _, rest = address.partition("://")
         bucket, _, key = rest.partition("/")
         return cls(scheme, bucket, "/".join(part for part in key.split("/") if part))
@@ -130,5 +129,5 @@ class ObjectUrl(NamedTuple):
         return f"{self.root}/{self.key}"
 
     def __truediv__(self, name: str) -> ObjectUrl:
-        """Return what lies below."""
+        """Return the address of `name` below this one."""
         return self._replace(key=f"{self.key}/{name}" if self.key else name)

@@ -1,1 +1,1 @@
-"""Verification: whether a dataset is what its manifest says, or of a source; and the repair."""
+"""Verify that a dataset is what its manifest says, or what a source contains; repair it."""

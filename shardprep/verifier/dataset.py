@@ -1,4 +1,4 @@
-"""Verify a dataset, shard by shard on all cores; all problems are reported, not the first."""
+"""Verify a dataset, shard by shard on all cores, and report all problems, not just the first."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from shardprep.dataset.folder import (
     index_name,
 )
 from shardprep.dataset.locate import DatasetFiles, unfinished_error
-from shardprep.dataset.remote_files import RemoteFiles
-from shardprep.dataset.staged_version import DRAFT_PREFIX
-from shardprep.errors import DatasetError
+from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
+from shardprep.errors import DatasetError, OptionName
 from shardprep.progress import Watcher
-from shardprep.verifier.documents import Documents, index_problem, read_document
+from shardprep.verifier.documents import CheckedDocuments, index_problem, read_document
 from shardprep.verifier.examples import ExampleCheck, index_rows, written_rows
 from shardprep.verifier.problem import Problem, Verification
 from shardprep.verifier.shard import (
@@ -47,43 +46,43 @@ if TYPE_CHECKING:
 
 _LABELS = re.compile(r"[^.].*\.labels\.txt")
 _WORKER_BYTES = 128 << 20
-"""Bytes of shards per process: with fewer, its start takes longer than the reading."""
+"""Bytes of shards per process: with fewer, starting it takes longer than reading."""
 _TICK_S = 0.2
 """Seconds between two reports of progress."""
 _ROW_COLUMNS = (
     *("key", "status", "offset", "length", "label", "labels", "target", "text"),
     *("object_labels", "mask_pixels"),
 )
-"""Columns that the check of a shard needs, as far as a table has them."""
+"""Columns that the check of a shard needs, if the table has them."""
 
 
 def verify_dataset(
-    found: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
+    files: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
 ) -> Verification:
     """Return every problem of a dataset; nothing is changed.
 
     Args:
-        found: its files, as `locate` finds them. Of one in object storage each worker has one
-            shard at a time in the folder for temporary files.
+        files: the files, as `locate` finds them. From object storage, each worker keeps one shard
+            at a time in the folder for temporary files.
         decode: decode every image too.
-        num_workers: processes that read shards, at least 1; small datasets take fewer.
+        num_workers: processes that read shards, at least 1; small datasets use fewer.
         watcher: receives the progress.
 
     Raises:
-        DatasetError: there is no such folder, its build is not finished, or a worker died.
-        ChangedError: another dataset has taken its place meanwhile.
+        DatasetError: the folder does not exist, its build is not finished, or a worker died.
+        ChangedError: another dataset took its place.
         StorageError: object storage does not answer, or a shard changed while it was read.
 
     """
-    with found.unchanged():
-        return _verify(found, decode=decode, num_workers=num_workers, watcher=watcher)
+    with files.unchanged():
+        return _verify(files, decode=decode, num_workers=num_workers, watcher=watcher)
 
 
 def _verify(
-    found: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
+    files: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
 ) -> Verification:
     start = time.monotonic()
-    contents = read_contents(found)
+    contents = read_contents(files)
     documents, shards = contents.documents, contents.shards
     check = ExampleCheck(documents.schema, decode=decode)
     tasks = [_task(documents, file, name, check) for name, file in shards.items()]
@@ -109,41 +108,41 @@ def _verify(
         num_bytes=sum(report.num_bytes for report in reports.values()),
         intact={shard: _intact_shard(name, shards[name]) for shard, name in intact.items()},
         elapsed_s=time.monotonic() - start,
-        address=found.url if isinstance(found, RemoteFiles) else None,
+        address=files.url if isinstance(files, RemoteFiles) else None,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class FolderContents:
     """Documents, files and problems of a dataset, before any shard is read."""
 
-    documents: Documents
+    documents: CheckedDocuments
     shards: Mapping[str, Path | StoredObject]
-    """Shard files by name, and files that a reader's glob would take for shards."""
+    """Shard files by name, and files that readers would take for shards."""
     unknown: tuple[str, ...]
-    """Names of all other files that no build writes."""
+    """Names of all files that no build writes."""
     problems: tuple[Problem, ...]
 
 
-def read_contents(found: DatasetFiles) -> Contents:
+def read_contents(stored: DatasetFiles) -> FolderContents:
     """Return the contents of a dataset and their problems; shards are not opened.
 
-    DatasetError where there is no such folder, or it is that of an unfinished build.
+    DatasetError if the folder does not exist, or belongs to an unfinished build.
     """
     files: Mapping[str, Path | StoredObject]
-    if isinstance(found, RemoteFiles):
-        folder = found.copies()
+    if isinstance(stored, RemoteFiles):
+        folder = stored.copies()
         files = {
-            name: StoredObject(found.url / facts.name, facts.etag, facts.num_bytes)
-            for name, facts in sorted(found.objects.items())
+            name: StoredObject(stored.url / facts.name, facts.etag, facts.num_bytes)
+            for name, facts in sorted(stored.objects.items())
         }
-        beside = [found.url.name + INCOMPLETE_SUFFIX] if found.has_unfinished_build() else []
+        beside = [stored.url.name + INCOMPLETE_SUFFIX] if stored.has_unfinished_build() else []
     else:
-        folder = found.folder
+        folder = stored.folder
         files = _files(folder)
         names = [folder.name + end for end in (OLD_SUFFIX, INCOMPLETE_SUFFIX, FETCHING_SUFFIX)]
         beside = [name for name in names if (folder.parent / name).exists()]
-    documents = Documents(folder)
+    documents = CheckedDocuments(folder)
     shards = {
         name: file
         for name, file in files.items()
@@ -152,17 +151,17 @@ def read_contents(found: DatasetFiles) -> Contents:
     gone = _gone(set(shards), documents.shards)
     problems = [*documents.problems, *(Problem("missing", name, "is not there") for name in gone)]
     unknown = (*_unknown(files, {*shards, *gone}), *(f"../{name}" for name in beside))
-    return Contents(documents, shards, unknown, tuple(problems))
+    return FolderContents(documents, shards, unknown, tuple(problems))
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Return all files in a folder by their relative paths, sorted."""
+    """Return all files in a folder by relative path, sorted."""
     if not folder.is_dir():
         raise DatasetError(str(folder), "no such folder", "give the folder of a dataset")
     if folder.name.endswith(INCOMPLETE_SUFFIX):
         raise unfinished_error(folder)
-    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    return dict(sorted((path.relative_to(folder).as_posix(), path) for path in found))
+    paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return dict(sorted((path.relative_to(folder).as_posix(), path) for path in paths))
 
 
 def _gone(there: set[str], shards: Mapping[str, Shard]) -> list[str]:
@@ -179,19 +178,19 @@ def _gone(there: set[str], shards: Mapping[str, Shard]) -> list[str]:
 
 
 def _unknown(files: Iterable[str], shards: set[str]) -> list[str]:
-    """Return the files that do not belong, and a draft in object storage as one."""
+    """Return the files that do not belong; the draft of a build counts as one."""
     known = {*DOCUMENT_FILES, INDEX_DIR, *shards, *map(index_name, shards)}
-    found = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
+    names = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
     drafts = [
-        f"{name.partition('/')[0]}/" if name.startswith(DRAFT_PREFIX) else name for name in found
+        f"{name.partition('/')[0]}/" if name.startswith(DRAFT_PREFIX) else name for name in names
     ]
     return list(dict.fromkeys(drafts))
 
 
 def _task(
-    documents: Documents, file: Path | StoredObject, shard: str, check: ExampleCheck
+    documents: CheckedDocuments, file: Path | StoredObject, shard: str, check: ExampleCheck
 ) -> ShardTask:
-    """Return the task to check a file as a shard, which need not be that of its name."""
+    """Return the task to check a file as the shard of any name."""
     table, index = documents.rows.get(shard), None
     if table is not None:
         names = [name for name in _ROW_COLUMNS if name in table.schema.names]
@@ -206,7 +205,7 @@ def _task(
 def _holdings(
     shards: Mapping[str, Shard], reports: Mapping[str, ShardReport]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the shards that files hold, whatever their names: file and shard of the manifest."""
+    """Yield each file that holds a shard of the manifest under any name, and that shard."""
     by_hash = {shard.sha256: name for name, shard in shards.items()}
     for name, report in reports.items():
         if name in shards and shards[name].sha256 == report.sha256:
@@ -241,14 +240,16 @@ def _shard_problems(
 
 
 def _in_another(problem: Problem, intact: Mapping[str, str]) -> Problem:
-    """Return the problem of a missing shard, naming the file that has its bytes, if any."""
+    """Return the problem of a missing shard, with the file that has its bytes, if any."""
     if problem.kind != "missing" or problem.file not in intact:
         return problem
     what = f"is not there; its bytes are in {intact[problem.file]}"
     return Problem("missing", problem.file, what)
 
 
-def _index_problems(documents: Documents, reports: Mapping[str, ShardReport]) -> Iterator[Problem]:
+def _index_problems(
+    documents: CheckedDocuments, reports: Mapping[str, ShardReport]
+) -> Iterator[Problem]:
     target = documents.schema.target if documents.schema else None
     for name in documents.shards or reports:
         table: pa.Table | None = documents.rows.get(name)
@@ -263,7 +264,6 @@ def _index_problems(documents: Documents, reports: Mapping[str, ShardReport]) ->
 
 
 def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
-    """Return the report of each task, in their order."""
     num_bytes = sum(task.num_bytes for task in tasks)
     watcher.start("checking", num_bytes, "bytes")
     num_workers = min(num_workers, len(tasks), num_bytes // _WORKER_BYTES)
@@ -273,7 +273,7 @@ def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) ->
 
 
 def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
-    """Return the report of each task, from processes of their own; DatasetError where one dies."""
+    """Return the report of each task, from worker processes; DatasetError if one dies."""
     context = SpawnedContext()
     done = context.Value("Q", 0)
     with ProcessPoolExecutor(num_workers, context, begin_worker, (done,)) as pool:
@@ -282,8 +282,8 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
                 jobs = [pool.submit(check_in_worker, task) for task in tasks]
             left, before = {*jobs}, 0
             while left:
-                found, left = wait(left, _TICK_S)
-                for job in found:
+                done_jobs, left = wait(left, _TICK_S)
+                for job in done_jobs:
                     job.result()
                 now = done.value
                 watcher.advance(now - before)
@@ -296,5 +296,5 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
             raise DatasetError(
                 tasks[0].folder,
                 "a process that read the shards was killed",
-                "free some memory, or give fewer --workers",
+                f"free some memory, or give fewer {OptionName('workers')}",
             ) from error

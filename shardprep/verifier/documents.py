@@ -1,27 +1,29 @@
-"""Checks of the documents beside the shards, each against what it is derived from."""
+"""Checks of all documents, each against its source of truth."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from itertools import zip_longest
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic_core import from_json
 
 from shardprep.dataset import item_table
-from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
+from shardprep.dataset.documents import MAX_DOCUMENT_BYTES, check_size
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, WRITTEN, columns_of, with_status
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard, contradictions, decode_manifest
+from shardprep.dataset.tally import Tally
 from shardprep.dataset.tfds_metadata import DOCUMENTS as TFDS_FILES
 from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.storage.regular_file import read_regular, sha256_of
-from shardprep.verifier.json_diff import differences, json_faults, line_faults, quoted
 from shardprep.verifier.problem import Problem, hash_problem
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.plan import recorded_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,30 +31,30 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
-    from shardprep.verifier.examples import Rows
+    from shardprep.verifier.examples import RecordRows
     from shardprep.verifier.problem import Kind
 
     _Result = TypeVar("_Result")
 
 _SPARE_BYTES = 64 << 20
 _UNCOUNTABLE = (DatasetError, ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException)
-"""Errors that counting raises where values are missing or impossible."""
+"""Errors raised by counting if values are missing or impossible."""
 
 
-class Documents:
+class CheckedDocuments:
     """The documents of a folder; their faults are added to `problems`."""
 
     def __init__(self, folder: Path) -> None:
-        """Read and check all of them but the indexes."""
+        """Read and check all documents except the indexes."""
         self.folder = folder
         self.problems: list[Problem] = []
         self.manifest: Manifest | None = None
-        """None where it cannot be read, as `schema`."""
+        """None if it cannot be read, as `schema`."""
         self.shards: Mapping[str, Shard] = {}
-        """Those of the manifest by name; empty where it cannot be read."""
+        """Shards of the manifest by name; empty if it cannot be read."""
         self.schema: Schema | None = None
         self.rows: dict[str, pa.Table] = {}
-        """Rows of each shard, in order; empty where `items.parquet` cannot be read."""
+        """Rows of each shard, in order; empty if `items.parquet` cannot be read."""
         self._read_manifest()
         self._read_schema()
         self._read_items()
@@ -60,7 +62,7 @@ class Documents:
 
     @property
     def most_shard_bytes(self) -> int | None:
-        """Size in bytes above which a file is not read as a shard; None: no limit."""
+        """Size in bytes above which a file is not read as a shard, or None."""
         sizes = [shard.num_bytes for shard in self.shards.values()]
         return 2 * max(sizes) + _SPARE_BYTES if sizes else None
 
@@ -107,7 +109,7 @@ class Documents:
             self.problems += _table_problems(self.manifest, self.schema, table, self.rows)
 
     def _check_tfds(self) -> None:
-        """Check the files of TensorFlow Datasets; without manifest and schema they are parsed."""
+        """Check the TFDS files; without manifest and schema they are only parsed."""
         expected = dict.fromkeys(TFDS_FILES, "")
         if self.manifest is not None and self.schema is not None:
             expected = tfds_files(self.manifest, self.schema)
@@ -123,7 +125,7 @@ class Documents:
                 self._add("tfds", name, what)
 
     def _read(self, name: str) -> bytes | None:
-        """Return the bytes of a file, None where it cannot be read."""
+        """Return the bytes of a file, or None with a problem added."""
         data = read_document(self.folder, name)
         if isinstance(data, Problem):
             self.problems.append(data)
@@ -155,11 +157,11 @@ def _attempt(name: str, read: Callable[[], _Result]) -> _Result | Problem:
 
 
 def index_problem(
-    folder: Path, shard: str, places: Sequence[tuple[int, int]] | None, rows: Rows | None
+    folder: Path, shard: str, places: Sequence[tuple[int, int]] | None, rows: RecordRows | None
 ) -> Problem | None:
-    """Return the first fault of a shard's index, None where it is right.
+    """Return the first fault of a shard's index, None if it is right.
 
-    With `places` None, its content is not checked.
+    Without `places`, its content is not checked.
     """
     name = index_name(shard)
     expected = "".join(f"{offset} {length}\n" for offset, length in places or ())
@@ -184,7 +186,7 @@ def index_problem(
 
 
 def _sum_problems(table: pa.Table) -> Iterator[Problem]:
-    """Yield the rows whose numbers of objects are not those of the objects that they name."""
+    """Yield the rows whose number of objects differs from the objects they list."""
     names = ("key", "num_objects", "object_labels", "num_dropped", "dropped")
     for key, number, labels, dropped, reasons in zip(
         *(table[name].to_pylist() for name in names), strict=True
@@ -200,7 +202,7 @@ def _sum_problems(table: pa.Table) -> Iterator[Problem]:
 def _table_problems(
     manifest: Manifest, schema: Schema | None, table: pa.Table, rows: dict[str, pa.Table]
 ) -> Iterator[Problem]:
-    """Yield the contradictions between all rows, those of each shard, and the manifest.
+    """Yield the contradictions between the rows and the manifest.
 
     Every number of the manifest is counted again.
     """
@@ -231,15 +233,15 @@ def _table_problems(
 def _counted(
     manifest: Manifest, schema: Schema | None, table: pa.Table, rows: dict[str, pa.Table]
 ) -> dict[str, object]:
-    """Return what the manifest counts, counted from the rows.
+    """Return the manifest's counts, counted from the rows.
 
-    Objects and masks are left as they are without a schema, which has their names.
+    Objects and masks are counted only with a schema, which has their names.
     """
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(manifest.annotations))
-    tally = item_table.Tally(recipe.image_spec)
+    tally = Tally(recipe.image_spec)
     statuses = (WRITTEN, item_table.REJECTED, item_table.SKIPPED)
     if {*table["status"].cast("string").unique().to_pylist()} - {*statuses}:
-        raise ValueError(f"a status is none of {', '.join(statuses)}")
+        raise ValueError(f"a status is not one of {', '.join(statuses)}")
     for name, split in manifest.splits.items():
         for shard in split.shards:
             here = rows.get(shard.name, columns_of(table.schema).empty_table())
@@ -266,3 +268,47 @@ def _reason(text: str, known: list[str]) -> str:
     """Return the reason of a skipped input without the detail that may follow it."""
     matches = (reason for reason in known if text == reason or text.startswith(f"{reason}: "))
     return next(matches, text)
+
+
+def differences(here: Any, expected: Any, path: str = "") -> Iterator[str]:
+    """Yield the differences between two JSON values: "splits.train.num_records is 3, not 4"."""
+    if isinstance(here, dict) and isinstance(expected, dict):
+        for key in [*expected, *(key for key in here if key not in expected)]:
+            where = f"{path}.{key}" if path else str(key)
+            if key not in here:
+                yield f"{where} is not there"
+            elif key not in expected:
+                yield f"{where} does not belong there"
+            else:
+                yield from differences(here[key], expected[key], where)
+    elif isinstance(here, list) and isinstance(expected, list) and len(here) == len(expected):
+        for i, (one, two) in enumerate(zip(here, expected, strict=True)):
+            yield from differences(one, two, f"{path}[{i}]")
+    elif here != expected or type(here) is not type(expected):
+        yield f"{path or 'it'} is {quoted(here)}, not {quoted(expected)}"
+
+
+def json_faults(data: bytes, text: str) -> Iterator[str]:
+    """Yield the differences between a JSON document and the expected text."""
+    try:
+        check_size(data)
+        here = from_json(data)
+    except ValueError as error:
+        yield f"is not JSON ({error}): TensorFlow Datasets cannot open the folder"
+        return
+    if text:
+        yield from differences(here, json.loads(text))
+
+
+def line_faults(data: bytes, text: str) -> Iterator[str]:
+    """Yield the lines of a document that differ from the expected text."""
+    here = data.decode(errors="replace").split("\n")
+    for number, (line, wanted) in enumerate(zip_longest(here, text.split("\n")), 1):
+        if line != wanted:
+            yield f"line {number:,} is {quoted(line)}, not {quoted(wanted)}"
+
+
+def quoted(value: object) -> str:
+    """Return a value for an error message, at most 80 characters."""
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.compute as pc
 import simplejpeg
 
-from shardprep.dataset.example_decoder import ExampleDecoder
-from shardprep.dataset.item_table import WRITTEN, with_status
+from shardprep.dataset.example import ExampleDecoder
+from shardprep.dataset.item_table import WRITTEN, ShardRows, with_status
 from shardprep.dataset.schema import (
     FILENAME,
     HEIGHT,
@@ -25,7 +24,13 @@ from shardprep.dataset.schema import (
 )  # fmt: skip
 from shardprep.dataset.stored_size import check_stored_size, open_stored
 from shardprep.errors import RecordError
-from shardprep.verifier.object_checks import AnnotationCheck, AnnotationRow
+from shardprep.verifier.object_checks import (
+    PNG,
+    PNG_END,
+    AnnotationCheck,
+    AnnotationRow,
+    type_fault,
+)
 from shardprep.verifier.problem import Fault
 
 if TYPE_CHECKING:
@@ -33,60 +38,42 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from shardprep.dataset.example_decoder import Features
+    from shardprep.dataset.example import Features
     from shardprep.dataset.schema import Encoding, Feature, Schema
 
 _JPEG = b"\xff\xd8\xff"
-_PNG, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
-_TYPES = {"bytes": bytes, "int64": int, "float32": float}
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Facts on the records of a shard; from an index only their offsets and lengths."""
+class RecordRows(ShardRows):
+    """The expected records of a shard, from the item table."""
 
-    offsets: Sequence[int]
-    lengths: Sequence[int]
-    """Bytes, framing included."""
-    keys: Sequence[str] = ()
     targets: Sequence[object] = ()
     """Targets as in the records: class index, list of indices, float32 or UTF-8 bytes."""
     annotations: Sequence[AnnotationRow] = ()
-    """Facts on their objects and masks, where there are some."""
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def key(self, record: int) -> str:
-        """Return the key of a record, "" if unknown."""
-        return self.keys[record] if record < len(self.keys) else ""
 
 
-def written_rows(table: pa.Table, target: str | None) -> Rows:
-    """Return the written items among the rows of a shard; `target` names the target feature."""
+def written_rows(table: pa.Table, target: str | None) -> RecordRows:
+    """Return the written items among the rows of a shard; `target` is the target feature."""
     table = with_status(table, WRITTEN)
-    return Rows(
-        _whole(table["offset"]),
-        _whole(table["length"]),
-        [key or "" for key in table["key"].to_pylist()],
+    rows = ShardRows.of(table)
+    return RecordRows(
+        rows.offsets,
+        rows.lengths,
+        rows.keys,
         _targets(table, target) if target else (),
         _annotations(table) if "object_labels" in table.schema.names else (),
     )
 
 
-def index_rows(text: bytes) -> Rows | None:
+def index_rows(text: bytes) -> RecordRows | None:
     """Return the offsets and lengths in the text of an index, None if it is damaged."""
     try:
         places = [tuple(map(int, line.split(b" "))) for line in text.splitlines()]
-        return Rows([offset for offset, _ in places], [length for _, length in places])
+        return RecordRows([offset for offset, _ in places], [length for _, length in places])
     except ValueError:
         return None
-
-
-def _whole(column: pa.ChunkedArray) -> list[int]:
-    """Return the integers of a column, null as -1."""
-    return pc.fill_null(column, -1).to_numpy().tolist()  # type: ignore[no-any-return]
 
 
 def _annotations(table: pa.Table) -> list[AnnotationRow]:
@@ -113,7 +100,7 @@ class ExampleCheck:
     """Checks records against the schema of a dataset."""
 
     def __init__(self, schema: Schema | None, *, decode: bool) -> None:
-        """Without a schema, a record must be any Example; `decode`: decode images too."""
+        """Without a schema, any Example is valid; `decode` also decodes images."""
         self.target = schema.target if schema else None
         self._decode = decode
         dtypes = schema.dtypes if schema else {}
@@ -130,14 +117,16 @@ class ExampleCheck:
         self._num_classes = len(schema.labels) if schema else 0
 
     def read(self, payload: bytes) -> Features | Fault:
-        """Return the features of a record, or the fault that it is no Example."""
+        """Return the features of a record, or the fault that it is not an Example."""
         try:
             return self._decoder.decode(payload)
         except RecordError as error:
             return Fault("example", error.what)
 
-    def faults(self, features: Features, rows: Rows | None, record: int | None) -> Iterator[Fault]:
-        """Yield all faults of the features of a record with this number."""
+    def faults(
+        self, features: Features, rows: RecordRows | None, record: int | None
+    ) -> Iterator[Fault]:
+        """Yield all faults of the features of record number `record`."""
         if not self._features:
             return
         sound: dict[str, object] = {}
@@ -179,13 +168,13 @@ class ExampleCheck:
 
 
 def _size(sound: Mapping[str, object]) -> tuple[int, int] | None:
-    """Return the height and width in pixels that a record says of its image."""
+    """Return height and width in pixels that a record states."""
     height, width = sound.get(HEIGHT), sound.get(WIDTH)
     return (height, width) if isinstance(height, int) and isinstance(width, int) else None
 
 
 def key_of(features: Features) -> str:
-    """Return the key in a record, "" where there is none."""
+    """Return the key in a record, "" without one."""
     for value in features.get(FILENAME, ()):
         if isinstance(value, bytes):
             return value.decode(errors="replace")
@@ -193,12 +182,8 @@ def key_of(features: Features) -> str:
 
 
 def _fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault | None:
-    """Return the fault of the values of one feature, if any."""
-    kind = _TYPES[feature.dtype]
-    for value in values:
-        if type(value) is not kind:
-            what = f"holds {type(value).__name__}, the schema says {feature.dtype}"
-            return Fault("example", what)
+    if what := type_fault(values, feature):
+        return Fault("example", what)
     if feature.kind == "labels":
         if values != sorted(set(values)):
             return Fault("example", f"{values} is not ascending")
@@ -217,12 +202,12 @@ def _fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault |
 def _label_fault(labels: Sequence[int], lowest: int, num_classes: int) -> Fault | None:
     for label in labels:
         if not lowest <= label < num_classes:
-            return Fault("label", f"{label} is no class, there are {num_classes:,}")
+            return Fault("label", f"{label} is not a class; there are {num_classes:,}")
     return None
 
 
 def _row_faults(
-    sound: Mapping[str, object], target: str | None, rows: Rows, record: int
+    sound: Mapping[str, object], target: str | None, rows: RecordRows, record: int
 ) -> Iterator[Fault]:
     """Yield the differences between a record and its row in `items.parquet`."""
     key = sound.get(FILENAME)
@@ -240,9 +225,9 @@ def _is_nan(value: object) -> bool:
 
 
 def _outer_fault(data: bytes, image: Feature, size: tuple[int, int] | None) -> str:
-    """Return the fault of an image's length, first or last bytes, "" for none.
+    """Return the fault of an image's length, first or last bytes, or "".
 
-    `size` is the height and width, in pixels, that its record says.
+    `size` is the height and width in pixels that its record states.
     """
     if image.encoding == "raw":
         height, width = size or (0, 0)
@@ -253,17 +238,17 @@ def _outer_fault(data: bytes, image: Feature, size: tuple[int, int] | None) -> s
         return f"has {len(data):,} bytes of pixels, {width}x{height} takes {expected:,}"
     if not data:
         return "is empty"
-    found = _codec(data)
-    if not found or image.encoding not in (found, "any"):
+    codec = _codec(data)
+    if not codec or image.encoding not in (codec, "any"):
         wanted = {"jpeg": "JPEG", "png": "PNG"}.get(image.encoding or "", "JPEG or PNG")
-        return f"is no {wanted} (it starts with {data[:8]!r})"
-    if found == "png" and not data.endswith(_PNG_END):
+        return f"is not a {wanted} (it starts with {data[:8]!r})"
+    if codec == "png" and not data.endswith(PNG_END):
         return "is a PNG without an end"
     return ""
 
 
 def _pixel_fault(data: bytes, image: Feature, size: tuple[int, int] | None) -> str:
-    """Return the fault that decoding all of an image shows, "" for none."""
+    """Return the fault found by decoding all of an image, or ""."""
     if image.encoding == "raw":
         return ""  # its length is all that can be wrong
     try:
@@ -281,11 +266,11 @@ def _pixel_fault(data: bytes, image: Feature, size: tuple[int, int] | None) -> s
 def _codec(data: bytes) -> Encoding | None:
     if data.startswith(_JPEG):
         return "jpeg"
-    return "png" if data.startswith(_PNG) else None
+    return "png" if data.startswith(PNG) else None
 
 
 def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and channels of a JPEG that TensorFlow reads; fails on any damage."""
+    """Return height, width and channels of a JPEG as TensorFlow reads it; raises if damaged."""
     height, width, space, _ = simplejpeg.decode_jpeg_header(data)
     check_stored_size(height, width)
     simplejpeg.decode_jpeg(data)

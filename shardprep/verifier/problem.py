@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from shardprep.dataset.diff.source_difference import SourceDifference
+    from shardprep.dataset.source_difference import SourceDifference
     from shardprep.storage.url import ObjectUrl
     from shardprep.writer.workspace.repair_input import IntactShard
 
@@ -46,7 +46,7 @@ MEANINGS: Mapping[Kind, str] = {
 
 
 class Fault(NamedTuple):
-    """One fault of a record."""
+    """A fault of one record."""
 
     kind: Kind
     what: str
@@ -54,16 +54,16 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem of a dataset."""
+    """A problem of a dataset."""
 
     kind: Kind
     file: str
     """Path inside the dataset folder."""
     what: str
     record: int | None = None
-    """Number in its shard, from 0, of the record as it was written."""
+    """Number of the written record in its shard, from 0."""
     offset: int | None = None
-    """Offset of the record in the file as it is, bytes; if it is gone, where it should be."""
+    """Offset in bytes of the record in the file; if it is missing, where it should start."""
     key: str = ""
     """Key of the record's image in the source, "" if unknown."""
 
@@ -74,7 +74,7 @@ class Problem:
 
 
 def hash_problem(file: str, digest: str, expected: str) -> Problem:
-    """Return the problem of a file with another SHA-256, hex, than the manifest has."""
+    """Return the problem of a file whose SHA-256 differs from the manifest."""
     what = f"has SHA-256 {digest[:12]}…, the manifest says {expected[:12]}…"
     return Problem("hash", file, what)
 
@@ -86,7 +86,7 @@ class Verification(Card):
     path: Path
     """The dataset's folder, or one with copies of its documents."""
     problems: tuple[Problem, ...]
-    """Sorted by file, then record; those of the whole folder first."""
+    """Sorted by file, then record; problems of the whole folder first."""
     unknown: tuple[str, ...]
     """Files that do not belong to a dataset and do it no harm."""
     num_shards: int
@@ -98,10 +98,15 @@ class Verification(Card):
     elapsed_s: float = 0.0
     address: ObjectUrl | None = None
     """The address of a dataset in object storage."""
-    repaired: tuple[Problem, ...] | None = None
-    """Problems before a repair; None where nothing was repaired."""
+    before: Verification | None = None
+    """The check before a repair; None if nothing was repaired."""
     against: SourceDifference | None = None
     """Differences from a source; None where it was compared with none."""
+
+    @property
+    def repaired(self) -> tuple[Problem, ...] | None:
+        """Problems before a repair; None if nothing was repaired."""
+        return None if self.before is None else self.before.problems
 
     @property
     def location(self) -> str:
@@ -111,12 +116,12 @@ class Verification(Card):
     @property
     def by_kind(self) -> dict[Kind, list[Problem]]:
         """Problems of each kind that there is, in the order of `MEANINGS`."""
-        found = {kind: [one for one in self.problems if one.kind == kind] for kind in MEANINGS}
-        return {kind: problems for kind, problems in found.items() if problems}
+        by_kind = {kind: [one for one in self.problems if one.kind == kind] for kind in MEANINGS}
+        return {kind: problems for kind, problems in by_kind.items() if problems}
 
     def facts(self) -> dict[str, Any]:
         """Return where the dataset is, its problems by kind, the first ones, what was read."""
-        found: dict[str, Any] = {
+        lines: dict[str, Any] = {
             "at": self.location,
             "problems": {
                 f"{kind}: {problems[0].meaning}": len(problems)
@@ -125,12 +130,12 @@ class Verification(Card):
             or "none",
         }
         if self.problems:
-            found["such as"] = [f"{one.file}: {one.what}" for one in self.problems]
+            lines["such as"] = [f"{one.file}: {one.what}" for one in self.problems]
         if self.repaired is not None:
-            found["repaired"] = f"{len(self.repaired):,} problems before"
+            lines["repaired"] = f"{len(self.repaired):,} problems before"
         if self.against is not None:
-            found["against"] = self.against.facts()
+            lines["against"] = self.against.facts()
         if self.unknown:
-            found["not ours"] = self.unknown
+            lines["not ours"] = self.unknown
         records = f"{self.num_shards:,} shards, {self.num_records:,} records"
-        return {**found, "checked": f"{records}, {megabytes(self.num_bytes)}"}
+        return {**lines, "checked": f"{records}, {megabytes(self.num_bytes)}"}

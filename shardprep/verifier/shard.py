@@ -1,7 +1,10 @@
 """Checks of one shard file: its hash, the frame and the content of every record, in one pass.
 
-Where a frame is damaged, or not where its row says, `salvage` reads the file once more. This
-module is apart from those that read the folder, so that a process has little to import.
+If a frame is damaged, or not where its row says, the file is searched once more for all intact
+records. After a damaged frame the search goes on at the next place where a record should start:
+where the rows say, or shifted by the bytes that the file is longer or shorter than they say.
+
+Worker processes import this module, so it imports nothing that reads a dataset's folder.
 """
 
 from __future__ import annotations
@@ -11,29 +14,32 @@ import hashlib
 import io
 import signal
 import tempfile
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.dataset.tfrecord import read_records
+from shardprep.dataset import tfrecord
+from shardprep.dataset.tfrecord import HEADER_BYTES, Record, read_records
 from shardprep.errors import RecordError
 from shardprep.storage import objects
 from shardprep.storage.regular_file import open_regular, regular_size
 from shardprep.verifier.examples import key_of, written_rows
 from shardprep.verifier.problem import Fault, Problem, hash_problem
-from shardprep.verifier.salvage import Found, Search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.sharedctypes import Synchronized
     from pathlib import Path
+    from typing import BinaryIO
 
     import pyarrow as pa
     from _typeshed import WriteableBuffer
 
     from shardprep.dataset.manifest import Shard
     from shardprep.storage.url import ObjectUrl
-    from shardprep.verifier.examples import ExampleCheck, Rows
+    from shardprep.verifier.examples import ExampleCheck, RecordRows
+    from shardprep.verifier.problem import Kind
 
 _BLOCK_BYTES = 4 << 20
 
@@ -56,18 +62,18 @@ class StoredObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """A shard file to check, and the facts on it."""
+    """A shard file to check, and what it should hold."""
 
     file: Path | StoredObject
     expected: Shard | None
-    """The file's entry in the manifest, None where there is none."""
+    """The file's entry in the manifest, or None."""
     table: pa.Table | None
-    """Rows of its items, None where `items.parquet` is unreadable."""
-    index: Rows | None
-    """Offsets and lengths from its index, used where there is no table."""
+    """Rows of its items, None if `items.parquet` is unreadable."""
+    index: RecordRows | None
+    """Offsets and lengths from its index, used without a table."""
     check: ExampleCheck
     most_bytes: int | None = None
-    """Size above which the file is not read, being no shard of the manifest; None for any."""
+    """Size in bytes above which the file is not read, or None."""
 
     @property
     def name(self) -> str:
@@ -81,15 +87,15 @@ class ShardTask:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the file, 0 where there is none."""
+        """Size of the file, 0 if it is missing."""
         if isinstance(self.file, StoredObject):
             return self.file.num_bytes
-        with contextlib.suppress(OSError):  # reading it will say what it is
+        with contextlib.suppress(OSError):  # reading the file reports the error
             return regular_size(self.file) or 0
         return 0
 
-    def rows(self) -> Rows | None:
-        """Return the facts on its records, None where there are none."""
+    def rows(self) -> RecordRows | None:
+        """Return the expected records, or None."""
         if self.table is None:
             return self.index
         return written_rows(self.table, self.check.target)
@@ -100,7 +106,7 @@ class ShardReport:
     """The records and the problems of a shard file."""
 
     sha256: str
-    """Hex; "" where it cannot be read."""
+    """In hexadecimal, "" if the file cannot be read."""
     num_bytes: int
     places: tuple[tuple[int, int], ...]
     """Offset and length of each record with a sound frame."""
@@ -122,10 +128,10 @@ def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
 
 @contextlib.contextmanager
 def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
-    """Open a file; one in object storage is copied to a temporary file first."""
+    """Open a file; an object is copied to a temporary file first."""
     if not isinstance(file, StoredObject):
-        with open_regular(file) as found:
-            yield found
+        with open_regular(file) as stream:
+            yield stream
         return
     with tempfile.TemporaryFile(buffering=0) as copy:
         for block in objects.read_whole(file.url, file.etag):
@@ -135,7 +141,7 @@ def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
 
 
 class _Hashed(io.RawIOBase):
-    """A file that hashes what is read of it."""
+    """A file that hashes all bytes read from it."""
 
     def __init__(self, file: io.FileIO, moved: Callable[[int], None]) -> None:
         self.digest = hashlib.sha256()
@@ -162,7 +168,7 @@ def _check(task: ShardTask, whole: io.FileIO, file: _Hashed) -> ShardReport:
     try:
         for number, record in enumerate(read_records(stream, task.name)):
             places.append((record.offset, record.length))
-            problems += _record_problems(task, rows, Found(number, record))
+            problems += _record_problems(task, rows, FoundRecord(number, record))
         is_sound = True
     except RecordError:
         is_sound = False
@@ -180,8 +186,7 @@ def _check(task: ShardTask, whole: io.FileIO, file: _Hashed) -> ShardReport:
     return ShardReport(digest, file.num_bytes, tuple(places), (*measured, *problems))
 
 
-def _row_problems(shard: str, rows: Rows, places: list[tuple[int, int]]) -> Iterator[Problem]:
-    """Yield the faults of the rows of an intact shard."""
+def _row_problems(shard: str, rows: RecordRows, places: list[tuple[int, int]]) -> Iterator[Problem]:
     said = zip(rows.offsets, rows.lengths, strict=True)
     for number, (row, place) in enumerate(zip_longest(said, places)):
         if row != place:
@@ -193,21 +198,23 @@ def _row_problems(shard: str, rows: Rows, places: list[tuple[int, int]]) -> Iter
 
 
 def _search(
-    task: ShardTask, whole: io.FileIO, rows: Rows | None, num_bytes: int
+    task: ShardTask, whole: io.FileIO, rows: RecordRows | None, num_bytes: int
 ) -> tuple[list[tuple[int, int]], list[Problem]]:
-    """Return the offset and length of all records that can be found, and all problems."""
+    """Return offset and length of all records that can be found, and all problems."""
     places: list[tuple[int, int]] = []
     problems: list[Problem] = []
     whole.seek(0)
     search = Search(io.BufferedReader(whole), task.name, num_bytes, rows, task.check)
-    for found in search:
-        places.append((found.record.offset, found.record.length))
-        problems += _record_problems(task, rows, found)
+    for record in search:
+        places.append((record.record.offset, record.record.length))
+        problems += _record_problems(task, rows, record)
     problems += search.problems
     return places, sorted(problems, key=lambda problem: problem.offset or 0)
 
 
-def _record_problems(task: ShardTask, rows: Rows | None, found: Found) -> Iterator[Problem]:
+def _record_problems(
+    task: ShardTask, rows: RecordRows | None, found: FoundRecord
+) -> Iterator[Problem]:
     number, record = found
     features = task.check.read(record.payload)
     key = rows.key(number) if number is not None and rows is not None else ""
@@ -222,9 +229,9 @@ def _record_problems(task: ShardTask, rows: Rows | None, found: Found) -> Iterat
 def _measured(
     task: ShardTask, digest: str, num_bytes: int, num_records: int | None
 ) -> Iterator[Problem]:
-    """Yield the differences in size, hash and number of records from the manifest.
+    """Yield the differences from the manifest in size, hash and number of records.
 
-    `num_records` is None where each missing record has its own problem already.
+    `num_records` is None if every missing record already has a problem.
     """
     name, expected = task.name, task.expected
     if expected is None:
@@ -243,7 +250,7 @@ _done: Synchronized[int]
 
 
 def begin_worker(done: Synchronized[int]) -> None:
-    """Begin a worker process, which Ctrl-C ends at once and without a word."""
+    """Begin a worker process, which Ctrl-C ends at once and without a message."""
     global _done  # noqa: PLW0603 - what the pool hands to a process outlives each call
     _done = done
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -252,10 +259,139 @@ def begin_worker(done: Synchronized[int]) -> None:
 
 
 def check_in_worker(task: ShardTask) -> ShardReport:
-    """Return the report of a shard file; the bytes read are added to those of all workers."""
+    """Return the report of a shard file, adding the bytes read to the common counter."""
     return check_shard(task, _count)
 
 
 def _count(num_bytes: int) -> None:
     with _done.get_lock():
         _done.value += num_bytes
+
+
+class FoundRecord(NamedTuple):
+    """A record with a sound frame."""
+
+    number: int | None
+    """Number of the record in the original shard, None if unknown."""
+    record: Record
+
+
+class Search:
+    """Search of one damaged file; `problems` is complete after the last record."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        name: str,
+        num_bytes: int,
+        rows: RecordRows | None,
+        check: ExampleCheck,
+    ) -> None:
+        """`rows` have offsets and keys of the records, if known; `name` is used in problems."""
+        self.problems: list[Problem] = []
+        self._file = file
+        self._name = name
+        self._num_bytes = num_bytes
+        self._check = check
+        self._rows = rows
+        self._shift = 0
+        self._starts: dict[int, int] = {}
+        self._keys: dict[str, int] = {}
+        if rows is not None and len(rows):
+            self._shift = num_bytes - rows.offsets[-1] - rows.lengths[-1]
+            self._starts = {offset: i for i, offset in enumerate(rows.offsets)}
+            self._keys = {key: i for i, key in enumerate(rows.keys)}
+        places = {*self._starts, *(start + self._shift for start in self._starts)}
+        self._places = sorted(place for place in places if 0 <= place < num_bytes)
+        self._seen: set[int] = set()
+        self._last = -1
+        self._count = 0
+
+    def __iter__(self) -> Iterator[FoundRecord]:
+        """Yield the records found, in the order of the file."""
+        breaks: list[tuple[int | None, int, Kind, str]] = []
+        at = 0
+        while at < self._num_bytes:
+            size = self._announced(at)
+            record = self._read(at)
+            if isinstance(record, Record):
+                yield FoundRecord(self._numbered(record), record)
+                at += record.length
+            else:
+                end = at + (size or HEADER_BYTES)
+                number = self._count if self._rows is None else self._at(at)
+                kind: Kind = "cut" if end > self._num_bytes else "damaged"
+                breaks.append((number, at, kind, record))
+                at = self._next(at, size)
+            self._count += 1
+        for number, offset, kind, what in breaks:
+            if number in self._seen and self._rows is not None:
+                self._add("damaged", "bytes that do not belong to a record", None, offset)
+                continue
+            if number is not None:
+                self._seen.add(number)
+            self._add(kind, what, number, offset)
+        self._add_lost()
+
+    def _announced(self, at: int) -> int | None:
+        """Return the size in bytes of the frame at an offset, None without a sound header."""
+        self._file.seek(at)
+        size = tfrecord.payload_bytes(self._file.read(HEADER_BYTES))
+        return None if size is None else size + tfrecord.FRAME_BYTES
+
+    def _read(self, at: int) -> Record | str:
+        """Return the record at an offset, or its fault."""
+        self._file.seek(at)
+        try:
+            record = next(tfrecord.read_records(self._file, ""))
+        except RecordError as error:
+            return error.what
+        return record._replace(offset=at)
+
+    def _next(self, at: int, size: int | None) -> int:
+        """Return the offset at which to go on after a damaged record."""
+        if size is not None:
+            after = at + size
+            if after == self._num_bytes or self._announced(after) is not None:
+                return after
+        for place in self._places[bisect_right(self._places, at) :]:
+            if self._announced(place) is not None:
+                return place
+        return self._num_bytes
+
+    def _numbered(self, record: Record) -> int | None:
+        """Return the number of a record; a repeated or late record is a problem."""
+        if self._rows is None:
+            number: int | None = self._count
+        else:
+            features = self._check.read(record.payload)
+            key = "" if isinstance(features, Fault) else key_of(features)
+            number = self._keys.get(key, self._at(record.offset))
+        if number is None:
+            return None
+        if number <= self._last:
+            again = number in self._seen
+            what = "is there twice" if again else "stands after a record that it came before"
+            self._add("items", what, number, record.offset)
+        self._seen.add(number)
+        self._last = max(self._last, number)
+        return number
+
+    def _at(self, offset: int) -> int | None:
+        """Return the number of the record that should start at an offset."""
+        return self._starts.get(offset, self._starts.get(offset - self._shift))
+
+    def _add_lost(self) -> None:
+        offsets = self._rows.offsets if self._rows is not None else ()
+        for number, offset in enumerate(offsets):
+            if number in self._seen:
+                continue
+            if offset >= self._num_bytes:
+                what = f"is gone, the file ends at {self._num_bytes:,}"
+                self._add("cut", what, number, offset)
+            else:
+                self._add("damaged", "is gone", number, offset)
+
+    def _add(self, kind: Kind, what: str, number: int | None, offset: int) -> None:
+        key = "" if self._rows is None or number is None else self._rows.key(number)
+        self.problems.append(Problem(kind, self._name, what, number, offset, key))

@@ -1,43 +1,43 @@
-"""Comparison of a dataset with a source: whether its images come from there, byte for byte."""
+"""Comparison of a dataset with a source: whether its images come from it, byte for byte."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.diff.source_difference import compare_originals
 from shardprep.dataset.manifest import REPACKED
 from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.source_difference import compare_originals
 from shardprep.errors import DatasetError
 from shardprep.progress import Watcher
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.source_hashes import hash_originals
 
 if TYPE_CHECKING:
-    from shardprep.dataset.diff.source_difference import SourceDifference
+    from shardprep.dataset.source_difference import SourceDifference
 
 
 def compare_source(
     dataset: OpenDataset, source: str, *, num_threads: int, watcher: Watcher
 ) -> SourceDifference:
-    """Return the differences between a dataset and a source; no shard is read, no pixel decoded.
+    """Return the differences between a dataset and a source; nothing is decoded.
 
-    Which images of the source count follows from the options in the manifest.
+    The options in the manifest decide which images of the source count.
 
     Args:
-        dataset: the dataset.
+        dataset: the dataset; its shards are not read.
         source: a folder, an archive or an address.
         num_threads: threads that read and hash, at least 1.
         watcher: receives the progress.
 
     Raises:
-        DatasetError: a document of the dataset is damaged, or it was repacked of others.
+        DatasetError: a document of the dataset is damaged, or it was repacked from others.
         SourceError, StorageError: the source cannot be read, or has no image that is wanted.
 
     """
     manifest = dataset.manifest
     if REPACKED in manifest.fingerprint.versions:
-        what = "was repacked of other datasets, so it has no source"
-        raise DatasetError(str(dataset), what, "compare those that it was made of")
+        what = "was repacked from other datasets, so it has no source"
+        raise DatasetError(str(dataset), what, "compare the datasets that it was repacked from")
     items = dataset.item_rows(("key", "status", "original_sha256"), intact=True)
     out = str(dataset).removesuffix(f"/{manifest.name}/{manifest.version}")
     originals = hash_originals(

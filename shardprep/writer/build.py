@@ -1,6 +1,7 @@
-"""The build: the images of a source to a dataset, whole or in parts.
+"""Build a dataset, or one part of its shards, from a source.
 
-A part writes its shards and leaves the last step for itself: `finalize`.
+A part only writes its shards; `finalize` makes a dataset of all parts.
+
 """
 
 from __future__ import annotations
@@ -17,16 +18,15 @@ from shardprep.errors import BuildError, SourceError
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.writer.encode.chunk_encoder import ChunkEncoder
-from shardprep.writer.engine.job import Engine, Progress, ShardJob
-from shardprep.writer.engine.pool import write_shards
+from shardprep.writer.engine.job import Encoder, ItemCounts, OnProgress, ShardJob, Workers
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.plan_summary import Outline, make_outline
+from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.plan.source_plan import make_plan
-from shardprep.writer.run import Run
+from shardprep.writer.reuse.reuse import OldDataset
+from shardprep.writer.run import make_dataset, make_shards
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
@@ -34,36 +34,28 @@ from shardprep.writer.workspace.repair_input import DamagedDataset
 from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
-
-    from shardprep.dataset.manifest import Fingerprint
-    from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.engine.job import Engine
-    from shardprep.writer.plan.plan import BuildPlan
-    from shardprep.writer.plan.plan_summary import Outline
-    from shardprep.writer.plan.shard_plan import Part, ShardPlan
-    from shardprep.writer.workspace.repair_input import DamagedDataset
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PartResult(Card):
-    """A part of a build whose shards are all written."""
+    """The result of a part whose shards are all written."""
 
     workspace: Workspace
     part: Part
     num_all_shards: int
     num_new_items: int = 0
-    """Items that this run has done; others were done by an earlier one."""
+    """Items that this run has done; earlier runs may have done others."""
     num_copied: int = 0
-    """Items among them whose image the dataset of `reuse` had stored."""
+    """Items among them whose stored image was copied from the dataset of `reuse`."""
     elapsed_s: float = 0.0
     was_there: bool = False
-    """Whether the dataset was finished before, with the same inputs and options."""
+    """Whether the dataset was already finished, with the same inputs and options."""
 
     @property
     def location(self) -> str:
-        """Path or address of the dataset to be."""
+        """Path or address of the future dataset."""
         return self.workspace.location
 
     @property
@@ -72,7 +64,7 @@ class PartResult(Card):
         return len(self.part.of(range(self.num_all_shards)))
 
     def facts(self) -> dict[str, Any]:
-        """Return where the dataset is to be, and what is done of it."""
+        """Return the location, the part and what this run did."""
         return {
             "at": self.location,
             "part": str(self.part),
@@ -82,32 +74,31 @@ class PartResult(Card):
 
     @property
     def done(self) -> str:
-        """The images of this run in words."""
+        """The number of images of this run in words."""
         return images_done(self.num_new_items, self.num_copied)
 
 
 def build_dataset(
     recipe: Recipe,
-    *,
-    num_workers: int,
+    workers: Workers,
     watcher: Watcher,
+    *,
     overwrite: bool = False,
-    engine: Engine = write_shards,
+    reuse: OldDataset | None = None,
     damaged: DamagedDataset | None = None,
 ) -> BuildResult:
     """Build the dataset of a recipe, or finish a build that was begun.
 
-    A dataset that is finished with the same inputs and options is left as it is, but for files
-    that are missing. A dataset that is replaced stays whole and readable until the new one is.
+    A dataset that is finished with the same inputs and options is not changed, except that missing
+    files are built again. A dataset that is replaced stays readable until the new one is complete.
 
     Args:
         recipe: source, options and place of the dataset.
-        num_workers: processes that encode images, at least 1; with an engine on a cluster, shards
-            that are written at a time.
+        workers: what encodes the images and writes the shards.
         watcher: receives the progress.
         overwrite: replace a finished dataset, and remove an unfinished build with other inputs or
             options.
-        engine: runs the chunks.
+        reuse: a dataset whose stored images are copied if they would be the same.
         damaged: a damaged dataset to replace by one with the same manifest, and by no other.
 
     Raises:
@@ -121,23 +112,22 @@ def build_dataset(
         StorageError: object storage does not answer, or refuses.
 
     """
-    images = SourceImages(recipe, make_fingerprint(recipe), num_workers, engine)
-    run = Run(workspace_of(recipe), images)
-    return run.to_dataset(watcher, overwrite=overwrite, damaged=damaged)
+    images = RecipeImages(recipe, make_fingerprint(recipe), workers, reuse)
+    workspace = workspace_of(recipe)
+    return make_dataset(workspace, images, watcher, overwrite=overwrite, damaged=damaged)
 
 
 def build_part(
     recipe: Recipe,
     part: Part,
-    *,
-    num_workers: int,
+    workers: Workers,
     watcher: Watcher,
-    engine: Engine = write_shards,
+    reuse: OldDataset | None = None,
 ) -> PartResult:
     """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all of them.
 
-    Parts may be built in any order, at the same time, and again. Where the dataset is finished
-    with the same inputs and options, nothing is done. Arguments are those of `build_dataset`.
+    Parts may be built in any order, at the same time, and again. If the dataset is finished with
+    the same inputs and options, nothing is done. For arguments see `build_dataset`.
 
     Raises:
         BuildError: a dataset or a build with other inputs or options is there, `finalize` is at
@@ -153,17 +143,19 @@ def build_part(
             return finished
         try:
             with workspace.held(alone=False):
-                finished = workspace.finished()  # it may have been published meanwhile
+                finished = workspace.finished()  # it may have been published since
                 if finished is not None:
                     return finished
                 states.refuse_other_build(workspace, fingerprint)
-                known: Manifest | Outline | None = workspace.sealed()
-                done = Progress(0, 0)
-                if known is None:
-                    images = SourceImages(recipe, fingerprint, num_workers, engine)
-                    _, known, done = Run(workspace, images).write(part, old, watcher)
-                num_new, elapsed = (done.num_items, done.num_copied), time.monotonic() - start
-                return PartResult(workspace, part, len(known.shards), *num_new, elapsed)
+                sealed, counts = workspace.sealed(), ItemCounts()
+                if sealed is not None:
+                    num_shards = len(sealed.shards)
+                else:
+                    images = RecipeImages(recipe, fingerprint, workers, reuse)
+                    written = make_shards(workspace, images, part, old, watcher)
+                    num_shards, counts = len(written.outline.shards), written.counts
+                new, elapsed_s = (counts.num_items, counts.num_copied), time.monotonic() - start
+                return PartResult(workspace, part, num_shards, *new, elapsed_s)
         finally:
             states.take_back_unbegun(workspace)
 
@@ -176,40 +168,47 @@ def build_part(
 
 
 @dataclass(frozen=True, slots=True)
-class SourceImages:
-    """The images of a recipe's source, of which a run makes a dataset."""
+class RecipeImages:
+    """The images of the source of a recipe."""
 
     recipe: Recipe
     fingerprint: Fingerprint
-    num_workers: int
-    engine: Engine
+    workers: Workers
+    reuse: OldDataset | None = None
 
     work = "encoding"
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan of the recipe."""
-        return make_plan(self.recipe, scratch, watcher, self.num_workers)
+        return make_plan(self.recipe, scratch, watcher, self.workers.num)
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         """Return the outline of the plan."""
         return make_outline(plan, self.recipe, self.fingerprint, num_parts)
 
-    def written(
-        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]
-    ) -> Generator[Progress]:
-        """Encode the items of shards by the engine; yield what is done."""
+    def write(
+        self,
+        folders: Folders,
+        plan: BuildPlan,
+        shards: Sequence[ShardPlan],
+        on_progress: OnProgress,
+        watcher: Watcher,
+    ) -> None:
+        """Encode the items of shards with the engine."""
+        form = None if plan.annotations is None else plan.annotations.spec
+        encode_all = ChunkEncoder(plan.spec, plan.schema, plan.columns, form)
+        encoder: Encoder = encode_all
+        if self.reuse is not None:
+            encoder, shards, remark = self.reuse.applied(encode_all, shards)
+            watcher.notice(remark)
         limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
-        found = plan.annotations
-        form = None if found is None else found.spec
-        encoder = ChunkEncoder(
-            plan.spec, plan.schema, plan.columns, form, is_timed=profiling.is_on()
-        )
         record_bytes = plan.estimated_bytes // plan.num_items
-        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes)
-        return self.engine(job, shards, self.num_workers)
+        is_timed = profiling.is_on()
+        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes, is_timed)
+        self.workers.engine(job, shards, self.workers.num, on_progress)
 
     def check(self) -> None:
-        """Check that the source is still what was planned."""
+        """Raise BuildError if the source is no longer what was planned."""
         with contextlib.suppress(SourceError):
             if make_fingerprint(self.recipe).inputs == self.fingerprint.inputs:
                 return

@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from shardprep.catalog.objects.parsed import NO_FAULTS
 from shardprep.dataset import item_table, tfds_metadata
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
+from shardprep.dataset.tally import Tally
 from shardprep.errors import BuildError, DatasetError, some_of
+from shardprep.image.boxes import SHORTFALLS
 from shardprep.profiling import stage
-from shardprep.writer.engine.job import Progress
-from shardprep.writer.plan.plan_summary import Outline, read_outline
+from shardprep.writer.engine.job import ItemCounts
+from shardprep.writer.plan.plan import Outline, read_outline
 from shardprep.writer.plan.shard_plan import numbers_of
-from shardprep.writer.rejection_limits import check_dropped, check_rejections
 from shardprep.writer.shard import Receipt, read_receipt, read_skipped, written_receipt
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import (
@@ -40,12 +42,12 @@ if TYPE_CHECKING:
 
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
 _MANY = 0.9
-"""Share of the images of a split, above which that they are dark is worth a warning."""
+"""Share of dark images in a split above which a warning is given."""
 _log = logging.getLogger("shardprep")
 _NUM_THREADS = 16
 """Number of threads that wait for object storage."""
 _NUM_INDEXED = 3
-"""Number of indexes that are written at a time, whose receipts are in memory."""
+"""Number of indexes that are written at a time, with their receipts in memory."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -53,24 +55,23 @@ class BuildResult(Card):
     """A finished dataset, and what this run did for it."""
 
     location: str
-    """Path or address of the dataset."""
     path: Path
-    """Folder of the dataset; for one in object storage, a copy of all but its shards."""
+    """Folder of the dataset; for one in object storage, a copy of all files except shards."""
     manifest: Manifest
     was_there: bool = False
-    """Whether it was finished before, with the same inputs and options: nothing was done."""
+    """Whether it was already finished, with the same inputs and options."""
     num_new_items: int = 0
-    """Items that this run has done; others were done by an earlier one."""
+    """Items that this run has done; earlier runs may have done others."""
     num_copied: int = 0
-    """Items among them whose image the dataset of `reuse` had stored."""
+    """Items among them whose stored image was copied from the dataset of `reuse`."""
     elapsed_s: float = 0.0
     profile: dict[str, float] | None = None
-    """Seconds by stage, where they were counted; those of workers are added up over all of them."""
+    """Seconds by stage, summed over workers; None if they were not counted."""
     notes: tuple[str, ...] = ()
-    """Remarks on the plan, a line each; none of a dataset that was there."""
+    """Remarks on the plan, a line each; empty for a dataset that was there."""
 
     def facts(self) -> dict[str, Any]:
-        """Return where the dataset is, its images by split, and what became of the inputs."""
+        """Return the location, the images by split, and the totals of inputs."""
         return {
             "at": self.location,
             **self.manifest.facts(),
@@ -82,12 +83,12 @@ class BuildResult(Card):
 
     @property
     def done(self) -> str:
-        """The images of this run in words."""
+        """The number of images of this run in words."""
         return images_done(self.num_new_items, self.num_copied)
 
 
 def images_done(num_items: int, num_copied: int) -> str:
-    """Return in words the images that a run has done, and those copied among them."""
+    """Return a text with the number of images, and how many were copied."""
     how = f" ({num_copied:,} copied, {num_items - num_copied:,} encoded)" if num_copied else ""
     return f"{num_items:,} images{how}"
 
@@ -98,7 +99,7 @@ def finalize_dataset(
     """Make a dataset of the shards that the parts of a build have written.
 
     Every shard is read and compared with its receipt. Neither source nor recipe is needed. A
-    dataset that is finished already is left as it is.
+    dataset that is finished already is not changed.
 
     Args:
         workspace: where the parts were built.
@@ -140,7 +141,7 @@ def finalize_dataset(
 
 
 def finished_before(workspace: Workspace, manifest: Manifest) -> BuildResult:
-    """Return the result of a run that found its dataset finished, by the manifest of that."""
+    """Return the result of a run that found its dataset finished."""
     return BuildResult(workspace.location, workspace.documents(), manifest, was_there=True)
 
 
@@ -149,13 +150,13 @@ def publish(
     manifest: Manifest,
     old: bytes | None,
     start: float,
-    done: Progress | None = None,
+    counts: ItemCounts | None = None,
     notes: tuple[str, ...] = (),
 ) -> BuildResult:
     """Publish a sealed dataset.
 
     `old` is the manifest that it replaces, `start` the monotonic time at which this run began,
-    `done` what it has written since, and `notes` are remarks on its plan.
+    `counts` the items that it has done, and `notes` are remarks on its plan.
     """
     with states.writing(workspace):
         workspace.publish(manifest, old)
@@ -164,8 +165,8 @@ def publish(
         workspace.location,
         path,
         manifest,
-        num_new_items=done.num_items if done else 0,
-        num_copied=done.num_copied if done else 0,
+        num_new_items=counts.num_items if counts else 0,
+        num_copied=counts.num_copied if counts else 0,
         elapsed_s=elapsed,
         notes=notes,
     )
@@ -196,12 +197,12 @@ def _nothing_written(workspace: Workspace) -> DatasetError:
 def complete(
     workspace: Workspace, folders: Folders, outline: Outline, expected: Manifest | None = None
 ) -> Manifest:
-    """Write all files of the dataset but its shards, the manifest last; return the manifest.
+    """Write all files of the dataset except its shards, the manifest last; return the manifest.
 
     `expected` is the manifest of a damaged dataset, which must come out again.
 
     Raises:
-        TooManyRejectedError: more images are rejected than may be.
+        TooManyRejectedError: more images are rejected than the recipe accepts.
         BuildError: another manifest came out than expected, or another build has taken over.
 
     """
@@ -225,8 +226,8 @@ def complete(
 
 @stage("finish")
 def _write_documents(folders: Folders, outline: Outline) -> Manifest:
-    """Write indexes, tables and documents from the receipts; return the manifest, not written."""
-    tally = item_table.Tally(outline.spec)
+    """Write indexes, tables and documents; return the manifest, which is not written yet."""
+    tally = Tally(outline.spec)
     folder, schema = folders.output, outline.dataset_schema
     noted = _Noted(Counter(), Counter())
     columns = item_table.ANNOTATED_COLUMNS if schema.annotations else item_table.COLUMNS
@@ -259,7 +260,6 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
 
 
 def _warn_of_darkness(manifest: Manifest, num_dark: Mapping[str, int], *, is_full: bool) -> None:
-    """Log a warning for each split whose images are nearly all dark."""
     hint = (
         "; if grey files of 16 bits hold values of 12, add --depth-range 0,4095" if is_full else ""
     )
@@ -270,7 +270,6 @@ def _warn_of_darkness(manifest: Manifest, num_dark: Mapping[str, int], *, is_ful
 
 
 def _warn_of_sizes(manifest: Manifest) -> None:
-    """Log a warning if images have another size than their annotations state."""
     if manifest.num_rescaled:
         line = (
             "%s of %s images have another size than their annotations state, which were scaled to "
@@ -281,18 +280,16 @@ def _warn_of_sizes(manifest: Manifest) -> None:
 
 
 class _Noted(NamedTuple):
-    """Records by split that receipts have counted."""
+    """Numbers of records by split."""
 
     num_dark: Counter[str]
-    """Those whose image is nearly black."""
+    """Records whose image is nearly black."""
     num_rescaled: Counter[str]
-    """Those whose image has another size than its annotations state."""
+    """Records whose image has another size than its annotations state."""
 
 
-def _tables(
-    folders: Folders, outline: Outline, tally: item_table.Tally, noted: _Noted
-) -> Iterator[pa.Table]:
-    """Yield the rows of each receipt in order; on the way write its index and count it."""
+def _tables(folders: Folders, outline: Outline, tally: Tally, noted: _Noted) -> Iterator[pa.Table]:
+    """Yield the rows of each receipt in order; write its index and count it on the way."""
     names = (shard.name for shard in outline.shards)
     with ThreadPoolExecutor(_NUM_INDEXED) as pool:
         coming = deque(pool.submit(_indexed, folders, name) for name in islice(names, _NUM_INDEXED))
@@ -315,7 +312,7 @@ def _tables(
 
 
 def _indexed(folders: Folders, shard: str) -> Receipt:
-    """Return the receipt of a shard once its index is written."""
+    """Write the index of a shard; return its receipt."""
     receipt = read_receipt(folders, shard)
     if receipt is None:
         raise _missing(folders, receipt_name(shard))
@@ -333,7 +330,7 @@ def _missing(folders: Folders, name: str) -> DisturbedError:
 
 
 def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
-    """Check that all shards are there and no other; hashing releases the interpreter's lock."""
+    """Check that all shards are there, and no others."""
     names = [shard.name for shard in outline.shards]
     there = folders.output.names()
     foreign = sorted(set(filter(_SHARD_FILE.fullmatch, there)).difference(names))
@@ -356,12 +353,12 @@ def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
             str(folders.state),
             f"{len(lost):,} of {len(names):,} shards are not there, or not whole: "
             f"{some_of([names[i] for i in lost])}",
-            f"run {again} again: what is done is not done again",
+            f"run {again} again: finished shards are not written again",
         )
 
 
 def _check_same(workspace: Workspace, manifest: Manifest, expected: Manifest) -> None:
-    """Check that the bytes are those of the damaged dataset's manifest."""
+    """Check that the rebuilt manifest equals the expected one."""
     if manifest.dumps() == expected.dumps():
         return
     hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}
@@ -369,6 +366,67 @@ def _check_same(workspace: Workspace, manifest: Manifest, expected: Manifest) ->
     states.forget(workspace, manifest.shards)  # nothing here is worth going on with
     raise BuildError(
         str(workspace.state),
-        f"came out other than the manifest says ({', '.join(other) or 'its documents'})",
-        "the dataset is left as it is: build it again with --overwrite",
+        f"rebuilt bytes differ from the manifest ({', '.join(other) or 'its documents'})",
+        "the dataset is not changed: build it again with --overwrite",
     )
+
+
+_NO_FAULTS = (*SHORTFALLS, *NO_FAULTS)
+"""Reasons to leave out an object that are not faults of the source."""
+
+
+class TooManyRejectedError(BuildError):
+    """All images are encoded, but more are rejected than the recipe accepts."""
+
+    def __init__(
+        self, where: str, what: str, hint: str, *, manifest: Manifest, draft: Path
+    ) -> None:
+        """Take the manifest that was not published, and a folder with its item table."""
+        super().__init__(where, what, hint)
+        self.manifest = manifest
+        self.draft = draft
+
+    def as_json(self, exit_code: int) -> dict[str, Any]:
+        """Return the error with the totals of all inputs."""
+        return {**super().as_json(exit_code), "totals": self.manifest.totals}
+
+
+def check_rejections(
+    workspace: Workspace, folders: Folders, manifest: Manifest, limit: float
+) -> None:
+    """Raise TooManyRejectedError if more images are rejected than `limit`, a share."""
+    totals = manifest.totals
+    num_items = totals.num_written + totals.num_rejected
+    if totals.num_rejected > limit * num_items:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in totals.rejected.items())
+        raise TooManyRejectedError(
+            str(folders.state),
+            f"{totals.num_rejected:,} of {num_items:,} images are rejected "
+            f"({totals.num_rejected / num_items:.1%}), the limit is {limit:.1%}: {kinds}",
+            "the work is kept: run again with a higher --max-rejected to accept it",
+            manifest=manifest,
+            draft=workspace.documents(folders.output),
+        )
+
+
+def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
+    """Raise BuildError if more objects are bad than `limit`, a share.
+
+    Objects that a crop cut away are not bad.
+
+    """
+    num_kept, lost = 0, Counter[str]()
+    for counts in manifest.annotations.values():
+        num_kept += counts.objects.num_objects if counts.objects else 0
+        lost.update(counts.dropped)
+    lost.update(manifest.unmatched.objects if manifest.unmatched else {})
+    bad = Counter({why: count for why, count in lost.items() if why not in _NO_FAULTS})
+    total = num_kept + bad.total()
+    if bad.total() > limit * total:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))
+        raise BuildError(
+            str(folders.state),
+            f"{bad.total():,} of {total:,} objects are bad ({bad.total() / total:.1%}), the limit "
+            f"is {limit:.1%}: {reasons}",
+            "the work is kept: run again with a higher --max-dropped to accept it",
+        )

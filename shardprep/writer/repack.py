@@ -1,8 +1,8 @@
-"""Repack: the records of finished datasets as a new one, in other shards.
+"""Make one dataset of the records of finished datasets, its parents, in other shards.
 
-Pixels are never touched: a record is copied as it is framed, or with another key and other class
-numbers around its image. Shards are shuffled and cut as those of a build, so that one whole dataset
-comes out as the build with this number of shards would have written it.
+Pixels are never touched: a framed record is copied unchanged, or with another key and other class
+numbers around its image. Shards are shuffled and cut as in a build, so repacking one whole dataset
+gives the bytes that a build with this number of shards would have written.
 """
 
 from __future__ import annotations
@@ -10,51 +10,52 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
-from shardprep.dataset.manifest import REPACKED, Fingerprint
-from shardprep.dataset.stats.annotation_counts import united_unmatched
-from shardprep.errors import BuildError, DatasetError, RecordError
+from shardprep.dataset.annotation_counts import united_unmatched
+from shardprep.dataset.diff import feature_differences
+from shardprep.dataset.item_check import check_items
+from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, with_status
+from shardprep.dataset.manifest import REPACKED, Fingerprint, Manifest
+from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
+from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
+from shardprep.errors import (
+    BuildError,
+    DatasetError,
+    OptionName,
+    RecipeError,
+    RecordError,
+    SchemaError,
+    some_of,
+)
+from shardprep.image.spec import ImageSpec
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped
 from shardprep.source.members import PLACE, Members
 from shardprep.source.string_column import Texts, integers, release
-from shardprep.writer.engine.job import Progress
+from shardprep.writer.engine.job import OnProgress
 from shardprep.writer.finalize import BuildResult
-from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.plan_summary import Outline, make_outline
+from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline, recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.reuse.record_copier import RecordCopier
-from shardprep.writer.reuse.repack_inputs import (
-    Parent,
-    check_alike,
-    relabelled,
-    same_values,
-    skipped_reasons,
-    unique_keys,
-    united,
-)
-from shardprep.writer.run import Run
+from shardprep.writer.reuse.stored_records import with_files
+from shardprep.writer.run import make_dataset
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.engine.job import Progress
-    from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.plan.plan_summary import Outline
-    from shardprep.writer.plan.shard_plan import ShardPlan
-    from shardprep.writer.reuse.repack_inputs import Parent
+    Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def repack_dataset(
@@ -82,15 +83,18 @@ def repack_dataset(
     if workspace.stands() and not overwrite:
         finished = workspace.finished()
         if finished is not None and finished.fingerprint.inputs != images.fingerprint.inputs:
-            hint = "add --overwrite to replace it, or give another --version or --name"
+            hint = (
+                f"add {OptionName('overwrite')} to replace it, or give another "
+                f"{OptionName('version')} or {OptionName('name')}"
+            )
             raise BuildError(workspace.location, "is there already", hint)
-    run = Run(workspace, images)
-    return replace(run.to_dataset(watcher, overwrite=overwrite), num_copied=0)  # all of them are
+    result = make_dataset(workspace, images, watcher, overwrite=overwrite)
+    return replace(result, num_copied=0)  # all of them are
 
 
 @dataclass(frozen=True, slots=True)
 class ParentImages:
-    """The images of finished datasets, of which a run makes another."""
+    """The images of finished datasets."""
 
     parents: tuple[Parent, ...]
     recipe: Recipe
@@ -99,27 +103,27 @@ class ParentImages:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """The manifests of the parents, and what their images were made by."""
+        """The manifests of the parents, and the options and versions of their images."""
         inputs = {
-            f"{number}: {one.manifest.name} {one.manifest.version}": _signature(one)
-            for number, one in enumerate(self.parents, 1)
+            f"{number}: {parent.manifest.name} {parent.manifest.version}": _signature(parent)
+            for number, parent in enumerate(self.parents, 1)
         }
         specs = [
             {
                 name: list(value) if isinstance(value, tuple) else value
-                for name, value in asdict(one.spec).items()
-                if name in one.manifest.fingerprint.options
+                for name, value in asdict(parent.spec).items()
+                if name in parent.manifest.fingerprint.options
             }
-            for one in self.parents
+            for parent in self.parents
         ]
         own = {"shards": self.recipe.shards, "seed": self.recipe.seed}
-        made = [one.manifest.fingerprint.versions for one in self.parents]
+        versions = [parent.manifest.fingerprint.versions for parent in self.parents]
         return Fingerprint(
-            inputs=inputs, options={**same_values(specs), **own}, versions=_versions(made)
+            inputs=inputs, options={**same_values(specs), **own}, versions=_versions(versions)
         )
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
-        """Return the plan: all items of the parents, under keys that no other has."""
+        """Return the plan: all items of the parents, under unique keys."""
         del scratch, watcher
         plan = self._plan()
         release()
@@ -164,9 +168,9 @@ class ParentImages:
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         """Return the outline of the plan."""
         outline = make_outline(plan, self.recipe, self.fingerprint, num_parts)
-        num_rows = sum(one.manifest.labels.num_rows_without_image for one in self.parents)
-        unmatched = united_unmatched(one.manifest.unmatched for one in self.parents)
-        num_rescaled = sum(one.manifest.num_rescaled for one in self.parents)
+        num_rows = sum(parent.manifest.labels.num_rows_without_image for parent in self.parents)
+        unmatched = united_unmatched(parent.manifest.unmatched for parent in self.parents)
+        num_rescaled = sum(parent.manifest.num_rescaled for parent in self.parents)
         more = {
             "num_rows_without_image": num_rows,
             "unmatched": unmatched,
@@ -174,44 +178,49 @@ class ParentImages:
         }
         return outline.model_copy(update=more)
 
-    def written(
-        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]
-    ) -> Generator[Progress]:
-        """Copy the records of shards; yield what is done."""
-        changed = [one for one in self.parents if relabelled(one, plan.schema)[1]]
-        files = {file for one in changed for file in one.rows["file"].unique().to_pylist()}
+    def write(
+        self,
+        folders: Folders,
+        plan: BuildPlan,
+        shards: Sequence[ShardPlan],
+        on_progress: OnProgress,
+        watcher: Watcher,
+    ) -> None:
+        """Copy the records of shards."""
+        del watcher
+        changed = [parent for parent in self.parents if relabelled(parent, plan.schema)[1]]
+        files = {file for parent in changed for file in parent.rows["file"].unique().to_pylist()}
         try:
             copier = RecordCopier(plan.schema, frozenset(files), self.check)
-            yield from copier.copied(folders, shards)
+            copier.copy(folders, shards, on_progress)
         except (DatasetError, RecordError):
             self.check()  # of a parent that was replaced, no record is damaged
             raise
 
     def check(self) -> None:
-        """Check that no parent was replaced while it was read."""
+        """Raise ChangedError if a parent was replaced."""
         for parent in self.parents:
             parent.mark.check()
 
 
 def _signature(parent: Parent) -> str:
-    """Return the hash of a parent's manifest, and that of the numbers of the records taken."""
     if parent.numbers is None:
         return parent.manifest.sha256
     taken = hashlib.sha256(parent.numbers.astype("<i8").tobytes()).hexdigest()
     return f"{parent.manifest.sha256}, records {taken}"
 
 
-def _versions(made: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Return the versions that made the images, all of them, and of this program."""
-    names = sorted({name for one in made for name in one})
+def _versions(versions: Sequence[dict[str, str]]) -> dict[str, str]:
+    """Return all versions that made the images, and the version of this program."""
+    names = sorted({name for own in versions for name in own})
     of_images = {
-        name: ", ".join(dict.fromkeys(one.get(name, "none") for one in made)) for name in names
+        name: ", ".join(dict.fromkeys(own.get(name, "none") for own in versions)) for name in names
     }
     return of_images | {REPACKED: version("shardprep")}
 
 
 def _items(rows: pa.Table, keys: Texts) -> Items:
-    """Return the items of rows under other keys, with as much of them as a plan needs."""
+    """Return items with the columns that a plan needs."""
     number = len(rows)
     places = np.zeros(number, PLACE)
     for name, column in (("offset", "offset"), ("num_bytes", "length")):
@@ -226,3 +235,202 @@ def _items(rows: pa.Table, keys: Texts) -> Items:
         annotation=Coded.constant(None, number),
         masks=Coded.constant((), number),
     )
+
+
+class Parent(NamedTuple):
+    """A dataset whose records are copied."""
+
+    where: str
+    """Path or address."""
+    mark: ManifestMark
+    """Used to detect that the dataset was replaced."""
+    manifest: Manifest
+    schema: Schema
+    spec: ImageSpec
+    rows: pa.Table
+    """Rows of the items that are copied, with the `file` of each record."""
+    skipped: pa.Table
+    """Rows of the inputs that were skipped; empty if only some records are copied."""
+    numbers: Numbers | None
+    """Numbers of the records that are copied, through all shards, ascending; None for all."""
+
+
+def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
+    """Return a dataset with the records of some numbers, or with all items.
+
+    Raises:
+        ChangedError: another dataset has taken its place.
+        DatasetError: a document or a shard is missing, or not what the manifest says.
+        StorageError: object storage does not answer, or refuses.
+
+    """
+    manifest, schema = dataset.manifest, dataset.schema
+    table = dataset.item_rows(intact=True)
+    check_items(dataset, table)
+    dataset.files.check_shards([*manifest.shards.values()])
+    status = table["status"].cast("string")
+    if numbers is None:
+        rows = table.filter(pc.is_in(status, pa.array([WRITTEN, REJECTED])))
+        skipped = with_status(table, SKIPPED)
+    else:
+        rows, skipped = with_status(table, WRITTEN).take(pa.array(numbers)), table.slice(0, 0)
+    del table
+    recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
+    files = with_files(rows.unify_dictionaries().combine_chunks(), dataset)
+    return Parent(
+        str(dataset), dataset.mark, manifest, schema, recipe.image_spec, files, skipped, numbers
+    )
+
+
+def check_alike(parents: Sequence[Parent]) -> None:
+    """Check that the records of all parents fit into one dataset.
+
+    Raises:
+        SchemaError: their features, or the meaning of mask pixels, differ.
+        RecipeError: their images have other fits, or a parent is named twice.
+
+    """
+    first = parents[0]
+    for place, other in enumerate(parents[1:], 1):
+        if any(other.mark == known.mark for known in parents[:place]):
+            raise RecipeError(other.where, "is named twice", "name each dataset once")
+        differences = feature_differences(_unnamed(first.schema), _unnamed(other.schema))
+        if differences:
+            what = f"its features differ from the features of {first.where}: {some_of(differences)}"
+            raise SchemaError(other.where, what, "build both with the same options")
+        if other.spec.fit != first.spec.fit:
+            what = f"its images are fitted by {other.spec.fit}, those of {first.where} by "
+            raise RecipeError(
+                other.where, what + first.spec.fit, f"build both with the same {OptionName('fit')}"
+            )
+        masks = [known.schema.features.get(MASK) for known in (first, other)]
+        if masks[0] and masks[1] and masks[0].labels != masks[1].labels:
+            what = f"its masks have other class numbers than {first.where}"
+            raise SchemaError(
+                other.where, what, f"build both with the same {OptionName('classes')}"
+            )
+
+
+def _unnamed(schema: Schema) -> Schema:
+    """Return a schema without class names."""
+    features = {
+        name: feature.model_copy(update={"labels": ()}) for name, feature in schema.features.items()
+    }
+    return schema.model_copy(update={"features": features, "labels": ()})
+
+
+def united(parents: Sequence[Parent]) -> Schema:
+    """Return the schema of all parents: the classes of the first, then new ones of the others."""
+    schema = parents[0].schema
+    features = dict(schema.features)
+    for name, feature in features.items():
+        names = tuple(
+            dict.fromkeys(chain(*(parent.schema.features[name].labels for parent in parents)))
+        )
+        features[name] = feature.model_copy(update={"labels": names})
+    labels = tuple(dict.fromkeys(chain(*(parent.schema.labels for parent in parents))))
+    return schema.model_copy(update={"features": features, "labels": labels})
+
+
+def relabelled(parent: Parent, schema: Schema) -> tuple[pa.Table, bool]:
+    """Return the rows of a parent with the class indexes of a schema, and whether any changed."""
+    images = _places(parent.schema.labels, schema.labels)
+    objects: list[int] = []
+    if BOX_LABEL in schema.features:
+        before = parent.schema.features[BOX_LABEL].labels
+        objects = _places(before, schema.features[BOX_LABEL].labels)
+    rows, is_new = parent.rows, False
+    for places, columns in ((images, ("label", "labels")), (objects, ("object_labels",))):
+        if places == list(range(len(places))):
+            continue
+        is_new = True
+        for name in columns:
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, name, _mapped(rows[name].combine_chunks(), places))
+    return rows, is_new
+
+
+def _places(names: Sequence[str], among: Sequence[str]) -> list[int]:
+    known = {name: place for place, name in enumerate(among)}
+    return [known[name] for name in names]
+
+
+def _mapped(column: Any, places: Sequence[int]) -> Any:
+    """Return class indexes, or lists of them, mapped by `places`; nulls stay."""
+    table = pa.array(places, pa.int64())
+    if not pa.types.is_list(column.type):
+        return table.take(column)
+    lengths = pc.fill_null(pc.list_value_length(column), 0)
+    offsets = pa.array(np.append(0, np.cumsum(np.asarray(lengths))), pa.int32())
+    values = table.take(pc.list_flatten(column))
+    return pa.ListArray.from_arrays(offsets, values, mask=column.is_null())
+
+
+def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
+    """Return the keys of the items and of the skipped inputs of each parent, as Arrow arrays.
+
+    A key that several parents have is prefixed with the name of its dataset, and with version or
+    number if names are equal.
+
+    Raises:
+        RecipeError: a prefixed key exists already.
+
+    """
+    keys = [
+        [
+            some["key"].cast(pa.large_string()).combine_chunks()
+            for some in (parent.rows, parent.skipped)
+        ]
+        for parent in parents
+    ]
+    counts = pa.concat_arrays([pa.concat_arrays(own).unique() for own in keys]).value_counts()
+    several = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    titles = _titles([parent.manifest for parent in parents])
+    result = []
+    for own, title in zip(keys, titles, strict=True):
+        before, nothing = (pa.scalar(text, pa.large_string()) for text in (f"{title}/", ""))
+        items, skipped = (
+            pc.if_else(
+                pc.is_in(some, several), pc.binary_join_element_wise(before, some, nothing), some
+            )
+            for some in own
+        )
+        result.append((items, skipped))
+    counts = pa.concat_arrays([items for items, _ in result]).value_counts()
+    doubled = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if len(doubled):
+        raise RecipeError("shardprep repack", f"{doubled[0].as_py()!r} is a key of two images")
+    return result
+
+
+def _titles(manifests: Sequence[Manifest]) -> list[str]:
+    """Return a unique name for each dataset."""
+    names = [manifest.name for manifest in manifests]
+    if len({*names}) < len(names):
+        names = [f"{manifest.name}-{manifest.version}" for manifest in manifests]
+    if len({*names}) < len(names):
+        names = [f"{name}-{number}" for number, name in enumerate(names, 1)]
+    return names
+
+
+def skipped_reasons(parent: Parent) -> list[tuple[str, str]]:
+    """Return the reason of each skipped input, one of those in the manifest, and its detail."""
+    known = sorted(parent.manifest.totals.skipped, key=len, reverse=True)
+    return [_parted(text or "", known) for text in parent.skipped["reason"].to_pylist()]
+
+
+def _parted(text: str, known: Sequence[str]) -> tuple[str, str]:
+    reason = next(
+        (reason for reason in known if text == reason or text.startswith(f"{reason}: ")), text
+    )
+    return reason, text[len(reason) + 2 :]
+
+
+def same_values(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entries that all mappings share."""
+    first = values[0]
+    return {
+        name: value
+        for name, value in first.items()
+        if all(name in other and other[name] == value for other in values)
+    }

@@ -1,46 +1,47 @@
-"""A run: plan, write what is not done, commit shard by shard, publish.
+"""Make a dataset: begin, plan, make the shards, publish.
 
-A run that ends early, however it ends, keeps what is done in its workspace; the next run of the
-same finds it, checks it and goes on.
+A run that ends early, however it ends, keeps finished shards in its workspace. The next equal run
+checks it and continues.
+
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from shardprep.catalog.items import Item
 from shardprep.dataset.manifest import Fingerprint, Manifest
-from shardprep.errors import BuildError, ShardprepError, counted
+from shardprep.errors import BuildError, OptionName, counted
 from shardprep.progress import Watcher
+from shardprep.source.byte_range import MemberError
 from shardprep.storage.store_error import ChangedError
-from shardprep.writer.engine.job import Progress
+from shardprep.writer.encode.chunk import UNREADABLE
+from shardprep.writer.engine.job import ItemCounts, OnProgress
 from shardprep.writer.finalize import BuildResult, complete, finished_before, publish
-from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.plan_summary import Outline, check_outline, write_outline
+from shardprep.writer.plan.plan import BuildPlan, Outline, check_outline, write_outline
 from shardprep.writer.plan.shard_plan import WHOLE, Part, ShardPlan
-from shardprep.writer.retry_unreadable import readable_again
-from shardprep.writer.shard import done_receipt, write_skipped
+from shardprep.writer.shard import done_receipt, read_receipt, write_skipped
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.repair_input import DamagedDataset, find_damage
 from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-_NUM_THREADS = 8
+_NUM_THREADS = 16
 """Number of threads that hash shards, or wait for object storage."""
-_MOST_LOOKS = 3
-"""Times that shards are written again, where a source goes away again and again."""
+_MOST_RETRIES = 3
+"""Times that shards are written again if their source goes away again and again."""
 
 
-class Images(Protocol):
-    """The images that a run makes a dataset of: those of a source, or of other datasets."""
+class BuildImages(Protocol):
+    """The images of the future dataset: from a source, or from other datasets."""
 
     @property
     def work(self) -> str:
@@ -48,161 +49,130 @@ class Images(Protocol):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """All that the bytes of the dataset follow from."""
+        """Everything that the bytes of the dataset depend on."""
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
-        """Return the plan; `scratch` is a folder for its items, which must live as long."""
+        """Return the plan; its items may need files in `scratch`."""
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         """Return the outline of the plan."""
 
-    def written(
-        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]
-    ) -> Generator[Progress]:
-        """Write shards of the plan and their receipts; yield what is done."""
+    def write(
+        self,
+        folders: Folders,
+        plan: BuildPlan,
+        shards: Sequence[ShardPlan],
+        on_progress: OnProgress,
+        watcher: Watcher,
+    ) -> None:
+        """Write shards of the plan and their receipts."""
 
     def check(self) -> None:
-        """Check that what was read is still what was planned.
+        """Check that the source or the datasets are still what was planned.
 
-        Raises BuildError where a source is not, ChangedError where a dataset is not.
+        Raises BuildError or ChangedError.
+
         """
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """The making of a dataset: of which images, and where."""
+class MadeShards:
+    """Written shards of a build."""
 
-    workspace: Workspace
-    images: Images
+    folders: Folders
+    outline: Outline
+    counts: ItemCounts
+    """Items that this run has done."""
 
-    def to_dataset(
-        self, watcher: Watcher, *, overwrite: bool, damaged: DamagedDataset | None = None
-    ) -> BuildResult:
-        """Make the dataset, or finish it; arguments and errors are those of `build_dataset`."""
-        workspace, start = self.workspace, time.monotonic()
 
-        def attempt(old: bytes | None) -> BuildResult:
-            return self._attempt(watcher, old, start, overwrite=overwrite, damaged=damaged)
+def make_dataset(
+    workspace: Workspace,
+    images: BuildImages,
+    watcher: Watcher,
+    *,
+    overwrite: bool = False,
+    damaged: DamagedDataset | None = None,
+) -> BuildResult:
+    """Make a dataset, or finish it; for arguments and errors see `build_dataset`."""
+    start, fingerprint = time.monotonic(), images.fingerprint
 
-        result = states.shared(workspace, attempt, self.images.fingerprint)
-        return finished_before(workspace, result) if isinstance(result, Manifest) else result
-
-    def _attempt(
-        self,
-        watcher: Watcher,
-        old: bytes | None,
-        start: float,
-        *,
-        overwrite: bool,
-        damaged: DamagedDataset | None,
-    ) -> BuildResult:
-        workspace, fingerprint = self.workspace, self.images.fingerprint
-        stands = workspace.stands()
-        finished = workspace.finished() if stands and not overwrite and damaged is None else None
-        if finished is not None:
+    def attempt(replaced: bytes | None) -> BuildResult:
+        damage = damaged
+        if damage is None and not overwrite and (finished := workspace.finished()) is not None:
             states.refuse_other_dataset(workspace, finished, fingerprint)
             states.end_publishing(workspace, finished)
-            damaged = find_damage(workspace, finished, fingerprint)
-            if damaged is None:
+            damage = find_damage(workspace, finished, fingerprint)
+            if damage is None:
                 return finished_before(workspace, finished)
-            watcher.notice(str(damaged))
-        done = Progress(0, 0)
-        notes: tuple[str, ...] = ()
+            watcher.notice(str(damage))
+        shards: MadeShards | None = None
         with workspace.held(alone=True):
-            is_new = states.begin(workspace, fingerprint, overwrite=overwrite)
-            try:
-                states.check_begun(workspace, old)
+            with states.begun(workspace, fingerprint, replaced, overwrite=overwrite):
                 manifest = workspace.sealed()
                 if manifest is None:
-                    if damaged is not None:
+                    if damage is not None:
                         with states.writing(workspace):
-                            damaged.take_into(workspace)
-                    folders, outline, done = self.write(WHOLE, old, watcher)
-                    notes = outline.findings
-                    expected = None if damaged is None else damaged.manifest
-                    manifest = complete(workspace, folders, outline, expected)
-            except BaseException:
-                # The user is told what went wrong first, not what goes wrong here.
-                with contextlib.suppress(ShardprepError, OSError):
-                    states.take_back(workspace, fingerprint, is_new=is_new)
-                raise
-            return publish(workspace, manifest, old, start, done, notes)
+                            damage.take_into(workspace)
+                    shards = make_shards(workspace, images, WHOLE, replaced, watcher)
+                    expected = None if damage is None else damage.manifest
+                    manifest = complete(workspace, shards.folders, shards.outline, expected)
+            counts = shards.counts if shards else None
+            notes = shards.outline.findings if shards else ()
+            return publish(workspace, manifest, replaced, start, counts, notes)
 
-    def write(
-        self, part: Part, old: bytes | None, watcher: Watcher
-    ) -> tuple[Folders, Outline, Progress]:
-        """Write the shards of a part that are not done.
+    result = states.shared(workspace, attempt, fingerprint)
+    return finished_before(workspace, result) if isinstance(result, Manifest) else result
 
-        `old` is the manifest of the dataset that is to be replaced. Return the folders and the
-        outline of the build, and the items that were done now.
-        """
-        workspace, images = self.workspace, self.images
-        with workspace.scratch() as scratch:
-            plan = images.plan(scratch, watcher)
-            outline = images.outline(plan, part.count)
-            plan = plan.without_others(part)
-            mine = part.of(plan.shards)
-            if part is not WHOLE:  # that has begun before
-                states.join(workspace, images.fingerprint, old)
-            folders = states.folders_of(workspace, images.fingerprint, old)
-            with states.writing(workspace):
-                write_outline(folders.state, outline)
-                write_skipped(folders.state, plan.skipped)
-                now = self._write_shards(folders, plan, mine, watcher)
-                check_outline(folders.state, outline)  # another part may have begun beside it
-                folders.check_build()
-        try:
-            images.check()
-        except (BuildError, ChangedError):
-            states.forget(workspace, (shard.name for shard in mine))
-            raise
-        return folders, outline, now
 
-    def _write_shards(
-        self, folders: Folders, plan: BuildPlan, mine: Sequence[ShardPlan], watcher: Watcher
-    ) -> Progress:
-        with ThreadPoolExecutor(_NUM_THREADS) as pool:
-            done = pool.map(lambda shard: done_receipt(folders, shard.name) is not None, mine)
-            todo = [shard for shard, is_done in zip(mine, done, strict=True) if not is_done]
-        num_todo = sum(len(shard.items) for shard in todo)
-        num_mine = sum(len(shard.items) for shard in mine)
-        for line in _notices(plan, len(mine), num_mine, num_mine - num_todo):
-            watcher.notice(line)
-        watcher.start(self.images.work, num_mine, "images", num_mine - num_todo)
-        now = Progress(0, 0)
-        if not todo:
-            return now
-        self._check_space(plan.estimated_bytes * num_todo // plan.num_items)
-        with contextlib.closing(self.images.written(folders, plan, todo)) as progress:
-            for step in progress:
+def make_shards(
+    workspace: Workspace, images: BuildImages, part: Part, replaced: bytes | None, watcher: Watcher
+) -> MadeShards:
+    """Plan the dataset, and write the shards of a part that are not done.
+
+    `replaced` is the manifest of the dataset that is to be replaced.
+    """
+    with workspace.scratch() as scratch:
+        plan = images.plan(scratch, watcher)
+        outline = images.outline(plan, part.count)
+        plan = plan.without_others(part)
+        mine = part.of(plan.shards)
+        if part is not WHOLE:
+            states.join(workspace, images.fingerprint, replaced)
+        folders = states.folders_of(workspace, images.fingerprint, replaced)
+        with states.writing(workspace):
+            write_outline(folders.state, outline)
+            write_skipped(folders.state, plan.skipped)
+            with ThreadPoolExecutor(_NUM_THREADS) as pool:
+                receipts = pool.map(lambda shard: done_receipt(folders, shard.name), mine)
+                todo = [shard for shard, done in zip(mine, receipts, strict=True) if done is None]
+            num_todo, num_mine = (sum(len(shard.items) for shard in some) for some in (todo, mine))
+            for line in _notices(plan, len(mine), num_mine, num_mine - num_todo):
+                watcher.notice(line)
+            watcher.start(images.work, num_mine, "images", num_mine - num_todo)
+            counts = ItemCounts()
+
+            def on_progress(step: ItemCounts) -> None:
+                nonlocal counts
+                counts = counts.plus(step)
                 watcher.advance(step.num_items, step.num_rejected)
-                now = now.plus(step)
-        if now.num_unreadable:
-            self._look_again(folders, plan, todo, watcher)
-        return now
 
-    def _look_again(
-        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan], watcher: Watcher
-    ) -> None:
-        """Write shards again whose images could not be read, and can be now."""
-        for _ in range(_MOST_LOOKS):
-            shards = readable_again(folders, shards)
-            if not shards:
-                return
-            what = "1 shard is" if len(shards) == 1 else f"{len(shards):,} shards are"
-            watcher.notice(f"{what} written again: images that could not be read are back")
-            with contextlib.closing(self.images.written(folders, plan, shards)) as progress:
-                deque(progress, maxlen=0)  # their items are counted already
-
-    def _check_space(self, num_bytes: int) -> None:
-        lacking = self.workspace.state.shortage(num_bytes)
-        if lacking:
-            hint = "free some space, give another --out, or a smaller --size"
-            raise BuildError(str(self.workspace.state), f"about {lacking}", hint)
+            if todo:
+                _check_space(workspace, plan.estimated_bytes * num_todo // plan.num_items)
+                images.write(folders, plan, todo, on_progress, watcher)
+            if counts.num_unreadable:
+                _retry_unreadable(folders, plan, todo, images, watcher)
+            check_outline(folders.state, outline)  # another part may have begun at the same time
+            folders.check_build()
+    try:
+        images.check()
+    except (BuildError, ChangedError):
+        states.forget(workspace, (shard.name for shard in mine))
+        raise
+    return MadeShards(folders, outline, counts)
 
 
 def _notices(plan: BuildPlan, num_shards: int, num_items: int, num_done: int) -> list[str]:
-    """Return what a user should know of a plan, of which this run writes `num_shards`."""
+    """Return remarks on a plan; this run writes `num_shards` of it."""
     num_all = len(plan.shards)
     labels = f"labels{' by' if plan.schema.target else ':'} {plan.labels_from}"
     lines = [f"{plan.num_items:,} images to {counted(num_all, 'shard')}, {labels}"]
@@ -212,3 +182,58 @@ def _notices(plan: BuildPlan, num_shards: int, num_items: int, num_done: int) ->
     if num_done:
         lines.append(f"going on with an unfinished build: {num_done:,} images are done")
     return lines
+
+
+def _check_space(workspace: Workspace, num_bytes: int) -> None:
+    lacking = workspace.state.shortage(num_bytes)
+    if lacking:
+        hint = (
+            f"free some space, give another {OptionName('out')}, or a smaller {OptionName('size')}"
+        )
+        raise BuildError(str(workspace.state), f"about {lacking}", hint)
+
+
+def _retry_unreadable(
+    folders: Folders,
+    plan: BuildPlan,
+    shards: Sequence[ShardPlan],
+    images: BuildImages,
+    watcher: Watcher,
+) -> None:
+    """Write shards again if images of them could not be read, and can be now.
+
+    A disk or a network share may be away for a moment. The dataset would be finished without
+    these images, and the next run would not change it.
+    """
+    for _ in range(_MOST_RETRIES):
+        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+            unread = list(pool.map(partial(_unreadable_items, folders), shards))
+        shards = [
+            shard
+            for shard, items in zip(shards, unread, strict=True)
+            if any(map(_is_readable, items))
+        ]
+        if not shards:
+            return
+        what = "1 shard is" if len(shards) == 1 else f"{len(shards):,} shards are"
+        watcher.notice(f"{what} written again: images that could not be read are back")
+        # The items are counted already.
+        images.write(folders, plan, shards, lambda _: None, watcher)
+
+
+def _unreadable_items(folders: Folders, shard: ShardPlan) -> list[Item]:
+    receipt = read_receipt(folders, shard.name)
+    if receipt is None:
+        return []
+    kinds = receipt.table["kind"].cast("string").to_pylist()
+    return [item for item, kind in zip(shard.items, kinds, strict=True) if kind == UNREADABLE]
+
+
+def _is_readable(item: Item) -> bool:
+    """Return whether the source gives the bytes of an image and of its masks."""
+    try:
+        for extent in (item.extent, *(mask.extent for mask in item.masks)):
+            extent.read()
+    except (MemberError, MemoryError):
+        return False
+    return True

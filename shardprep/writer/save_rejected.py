@@ -1,4 +1,4 @@
-"""Copies of rejected images for people to look at, under names that no key is a path in."""
+"""Copies of rejected images for people to look at, under names that cannot lead elsewhere."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 LIST_FILE = "rejected.csv"
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 _MOST_NAME = 80
-"""Characters of a key that the name of its copy ends with, after a hash of the key."""
+"""Characters of a key that the name of its copy ends with, after the key's hash."""
 _MOST_BYTES = 256 << 20
-"""Bytes of a copy that is read again."""
+"""Largest copy that is read."""
 
 
 def save_rejected(
     folder: Path, recipe: Recipe, into: Path, notice: Callable[[str], None]
 ) -> tuple[int, int]:
-    """Copy the bytes of every rejected item of a dataset to `into`/<kind>/, as they were.
+    """Copy the bytes of every rejected item of a dataset to `into`/<kind>/.
 
-    Beside them, `rejected.csv` has a row for each: key, kind, reason, and its file, which is ""
-    where the source no longer gives its bytes.
+    `rejected.csv` in the same folder has a row for each: key, kind, reason and file. The file is ""
+    if the source no longer gives its bytes.
 
     Args:
-        folder: the dataset, finished or not; its `items.parquet` says what is rejected.
+        folder: the dataset, finished or not, with its `items.parquet`.
         recipe: names the source.
-        into: made if need be; files of an earlier copy are replaced.
-        notice: told, in one line, of work that takes long.
+        into: created if needed; files of an earlier copy are replaced.
+        notice: called with a line about work that takes long.
 
     Returns:
-        How many files were written, and how many rejected items there are.
+        The number of files that were written, and the number of rejected items.
 
     """
     table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
@@ -86,18 +86,18 @@ def save_rejected(
 
 
 def read_copy(folder: Path, key: str, kind: str) -> bytes:
-    """Return the copy of a rejected item in a folder that `save_rejected` has written.
+    """Return the copy of a rejected item from a folder that `save_rejected` has written.
 
     Raises:
-        SourceError: there is none.
+        SourceError: the copy does not exist.
 
     """
     try:
-        if kind not in get_args(RejectionKind):  # it names a folder, and may be a stranger's
+        if kind not in get_args(RejectionKind):  # it names a folder, and may come from a request
             raise FileNotFoundError
         return read_regular(folder / _copy_name(key, kind), _MOST_BYTES)
     except OSError as error:
-        what = (error.strerror or "there is no copy").lower()
+        what = (error.strerror or "the copy is missing").lower()
         raise SourceError(key, f"is not in {folder} ({what})") from error
 
 

@@ -1,8 +1,9 @@
-"""The shard, the unit of commit, and its receipt, which is kept until the build is published.
+"""The shard, which is the unit of commit, and its receipt.
 
-A shard file under its final name is complete. Its receipt holds the rows of its items, and the
-length and hash of its file; a shard is done only where both are there and agree. A build that
-another one has taken over commits nothing more.
+A shard file under its final name is complete. The receipt has the rows of its items, and the length
+and hash of the file; it is kept until the dataset is published. A shard is done only if both are
+there and agree. A build that another build has taken over commits nothing more.
+
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from shardprep.profiling import stage
 from shardprep.source.listing import Skipped
 from shardprep.source.string_column import integers
 from shardprep.storage.folder import Folder, Written
-from shardprep.writer.encode.chunk import EncodedChunk, ObjectCounts, Outcome
+from shardprep.writer.encode.chunk import EncodedChunk, ImageObjectCounts, Outcome
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
 from shardprep.writer.workspace.files import SKIPPED_FILE, Folders, receipt_name
 
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _FACTS = b"shardprep"
-"""Key of the facts among the metadata of a parquet file."""
+"""Key of the facts in the metadata of a parquet file."""
 _SHA256 = r"^[0-9a-f]{64}\z"
 RETRIED = ("unreadable", "crashed", "timeout")
-"""Rejections that the machine may be to blame for, such as a disk that was away; the next run
-tries these images again."""
+"""Rejections that the machine may have caused, such as a disk that was away; the next run tries
+these images again."""
 
 
 class Receipt(NamedTuple):
@@ -54,16 +55,14 @@ class Receipt(NamedTuple):
     table: pa.Table
     """A row for each item, written or rejected, in plan order."""
     build: str = ""
-    """`Folders.build` of the build that wrote it; "" where any build may use it."""
+    """`Folders.build` of the build that wrote it; "" if any build may use it."""
     num_dark: int = 0
-    """Records whose image is nearly black; 0 where that is not known."""
+    """Records whose image is nearly black; 0 if unknown."""
     num_rescaled: int = 0
     """Records whose image has another size than its annotations state."""
 
 
-class _Facts(BaseModel):
-    """The facts in a receipt's metadata."""
-
+class _ReceiptFacts(BaseModel):
     shard: Shard
     mark: str
     build: str
@@ -72,29 +71,28 @@ class _Facts(BaseModel):
 
 
 class ShardHead(NamedTuple):
-    """Facts of a shard that its writer needs before it has the items."""
+    """What the writer of a shard needs before it has the items."""
 
     name: str
-    """File name."""
     split: str
     num_items: int
     token: str = ""
-    """By which its temporary file is known to others."""
+    """Part of the name of its temporary file, so that others can remove it."""
 
 
 class ShardWriter:
-    """Writes one shard from its chunks, in plan order; its rows are kept as columns."""
+    """Writes one shard from its chunks, in plan order, and collects the rows of its items."""
 
     def __init__(self, folders: Folders, head: ShardHead, *, is_annotated: bool) -> None:
-        """Start the shard file, under a temporary name; its records may have boxes or masks."""
+        """Create the temporary file of the shard."""
         self.head = head
         self._folders = folders
         self._file = folders.output.new_file(head.name, head.token)
         self._hash = hashlib.sha256()
         self._hashing = ThreadPoolExecutor(1)
-        """Hashes a chunk while it is written; neither holds the interpreter."""
+        """Hashes a chunk while it is written; both release the interpreter lock."""
         self.num_items = 0
-        """Items of the plan that have their outcome."""
+        """Items whose outcome is known."""
         self._num_records = 0
         self._num_bytes = 0
         self._num_dark = 0
@@ -102,17 +100,17 @@ class ShardWriter:
         self._columns = ANNOTATED_COLUMNS if is_annotated else COLUMNS
         self._tables = [self._columns.empty_table()]
         self._rows: defaultdict[str, list[Any]] = defaultdict(list)
-        """Values by column of the last rows, which are in no table yet: one takes long to make,
-        however few rows it has."""
+        """Values by column of the last rows, which are not in a table yet: making one has a fixed
+        cost."""
 
     @property
     def is_full(self) -> bool:
-        """Whether every item of the plan has its outcome."""
+        """Whether all items have their outcome."""
         return self.num_items == self.head.num_items
 
     @stage("write")
     def append(self, items: Sequence[Item], chunk: EncodedChunk) -> None:
-        """Add the next chunk of the plan, and its items."""
+        """Write the next chunk, which has these items."""
         hashed = self._hashing.submit(self._hash.update, chunk.data)
         self._file.write(chunk.data)
         own, outcomes = Items.of(items), chunk.outcomes
@@ -159,9 +157,10 @@ class ShardWriter:
         hashed.result()
 
     def commit(self) -> None:
-        """Give the shard its name, then write its receipt: from then on it is done.
+        """Rename the shard to its final name, then write its receipt.
 
-        BuildError where another build has taken this one over; nothing is left then.
+        Raises BuildError if another build has taken this one over; the temporary file is removed.
+
         """
         try:
             self._folders.check_build()
@@ -181,7 +180,7 @@ class ShardWriter:
         write_receipt(self._folders.state, receipt)
 
     def abandon(self) -> None:
-        """Remove what is not committed."""
+        """Remove the temporary file."""
         self._hashing.shutdown()
         self._file.abandon()
 
@@ -189,7 +188,8 @@ class ShardWriter:
 def _is_rescaled(annotation: Annotation | None, outcome: Outcome) -> bool:
     """Return whether a written image has another size than its annotation states.
 
-    An annotated image that was turned has the same two sides.
+    The two sides may be swapped, as in an image that was turned upright.
+
     """
     if annotation is None or annotation.size is None or annotation.is_relative or outcome.kind:
         return False
@@ -198,8 +198,7 @@ def _is_rescaled(annotation: Annotation | None, outcome: Outcome) -> bool:
 
 
 def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
-    """Return the columns of `item_table.ANNOTATION_COLUMNS`."""
-    nothing = ObjectCounts(None, 0, {}, None)
+    nothing = ImageObjectCounts(None, 0, {}, None)
     counts = [outcome.objects or nothing for outcome in outcomes]
     written = [outcome.objects is not None for outcome in outcomes]
 
@@ -207,13 +206,15 @@ def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, 
         return [value if ok else None for value, ok in zip(values, written, strict=True)]
 
     return {
-        "num_objects": [None if one.labels is None else len(one.labels) for one in counts],
-        "num_dropped": of_written(sum(one.dropped.values()) for one in counts),
-        "num_clipped": of_written(one.num_clipped for one in counts),
-        "dropped": of_written(list(one.dropped.items()) for one in counts),
-        "object_labels": [one.labels for one in counts],
+        "num_objects": [None if count.labels is None else len(count.labels) for count in counts],
+        "num_dropped": of_written(sum(count.dropped.values()) for count in counts),
+        "num_clipped": of_written(count.num_clipped for count in counts),
+        "dropped": of_written(list(count.dropped.items()) for count in counts),
+        "object_labels": [count.labels for count in counts],
         "mask_key": of_written(masks[0].key if masks else None for masks in items.masks),
-        "mask_pixels": [None if one.pixels is None else [*one.pixels.items()] for one in counts],
+        "mask_pixels": [
+            None if count.pixels is None else [*count.pixels.items()] for count in counts
+        ],
     }
 
 
@@ -222,27 +223,29 @@ def _of_kind(targets: Sequence[Target], kind: type) -> list[Any]:
 
 
 def write_skipped(state: Folder, skipped: Sequence[Skipped]) -> None:
-    """Write the rows of inputs that never became items beside the receipts."""
+    """Write the rows of inputs that never became items."""
     nothing = [None] * len(skipped)
     columns: dict[str, list[Any]] = {
         **dict.fromkeys(COLUMNS.names, nothing),
-        "key": [one.key for one in skipped],
+        "key": [entry.key for entry in skipped],
         "status": [item_table.SKIPPED] * len(skipped),
-        "reason": [f"{one.reason}: {one.detail}" if one.detail else one.reason for one in skipped],
-        "original_bytes": [one.num_bytes for one in skipped],
+        "reason": [
+            f"{entry.reason}: {entry.detail}" if entry.detail else entry.reason for entry in skipped
+        ],
+        "original_bytes": [entry.num_bytes for entry in skipped],
     }
     _write(state, SKIPPED_FILE, pa.Table.from_pydict(columns, schema=COLUMNS))
 
 
 def read_skipped(state: Folder) -> pa.Table | None:
-    """Return the rows of inputs that never became items, None where they are lost or damaged."""
-    found = _read(state, SKIPPED_FILE)
-    return None if found is None else found[0]
+    """Return the rows of inputs that never became items, None if they are missing or damaged."""
+    content = _read(state, SKIPPED_FILE)
+    return None if content is None else content[0]
 
 
 def write_receipt(state: Folder, receipt: Receipt) -> None:
     """Write the receipt of a shard."""
-    facts = _Facts(
+    facts = _ReceiptFacts(
         shard=receipt.shard,
         mark=receipt.mark,
         build=receipt.build,
@@ -254,13 +257,13 @@ def write_receipt(state: Folder, receipt: Receipt) -> None:
 
 
 def read_receipt(folders: Folders, shard: str) -> Receipt | None:
-    """Return the receipt of a shard, None where it is missing, damaged or of another build."""
-    found = _read(folders.state, receipt_name(shard))
-    if found is None:
+    """Return the receipt of a shard, None if it is missing, damaged or of another build."""
+    content = _read(folders.state, receipt_name(shard))
+    if content is None:
         return None
-    table, text = found
+    table, text = content
     try:
-        facts = _Facts.model_validate_json(text)
+        facts = _ReceiptFacts.model_validate_json(text)
     except ValidationError:
         return None
     is_ours = not folders.build or facts.build in ("", folders.build)
@@ -271,7 +274,7 @@ def read_receipt(folders: Folders, shard: str) -> Receipt | None:
 
 
 def written_receipt(folders: Folders, shard: str) -> Receipt | None:
-    """Return the receipt of a shard whose file is there and is what it says, else None."""
+    """Return the receipt of a shard if the file is there and matches it, else None."""
     receipt = read_receipt(folders, shard)
     if receipt is None:
         return None
@@ -280,7 +283,7 @@ def written_receipt(folders: Folders, shard: str) -> Receipt | None:
 
 
 def done_receipt(folders: Folders, shard: str) -> Receipt | None:
-    """Return the receipt of a written shard without rejections that another run might undo."""
+    """Return the receipt of a written shard if no rejection of it is worth another try."""
     receipt = written_receipt(folders, shard)
     if receipt is None or set(receipt.table["kind"].cast("string").to_pylist()) & {*RETRIED}:
         return None
@@ -288,14 +291,13 @@ def done_receipt(folders: Folders, shard: str) -> Receipt | None:
 
 
 def _write(state: Folder, name: str, table: pa.Table, facts: bytes = b"{}") -> None:
-    """Write a table and its facts as one parquet file, complete or not at all."""
     sink = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata({_FACTS: facts}), sink)
     state.write(name, sink.getvalue().to_pybytes())
 
 
 def _read(state: Folder, name: str) -> tuple[pa.Table, bytes] | None:
-    """Return a table and its facts, None where the file is missing or damaged."""
+    """Return a table and its facts, None if the file is missing or damaged."""
     data = state.read(name)
     if data is None:
         return None
@@ -309,7 +311,7 @@ def _read(state: Folder, name: str) -> tuple[pa.Table, bytes] | None:
 
 
 def _are_rows_of(table: pa.Table, shard: Shard) -> bool:
-    """Tell whether a table is one that `ShardWriter` makes for a shard."""
+    """Return whether `ShardWriter` may have written this table for a shard."""
     statuses = table["status"].cast("string")
     needed = ("key", "record", "offset", "length", "original_width", "original_height")
     written = table.select([*needed, "original_sha256"]).filter(pc.equal(statuses, WRITTEN))
@@ -331,5 +333,5 @@ def _are_rows_of(table: pa.Table, shard: Shard) -> bool:
         and np.array_equal(offsets, np.cumsum(lengths) - lengths)
         and int(lengths.sum()) == shard.num_bytes
         and pc.all(hashes, skip_nulls=False, min_count=0).as_py() is True
-        and all((integers(one.combine_chunks()) >= 1).all() for one in sizes)
+        and all((integers(side.combine_chunks()) >= 1).all() for side in sizes)
     )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shardprep.catalog.objects.masks.mask_files import pair_masks
 from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
+from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts
 from tests.catalog.builders import catalog, grey, thing, xml
 from tests.support.builders import png
@@ -171,5 +172,5 @@ def test_globs_match_every_form(
 def test_parts_of_names_count_letters_and_not_their_accents() -> None:
     image, mask = in_form("NFD", "i/é_ü.jpg"), "m/é.png"
     for pattern in ("m/{stem[:1]}.png", "m/{stem:(.)_ü}.png"):
-        assert pair_masks([image, mask], pattern).of_image == {image: [mask]}
+        assert pair_masks([image, mask], parse_mask_pattern(pattern)).of_image == {image: [mask]}
     assert np.array_equal(list(Texts.of([image]).composed()), [in_form("NFC", image)])

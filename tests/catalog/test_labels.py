@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.catalog.labels.labels import label_keys
-from shardprep.catalog.rules import Labelling, parse_label_rule
-from shardprep.catalog.splits import given_split, natural_order
+from shardprep.catalog.labels.labels import Labelling, label_keys
+from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.catalog.tables.table import Table, parse_table
 from shardprep.dataset.schema import UNLABELLED
 from shardprep.errors import RecipeError, SourceError
+from shardprep.recipe.rules import parse_label_rule
 from shardprep.source.names import without_archive_suffix
 from tests.catalog.builders import catalog, found, images, reasons, table, table_of
 from tests.support.builders import animals, tar_bytes, write, zip_bytes
@@ -78,19 +78,19 @@ def test_a_rule_finds_the_label_of_a_key(rule: str, key: str, label: str | None)
     [
         (
             "folders",
-            r"is not one of .*; use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE",
+            r"is not a rule for labels; use auto, folder, folder:N, prefix, regex:PATTERN, csv",
         ),
-        ("", "is not one of"),
-        ("Folder", "is not one of"),
+        ("", "is not a rule for labels"),
+        ("Folder", "is not a rule for labels"),
         ("folder:0", r"folder:0 is not folder:N; N counts from 1"),
         ("folder:-1", "N counts from 1"),
         ("folder:x", "N counts from 1"),
         ("folder:²", "N counts from 1"),
         ("csv", r"csv: names no file; use csv:FILE or csv:FILE:ID:LABEL"),
         ("csv:", "use csv:FILE"),
-        ("auto:x", "auto takes no argument, it has 'x'"),
-        ("prefix:_", "prefix takes no argument, it has '_'"),
-        ("none:x", "none takes no argument, it has 'x'"),
+        ("auto:x", "auto does not take an argument, but has 'x'"),
+        ("prefix:_", "prefix does not take an argument, but has '_'"),
+        ("none:x", "none does not take an argument, but has 'x'"),
         ("regex", r"has no group named label; write \(\?P<label>…\)"),
         (r"regex:(\w+)_", r"has no group named label; write \(\?P<label>…\)"),
         ("regex:(?P<label>x", r"regex:\(\?P<label>x is not valid"),

@@ -18,7 +18,6 @@ from click.testing import CliRunner
 from PIL import Image
 
 from shardprep import reader
-from shardprep.api import build
 from shardprep.cli.app import program
 from shardprep.dataset.example import decode
 from shardprep.dataset.item_table import read_items
@@ -26,6 +25,7 @@ from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import TARGET_FEATURES
 from shardprep.dataset.tfrecord import read_records
 from shardprep.writer.build import build_dataset
+from shardprep.writer.engine.job import Workers
 from tests.support.builders import by_chunks, in_process
 from tests.support.layouts import LAYOUTS, OUTSIDE, PAGE, Layout, page_text, write_source
 
@@ -62,11 +62,11 @@ class Built:
 def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command line encode in this process."""
 
-    def quick(recipe: Recipe, **more: Any) -> BuildResult:
-        return build_dataset(recipe, **{**more, "engine": by_chunks(in_process)})  # type: ignore[arg-type]
+    def quick(recipe: Recipe, _: Workers, watcher: Any, **more: Any) -> BuildResult:
+        return build_dataset(recipe, Workers(by_chunks(in_process), 1), watcher, **more)
 
-    monkeypatch.setattr(build, "build_dataset", quick)
-    monkeypatch.setattr(build, "start_server", lambda *_: None)
+    monkeypatch.setattr("shardprep.writer.build.build_dataset", quick)
+    monkeypatch.setattr("shardprep.writer.engine.worker_process.start_server", lambda *_: None)
 
 
 def command(*arguments: str) -> dict[str, Any]:

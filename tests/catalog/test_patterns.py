@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog import patterns
-from shardprep.catalog.groups import group_keys
 from shardprep.catalog.labels.labels import label_keys
+from shardprep.catalog.names import natural_order
 from shardprep.catalog.patterns import Pattern
-from shardprep.catalog.rules import parse_label_rule
-from shardprep.catalog.splits import natural_order
+from shardprep.catalog.splits import group_keys
 from shardprep.catalog.tables.row_matching import KeyIndex, row_ids
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import RecipeError
+from shardprep.errors import OptionName, RecipeError
+from shardprep.recipe.rules import parse_group_rule, parse_label_rule
 from tests.support.builders import build, jpeg, write, zip_bytes
 from tests.support.command import run
 from tests.support.examples import examples
@@ -69,7 +69,7 @@ def test_the_search_is_stopped_from_any_thread(monkeypatch: pytest.MonkeyPatch) 
 
     def work() -> None:
         try:
-            Pattern("([a-z]+)*$", "--group", "it").search(["1.jpg", LONG])
+            Pattern("([a-z]+)*$", OptionName("group"), "it").search(["1.jpg", LONG])
         except RecipeError as error:
             said.append(str(error))
 
@@ -83,7 +83,7 @@ def test_the_search_is_stopped_from_any_thread(monkeypatch: pytest.MonkeyPatch) 
 def test_a_process_that_dies_is_a_line_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/true")
     with pytest.raises(RecipeError, match=r"^--root: a takes more than 12 s; "):
-        Pattern("a", "--root", "a").search(["b"] * 100_000)
+        Pattern("a", OptionName("root"), "a").search(["b"] * 100_000)
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
@@ -94,8 +94,10 @@ def test_what_is_found_is_what_python_finds(pattern: str, *, is_whole: bool) -> 
     compiled = re.compile(pattern)
     matches = [(compiled.fullmatch if is_whole else compiled.search)(name) for name in names]
     expected = [None if match is None else match[1] or "" for match in matches]
-    assert Pattern(pattern, "", "", group=1, is_whole=is_whole).search(names) == expected
-    plain = Pattern(pattern, "", "", is_whole=is_whole).search(names)
+    assert (
+        Pattern(pattern, OptionName(""), "", group=1, is_whole=is_whole).search(names) == expected
+    )
+    plain = Pattern(pattern, OptionName(""), "", is_whole=is_whole).search(names)
     assert [one is None for one in plain] == [match is None for match in matches]
 
 
@@ -142,7 +144,7 @@ def test_a_folder_that_is_no_number_of_some_size_is_an_error(depth: str) -> None
     with pytest.raises(RecipeError, match=r"^--labels: folder:.* is not folder:N"):
         parse_label_rule(f"folder:{depth}")
     with pytest.raises(RecipeError, match=r"^--group: folder:.* is not folder:N"):
-        group_keys(["a/b.jpg"], f"folder:{depth}", None)
+        group_keys(["a/b.jpg"], parse_group_rule(f"folder:{depth}"), None)
 
 
 def test_a_cut_of_a_column_with_a_long_number_is_no_field() -> None:

@@ -6,7 +6,8 @@ import json
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -18,9 +19,6 @@ from shardprep.cli import app
 from shardprep.reader import Dataset, load
 from tests.support.builders import animals, encoded, jpeg, write, zip_bytes
 from tests.support.command import error_of, run, run_process
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(name="here")
@@ -114,7 +112,7 @@ def test_parts_then_finalize_say_what_to_do_next(here: Path) -> None:
     follow = first.stdout.split("          ")[-1].strip()
     assert follow == "shardprep finalize tfrecords/pets/1.0.0"
     early = error_of(run(*follow.split()[1:], cwd=here), 1)
-    assert early.endswith("; run part 2 of 2 again: what is done is not done again")
+    assert early.endswith("; run part 2 of 2 again: finished shards are not written again")
     second = run("build", "pets.zip", "--shards", "3", "--part", "2/2", "--json", cwd=here)
     facts = json.loads(second.stdout)
     assert facts.pop("elapsed_s") > 0
@@ -239,7 +237,10 @@ def test_what_is_asked_wrongly_exits_2_with_one_line(here: Path, case: str) -> N
 
 ERRORS: dict[str, tuple[tuple[Any, ...], str]] = {
     "no such source": (("build", "nothing.zip"), "nothing.zip: no such file or folder"),
-    "a source that is no archive": (("build", "text.zip"), "is neither a folder nor an archive"),
+    "a source that is no archive": (
+        ("build", "text.zip"),
+        "is neither a folder nor a supported archive",
+    ),
     "an archive without images": (("build", "empty.zip"), "holds no image"),
     "an unknown schema": (("build", "pets.zip", "--schema", "x"), "shipped are classification"),
     "an unknown label": (("build", "pets.zip", "--classes", "cat"), "is not among --classes"),
@@ -274,7 +275,7 @@ def test_a_recipe_that_is_no_toml_says_where(here: Path) -> None:
 
 def test_an_output_that_cannot_be_written_is_one_line(here: Path) -> None:
     write(here / "file", b"")
-    assert "cannot be made" in error_of(run("build", "pets.zip", "--out", "file", cwd=here), 1)
+    assert "cannot be created" in error_of(run("build", "pets.zip", "--out", "file", cwd=here), 1)
 
 
 def test_a_damaged_unfinished_build_is_one_line(here: Path) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.command import run
 from tests.support.processes import loaded
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OF_NO_COMMAND = frozenset((
     "tensorflow", "keras", "kaggle", "pandas", "matplotlib", "ray", "obstore", "pydicom",

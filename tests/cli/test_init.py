@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +16,6 @@ from shardprep.recipe.recipe import make_recipe
 from tests.support.builders import animals, jpeg, write, write_folder, zip_bytes
 from tests.support.builders import build as build_dataset
 from tests.support.command import error_of, run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 
 def survey(folder: Path, members: Mapping[str, bytes]) -> Survey:

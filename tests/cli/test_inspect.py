@@ -6,8 +6,10 @@ import itertools
 import json
 import shutil
 from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,26 +18,21 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.dataset import item_table
+from shardprep.dataset.annotated_pictures import annotated_pictures
+from shardprep.dataset.describe import Facts, read_facts
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.object_stats import measure_objects, near_duplicates
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.dataset.pictures import annotated_pictures
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, MASK
-from shardprep.dataset.stats.describe import Facts, read_facts
-from shardprep.dataset.stats.object_facts import measure_objects, near_duplicates
+from shardprep.image.drawing import AnnotatedPicture
 from shardprep.storage.folder import LocalFolder
 from tests.support.annotated import HEIGHT, MARKED, WIDTH, Marked, annotated
 from tests.support.builders import SHARED_DATA, animals, build, jpeg, tree, write_folder
+from tests.support.command import Done
 from tests.support.command import run as command
 from tests.support.json_page import printed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from shardprep.image.drawing import AnnotatedPicture
-    from tests.support.command import Done
-    from tests.support.object_store import Bucket
+from tests.support.object_store import Bucket
 
 
 @pytest.fixture(name="whole", scope="module")
@@ -96,10 +93,7 @@ def test_large_records_are_measured_without_their_images(tmp_path: Path) -> None
     noise = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
 
     class Noisy(Marked):
-        """An image that no codec makes small."""
-
         def image(self) -> bytes:
-            """Return the image as a PNG."""
             from tests.support.builders import encoded
 
             return encoded(Image.fromarray(noise ^ len(self.labels)), "PNG")

@@ -8,16 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.processes import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 SERVER = b"multiprocessing.forkserver"
 

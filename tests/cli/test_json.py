@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -23,16 +25,12 @@ from shardprep.api.json_types import (
 )
 from shardprep.catalog.init.survey import Survey
 from shardprep.cli import app
-from shardprep.dataset.stats.describe import Facts
+from shardprep.dataset.describe import Facts
 from shardprep.exporter.export import Exported
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import NARROW, Done
 from tests.support.command import run as command
 from tests.support.json_page import PAGE, RESULTS, page_text, printed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FIRST = "tfrecords/pets/1.0.0/pets-train.tfrecord-00000-of-00002"
 
@@ -47,7 +45,6 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(name="run")
 def _run(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
-    """Return what runs a command line here."""
     monkeypatch.setattr(drawn, "_archive", lambda *_: b"seconds of drawing")
     return partial(command, cwd=here)
 
@@ -143,7 +140,7 @@ def test_options_that_do_not_exist_are_one_object_too(
 def test_other_wrong_arguments_are_one_line_and_one_object(run: Callable[..., Done]) -> None:
     for arguments, what in (
         (("nonsense",), "no such command 'nonsense'"),
-        (("verify", "--workers", "0"), "invalid value for '--workers'"),
+        (("verify", "--workers", "0"), "'0' is not a whole number"),
         (("fetch",), "missing argument"),
         (("inspect", "a", "b"), "got unexpected extra argument"),
         (("build", "pets.zip", "--size", "big"), "'big' is not WIDTHxHEIGHT"),

@@ -5,14 +5,11 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.builders import animals, build, write, zip_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _BYTES = 300 << 20
 

@@ -6,7 +6,8 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -15,9 +16,6 @@ from shardprep.cli.app import program
 from tests.documents.cli_page import PAGE, page_text
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.command import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMANDS: dict[str, Any] = {"": typer.main.get_command(program())}
 COMMANDS |= COMMANDS[""].commands

@@ -6,7 +6,7 @@ import re
 import tomllib
 import zipfile
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +17,6 @@ from shardprep.api.sample_archive import CORNERS, JUNK, ODD_IMAGES, write_sample
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
 from tests.support.builders import sample
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SMALL = sample_archive.MIN_IMAGES
 TRUNCATED, PNG, CMYK, SIDEWAYS = ODD_IMAGES

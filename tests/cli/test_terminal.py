@@ -13,7 +13,8 @@ import subprocess
 import sys
 import termios
 import unicodedata
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,6 @@ from shardprep.cli import streams
 from shardprep.cli.show.console import Terminal
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.command import NARROW, error_of, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WIDE = {name: value for name, value in NARROW.items() if name != "COLUMNS"}
 LONG = "a-folder-with-a-name-of-many-letters/" * 4

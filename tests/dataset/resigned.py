@@ -71,8 +71,9 @@ class Signed:
         self.payloads[shard][record] = example.encode(features, self.dtypes)
 
     def write(self, to: Path) -> Path:
-        """Write the dataset to a new folder, all of it signed; return the folder."""
-        shutil.copytree(self.folder, to)
+        """Write the dataset, all of it signed, to its own or a new folder; return the folder."""
+        if to != self.folder:
+            shutil.copytree(self.folder, to)
         columns = {name: self.rows[name].to_pylist() for name in ("shard", "offset", "length")}
         facts = {}
         for name, payloads in self.payloads.items():
@@ -114,6 +115,12 @@ class Signed:
             for name in ("items.parquet", "schema.json"):
                 manifest["files"][name] = _sha256(to / name)
         (to / "manifest.json").write_bytes(resigned(manifest))
+        info = json.loads((to / "dataset_info.json").read_text())
+        for split in info["splits"]:
+            split["numBytes"] = str(
+                sum(facts[one]["num_bytes"] for one in facts if f"-{split['name']}." in one)
+            )
+        (to / "dataset_info.json").write_text(json.dumps(info, indent=2) + "\n")
 
 
 def _sha256(path: Path) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import shardprep
 from shardprep.dataset import item_table
-from shardprep.dataset.diff.difference import MEANINGS, Change, Difference, compare
+from shardprep.dataset.diff import MEANINGS, Difference, ItemChange, compare
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK
@@ -40,7 +40,7 @@ def made(folder: Path, images: dict[str, bytes], **keys: Any) -> Path:
     return build(source, folder / "out", **{**KEYS, **keys}).path
 
 
-def all_changes(before: Path, after: Path) -> list[Change]:
+def all_changes(before: Path, after: Path) -> list[ItemChange]:
     found = compare(open_dataset(before), open_dataset(after))
     return [one for kind in MEANINGS for one in sorted(found.some(kind, 1000))]
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from shardprep.dataset.example import decode, encode
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder, decode, encode
 from shardprep.errors import RecordError
 from tests.support.examples import texts
 

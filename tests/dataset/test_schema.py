@@ -44,14 +44,15 @@ VALUES: dict[str, bytes | float | tuple[Any, ...]] = {
 }
 
 
-def changed(path: str, value: Any, schema: Schema = CLASSIFICATION) -> str:
-    """Return a schema as text, with the value at a dotted path set."""
+def changed(path: str, value: Any, schema: Schema = CLASSIFICATION, **more: Any) -> str:
+    """Return a schema as text, with the values at dotted paths set."""
     document = json.loads(schema.dumps())
-    *above, last = path.split(".")
-    place = document
-    for key in above:
-        place = place[key]
-    place[last] = value
+    for dotted, one in {path: value, **more}.items():
+        *above, last = dotted.split(".")
+        place = document
+        for key in above:
+            place = place[key]
+        place[last] = one
     return json.dumps(document)
 
 
@@ -74,22 +75,16 @@ def test_a_schema_is_shipped_for_every_kind_of_target() -> None:
 
 
 @pytest.mark.parametrize("name", shipped_schemas())
-def test_a_shipped_schema_survives_its_text(name: str) -> None:
+def test_a_schema_survives_its_text(name: str) -> None:
     schema = load_schema(name)
+    labels, columns = ("cat", "Hund", "猫", 'quo"ted'), {"age": "float32", "note": "bytes"}
     assert schema.name == name
-    assert parse_schema(schema.dumps(), "it") == schema
-
-
-@pytest.mark.parametrize("name", shipped_schemas())
-@pytest.mark.parametrize("size", [(24, 32), None])
-def test_a_filled_schema_survives_its_text(name: str, size: tuple[int, int] | None) -> None:
-    schema = load_schema(name).filled(size, "raw", ("cat", "Hund", "猫", 'quo"ted'), {})
-    assert parse_schema(schema.dumps(), "it") == schema
-
-
-def test_a_schema_with_columns_of_its_own_survives_its_text() -> None:
-    schema = CLASSIFICATION.filled(None, "jpeg", ("cat",), {"age": "float32", "note": "bytes"})
-    assert parse_schema(schema.dumps(), "it") == schema
+    for one in (
+        schema,
+        schema.filled((24, 32), "raw", labels, {}),
+        schema.filled(None, "jpeg", labels, columns),
+    ):
+        assert parse_schema(one.dumps(), "it") == one
 
 
 @pytest.mark.parametrize("name", shipped_schemas())
@@ -275,36 +270,39 @@ def test_a_feature_without_values_is_refused_with_those_that_have_some(tmp_path:
     assert ", ".join(sorted(PROVIDED)) in str(caught.value)
 
 
-def test_several_faults_are_told_at_once() -> None:
-    document = json.loads(CLASSIFICATION.dumps())
-    document["labels"] = 3
-    document["features"]["label"]["dtype"] = "int32"
-    del document["features"]["image"]["kind"]
+SCALAR, TEXT = {"kind": "scalar", "dtype": "float32"}, {"kind": "text", "dtype": "bytes"}
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {
+            "labels": (3, "labels: "),
+            "features.label.dtype": ("int32", "features.label.dtype: "),
+            "features.image.kind": (None, "features.image.kind: "),
+        },
+        {
+            "features.image/depth": (SCALAR, "'image/depth'"),
+            "features.image/date": (TEXT, "'image/date'"),
+        },
+        {
+            "features.label.kind": ("text", "features.label"),
+            "features.image/height.dtype": ("bytes", "features.image/height"),
+            "features.depth": (
+                {"kind": "image", "dtype": "bytes", "shape": [1, 1, 3]}, "features.depth"
+            ),
+        },
+    ],
+    ids=["rules", "features without values", "kinds"],
+)  # fmt: skip
+def test_several_faults_are_named_at_once(tmp_path: Path, faults: dict[str, Any]) -> None:
+    first, *_ = faults
+    values = {path: value for path, (value, _) in faults.items()}
+    text = changed(first, values.pop(first), **values)
     with pytest.raises(SchemaError) as caught:
-        parse_schema(json.dumps(document), "mine.json")
-    for field in ("labels: ", "features.label.dtype: ", "features.image.kind: "):
-        assert field in str(caught.value)
-
-
-def test_several_features_that_cannot_be_had_are_told_at_once(tmp_path: Path) -> None:
-    document = json.loads(CLASSIFICATION.dumps())
-    document["features"]["image/depth"] = {"kind": "scalar", "dtype": "float32"}
-    document["features"]["image/date"] = {"kind": "text", "dtype": "bytes"}
-    path = builders.write(tmp_path / "mine.json", json.dumps(document).encode())
-    with pytest.raises(SchemaError) as caught:
-        load_schema(str(path))
-    for field in ("'image/depth'", "'image/date'"):
-        assert field in str(caught.value)
-
-
-def test_several_features_of_another_kind_than_their_name_says_are_told_at_once() -> None:
-    document = json.loads(changed("features.label.kind", "text"))
-    document["features"]["image/height"]["dtype"] = "bytes"
-    document["features"]["depth"] = {"kind": "image", "dtype": "bytes", "shape": [1, 1, 3]}
-    with pytest.raises(SchemaError) as caught:
-        parse_schema(json.dumps(document), "mine.json")
-    for field in ("features.label", "features.image/height", "features.depth"):
-        assert field in str(caught.value)
+        load_schema(str(builders.write(tmp_path / "mine.json", text.encode())))
+    for _, said in faults.values():
+        assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "nothing", "no/such/file.json", "/"])

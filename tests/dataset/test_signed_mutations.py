@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.dataset.signed_mutations import (
     KINDS,
@@ -57,7 +58,7 @@ def test_whatever_is_changed_ends_with_a_result_or_one_line(
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     total: Counter[str] = Counter()
-    for seed in range(first, first + _SHARE):
+    for seed in range(first, first + max(4, _SHARE * settings().max_examples // 100)):
         base, work = sets[seed // len(KINDS) % len(sets)], tmp_path / str(seed)
         work.mkdir()
         found = ends(mutated(base, seed).write(work / "set"), base.folder, work)

@@ -16,7 +16,6 @@ from shardprep.dataset.tfrecord import (
     FRAME_BYTES,
     are_sound,
     frame,
-    framed,
     num_sound,
     read_records,
     unframe,
@@ -221,11 +220,6 @@ def test_no_change_of_a_single_record_goes_unseen() -> None:
         with pytest.raises(RecordError, match=r"^shard: offset 1,234: ") as caught:
             unframe(one, "shard", 1234)
         assert caught.value.offset == 1234
-
-
-@given(st.lists(st.binary(min_size=1, max_size=20)))
-def test_a_payload_in_pieces_is_framed_as_the_whole(pieces: list[bytes]) -> None:
-    assert b"".join(framed([memoryview(one) for one in pieces])) == frame(b"".join(pieces))
 
 
 def sound(block: bytes, lengths: list[int]) -> int:

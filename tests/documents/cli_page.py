@@ -14,17 +14,24 @@ from shardprep.cli.app import program
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 _HEAD = """# Commands and options
 
-This page is made of the program: `shardprep COMMAND --help` says the same. Options of `shardprep
-build` that are not under "This run" are keys of `shardprep.toml` too, with `_` for `-`; a flag wins
-over the file, and a key that contradicts a flag gives way.
+This page lists every command and option. It is generated from the program; `shardprep COMMAND
+--help` prints the same text. Options of `shardprep build` are also keys of `shardprep.toml`, with
+`_` for `-`, except those under "This run". A flag overrides the file. If a key contradicts a flag,
+the key is ignored.
 
-Exit codes: 0 done, 1 error, 2 wrong options, 3 `verify` found problems or `fetch` left files out,
-130 interrupted. `shardprep --install-completion` lets the shell complete commands and options.
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | error |
+| 2 | wrong options |
+| 3 | `verify` found problems, `diff` found differences, or `fetch` left files out |
+| 130 | interrupted |
+
+`shardprep --install-completion` lets the shell complete commands and options.
 """
 
 
 def page_text() -> str:
-    """Return the page."""
     root: Any = typer.main.get_command(program())
     parts = [_HEAD, "## shardprep\n", *_tables(root)]
     for name, command in root.commands.items():

@@ -7,7 +7,8 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, get_args
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -20,9 +21,6 @@ from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.command import NARROW, run
 from tests.support.layouts import LAYOUTS
 from tests.support.paths import README, ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMAT = (ROOT / "docs" / "format.md").read_text()
 OF_OTHERS = {

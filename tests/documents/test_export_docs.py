@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from shardprep.exporter.export import LAYOUTS
 from tests.support.annotated import annotated
 from tests.support.command import run
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = (ROOT / "docs" / "export.md").read_text()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ import shardprep
 from tests.support.builders import animals, jpeg, tree, write_folder, zip_bytes
 from tests.support.paths import ROOT
 from tests.support.processes import run_program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = (ROOT / "docs" / "notebook.md").read_text()
 CELLS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -40,8 +37,8 @@ def test_a_notebook_from_read_only_input_to_a_submission(tmp_path: Path) -> None
     program = "\n".join(cells) + "\nprint(history.history['loss'])"
     start = (
         "import os, pathlib\n"
-        "from shardprep.source.kaggle import mount\n"
-        f"mount.ROOT = pathlib.Path({str(given)!r})\n"
+        "from shardprep.source.kaggle import archive_cache\n"
+        f"archive_cache.MOUNT_ROOT = pathlib.Path({str(given)!r})\n"
         f"os.chdir({str(working)!r})\n"
     )
     run_program(start + program)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -12,9 +12,6 @@ from shardprep.reporter.findings.finding import MEANINGS
 from tests.documents.report_picture import MOST_BYTES, PICTURE, SIZE, draw
 from tests.support.browser import need_browser
 from tests.support.paths import README, ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = (ROOT / "docs" / "report.md").read_text()
 

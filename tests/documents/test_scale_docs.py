@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +15,6 @@ from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
 from tests.documents import cluster
 from tests.support.builders import sample, tree, write_folder
 from tests.support.paths import shared_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 TEXT = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
 FEWER = {"1-16": "1-3", "completions: 16": "completions: 3", "))/16": "))/3", "2,5,7-9": "1,3"}
@@ -46,8 +43,6 @@ def commands(text: str) -> str:
 
 @pytest.fixture(scope="module", name="few")
 def _few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of a sample of fewer images."""
-
     def make(folder: Path) -> None:
         write_sample(folder, num_images=NUM_IMAGES)
 
@@ -56,8 +51,6 @@ def _few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module", name="whole")
 def _whole(tmp_path_factory: pytest.TempPathFactory, few: dict[str, bytes]) -> dict[str, bytes]:
-    """What one run builds of them."""
-
     def make(folder: Path) -> None:
         environment = cluster.install(write_folder(folder, few) / "bin")
         command = ["shardprep", "build", "shapes.zip", "--shards", "20"]
@@ -68,7 +61,6 @@ def _whole(tmp_path_factory: pytest.TempPathFactory, few: dict[str, bytes]) -> d
 
 @pytest.fixture(name="data")
 def _data(tmp_path: Path, few: dict[str, bytes]) -> Path:
-    """The folder that all machines share."""
     return write_folder(tmp_path / "data", few)
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tests.documents.trust import PAGE, page_text
-
-if TYPE_CHECKING:
-    from tests.source.ordeal import Ordeal
+from tests.source.ordeal import Ordeal
 
 
 @pytest.mark.thorough

@@ -54,7 +54,6 @@ class ImageRow(NamedTuple):
 
 
 def image_rows() -> list[ImageRow]:
-    """Process every image of the policy."""
     rows = []
     for title, lines in POLICY.items():
         results = [outcome(case) for line, case in CASES.values() if line in lines]
@@ -70,20 +69,19 @@ def image_rows() -> list[ImageRow]:
 
 
 def document_part() -> str:
-    """Return what came of mutated annotation documents."""
     found = load_documents()
     text = (
-        f"{found.tried:,} sources whose annotation documents, tables and lists of names were "
-        f"mutated at random from a seed, in {len(FORMS)} forms: {found.built:,} became datasets in "
-        f"which `verify --decode` finds nothing wrong, {found.refused:,} ended with an error of "
-        f"one line, none otherwise ({found.date}). None took longer than {MOST_S:.0f} s or more "
-        f"than {MOST_KIB >> 10} MiB. The first {NUM_DOCUMENTS} are tried with the tests."
+        f"**Mutated annotations.** In {found.tried:,} sources, the annotation documents, tables "
+        f"and lists of names were mutated at random from a seed, in {len(FORMS)} forms. "
+        f"{found.built:,} became datasets that pass `verify --decode`. The other "
+        f"{found.refused:,} ended with a one-line error ({found.date}). None needed more than "
+        f"{MOST_S:.0f} s or {MOST_KIB >> 10} MiB. Each run of the tests tries the first "
+        f"{NUM_DOCUMENTS}."
     )
     return textwrap.fill(text, 100)
 
 
 def table(head: tuple[str, ...], rows: list[Any]) -> str:
-    """Return a Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
@@ -93,7 +91,7 @@ def page_text(ordeal: Ordeal) -> str:
     images = image_rows()
     archives = archive_rows(ordeal)
     image_table = table(
-        ("images", "tried", "written", "of these, damage noted", "rejected"),
+        ("images", "tried", "written", "of these, with noted damage", "rejected"),
         [
             (
                 row.kind, row.tried, row.written, row.damaged,

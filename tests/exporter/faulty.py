@@ -9,16 +9,13 @@ from __future__ import annotations
 import itertools
 import shutil
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.builders import Told, tree
 from tests.writer.faulty import forked, kill_at_change
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 
 def killed(source: Path, place: Path, layout: str, numbers: Iterable[int]) -> int:

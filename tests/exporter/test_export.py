@@ -10,8 +10,10 @@ import resource
 import shutil
 import tarfile
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pyarrow.parquet as pq
@@ -27,7 +29,7 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL
 from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import BuildError, DatasetError, RecordError
-from shardprep.exporter.export import LAYOUTS, export_dataset
+from shardprep.exporter.export import LAYOUTS, Exported, export_dataset
 from tests.support.annotated import HEIGHT, WIDTH, Marked, annotated, rewritten
 from tests.support.builders import (
     StoppedError,
@@ -41,14 +43,9 @@ from tests.support.builders import (
 )
 from tests.support.command import error_of, run
 from tests.support.examples import flipped
+from tests.support.object_store import Bucket
 from tests.support.processes import loaded, run_program
 from tests.writer.faulty import GATE_STEP, QUICK_STEP
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket
 
 
 @pytest.fixture(name="marked", scope="module")
@@ -66,6 +63,10 @@ def _pets(tmp_path: Path) -> Path:
     one = Marked(((0, 0, HEIGHT // 2, WIDTH // 2),), (1,))
     marked = {key: one if i % 2 else Marked() for i, key in enumerate(images)}
     return rewritten(path, (BOX, BOX_LABEL), marked)
+
+
+def exported(dataset: str | Path, layout: str, out: Path, **options: Any) -> Exported:
+    return export_dataset(open_dataset(dataset), layout, out, **{"watcher": Told(), **options})
 
 
 def stored_images(files: dict[str, bytes], layout: str) -> list[bytes]:
@@ -120,14 +121,14 @@ class StopInSecond(Told):
 def test_an_export_that_was_interrupted_goes_on_behind_its_last_whole_shard(
     tmp_path: Path, pets: Path, layout: str
 ) -> None:
-    whole = export_dataset(open_dataset(pets), layout, tmp_path / "whole", watcher=Told())
+    whole = exported(pets, layout, tmp_path / "whole")
     assert whole.num_new_shards == len(load_manifest(pets).shards)
     out = tmp_path / "out"
     with pytest.raises(StoppedError):
-        export_dataset(open_dataset(pets), layout, out, watcher=StopInSecond(pets))
+        exported(pets, layout, out, watcher=StopInSecond(pets))
     assert not out.exists()
     again = Told()
-    done = export_dataset(open_dataset(pets), layout, out, watcher=again)
+    done = exported(pets, layout, out, watcher=again)
     assert done.num_new_shards == whole.num_new_shards - 1
     assert again.done[-1] == again.total
     assert again.total is not None
@@ -156,9 +157,9 @@ def test_killed_before_any_change_of_the_disk_it_is_complete_or_absent(
 
 def test_a_second_run_does_nothing(tmp_path: Path, pets: Path) -> None:
     out = tmp_path / "out"
-    export_dataset(open_dataset(pets), "folder", out, watcher=Told())
+    exported(pets, "folder", out)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    done = export_dataset(open_dataset(pets), "folder", out, watcher=Told())
+    done = exported(pets, "folder", out)
     assert done.was_there
     assert done.splits == {name: s.num_records for name, s in load_manifest(pets).splits.items()}
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
@@ -168,29 +169,27 @@ def test_another_export_is_replaced_only_where_that_is_asked_for(
     tmp_path: Path, pets: Path
 ) -> None:
     out = tmp_path / "out"
-    export_dataset(open_dataset(pets), "folder", out, watcher=Told())
+    exported(pets, "folder", out)
     before = tree(out)
     with pytest.raises(BuildError, match=r"another export; .* or add --overwrite"):
-        export_dataset(open_dataset(pets), "tfod", out, watcher=Told())
+        exported(pets, "tfod", out)
     with pytest.raises(StoppedError):
-        export_dataset(open_dataset(pets), "tfod", out, watcher=StopInSecond(pets), overwrite=True)
+        exported(pets, "tfod", out, watcher=StopInSecond(pets), overwrite=True)
     assert tree(out) == before, "it stays until the new one is complete"
-    export_dataset(open_dataset(pets), "tfod", out, watcher=Told(), overwrite=True)
-    export_dataset(open_dataset(pets), "tfod", tmp_path / "fresh", watcher=Told())
+    exported(pets, "tfod", out, overwrite=True)
+    exported(pets, "tfod", tmp_path / "fresh")
     assert tree(out) == tree(tmp_path / "fresh")
 
 
 def test_what_is_no_export_is_never_replaced(tmp_path: Path, pets: Path) -> None:
     for place in (pets, pets.parent, write(tmp_path / "file", b"x")):
         before = tree(tmp_path)
-        with pytest.raises(BuildError, match="is no export"):
-            export_dataset(open_dataset(pets), "folder", place, watcher=Told(), overwrite=True)
+        with pytest.raises(BuildError, match="is not an export"):
+            exported(pets, "folder", place, overwrite=True)
         assert tree(tmp_path) == before
     write(tmp_path / "out.incomplete" / "mine.txt", b"x")
-    with pytest.raises(BuildError, match=r"out\.incomplete: .* is no export"):
-        export_dataset(
-            open_dataset(pets), "folder", tmp_path / "out", watcher=Told(), overwrite=True
-        )
+    with pytest.raises(BuildError, match=r"out\.incomplete: .* is not an export"):
+        exported(pets, "folder", tmp_path / "out", overwrite=True)
     assert (tmp_path / "out.incomplete" / "mine.txt").exists()
 
 
@@ -205,7 +204,7 @@ def test_damaged_records_end_it_and_are_named(tmp_path: Path, pets: Path, layout
         data = flipped(data, 8 * (frames[number, 0].item() + 100))
     path.write_bytes(data)
     with pytest.raises(RecordError) as found:
-        export_dataset(open_dataset(pets), layout, tmp_path / "out", watcher=Told())
+        exported(pets, layout, tmp_path / "out")
     said = str(found.value)
     assert said.startswith(f"{path}: records 2 (train/")
     assert "), 5 (train/" in said
@@ -217,10 +216,10 @@ def test_a_shard_that_is_cut_or_gone_is_named(tmp_path: Path, pets: Path) -> Non
     path = next(pets.glob("*.tfrecord*"))
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(DatasetError, match=f"^{path}: has .* the manifest says"):
-        export_dataset(open_dataset(pets), "webdataset", tmp_path / "out", watcher=Told())
+        exported(pets, "webdataset", tmp_path / "out")
     path.unlink()
     with pytest.raises(DatasetError, match=f"^{path}: is missing"):
-        export_dataset(open_dataset(pets), "webdataset", tmp_path / "out", watcher=Told())
+        exported(pets, "webdataset", tmp_path / "out")
 
 
 def test_space_is_looked_for_before_anything_is_written(
@@ -228,7 +227,7 @@ def test_space_is_looked_for_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(BuildError, match=r"kB are needed .*; free some space"):
-        export_dataset(open_dataset(pets), "folder", tmp_path / "out", watcher=Told())
+        exported(pets, "folder", tmp_path / "out")
     assert not [name for name in tree(tmp_path / "out.incomplete") if name.endswith(".jpg")]
 
 
@@ -240,13 +239,13 @@ def test_a_disk_that_takes_no_more_is_one_line_and_the_export_goes_on(
     out, limits = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
     try:
-        with pytest.raises(BuildError, match=r"cannot be written \(File too large\); what is here"):
-            export_dataset(open_dataset(pets), layout, out, watcher=Told())
+        with pytest.raises(BuildError, match=r"cannot be written \(File too large\); the finished"):
+            exported(pets, layout, out)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not out.exists()
-    export_dataset(open_dataset(pets), layout, out, watcher=Told())
-    export_dataset(open_dataset(pets), layout, tmp_path / "whole", watcher=Told())
+    exported(pets, layout, out)
+    exported(pets, layout, tmp_path / "whole")
     assert tree(out) == tree(tmp_path / "whole")
 
 
@@ -256,8 +255,8 @@ def test_a_dataset_in_object_storage_gives_the_same_export(
 ) -> None:
     for name, data in tree(pets).items():
         bucket.put(f"sets/pets/1.0.0/{name}", data)
-    export_dataset(open_dataset(pets), layout, tmp_path / "here", watcher=Told())
-    export_dataset(open_dataset(f"{bucket.url}/sets"), layout, tmp_path / "there", watcher=Told())
+    exported(pets, layout, tmp_path / "here")
+    exported(f"{bucket.url}/sets", layout, tmp_path / "there")
     assert tree(tmp_path / "there") == tree(tmp_path / "here")
 
 
@@ -276,7 +275,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "exports/pets-1.0.0-tfod").mkdir()
     assert run("export", "--to", "tfod", cwd=tmp_path).returncode == 0, "an empty folder is free"
     dots = run("export", "--to", "folder", "--out", ".", cwd=tmp_path)
-    assert "is no export" in error_of(dots, 1)
+    assert "is not an export" in error_of(dots, 1)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -284,9 +283,7 @@ def test_a_shard_that_cannot_be_synced_ends_the_export_which_then_goes_on(
     tmp_path: Path, pets: Path, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shards are synced beside the writing of the next, the last one beside nothing."""
-    whole = tree(
-        export_dataset(open_dataset(pets), layout, tmp_path / "whole", watcher=Told()).path
-    )
+    whole = tree(exported(pets, layout, tmp_path / "whole").path)
     synced: list[object] = []
     real = {name: getattr(os, name) for name in ("fsync", "sync")}
 
@@ -306,10 +303,10 @@ def test_a_shard_that_cannot_be_synced_ends_the_export_which_then_goes_on(
         synced.clear()
         out = tmp_path / f"out{fails_behind}"
         with pytest.raises(BuildError, match=r"cannot be written \(Input/output error\)"):
-            export_dataset(open_dataset(pets), layout, out, watcher=Told())
+            exported(pets, layout, out)
         assert not out.exists()
         fails_behind = 1 << 20  # noqa: PLW2901 - the disk is well again
-        assert tree(export_dataset(open_dataset(pets), layout, out, watcher=Told()).path) == whole
+        assert tree(exported(pets, layout, out).path) == whole
 
 
 def test_the_items_of_a_selection_are_read_once(

@@ -7,8 +7,9 @@ import io
 import json
 import os
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +25,6 @@ from shardprep.exporter import webdataset
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.annotated import CLASSES, MARKED, MASK_CLASSES, annotated
 from tests.support.builders import Told, build, jpeg, png, write_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PETS = {
     "in/cat/a.b.jpg": jpeg(seed=1),
@@ -344,7 +342,7 @@ def test_a_layout_of_boxes_is_refused_for_a_set_without(layout: str, tmp_path: P
 def as_ultralytics(folder: Path, key: str) -> list[tuple[Path, list[list[float]]]]:
     """Return the images of a split and their lines, found as `ultralytics.data` finds them.
 
-    Folders are relative to the YAML; the text of an image has `labels` in place of the last
+    FolderNames are relative to the YAML; the text of an image has `labels` in place of the last
     `images` of its path.
     """
     data = yaml.safe_load((folder / "data.yaml").read_text())

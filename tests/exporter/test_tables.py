@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import shardprep
 from shardprep.dataset.cells import from_cell
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.save_rejected import LIST_FILE, save_rejected
 from tests.support.builders import build, png, write, zip_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMULA = "=HYPERLINK(1)"
 

@@ -42,7 +42,6 @@ def corners(number: int) -> tuple[int, int, int, int]:
 
 
 def encoded(image: Image.Image, form: str) -> bytes:
-    """Return the bytes of an image file."""
     out = io.BytesIO()
     image.save(out, form)
     return out.getvalue()

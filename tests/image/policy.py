@@ -6,11 +6,13 @@ file and compares the tables.
 
 from __future__ import annotations
 
+import io
 import struct
 import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pydicom
@@ -48,13 +50,10 @@ from tests.support.odd_images import (
     without_segment,
     ycck_jpeg,
 )
-from tests.support.paths import DATA, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from tests.support.paths import DATA, ROOT, with_part
 
 PAGE = ROOT / "docs" / "images.md"
-START, END = "<!-- policy -->\n", "<!-- end of policy -->\n"
+MARKS = "<!-- policy -->\n", "<!-- end of policy -->\n"
 MIN_WRITTEN_OF_OTHERS = 1000
 STARVED_MEGABYTES = (40, 150)
 """Megabytes of memory, too few for a large image."""
@@ -67,13 +66,13 @@ NOISY = (
     .clip(0, 255)
     .astype(np.uint8)
 )
+JPEG_PIXELS = np.asarray(Image.open(io.BytesIO(jpeg())))
+"""As Pillow alone decodes them."""
 BEST: dict[str, Any] = {"quality": 100, "subsampling": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One file."""
-
     data: bytes
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the `ImageSpec`, beside raw pixels of the image's own size over `BACKGROUND`."""
@@ -179,6 +178,10 @@ def _transparent() -> Cases:
         "GIF with a clear colour": shown(
             over(colours, np.where(index == 2, 0, 255), BACKGROUND),
             encoded(p, "GIF", transparency=2),
+        ),
+        "grey key": shown(
+            over(grey(red), np.where(red == red[5, 5], 0, 255), BACKGROUND),
+            encoded(image(red), "PNG", transparency=int(red[5, 5])),
         ),
         "colour key": shown(keyed, encoded(image(key), "PNG", transparency=(1, 2, 3))),
         "16-bit colour key": shown(
@@ -623,6 +626,7 @@ def _pages() -> Cases:
 
 LOSSLESS: dict[str, dict[str, Any]] = {
     "BMP": {},
+    "DIB": {},
     "DDS": {},
     "PCX": {},
     "PPM": {},
@@ -677,6 +681,8 @@ def _unread_jpegs() -> Cases:
 def _other_data() -> Cases:
     found = {
         "empty": (b"", "the file is empty"),
+        "one byte": (b"\xff", "not a known kind"),
+        "start of a JPEG": (jpeg()[:2], "not a known kind"),
         "zeros": (bytes(5000), "nothing but 5,000 zero bytes"),
         "HTML": (b"\n<!DOCTYPE html>\n<html><body>404", "an HTML page"),
         "Git LFS pointer": (
@@ -703,7 +709,7 @@ def _other_data() -> Cases:
         "EPS": (encoded(image(PICTURE), "EPS"), "a PostScript drawing"),
         "NumPy": (b"\x93NUMPY\1\0" + bytes(60), "a NumPy array"),
         "icon": (encoded(image(PICTURE), "ICO"), "an icon"),
-        "noise": (np.random.default_rng(0).bytes(300), "no image that is known"),
+        "noise": (np.random.default_rng(0).bytes(300), "not a known kind of image"),
     }
     return {name: rejected(data, "not_an_image", says) for name, (data, says) in found.items()}
 
@@ -821,6 +827,7 @@ def _garbage() -> Cases:
 def _junk() -> Cases:
     plain = encoded(image(PICTURE), "PNG")
     return {
+        "JPEG": Case(data=jpeg() + b"\0garbage" * 99, expected=JPEG_PIXELS),
         "PNG": shown(PICTURE, plain + b"behind the end" * 9),
         "PNG without its end": shown(PICTURE, plain[: plain.index(b"IEND") - 4]),
         "GIF": shown(FRAMES[0], encoded(image(FRAMES[0]), "GIF") + b"\0garbage" * 99),
@@ -914,7 +921,6 @@ def outcome(case: Case) -> ProcessedImage | Rejection:
 
 
 def table_text() -> str:
-    """Return the tables of the page."""
     parts = []
     for title, lines in POLICY.items():
         rows = [f"### {title}", "", "| input | what happens | within | why |", "|---|---|---|---|"]
@@ -927,9 +933,7 @@ def table_text() -> str:
 
 def page_text(page: str) -> str:
     """Return a page with the tables between its two markers made anew."""
-    before, _, rest = page.partition(START)
-    _, _, after = rest.partition(END)
-    return f"{before}{START}\n{table_text()}\n\n{END}{after}"
+    return with_part(page, MARKS, f"{table_text()}\n")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from PIL import Image
 from shardprep.image.drawing import (
     AnnotatedPicture,
     Legend,
-    class_colour,
     draw_contact_sheet,
     mask_layers,
 )
+from shardprep.image.palette import class_colour
 from tests.support.annotated import grey_png
 
 GREY = np.full((60, 100, 3), 128, np.uint8)
@@ -27,7 +27,6 @@ def drawn(*pictures: AnnotatedPicture, legend: Legend = NAMES, side: int = 200) 
 
 
 def near(pixels: Any, colour: tuple[int, int, int]) -> Any:
-    """Return where pixels have a colour."""
     return (np.abs(pixels.astype(int) - colour) <= 2).all(axis=-1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +13,9 @@ from PIL import Image
 
 from shardprep.image.encode import encode
 from shardprep.image.process import ProcessedImage, process_image
-from shardprep.image.spec import ImageSpec
+from shardprep.image.spec import Format, ImageSpec
 from tests.support.builders import encoded, pixels
 from tests.support.examples import examples
-
-if TYPE_CHECKING:
-    from shardprep.image.spec import Format
 
 GREY = Image.fromarray(pixels(47, 64)).convert("L")
 GREYS = {

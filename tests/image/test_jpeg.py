@@ -6,8 +6,9 @@ import io
 import random
 import struct
 import tarfile
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -30,9 +31,6 @@ from tests.support.odd_images import (
     rgb_profile,
     srgb_to_light,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 KEPT = ImageSpec(size=None, fit="none", format="keep", max_pixels=1_000_000)
 SPECS = (

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image, ImageCms
 
 from shardprep.image.annotation_types import AnnotationSpec
@@ -22,9 +23,6 @@ from shardprep.image.masks import (
 )
 from tests.support.builders import SHARED_DATA, encoded, jpeg
 from tests.support.odd_images import png_by_hand
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 INDICES = np.array([[0, 1, 2, 3], [3, 2, 1, 0], [1, 1, 2, 2]], np.uint8)
 COLOURS = {0: (0, 0, 0), 1: (128, 64, 32), 2: (0, 255, 0), 3: (255, 0, 1)}
@@ -205,7 +203,7 @@ def test_values_and_colours_that_mean_nothing_are_named() -> None:
 def test_files_that_are_no_masks_are_faults() -> None:
     whole = encode_mask(np.arange(200, dtype=np.uint8).reshape(10, 20))
     assert "not a readable image" in fault(b"")
-    assert "no image" in fault(b"<html>")
+    assert "not a readable image" in fault(b"<html>")
     assert "cannot be decoded" in fault(whole[:-30])
     floats = encoded(Image.fromarray(np.array([[0.5, 1.0]], np.float32)), "TIFF")
     assert "whole numbers" in fault(floats)

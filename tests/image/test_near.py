@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from hypothesis import given
@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 
 from shardprep.image.phash import NEAR_BITS, PHASH, joined, near_groups
 
-if TYPE_CHECKING:
-    Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 _bits = st.sets(st.integers(0, 63), max_size=7)
 
 
 def compared(hashes: Hashes) -> list[tuple[int, int]]:
-    """Return the near pairs, every two compared."""
     texts = [int(one) for one in hashes]
     return [
         (i, j)
@@ -28,7 +26,6 @@ def compared(hashes: Hashes) -> list[tuple[int, int]]:
 
 
 def images(hashes: Any, cells: Any = 100, contrast: float = 50) -> np.ndarray[Any, Any]:
-    """Return images of some hashes and coarse colours."""
     found = np.zeros(len(hashes), PHASH)
     found["hash"], found["cells"], found["contrast"], found["decoded"] = hashes, cells, contrast, 1
     return found

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 from unittest import mock
 from xml.etree import ElementTree as ET
 
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image
 
 from shardprep.image import boxes as boxes_module
@@ -36,13 +38,7 @@ from shardprep.image.placement import Placement
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import Fit, ImageSpec
 from tests.support.builders import SHARED_DATA
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from tests.support.odd_images import Array
+from tests.support.odd_images import Array
 
 NAN = float("nan")
 WHOLE = Placement.whole((100, 200))

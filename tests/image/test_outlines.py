@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
@@ -20,10 +21,7 @@ from shardprep.image.masks import MaskError
 from shardprep.image.rasterize import outline_mask
 from tests.support.examples import examples
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Mask = NDArray[np.uint8]
+Mask = NDArray[np.uint8]
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")  # of pycocotools
 
@@ -45,7 +43,6 @@ def by_coco(segmentation: Any, size: tuple[int, int], *, crowd: bool = False) ->
 
 
 def counts_of(mask: Mask) -> tuple[int, ...]:
-    """Return uncompressed counts, one step after another."""
     counts = [0]
     value = 0
     for pixel in mask.T.ravel().tolist():
@@ -57,7 +54,6 @@ def counts_of(mask: Mask) -> tuple[int, ...]:
 
 
 def runs_of(mask: Mask, order: RunOrder) -> Runs:
-    """Return Kaggle's text, one step after another."""
     flat = [0, *(mask if order == "row" else mask.T).ravel().tolist(), 0]
     starts = [i for i in range(1, len(flat)) if flat[i] and not flat[i - 1]]
     stops = [i for i in range(1, len(flat)) if flat[i - 1] and not flat[i]]
@@ -159,8 +155,8 @@ def test_an_outline_may_be_empty() -> None:
 # --- hostile outlines ---------------------------------------------------------------------------
 
 HOSTILE: dict[str, tuple[Polygons | Runs | Counts, str]] = {
-    "NaN": (Polygons((np.array([[0, 0], [np.nan, 5], [5, 5]]),)), "no number"),
-    "infinity": (Polygons((np.array([[0, 0], [np.inf, 5], [5, 5]]),)), "no number"),
+    "NaN": (Polygons((np.array([[0, 0], [np.nan, 5], [5, 5]]),)), "not a number"),
+    "infinity": (Polygons((np.array([[0, 0], [np.inf, 5], [5, 5]]),)), "not a number"),
     "1e9": (Polygons((np.array([[0, 0], [1e9, 5], [5, 5]]),)), "10 times"),
     "odd polygon": (Polygons((np.zeros(7),)), "pairs"),
     "long edges": (Polygons((MANY_CORNERS * (300, 200),)), "edges"),
@@ -177,14 +173,14 @@ HOSTILE: dict[str, tuple[Polygons | Runs | Counts, str]] = {
     "sides swapped": (Counts((600,), (30, 20)), "20x30 pixels"),
     "text that ends early": (Counts("a", (20, 30)), "end early"),
     "text of other characters": (Counts("0 é", (20, 30)), "whole numbers"),
-    "text below its characters": (Counts("!!!", (20, 30)), "never have"),
+    "text below its characters": (Counts("!!!", (20, 30)), "invalid characters"),
     "a count of many characters": (Counts("o" * 30 + "0", (20, 30)), "beyond"),
     "a text without end": (Counts("0" * 100_000, (20, 30)), "more run lengths"),
     "run from 0": (Runs("0 3", "column"), "starts at 0"),
     "run of 0": (Runs("5 0", "column"), "no pixels"),
     "run past the end": (Runs("590 12", "column"), "601 of 600"),
     "relative run past the end": (Runs("300 100 300 1", "relative"), "701 of 600"),
-    "odd runs": (Runs("1 2 3", "row"), "no pairs"),
+    "odd runs": (Runs("1 2 3", "row"), "not pairs"),
     "negative run": (Runs("-1 5", "row"), "whole numbers"),
     "words": (Runs("none", "row"), "whole numbers"),
     "fractions": (Runs("1.5 2", "row"), "whole numbers"),

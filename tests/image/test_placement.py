@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from shardprep.image.annotation_types import Annotation, AnnotationSpec, Polygons
+from shardprep.image.annotation_types import Annotation, AnnotationSpec, Frame, Polygons
 from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.placement import Placement
 from shardprep.image.process import ProcessedImage, process_image
 from shardprep.image.spec import Fit, ImageSpec
 from tests.support.builders import encoded, jpeg
 from tests.support.odd_images import Array, as_stored, oriented
-
-if TYPE_CHECKING:
-    from shardprep.image.annotation_types import Floats, Frame
 
 ORIENTATIONS = range(1, 9)
 FITS: tuple[Fit, ...] = ("crop", "pad", "stretch", "within", "none")
@@ -53,7 +50,7 @@ def rectangle_in_noise(
     return picture, (left, top, right, bottom)
 
 
-def bright_extent(profile: Floats) -> tuple[float, float]:
+def bright_extent(profile: Array) -> tuple[float, float]:
     """Return where brightness along a line passes the middle, by interpolation, edges of pixels."""
     is_bright = np.flatnonzero(profile > 128)
     first, last = int(is_bright[0]), int(is_bright[-1])

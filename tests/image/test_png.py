@@ -8,7 +8,8 @@ import random
 import struct
 import tarfile
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -20,7 +21,7 @@ from PIL import Image
 from shardprep.image import png as png_module
 from shardprep.image.png import OrdinaryPng, ordinary_png
 from shardprep.image.process import ProcessedImage, Rejection, process_image
-from shardprep.image.resample import BACKEND
+from shardprep.image.resample import BACKEND, Pixels
 from shardprep.image.spec import ImageSpec
 from tests.image.policy import POLICY
 from tests.support.builders import SHARED_DATA, encoded, pixels, png
@@ -34,11 +35,6 @@ from tests.support.odd_images import (
     srgb_to_light,
     with_png_chunk,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from shardprep.image.resample import Pixels
 
 pytestmark = pytest.mark.skipif(
     BACKEND != "c", reason="the extension is not built: no compiler was found at installation"
@@ -179,7 +175,6 @@ FAULTY = {
 
 
 def by_pillow(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
-    """Return the outcome without the short way."""
     with patch("shardprep.image.process._process_ordinary", return_value=None):
         return process_image(data, spec)
 

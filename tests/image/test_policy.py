@@ -7,7 +7,8 @@ import json
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, cast, get_args
+from pathlib import Path
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -48,9 +49,6 @@ from tests.support.odd_images import (
     rgb_profile,
     ycck_jpeg,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def stored(result: ProcessedImage | Rejection, form: str = "raw") -> Array:

@@ -8,9 +8,10 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +22,7 @@ from PIL import Image
 from shardprep.image.resample import BACKEND, Box, Pixels, down_first, resize, resize_by_pillow
 from tests.support.examples import examples
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Path_ = Callable[[Pixels, tuple[int, int], Box], Pixels]
+Path_ = Callable[[Pixels, tuple[int, int], Box], Pixels]
 
 built = pytest.mark.skipif(
     BACKEND != "c", reason="the extension is not built: no compiler was found at installation"

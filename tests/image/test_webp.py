@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -15,13 +15,11 @@ from PIL import Image, WebPImagePlugin
 from shardprep.image import color
 from shardprep.image.color import flattened
 from shardprep.image.process import ProcessedImage, Rejection, process_image
+from shardprep.image.resample import Pixels
 from shardprep.image.spec import ImageSpec
 from tests.support.builders import encoded, pixels
 from tests.support.examples import examples
 from tests.support.odd_images import DISPLAY_P3, oriented, rgb_profile, srgb_to_light
-
-if TYPE_CHECKING:
-    from shardprep.image.resample import Pixels
 
 PICTURE = Image.fromarray(pixels(47, 64))
 CLEAR = PICTURE.convert("RGBA")
@@ -44,7 +42,6 @@ RAW = ImageSpec(size=None, fit="none", format="raw", background=(1, 128, 254))
 
 
 def by_pillow(data: bytes, spec: ImageSpec = RAW) -> ProcessedImage | Rejection:
-    """Return the outcome that Pillow's own way has."""
     with patch("shardprep.image.decode._webp_pixels", return_value=None):
         return process_image(data, spec)
 

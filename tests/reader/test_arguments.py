@@ -27,7 +27,8 @@ from shardprep.reader.config import BatchOptions, ReadConfig, Request
 from shardprep.reader.order.iterator_state import Batching, check_state
 from shardprep.reader.validators import Arguments
 from shardprep.storage.url import ObjectUrl
-from tests.support.builders import animals, build, write, zip_bytes
+from tests.reader.datasets import pets, refused
+from tests.support.builders import animals
 from tests.support.examples import texts
 
 if TYPE_CHECKING:
@@ -38,19 +39,7 @@ NUM_TRAIN = 24
 
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("set")
-    source = write(root / "pets.zip", zip_bytes(animals(NUM_TRAIN)))
-    return build(source, root / "out", size="8x8", labels="prefix", shards=2).path
-
-
-def refused(call: Callable[[], object]) -> str:
-    """Return the one line that a call is refused with."""
-    with pytest.raises(DatasetError) as error:
-        call()
-    assert error.value.hint
-    assert error.value.__cause__ is None
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return pets(tmp_path_factory, animals(NUM_TRAIN), size="8x8", shards=2)
 
 
 COUNTS: tuple[Any, ...] = (0, -1, "64", 2.5, True, False, [8], 1 << 70, float("nan"), np.bool_(1))
@@ -203,39 +192,37 @@ def test_items_are_pairs_by_default_in_every_call(folder: Path) -> None:
     assert label == int(same)
 
 
-@pytest.mark.parametrize(("name", "value"), cases(LOAD))
-def test_load_and_iterate_refuse_it_before_they_look_for_a_dataset(name: str, value: Any) -> None:
-    for call in (reader.load, reader.iterate):
-        said = refused(lambda call=call: call(**{"path": "nowhere", name: value}))  # type: ignore[misc]
-        assert said.startswith(f"reader.{call.__name__}: {name}=")
-        assert "; use " in said or "? use " in said
+MADE: dict[str, tuple[dict[str, tuple[Any, ...]], Callable[[Path, dict[str, Any]], object]]] = {
+    "reader.load": (LOAD, lambda _, given: reader.load(**{"path": "nowhere", **given})),
+    "reader.iterate": (LOAD, lambda _, given: reader.iterate(**{"path": "nowhere", **given})),
+    "reader.ReadConfig": (CONFIG, lambda _, given: reader.ReadConfig(**given)),
+    "reader.Dataset": (DATASET, lambda _, given: reader.Dataset(**{"path": "nowhere", **given})),
+    "Dataset.batches": (
+        BATCHES,
+        lambda folder, given: reader.Dataset(folder).batches(**{"batch_size": 8, **given}),
+    ),
+    "reader.EvenSplit": (
+        SPLIT,
+        lambda _, given: reader.EvenSplit(**{"split": "train", "index": 0, "number": 5, **given}),
+    ),
+}
+"""Call → wrong values of its arguments, and the call with some of them."""
 
 
-@pytest.mark.parametrize(("name", "value"), cases(CONFIG))
-def test_a_read_config_refuses_it_when_it_is_made(name: str, value: Any) -> None:
-    said = refused(lambda: reader.ReadConfig(**{name: value}))
-    assert said.startswith(f"reader.ReadConfig: {name}=")
-
-
-@pytest.mark.parametrize(("name", "value"), cases(DATASET))
-def test_a_dataset_refuses_it(name: str, value: Any) -> None:
-    said = refused(lambda: reader.Dataset(**{"path": "nowhere", name: value}))
-    assert said.startswith(f"reader.Dataset: {name}=")
-
-
-@pytest.mark.parametrize(("name", "value"), cases(BATCHES))
-def test_batches_refuse_it(folder: Path, name: str, value: Any) -> None:
-    dataset = reader.Dataset(folder)
-    said = refused(lambda: dataset.batches(**{"batch_size": 8, name: value}))
-    assert said.startswith(f"Dataset.batches: {name}=")
-
-
-@pytest.mark.parametrize(("name", "value"), cases(SPLIT))
-def test_an_even_split_refuses_it(name: str, value: Any) -> None:
-    said = refused(
-        lambda: reader.EvenSplit(**{"split": "train", "index": 0, "number": 5, name: value})
-    )
-    assert said.startswith(f"reader.EvenSplit: {name}=")
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [
+        pytest.param(where, *case.values, id=f"{where}: {case.id}")
+        for where, (table, _) in MADE.items()
+        for case in cases(table)
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_is_opened(
+    folder: Path, where: str, name: str, value: Any
+) -> None:
+    said = refused(lambda: MADE[where][1](folder, {name: value}))
+    assert said.startswith(f"{where}: {name}=")
+    assert "; use " in said or "? use " in said or "; count from" in said
 
 
 def test_distribute_and_even_splits_refuse_what_they_cannot_use() -> None:
@@ -309,6 +296,7 @@ def test_a_misspelt_value_is_one_line_with_the_value_that_was_meant(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.thorough
 def test_the_ops_are_there_with_the_reader_alone() -> None:
     program = "from shardprep import reader; print(reader.augment.Flip(horizontal=1).horizontal)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
@@ -327,7 +315,7 @@ def test_a_number_that_python_does_not_write_is_refused_all_the_same() -> None:
 @pytest.mark.parametrize("split", ["train[:110%]", "train[-101%:]", f"train[:{'9' * 5000}]"])
 def test_a_slice_beyond_all_percent_is_refused_by_both_readers(folder: Path, split: str) -> None:
     for call in (reader.load, reader.Dataset):
-        assert "is no split; " in refused(lambda call=call: call(folder, split))  # type: ignore[misc]
+        assert "is not a split; " in refused(lambda call=call: call(folder, split))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from PIL import Image
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
 from shardprep.storage import regular_file
+from tests.reader.datasets import flip, pets, refused, stored, written
 from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -52,11 +52,9 @@ Set = dict[str, "Path"]
 @pytest.fixture(scope="module", name="sets")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
     """Return a dataset of each form, all of one source; train has 3 shards."""
-    root = tmp_path_factory.mktemp("sets")
-    source = write(root / "pets.zip", zip_bytes(MEMBERS))
-    common: dict[str, Any] = {"labels": "prefix", "shards": 3}
     return {
-        form: build(source, root / form, **{**common, **keys}).path for form, keys in FORMS.items()
+        form: pets(tmp_path_factory, MEMBERS, **{"shards": 3, **keys})
+        for form, keys in FORMS.items()
     }
 
 
@@ -66,16 +64,9 @@ def _copied(sets: Set, tmp_path: Path) -> Path:
     return shutil.copytree(sets["jpeg"], tmp_path / "set")
 
 
-def stored(folder: Path, split: str = "train") -> list[str]:
-    """Return the keys of a split in the order of items.parquet."""
-    rows = pq.read_table(folder / "items.parquet").to_pylist()
-    return [row["key"] for row in rows if (row["status"], row["split"]) == ("written", split)]
-
-
 def place(folder: Path, key: str) -> dict[str, Any]:
     """Return the row of an item."""
-    rows = pq.read_table(folder / "items.parquet").to_pylist()
-    return next(row for row in rows if row["key"] == key)
+    return next(row for row in written(folder) if row["key"] == key)
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -102,16 +93,6 @@ def test_an_item_is_what_tensorflow_reads(sets: Set, form: str) -> None:
         assert (item["image"].dtype, item["image"].flags.writeable) == (np.uint8, True)
         assert isinstance(item["image/filename"], str)
         assert type(item.get("label", 0)) is int
-
-
-def test_jpeg_pixels_are_those_of_tensorflow_s_own_decoder(sets: Set) -> None:
-    tf = pytest.importorskip("tensorflow")
-    undecoded = reader.Dataset(sets["jpeg"], decode=False, as_supervised=False)
-    for item, encoded in zip(
-        reader.Dataset(sets["jpeg"], as_supervised=False), undecoded, strict=True
-    ):
-        pixels = tf.io.decode_jpeg(encoded["image"], dct_method="INTEGER_ACCURATE").numpy()
-        assert np.array_equal(item["image"], pixels)
 
 
 @pytest.mark.parametrize("form", ["jpeg", "png", "keep"])
@@ -167,14 +148,12 @@ def _tables(tmp_path_factory: pytest.TempPathFactory) -> Set:
     lines = [f"{key},{tags},{weight},{text}" for key, (tags, weight, text) in ROWS.items()]
     members = {key: jpeg(seed=i) for i, key in enumerate([*ROWS, "test/1.jpg"])}
     members["train.csv"] = "\n".join(["id,tags,weight,caption", *lines]).encode()
-    root = tmp_path_factory.mktemp("tables")
-    source = write(root / "pets.zip", zip_bytes(members))
     kinds = {"multilabel": "tags", "regression": "weight", "text": "caption"}
     return {
-        kind: build(
-            source, root / kind, labels=f"csv:train.csv:id:{column}", target=kind, size="16x12",
-            columns="weight,caption", separator="|",
-        ).path
+        kind: pets(
+            tmp_path_factory, members, labels=f"csv:train.csv:id:{column}", target=kind,
+            size="16x12", columns="weight,caption", separator="|",
+        )
         for kind, column in kinds.items()
     }  # fmt: skip
 
@@ -310,14 +289,6 @@ def test_its_name_tells_other_records_apart_and_not_places(sets: Set, tmp_path: 
 # Damage
 
 
-def refused(path: Path, split: str = "train", **options: Any) -> str:
-    with pytest.raises(DatasetError) as error:
-        reader.Dataset(path, split, **options)
-    assert error.value.hint
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 def overwrite(path: Path, at: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(at)
@@ -330,8 +301,7 @@ def test_a_damaged_record_is_named_and_costs_no_other(copied: Path, part: str) -
     row = place(copied, key)
     shift = {"length": 0, "length CRC": 9, "payload": 200, "data CRC": row["length"] - 1}[part]
     path = copied / row["shard"]
-    byte = path.read_bytes()[row["offset"] + shift]
-    overwrite(path, row["offset"] + shift, bytes((byte ^ 0x10,)))
+    flip(path, row["offset"] + shift)
     dataset = reader.Dataset(copied, as_supervised=False)
     with pytest.raises(RecordError) as error:
         dataset[4]
@@ -391,7 +361,7 @@ def test_a_shard_of_another_size_is_refused(copied: Path, change: str) -> None:
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:-20] if change == "cut" else path.read_bytes() + b"\0")
-    said = refused(copied)
+    said = refused(lambda: reader.Dataset(copied))
     assert path.name in said
     assert "the manifest says" in said
     assert len(reader.Dataset(copied, "test")) == 5, "other splits are not touched"
@@ -428,11 +398,11 @@ def test_an_index_that_is_not_its_shard_s_is_refused(copied: Path, change: str) 
                 "odd": "".join(lines) + "7",
             }[change]
         )
-    assert path.name in refused(copied)
+    assert path.name in refused(lambda: reader.Dataset(copied))
 
 
 def test_a_split_that_is_not_there_is_refused(sets: Set) -> None:
-    assert "it has train" in refused(sets["png"], "valid")
+    assert "it has train" in refused(lambda: reader.Dataset(sets["png"], "valid"))
 
 
 @pytest.mark.thorough

@@ -10,12 +10,11 @@ import pytest
 from PIL import Image
 
 from shardprep import reader
-from shardprep.errors import DatasetError
 from shardprep.reader.selection.buckets import _usual_sizes
-from tests.support.builders import build, encoded, jpeg, write, zip_bytes
+from tests.reader.datasets import batch_keys, pets, refused
+from tests.support.builders import encoded, jpeg
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 SIDES = ((40, 80), (64, 64), (90, 45), (48, 50))
@@ -25,7 +24,6 @@ NUM_EACH = 9
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a set of four shapes; the last images of it lie on their side and are turned."""
-    root = tmp_path_factory.mktemp("set")
     members = {
         f"cat.{10 * number + i}.jpg": jpeg(height, width, seed=10 * number + i)
         for number, (height, width) in enumerate(SIDES)
@@ -35,16 +33,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     exif[0x0112] = 6
     turned = Image.fromarray(np.zeros((40, 80, 3), np.uint8))
     members |= {f"dog.{i}.jpg": encoded(turned, exif=exif, comment=f"{i}") for i in range(2)}
-    source = write(root / "pets.zip", zip_bytes(members))
-    return build(source, root / "out", fit="none", labels="prefix", shards=2, format="jpeg").path
-
-
-def refused(call: Callable[[], object]) -> str:
-    with pytest.raises(DatasetError) as error:
-        call()
-    assert error.value.hint
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return pets(tmp_path_factory, members, fit="none", shards=2, format="jpeg")
 
 
 @pytest.fixture(scope="module", name="buckets")
@@ -54,10 +43,6 @@ def _buckets(folder: Path) -> dict[tuple[int, int], Any]:
 
 def read(folder: Path, buckets: Any, **options: Any) -> list[dict[str, Any]]:
     return [*reader.Dataset(folder).batches(4, buckets=buckets, as_supervised=False, **options)]
-
-
-def keys(batches: list[dict[str, Any]]) -> list[list[str]]:
-    return [batch["image/filename"].tolist() for batch in batches]
 
 
 def test_each_image_is_in_the_bucket_of_the_nearest_aspect(
@@ -88,8 +73,8 @@ def test_the_batches_of_an_epoch_have_one_shape_each_and_every_record(
     )
     half = len(found) // 2
     for epoch in (found[:half], found[half:]):
-        assert sorted(key for batch in keys(epoch) for key in batch) == expected
-    assert keys(found[:half]) != keys(found[half:])
+        assert sorted(key for batch in batch_keys(epoch) for key in batch) == expected
+    assert batch_keys(found[:half]) != batch_keys(found[half:])
     assert {batch["image"].shape[1:3] for batch in found} == {*buckets}
     short = [batch for batch in found[:half] if len(batch["image"]) < 4]
     assert len({batch["image"].shape[1:3] for batch in short}) == len(short)
@@ -120,16 +105,18 @@ def test_batches_follow_from_the_seed_and_go_on_where_they_were(
     state = json.loads(json.dumps(first.state_dict()))
     again = reader.Dataset(folder).batches(4, seed=9, **options)
     again.load_state_dict(state)
-    rest = keys([*first])
-    assert keys([*again]) == rest
+    rest = batch_keys([*first])
+    assert batch_keys([*again]) == rest
     other = reader.buckets(folder, sizes=[(32, 64), (64, 32)])
     different = reader.Dataset(folder).batches(4, **{**options, "buckets": other})
     assert "other batches" in refused(lambda: different.load_state_dict(state))
 
 
 def test_hosts_take_batches_in_turn(folder: Path, buckets: dict[tuple[int, int], Any]) -> None:
-    whole = keys(read(folder, buckets, seed=5))
-    parts = [keys(read(folder, buckets, seed=5, num_shards=3, shard_index=i)) for i in range(3)]
+    whole = batch_keys(read(folder, buckets, seed=5))
+    parts = [
+        batch_keys(read(folder, buckets, seed=5, num_shards=3, shard_index=i)) for i in range(3)
+    ]
     assert [whole[i::3] for i in range(3)] == parts
     even = [
         read(folder, buckets, seed=5, num_shards=3, shard_index=i, drop_remainder=True)
@@ -149,7 +136,7 @@ def test_usual_buckets_have_about_so_many_pixels() -> None:
 
 
 def test_buckets_that_cannot_be_are_one_line(
-    folder: Path, buckets: dict[tuple[int, int], Any], tmp_path: Path
+    folder: Path, buckets: dict[tuple[int, int], Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     dataset = reader.Dataset(folder)
     some = dict([*buckets.items()][:1])
@@ -164,8 +151,8 @@ def test_buckets_that_cannot_be_are_one_line(
         lambda: reader.buckets(folder, sizes=[(8, 8), (8, 8)])
     )
     assert "num_pixels=3" in refused(lambda: reader.buckets(folder, num_pixels=3))
-    source = write(tmp_path / "a.zip", zip_bytes({"cat.1.jpg": jpeg(), "dog.1.jpg": jpeg(seed=1)}))
-    fixed = build(source, tmp_path / "out", size=8, labels="prefix").path
+    members = {"cat.1.jpg": jpeg(), "dog.1.jpg": jpeg(seed=1)}
+    fixed = pets(tmp_path_factory, members, size=8)
     found = reader.buckets(fixed)
-    assert "of one size" in refused(lambda: reader.Dataset(fixed).batches(4, buckets=found))
+    assert "have one size" in refused(lambda: reader.Dataset(fixed).batches(4, buckets=found))
     assert "another dataset" in refused(lambda: dataset.batches(4, buckets=found))

@@ -20,7 +20,8 @@ from shardprep.reader.diagnosis import experiments, measurement, stall_meter, ti
 from shardprep.reader.diagnosis.diagnosis import Candidate
 from shardprep.reader.records.records import LocalShards
 from shardprep.reader.tf.decode import Decoder
-from tests.support.builders import build, jpeg, write, zip_bytes
+from tests.reader.datasets import pets
+from tests.support.builders import build, jpeg
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,10 +43,8 @@ _TURN = threading.Lock()
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a set of 16 JPEGs of 300 × 400."""
-    root = tmp_path_factory.mktemp("large")
     images = {f"{('cat', 'dog')[i % 2]}.{i}.jpg": jpeg(300, 400, seed=i) for i in range(16)}
-    source = write(root / "pets.zip", zip_bytes(images))
-    return build(source, root / "out", labels="prefix", shards=2, size="400x300").path
+    return pets(tmp_path_factory, images, shards=2, size="400x300")
 
 
 def pause(seconds: float) -> None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader.selection.folds import shared_out
+from shardprep.reader.selection.folds import distribute
+from tests.reader.datasets import pets, refused, written
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 NUM_TRAIN, NUM_COPIES = 70, 5
@@ -26,34 +25,23 @@ NUM_TRAIN, NUM_COPIES = 70, 5
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a set in which each digit that ends a number is a group, and 5 files are copies."""
-    root = tmp_path_factory.mktemp("set")
     members = animals(NUM_TRAIN)
     members |= {f"train/dog.copy{i}.jpg": members[f"train/dog.{i}.jpg"] for i in range(NUM_COPIES)}
     members |= {f"train/cat.alone{i}x.jpg": jpeg(seed=900 + i) for i in range(40)}
     members |= {f"test/{i}.jpg": jpeg(seed=800 + i) for i in range(4)}
-    source = write(root / "pets.zip", zip_bytes(members))
-    return build(
-        source,
-        root / "out",
+    return pets(
+        tmp_path_factory,
+        members,
         size="8x6",
         labels="regex:(?P<label>cat|dog)",
         shards=3,
         group=r"regex:\d?(\d)\.jpg$",
-    ).path
+    )
 
 
 @pytest.fixture(scope="module", name="rows")
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    table = pq.read_table(folder / "items.parquet").to_pylist()
-    return [row for row in table if row["status"] == "written"]
-
-
-def refused(call: Callable[[], object]) -> str:
-    with pytest.raises(DatasetError) as error:
-        call()
-    assert error.value.hint
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return written(folder)
 
 
 @examples(60)
@@ -65,11 +53,11 @@ def test_groups_stay_whole_and_one_class_is_parted_up_to_the_largest(
     records: list[tuple[int, int]], k: int, key: int
 ) -> None:
     classes, groups = np.array(records).T
-    found = shared_out(classes, groups, k, key)
+    found = distribute(classes, groups, k, key)
     assert set(found) <= set(range(k))
     for group in set(groups.tolist()):
         assert len(set(found[groups == group].tolist())) == 1
-    sizes = np.bincount(shared_out(classes * 0, groups, k, key), minlength=k)
+    sizes = np.bincount(distribute(classes * 0, groups, k, key), minlength=k)
     assert np.ptp(sizes) <= np.bincount(groups).max()
 
 
@@ -79,7 +67,7 @@ def test_classes_and_records_are_shared_out_to_the_record(
     labels: list[int], k: int, key: int
 ) -> None:
     classes = np.array(labels)
-    found = shared_out(classes, np.arange(len(classes)), k, key)
+    found = distribute(classes, np.arange(len(classes)), k, key)
     assert np.ptp(np.bincount(found, minlength=k)) <= 1
     for one in set(labels):
         assert np.ptp(np.bincount(found[classes == one], minlength=k)) <= 1
@@ -92,7 +80,7 @@ def test_single_records_make_up_for_groups(k: int, sizes: list[int], key: int) -
     grouped = np.repeat(np.arange(len(sizes)), sizes)
     singles = np.arange(2 * 9 * len(sizes) * k)
     classes = np.concatenate([np.arange(len(grouped)) % 2, singles % 2])
-    found = shared_out(classes, np.concatenate([grouped, len(sizes) + singles]), k, key)
+    found = distribute(classes, np.concatenate([grouped, len(sizes) + singles]), k, key)
     for one in (0, 1):
         assert np.ptp(np.bincount(found[classes == one], minlength=k)) <= 1
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from hypothesis import given
@@ -24,9 +23,9 @@ from shardprep.dataset.manifest import Manifest, Shard, Split
 from shardprep.errors import DatasetError
 from shardprep.reader import ReadConfig
 from shardprep.reader.records.positions import Places
-from shardprep.reader.selection.splits import split_ranges
+from shardprep.reader.selection.split_argument import split_ranges
+from tests.reader.datasets import pets, refused, stored, written
 from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
-from tests.support.paths import shared_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,15 +57,10 @@ def members() -> dict[str, bytes]:
 @pytest.fixture(scope="module", name="sets")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return a dataset of each form, all of one source; train has 5 shards, others have 1."""
-
-    def make(root: Path) -> None:
-        source = write(root / "pets.zip", zip_bytes(members()))
-        common: dict[str, Any] = {"labels": "prefix", "shards": 5}
-        for form, keys in FORMS.items():
-            build(source, root / form, **{**common, **keys})
-
-    root = shared_folder(tmp_path_factory, "pets-of-each-form", make)
-    return {form: root / form / "pets" / "1.0.0" for form in FORMS}
+    return {
+        form: pets(tmp_path_factory, members(), **{"shards": 5, **keys})
+        for form, keys in FORMS.items()
+    }
 
 
 @pytest.fixture(name="copy")
@@ -95,19 +89,6 @@ def one_by_one(dataset: Any, *, batched: bool) -> Any:
     return (dataset.unbatch() if batched else dataset).as_numpy_iterator()
 
 
-@functools.cache
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of what is written, in the order of items.parquet."""
-    table = pq.read_table(folder / "items.parquet").to_pylist()
-    return [row for row in table if row["status"] == "written"]
-
-
-def stored(folder: Path, *splits: str) -> list[str]:
-    """Return the keys of train, or of the splits, in the order of items.parquet."""
-    wanted = splits or ("train",)
-    return [row["key"] for split in wanted for row in rows(folder) if row["split"] == split]
-
-
 def shards(folder: Path, split: str = "train") -> list[Path]:
     return sorted(folder.glob(f"*-{split}.tfrecord*"))
 
@@ -133,15 +114,6 @@ def images(element: Any) -> Any:
     if isinstance(element, dict):
         return element["image"]
     return element[0] if isinstance(element, tuple) else element
-
-
-def refused(path: Path, split: str = "train", **options: Any) -> str:
-    """Return the line with which `load` refuses; it must say what to do."""
-    with pytest.raises(DatasetError) as error:
-        reader.load(path, split, **options)
-    assert error.value.hint
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 # What comes out
@@ -288,7 +260,7 @@ def test_targets_are_those_of_the_table(
     dataset = reader.load(folder, "train+test", batch_size=5, shuffle=False)
     assert dataset.element_spec[1] == spec
     found = [one for _, batch in dataset.as_numpy_iterator() for one in batch]
-    every = stored(folder, "train", "test")
+    every = [*stored(folder), *stored(folder, "test")]
     assert len(every) == len(ROWS) + 2
     np.testing.assert_array_equal(found, [wanted(key) for key in every])
     if form == "raw":  # a record of it is parsed in another way where it comes alone
@@ -445,7 +417,7 @@ def test_shards_are_read_side_by_side(
         interleave_cycle_length=cycle_length,
         interleave_block_length=block_length,
     )
-    shard_of = {row["key"]: row["shard"] for row in rows(sets["png"])}
+    shard_of = {row["key"]: row["shard"] for row in written(sets["png"])}
     found = [shard_of[key] for key in order(sets["png"], shuffle=1, seed=7, read_config=config)]
     side_by_side = min(cycle_length, 5)
     blocks = [found[i * block_length] for i in range(side_by_side)]
@@ -603,7 +575,7 @@ def test_a_callable_with_variables_need_not_know_of_training(sets: dict[str, Pat
 
 @pytest.mark.parametrize("form", ["keep", "own sizes"])
 def test_images_of_different_sizes_are_not_batched(sets: dict[str, Path], form: str) -> None:
-    said = refused(sets[form], batch_size=4)
+    said = refused(lambda: reader.load(sets[form], batch_size=4))
     assert "pets" in said
     assert "ReadConfig(image_size=(height, width))" in said
 
@@ -651,7 +623,7 @@ def test_a_split_expression_means_what_it_means_to_tfds(sets: dict[str, Path]) -
 
     builder = tfds.builder_from_directory(str(sets["png"]))
     keys_of: dict[str, list[str]] = {}
-    for row in rows(sets["png"]):
+    for row in written(sets["png"]):
         keys_of.setdefault(row["shard"], []).append(row["key"])
     for split in EXPRESSIONS:
         expected = [
@@ -684,7 +656,7 @@ def test_load_reads_what_tfds_reads(sets: dict[str, Path], split: str) -> None:
     ("split", "said"),
     [
         *(
-            (malformed, 'is no split; write "train", "train[:90%]" or "a+b"')
+            (malformed, 'is not a split; write "train", "train[:90%]" or "a+b"')
             for malformed in (
                 " ", "train+", "train[", "train[5]", "train[::2]", "train[a:b]", "train[:90 %]",
                 "train,test", "train[:5][:2]",
@@ -701,7 +673,7 @@ def test_load_reads_what_tfds_reads(sets: dict[str, Path], split: str) -> None:
 def test_a_split_that_cannot_be_read_is_refused(
     sets: dict[str, Path], split: str, said: str
 ) -> None:
-    assert said in refused(sets["png"], split)
+    assert said in refused(lambda: reader.load(sets["png"], split))
 
 
 def selected(sizes: list[int], text: str) -> list[tuple[str, int]]:
@@ -818,7 +790,7 @@ def half_a_manifest(copy: Path) -> Path:
 def test_a_folder_that_is_no_dataset_is_refused(
     copy: Path, damage: Callable[[Path], Path], said: str
 ) -> None:
-    assert said in refused(damage(copy))
+    assert said in refused(lambda: reader.load(damage(copy)))
 
 
 def cut_between_two_records(shard: Path) -> None:
@@ -838,7 +810,7 @@ def test_a_shard_that_is_missing_or_of_another_size_is_refused(
 ) -> None:
     shard = shards(copy)[2]
     damage(shard)
-    assert str(shard) in refused(copy)
+    assert str(shard) in refused(lambda: reader.load(copy))
     assert len(order(copy, "validation")) == NUM_VALIDATION  # its own shards are as they should be
 
 

@@ -10,14 +10,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
 from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader import ReadConfig
-from tests.support.builders import animals, build, write, zip_bytes
+from tests.reader.datasets import pets, stored
+from tests.support.builders import animals
 from tests.support.processes import Program, run_program
 
 if TYPE_CHECKING:
@@ -29,10 +29,11 @@ NUM_TRAIN = 150
 @pytest.fixture(scope="module", name="sets")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return one source as PNG and raw, 4 shards."""
-    root = tmp_path_factory.mktemp("sets")
-    source = write(root / "pets.zip", zip_bytes(animals(NUM_TRAIN)))
-    common: dict[str, Any] = {"size": "8x6", "labels": "prefix", "shards": 4}
-    return {form: build(source, root / form, format=form, **common).path for form in ("png", "raw")}
+    members = animals(NUM_TRAIN)
+    return {
+        form: pets(tmp_path_factory, members, format=form, size="8x6", shards=4)
+        for form in ("png", "raw")
+    }
 
 
 SMALL_BLOCKS = ReadConfig(interleave_block_length=4, interleave_cycle_length=5)
@@ -43,12 +44,6 @@ def keys(dataset: Any) -> list[str]:
         np.atleast_1d(one["image/filename"]) for one in tf.data.Dataset.as_numpy_iterator(dataset)
     )
     return [key.decode() for batch in found for key in batch]
-
-
-def stored(folder: Path) -> list[str]:
-    """Return the keys of train in the order of items.parquet, which is that of the records."""
-    rows = pq.read_table(folder / "items.parquet").to_pylist()
-    return [row["key"] for row in rows if (row["status"], row["split"]) == ("written", "train")]
 
 
 def batches(dataset: Any) -> list[list[bytes]]:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL
 from shardprep.errors import DatasetError
-from shardprep.reader.selection.folds import shared_out_several
+from shardprep.reader.selection.folds import distribute_pairs
+from tests.reader.datasets import pets
 from tests.support.annotated import Marked, annotated
-from tests.support.builders import build, jpeg, write, zip_bytes
+from tests.support.builders import jpeg
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -38,17 +39,13 @@ def _boxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", name="several")
 def _several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a set of images with any number of classes each, those of `SHOWN`."""
-    root = tmp_path_factory.mktemp("several")
     keys = [f"train/{i:02}.jpg" for i in range(NUM_IMAGES)]
     names = ["|".join(sorted({("cat", "dog")[one] for one in labels})) for labels in SHOWN]
     rows = [f"{key},{name}" for key, name in zip(keys, names, strict=True)]
     members = {key: jpeg(seed=i) for i, key in enumerate(keys)}
     members["train.csv"] = "\n".join(["id,tags", *rows]).encode()
-    source = write(root / "pets.zip", zip_bytes(members))
-    return build(
-        source, root / "out", size=8, labels="csv:train.csv:id:tags", target="multilabel",
-        separator="|",
-    ).path  # fmt: skip
+    options = {"labels": "csv:train.csv:id:tags", "target": "multilabel", "separator": "|"}
+    return pets(tmp_path_factory, members, size=8, **options)
 
 
 @pytest.fixture(name="folder", params=["boxes", "several"])
@@ -192,7 +189,7 @@ def test_groups_stay_whole_and_the_rarest_class_is_shared_out_to_the_record(
 ) -> None:
     pairs = [(place, label) for place, one in enumerate(records) for label in sorted(one)]
     array = np.array(pairs, np.int64).reshape(-1, 2)
-    found = shared_out_several(array, np.arange(len(records)), k, key)
+    found = distribute_pairs(array, np.arange(len(records)), k, key)
     assert {*found.tolist()} <= {*range(k)}
     numbers = {label: number_of([*map(set, records)], label) for _, label in pairs}
     if numbers:
@@ -201,6 +198,6 @@ def test_groups_stay_whole_and_the_rarest_class_is_shared_out_to_the_record(
     groups = np.array(
         data.draw(st.lists(st.integers(0, 9), min_size=len(records), max_size=len(records)))
     )
-    found = shared_out_several(array, groups, k, key)
+    found = distribute_pairs(array, groups, k, key)
     for group in {*groups.tolist()}:
         assert len({*found[groups == group].tolist()}) == 1

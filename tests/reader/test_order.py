@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.reader.order.epoch import BlockShuffle, block_shuffle
+from shardprep.reader.decode.crop import crop_keys, draws
+from shardprep.reader.order.epoch import BlockShuffle, BucketBatches, WeightedDraws, block_shuffle
 from shardprep.reader.order.order import Order
 from shardprep.reader.order.permutation import (
     mix,
@@ -90,6 +91,39 @@ def test_the_order_of_a_seed_and_an_epoch_is_this_one_for_ever() -> None:
 
 FIRST = [5, 19, 7, 4, 8, 14, 12, 13, 6, 18, 3, 11, 1, 0, 2, 10, 15, 9, 17, 16]
 SECOND = [2, 18, 12, 8, 19, 13, 14, 7, 0, 1, 6, 11, 4, 5, 15, 17, 3, 9, 10, 16]
+
+
+@pytest.mark.parametrize(
+    ("replacement", "positions", "tags", "digest"),
+    [
+        (True, [3, 4, 3, 3], [27, 34, 39, 45], "60817885877bbbf7"),
+        (False, [3, 4, 1, 2], [27, 34, 37, 44], "b8e0c8d3c640bc5d"),
+    ],
+)
+def test_the_draws_of_a_seed_are_these_for_ever(
+    replacement: bool, positions: list[int], tags: list[int], digest: str  # noqa: FBT001
+) -> None:  # fmt: skip
+    weights = np.array([0, 1, 2, 5, 1, 0.5])
+    order = Order(WeightedDraws(weights, weights.cumsum(), replacement, 5, slice(1, 5)), 7)
+    found = order.positions(1, 0, 4)
+    assert (found.tolist(), order.tags(1, 0, found).tolist()) == (positions, tags)
+    assert order.within_epoch.description == f"weights:{digest}"
+
+
+def test_the_bucket_batches_of_a_seed_are_these_for_ever() -> None:
+    members = np.array([0, 2, 4]), np.array([1, 3])
+    buckets = BucketBatches(((8, 8), (4, 16)), members, 2, False, True, (0, 1))  # noqa: FBT003
+    found = [Order(buckets, 7).batch(1, i, 2) for i in range(buckets.num_batches)]
+    assert [(positions.tolist(), size) for positions, size in found] == [
+        ([2], (8, 8)), ([4, 0], (8, 8)), ([3, 1], (4, 16)),
+    ]  # fmt: skip
+    assert buckets.description == "buckets:40b65513b20c757b"
+
+
+def test_the_crops_of_a_seed_are_these_for_ever() -> None:
+    keys = crop_keys(make(20).key, np.arange(3))
+    assert keys == [2088135307, 1448330754, 1868600170]
+    assert [*itertools.islice(draws(12345), 2)] == [0.1330796686614273, 0.20481663336165912]
 
 
 def test_the_size_of_blocks_follows_from_that_of_records() -> None:

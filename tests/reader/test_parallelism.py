@@ -12,7 +12,8 @@ from shardprep.reader.config import Request
 from shardprep.reader.records.open import open_request
 from shardprep.reader.tf import parallelism, pipeline
 from shardprep.reader.tf.records import Cursor
-from tests.support.builders import animals, build, write, zip_bytes
+from tests.reader.datasets import pets
+from tests.support.builders import animals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,9 +26,7 @@ BATCH_BYTES = 256 * 12 * 16 * 3 * 4
 
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("parallelism")
-    source = write(folder / "pets.zip", zip_bytes(animals(4)))
-    return build(source, folder / "out", labels="prefix", shards=1, size="16x12").path
+    return pets(tmp_path_factory, animals(4), shards=1, size="16x12")
 
 
 def calls(folder: Path, monkeypatch: pytest.MonkeyPatch, free: int, **options: Any) -> int:

@@ -16,7 +16,8 @@ from shardprep import reader
 from shardprep.machine import usable_cores
 from shardprep.reader.tf import python_calls
 from shardprep.reader.tf.cache.memory import DecodedRows
-from tests.support.builders import animals, build, write, zip_bytes
+from tests.reader.datasets import pets
+from tests.support.builders import animals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,10 +47,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("release")
-    source = write(folder / "pets.zip", zip_bytes(animals(24)))
-    options: dict[str, Any] = {"labels": "prefix", "shards": NUM_SHARDS, "size": "16x12"}
-    return build(source, folder / "out", **options, split="train=1").path
+    options: dict[str, Any] = {"shards": NUM_SHARDS, "size": "16x12", "split": "train=1"}
+    return pets(tmp_path_factory, animals(24), **options)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -35,6 +35,7 @@ from shardprep.storage.cache import cache_root
 from shardprep.storage.shard_cache import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl
 from shardprep.verifier.dataset import verify_dataset
+from tests.reader.datasets import pets
 from tests.support.builders import Told, animals, build, tree, write, zip_bytes
 from tests.support.json_page import printed
 from tests.support.object_store import Bucket, Fault, process_environment
@@ -53,10 +54,8 @@ NUM_TRAIN = 300
 
 @pytest.fixture(name="local", scope="module")
 def _local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tmp = tmp_path_factory.mktemp("pets")
     members = {**animals(NUM_TRAIN), **animals(20, folder="validation/")}
-    source = write(tmp / "pets.zip", zip_bytes(members))
-    return build(source, tmp / "out", size="32x24", labels="prefix", shards=5).path
+    return pets(tmp_path_factory, members, size="32x24", shards=5)
 
 
 def put(bucket: Bucket, folder: Path) -> str:
@@ -489,7 +488,7 @@ def test_the_newest_version_wins(own_url: str, bucket: Bucket, local: Path) -> N
         (["a/1.0.0/manifest.json", "b/1.0.0/manifest.json"], "", "holds several datasets"),
         (["a/1.0.0/schema.json"], "/a", "holds no dataset"),
         (["a/1.0.0.incomplete/.build.json"], "/a", "the build is not finished"),
-        ([], "-not-there", "there is no such bucket|holds no dataset"),
+        ([], "-not-there", "the bucket does not exist|holds no dataset"),
     ],
 )
 def test_an_address_that_means_no_one_dataset_is_an_error(
@@ -770,7 +769,7 @@ def test_fetch_looks_for_room_first(
     remote = locate(ObjectUrl.parse(url))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(
-        BuildError, match=r"kB are needed and 1\.0 MB kept free, the disk has 1\.0 kB left"
+        BuildError, match=r"kB are needed and 1\.0 MB must stay free, the disk has 1\.0 kB left"
     ):
         fetch_dataset(remote, tmp_path, num_threads=2, watcher=Told())
     assert not list(tmp_path.rglob("*.tfrecord*"))

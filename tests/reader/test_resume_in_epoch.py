@@ -17,7 +17,8 @@ from PIL import Image
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from tests.support.builders import build, write, zip_bytes
+from tests.reader.datasets import pets
+from tests.support.builders import write
 from tests.support.processes import Program
 
 pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
@@ -103,10 +104,8 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.new("RGB", (4, 4), (number, 7 * number % 256, 255)).save(stream, "PNG")
         return stream.getvalue()
 
-    root = tmp_path_factory.mktemp("numbers")
     members = {f"train/{('cat', 'dog')[i % 2]}.{i}.png": png(i) for i in range(NUM_RECORDS)}
-    source = write(root / "numbers.zip", zip_bytes(members))
-    return build(source, root / "out", size="4x4", format="png", labels="prefix", shards=3).path
+    return pets(tmp_path_factory, members, size="4x4", format="png", shards=3)
 
 
 def batches(folder: Path, split: str = "train", **options: Any) -> Any:
@@ -412,7 +411,7 @@ def test_what_is_no_state_is_refused(folder: Path, saved: Path, tmp_path: Path) 
         reader.ResumeInEpoch(tmp_path, batches(folder))
     with pytest.raises(DatasetError, match="use the path of a file on this machine"):
         reader.ResumeInEpoch("s3://bucket/state", batches(folder))
-    with pytest.raises(DatasetError, match=r"use what reader\.iterate has returned"):
+    with pytest.raises(DatasetError, match=r"use the result of reader\.iterate"):
         reader.ResumeInEpoch(tmp_path / "state", reader.load(folder, batch_size=8))
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from shardprep import reader
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import DatasetError
 from shardprep.storage import objects
+from tests.reader.datasets import pets, refused, written
 from tests.support.builders import animals, build, jpeg, tree, write, zip_bytes
 from tests.support.examples import examples
 
@@ -34,25 +34,13 @@ NUM_TRAIN, NUM_VALIDATION = 60, 20
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a set of cats and dogs, 40 to 46 pixels high, in several shards."""
-    root = tmp_path_factory.mktemp("set")
     members = {**animals(NUM_TRAIN), **animals(NUM_VALIDATION, folder="validation/")}
-    source = write(root / "pets.zip", zip_bytes(members))
-    return build(source, root / "out", size="8x6", labels="prefix", shards=4).path
+    return pets(tmp_path_factory, members, size="8x6", shards=4)
 
 
 @pytest.fixture(scope="module", name="rows")
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of the records, by their numbers: they stand in the order of the shards."""
-    table = pq.read_table(folder / "items.parquet").to_pylist()
-    return [row for row in table if row["status"] == "written"]
-
-
-def refused(call: Callable[[], object]) -> str:
-    with pytest.raises(DatasetError) as error:
-        call()
-    assert error.value.hint
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return written(folder)
 
 
 def keys_of(folder: Path | str, split: Any) -> list[str]:

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from shardprep import reader
-from shardprep.errors import DatasetError
-from tests.support.builders import animals, build, jpeg, write, zip_bytes
+from tests.reader.datasets import batch_keys, pets, refused
+from tests.support.builders import animals, jpeg
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 NUM_CATS, NUM_DOGS = 32, 8
@@ -23,21 +22,11 @@ NUM_CATS, NUM_DOGS = 32, 8
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a set of four cats a dog, in raw pixels."""
-    root = tmp_path_factory.mktemp("set")
     members = animals(2 * NUM_CATS)
     kept = {
         key: data for key, data in members.items() if "cat" in key or int(key[10:-4]) < NUM_DOGS
     }
-    source = write(root / "pets.zip", zip_bytes(kept))
-    return build(source, root / "out", size="8x6", labels="prefix", shards=3, format="raw").path
-
-
-def refused(call: Callable[[], object]) -> str:
-    with pytest.raises(DatasetError) as error:
-        call()
-    assert error.value.hint
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return pets(tmp_path_factory, kept, size="8x6", shards=3, format="raw")
 
 
 def drawn(folder: Path, epochs: int, split: Any = "train", **options: Any) -> list[str]:
@@ -107,10 +96,6 @@ def of_load(
     return reader.iterate(folder, split, as_supervised=False, read_config=config, **options)
 
 
-def names(batches: Any) -> list[list[str]]:
-    return [[key.decode() for key in batch["image/filename"].numpy()] for batch in batches]
-
-
 @pytest.mark.parametrize(
     "weights",
     [reader.Weights("balanced", num_samples=75),
@@ -122,13 +107,13 @@ def test_both_readers_draw_the_same_on_any_number_of_hosts(folder: Path, weights
     options: dict[str, Any] = {"weights": weights, "seed": 7, "batch_size": 8}
     whole = drawn(folder, 2, **options)
     one = of_load(folder, **options)
-    assert [*itertools.chain(*names(one), *names(one))] == whole
+    assert [*itertools.chain(*batch_keys(one), *batch_keys(one))] == whole
     cached = of_load(folder, cache="memory", **options)
-    assert [*itertools.chain(*names(cached), *names(cached))] == whole
+    assert [*itertools.chain(*batch_keys(cached), *batch_keys(cached))] == whole
     epoch = whole[: len(whole) // 2]
     parts = [drawn(folder, 1, num_shards=3, shard_index=i, **options) for i in range(3)]
     assert [*itertools.chain(*parts)] == epoch
-    assert [*itertools.chain(*names(of_load(folder, part=(1, 3), **options)))] == parts[1]
+    assert [*itertools.chain(*batch_keys(of_load(folder, part=(1, 3), **options)))] == parts[1]
     assert drawn(folder, 2, **options) == whole
     assert drawn(folder, 2, **{**options, "seed": 8}) != whole
     assert whole[: len(epoch)] != whole[len(epoch) :]
@@ -143,7 +128,7 @@ def test_draws_go_on_where_they_were(folder: Path) -> None:
     rest = [batch["image/filename"].tolist() for batch in itertools.islice(first, 3)]
     there = reader.iterate(folder, batch_size=7, **options)
     there.load_state_dict(state)
-    assert names(there) == rest
+    assert batch_keys(there) == rest
     for weights in (None, np.arange(40), reader.Weights("balanced", num_samples=39)):
         other = reader.Dataset(folder).batches(7, epochs=2, **{**options, "weights": weights})
         assert "other batches" in refused(lambda other=other: other.load_state_dict(state))  # type: ignore[misc]
@@ -168,15 +153,15 @@ def test_load_counts_its_batches(folder: Path) -> None:
     assert len(reader.Dataset(folder).batches(8, weights=weights, drop_remainder=True)) == 12
 
 
-def test_class_weights_are_1_in_the_mean(folder: Path, tmp_path: Path) -> None:
+def test_class_weights_are_1_in_the_mean(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     found = reader.class_weights(folder)
     assert found == {0: 40 / (2 * NUM_CATS), 1: 40 / (2 * NUM_DOGS)}
     part = reader.select(folder, "train", label="dog")
     assert reader.class_weights(folder, part) == {0: 0.0, 1: 1.0}
-    plain = build(
-        write(tmp_path / "a.zip", zip_bytes({f"{i}.jpg": jpeg(seed=i) for i in range(3)})),
-        tmp_path / "out", size=8, labels="none",
-    ).path  # fmt: skip
+    members = {f"{i}.jpg": jpeg(seed=i) for i in range(3)}
+    plain = pets(tmp_path_factory, members, size=8, labels="none")
     assert "no class" in refused(lambda: reader.class_weights(plain, "train"))
     assert "no class" in refused(lambda: reader.load(plain, batch_size=2, weights="balanced"))
 

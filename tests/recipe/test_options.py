@@ -197,12 +197,12 @@ def test_a_switch_takes_no_other_word(dedup: object) -> None:
 def test_groups_are_of_near_copies_or_of_a_rule_or_of_both(
     group: str, near: object, rule: str
 ) -> None:
-    recipe = make_recipe({"source": "x.zip", "group": group}, "t")
-    assert (recipe.groups_near, recipe.group_rule) == (near, rule)
+    parsed = make_recipe({"source": "x.zip", "group": group}, "t").rules.group
+    assert (parsed.is_near, parsed.text) == (near, rule)
 
 
 def test_near_with_a_comma_names_a_rule() -> None:
-    with pytest.raises(RecipeError, match="names no rule beside near"):
+    with pytest.raises(RecipeError, match="names no rule after near"):
         make_recipe({"source": "x.zip", "group": "near,"}, "t")
 
 

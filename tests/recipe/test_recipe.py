@@ -6,8 +6,9 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,16 +17,11 @@ from hypothesis import strategies as st
 from shardprep.errors import RecipeError, ShardprepError, printable
 from shardprep.recipe.document import read_recipe
 from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
-from shardprep.recipe.recipe import make_recipe
+from shardprep.recipe.recipe import Recipe, make_recipe
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.command import error_of, run
 from tests.support.examples import examples, texts
 from tests.support.paths import README
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from shardprep.recipe.recipe import Recipe
 
 KEYS = sorted(BUILD_OPTIONS)
 MOST = 400
@@ -74,7 +70,7 @@ WRONG = {
     "max_aspect": (True, "true is not a number from 0 to"),
     "max_member_size": ("9" * 400, "'99999999999999999"),
     "max_rejected": ("6", "'6' is not a share such as 5% or 0.05"),
-    "include": ("a\0b", "holds a null character"),
+    "include": ("a\0b", "contains a null character"),
     "source": ("x" * 5000, "is longer than 4,096 characters"),
 }
 
@@ -118,9 +114,9 @@ def test_the_command_line_blames_what_was_given(here: Path) -> None:
     said = error_of(run("build", "--version", "abc", cwd=here), 2)
     assert said.startswith("--version: 'abc' must be three numbers")
     said = error_of(run("build", cwd=here), 2)
-    assert said.startswith("shardprep.toml: labels: 'fold' is not one of the ways to find labels")
+    assert said.startswith("shardprep.toml: labels: 'fold' is not a rule for labels")
     said = error_of(run("build", "--labels", "fol", cwd=here), 2)
-    assert said.startswith("--labels: 'fol' is not one of the ways to find labels")
+    assert said.startswith("--labels: 'fol' is not a rule for labels")
 
 
 def test_options_of_one_run_are_no_keys_and_say_so() -> None:

@@ -9,7 +9,8 @@ from unittest import mock
 import pytest
 
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.reporter.report import Options, make_report
+from shardprep.reporter.report import make_report
+from shardprep.reporter.report_data import ReportOptions
 from tests.support.browser import need_browser
 from tests.support.builders import Quiet
 from tests.support.paths import shared_folder
@@ -48,7 +49,7 @@ def _planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _report(planted: Path, passes: Path) -> Report:
     with mock.patch.dict(os.environ, SHARDPREP_CACHE=str(passes)):
         return make_report(
-            open_dataset(planted / "tfrecords" / "planted" / "1.0.0"), Options(), Silent()
+            open_dataset(planted / "tfrecords" / "planted" / "1.0.0"), ReportOptions(), Silent()
         )
 
 

@@ -13,15 +13,16 @@ from PIL import Image
 
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.object_stats import measure_objects
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
-from shardprep.dataset.stats.object_facts import measure_objects
-from shardprep.image.drawing import class_colour
+from shardprep.image.palette import class_colour
 from shardprep.reporter.findings.finding import OF_ANNOTATIONS
 from shardprep.reporter.findings.object_findings import is_tiny, twice
 from shardprep.reporter.page.page import render
 from shardprep.reporter.pixels.pictures import MOST_BOXES
-from shardprep.reporter.report import Options, make_report
+from shardprep.reporter.report import make_report
+from shardprep.reporter.report_data import ReportOptions
 from tests.reporter.conftest import Silent
 from tests.reporter.pages import checked
 from tests.support.annotated import HEIGHT, MARKED, WIDTH, Marked, annotated
@@ -68,7 +69,7 @@ def _odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reported(path: Path, **options: Any) -> Report:
-    return make_report(open_dataset(path), Options(**options), Silent())
+    return make_report(open_dataset(path), ReportOptions(**options), Silent())
 
 
 def keys(report: Report) -> dict[str, set[str]]:

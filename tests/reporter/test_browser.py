@@ -10,7 +10,8 @@ import pytest
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.reporter.page.page import render
-from shardprep.reporter.report import Options, make_report
+from shardprep.reporter.report import make_report
+from shardprep.reporter.report_data import ReportOptions
 from tests.reporter.conftest import Silent
 from tests.reporter.pages import CONTROLS, LUMINANCE, UNSEEN, WIDTHS, serious
 from tests.support.annotated import annotated
@@ -143,7 +144,7 @@ def test_axe_finds_nothing_serious(browser: Browser, page_file: Path, theme: Any
 def test_pages_of_real_sets_open(browser: Browser, tmp_path: Path, name: str) -> None:
     path = build(SHARED_DATA / f"{name}.zip", tmp_path / "out", size="64x64").path
     file = tmp_path / "report.html"
-    file.write_bytes(render(make_report(open_dataset(path), Options(), Silent())))
+    file.write_bytes(render(make_report(open_dataset(path), ReportOptions(), Silent())))
     for width in WIDTHS:
         with opened(browser, file, width) as page:
             assert page.evaluate(UNSEEN) == 0
@@ -157,7 +158,7 @@ def test_boxes_and_masks_lie_on_their_pictures_and_can_be_hidden(
     """In both widths, without scripts; an opened picture takes them along."""
     path = annotated(tmp_path, BOX, BOX_LABEL, MASK)
     file = tmp_path / "report.html"
-    file.write_bytes(render(make_report(open_dataset(path), Options(), Silent())))
+    file.write_bytes(render(make_report(open_dataset(path), ReportOptions(), Silent())))
     for width in WIDTHS:
         with opened(browser, file, width, java_script_enabled=False) as page:
             shot = page.locator(".shot:has(svg)").first
@@ -177,6 +178,6 @@ def test_axe_finds_nothing_serious_in_a_page_with_boxes(
 ) -> None:
     path = annotated(tmp_path, BOX, BOX_LABEL, MASK)
     file = tmp_path / "report.html"
-    file.write_bytes(render(make_report(open_dataset(path), Options(), Silent())))
+    file.write_bytes(render(make_report(open_dataset(path), ReportOptions(), Silent())))
     with opened(browser, file, color_scheme=theme) as page:
         assert serious(page) == []

@@ -12,7 +12,8 @@ from shardprep import reader
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.findings.finding import MEANINGS, OF_PIXELS, SEVERITIES
 from shardprep.reporter.page.page import render
-from shardprep.reporter.report import Options, make_report
+from shardprep.reporter.report import make_report
+from shardprep.reporter.report_data import ReportOptions
 from tests.reporter.conftest import Silent
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.command import error_of, run
@@ -93,8 +94,8 @@ def test_a_report_of_a_selection_is_that_of_a_set_of_these_records(
     half = half[half.labels == 0] | half[::3]
     own = shardprep.repack(path, tmp_path, split=half, name="planted").path
     some, alone = (
-        make_report(open_dataset(path), Options(), Silent(), half),
-        make_report(open_dataset(own), Options(), Silent()),
+        make_report(open_dataset(path), ReportOptions(), Silent(), half),
+        make_report(open_dataset(own), ReportOptions(), Silent()),
     )
     assert {(one.name, one.what, frozenset(one.keys)) for one in some.findings} == {
         (one.name, one.what, frozenset(one.keys)) for one in alone.findings
@@ -128,7 +129,7 @@ def test_a_record_that_does_not_decode_is_told_and_the_page_goes_on(
     data = bytearray(shard.read_bytes())
     data[40] ^= 1
     shard.write_bytes(data)
-    found = make_report(open_dataset(path), Options(), Silent())
+    found = make_report(open_dataset(path), ReportOptions(), Silent())
     told = next(one for one in found.findings if one.name == "damaged-records")
     first = found.contents.split.tolist().index(1)
     assert told.keys == (found.contents.key(first),)
@@ -138,7 +139,7 @@ def test_a_record_that_does_not_decode_is_told_and_the_page_goes_on(
 
 def test_without_pixels_the_documents_still_tell(planted: Path) -> None:
     path = planted / "tfrecords" / "planted" / "1.0.0"
-    found = make_report(open_dataset(path), Options(has_pixels=False), Silent())
+    found = make_report(open_dataset(path), ReportOptions(has_pixels=False), Silent())
     expected = {"leaks", "label-conflicts", "rejected", "duplicates", "odd-aspect", "enlarged"}
     assert {one.name for one in found.findings} == expected == KEYS.keys() - {*OF_PIXELS}
     assert found.images is None
@@ -149,7 +150,7 @@ def test_images_alone_were_cut_where_no_fit_was_asked_for(tmp_path: Path) -> Non
     """All are as wide as 64, which is enough, and 40 to 43 high, which is not."""
     source = write(tmp_path / "x.zip", zip_bytes(animals(4)))
     path = build(source, tmp_path / "tfrecords", size="56x56").path
-    found = make_report(open_dataset(path), Options(has_pixels=False), Silent())
+    found = make_report(open_dataset(path), ReportOptions(has_pixels=False), Silent())
     assert [len(one.keys) for one in found.findings if one.name == "enlarged"] == [4]
 
 
@@ -174,7 +175,7 @@ def test_each_flag_leaves_out_as_many_as_it_says(
         )  # fmt: skip
         totals = built.manifest.totals
         assert len(report.contents) - totals.num_written == one.num_dropped, one.name
-        left = make_report(open_dataset(built.path), Options(), Silent()).findings
+        left = make_report(open_dataset(built.path), ReportOptions(), Silent()).findings
         assert one.name not in {other.name for other in left}
 
 
@@ -214,7 +215,7 @@ def test_keys_of_any_shape_come_back_from_a_list(tmp_path: Path) -> None:
     assert again.manifest.totals.num_written == len(members) - len(names) - len(formulas)
     dark = reader.select(path, "train", keys=str(listed))
     assert len(dark) == len(names) + len(formulas)
-    left = make_report(open_dataset(again.path), Options(), Silent())
+    left = make_report(open_dataset(again.path), ReportOptions(), Silent())
     assert all("keep/" in key for key in left.contents.keys_of(range(left.num_records)))
 
 
@@ -234,7 +235,9 @@ def skewed(number: int, *, bright: int) -> dict[str, bytes]:
 def test_classes_and_splits_that_differ_are_told(tmp_path: Path) -> None:
     source = write(tmp_path / "skewed.zip", zip_bytes(skewed(30, bright=90)))
     path = build(source, tmp_path / "out", labels="folder", size="32x32").path
-    found = {one.name: one for one in make_report(open_dataset(path), Options(), Silent()).findings}
+    found = {
+        one.name: one for one in make_report(open_dataset(path), ReportOptions(), Silent()).findings
+    }
     assert "new" in found["missing-classes"].what
     assert found["missing-classes"].severity == "serious"
     assert "day, has 60 times" in found["imbalance"].what
@@ -249,7 +252,7 @@ def test_sound_sets_have_no_findings(tmp_path: Path) -> None:
         source, tmp_path / "out", labels="folder", size="64x64",
         split="train=0.7,validation=0.3",
     ).path  # fmt: skip
-    assert make_report(open_dataset(path), Options(), Silent()).findings == ()
+    assert make_report(open_dataset(path), ReportOptions(), Silent()).findings == ()
 
 
 def test_what_is_planted_is_what_the_builder_says() -> None:

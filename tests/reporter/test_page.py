@@ -18,7 +18,8 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.page import html
 from shardprep.reporter.page.page import render
 from shardprep.reporter.record_columns import read_contents
-from shardprep.reporter.report import Options, make_report
+from shardprep.reporter.report import make_report
+from shardprep.reporter.report_data import ReportOptions
 from tests.reporter.conftest import Silent
 from tests.reporter.pages import HOSTILE, ODD, Page, checked
 from tests.support.builders import build, write, zip_bytes
@@ -60,7 +61,7 @@ def test_the_same_dataset_gives_the_same_bytes(
     """Built and read elsewhere, with nothing kept, in another folder; no path is in it."""
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
     path = planted_set(tmp_path / "elsewhere")
-    assert render(make_report(open_dataset(path), Options(), Silent())) == page
+    assert render(make_report(open_dataset(path), ReportOptions(), Silent())) == page
     assert str(tmp_path).encode() not in page
     assert b"/tmp" not in page
 
@@ -76,7 +77,7 @@ def test_a_wheel_carries_the_style_and_the_script() -> None:
 
 def test_a_page_without_pictures_has_none(planted: Path) -> None:
     path = planted / "tfrecords" / "planted" / "1.0.0"
-    for options in (Options(thumbs=0), Options(has_pixels=False)):
+    for options in (ReportOptions(thumbs=0), ReportOptions(has_pixels=False)):
         found = checked(render(make_report(open_dataset(path), options, Silent())))
         assert not [tag for tag, _ in found.tags if tag == "img"]
 
@@ -131,7 +132,7 @@ def test_class_names_of_any_kind_stay_text(
     path = tmp_path_factory.mktemp("named") / "set"
     shutil.copytree(planted / "tfrecords" / "planted" / "1.0.0", path)
     with renamed(path, names):
-        checked(render(make_report(open_dataset(path), Options(thumbs=2), Silent())))
+        checked(render(make_report(open_dataset(path), ReportOptions(thumbs=2), Silent())))
 
 
 def test_keys_of_any_kind_stay_text(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_keys_of_any_kind_stay_text(tmp_path: Path) -> None:
     members = {f"{'ab'[i % 2]}/{one}.png": file(photo(i) // 8, "PNG") for i, one in enumerate(odd)}
     source = write(tmp_path / "odd.zip", zip_bytes(members))
     path = build(source, tmp_path / "out", labels="folder", size="32x32").path
-    found = checked(render(make_report(open_dataset(path), Options(), Silent())))
+    found = checked(render(make_report(open_dataset(path), ReportOptions(), Silent())))
     assert "\\u202e" in found.text
     assert "<script>alert(1)</script>" in found.text
 
@@ -160,7 +161,7 @@ def test_each_kind_of_target_has_its_form(tmp_path: Path, kind: str) -> None:
     members["t.csv"] = f"id,tags,price,said\n{rows}".encode()
     source = write(tmp_path / "set.zip", zip_bytes(members))
     path = build(source, tmp_path / "out", size="32x32", **keys).path
-    text = checked(render(make_report(open_dataset(path), Options(), Silent()))).text
+    text = checked(render(make_report(open_dataset(path), ReportOptions(), Silent()))).text
     assert words in text
     assert ("with a target" in text) == (kind != "none")
 
@@ -175,7 +176,7 @@ def test_many_classes_together_are_a_grid(tmp_path: Path) -> None:
     path = build(
         source, tmp_path / "out", labels="csv:t.csv:id:tags", separator=" ", size="24x24"
     ).path
-    found = checked(render(make_report(open_dataset(path), Options(thumbs=1), Silent())))
+    found = checked(render(make_report(open_dataset(path), ReportOptions(thumbs=1), Silent())))
     cells = [attrs for tag, attrs in found.tags if tag == "rect" and attrs.get("width") == "1"]
     assert len([one for one in cells if (one["class"] or "").startswith("h")]) >= 2 * 29
     assert not [one for one in cells if int(one["x"] or 0) == 29 - int(one["y"] or 0)]
@@ -191,7 +192,7 @@ def test_a_thousand_classes_fit(tmp_path: Path) -> None:
     }
     source = write(tmp_path / "many.zip", zip_bytes(members))
     path = build(source, tmp_path / "out", labels="folder", size="24x24").path
-    data = render(make_report(open_dataset(path), Options(), Silent()))
+    data = render(make_report(open_dataset(path), ReportOptions(), Silent()))
     found = checked(data)
     assert "960 more" in found.text
     assert all(f"class {i:04d}" in found.text for i in range(1000))
@@ -209,7 +210,7 @@ def test_pictures_keep_to_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
     source = write(tmp_path / "noise.zip", zip_bytes(members))
     path = build(source, tmp_path / "out", labels="folder", size="112x112").path
-    report = make_report(open_dataset(path), Options(thumbs=20), Silent())
+    report = make_report(open_dataset(path), ReportOptions(thumbs=20), Silent())
     whole = pictures.draw_pictures(report)
     size = sum(len(one.data) for one in whole.thumbnails.values())
     monkeypatch.setattr(pictures, "_BUDGET_BYTES", size // 2)
@@ -247,7 +248,7 @@ def test_a_table_of_a_stranger_gives_a_page_all_the_same(
     field = table.schema.field(place)
     table = table.set_column(place, field, pa.array(made, kind))
     pq.write_table(table, path / "items.parquet")
-    checked(render(make_report(open_dataset(path), Options(has_pixels=False), Silent())))
+    checked(render(make_report(open_dataset(path), ReportOptions(has_pixels=False), Silent())))
 
 
 def test_a_report_is_written_whole_or_not_at_all(

@@ -13,7 +13,8 @@ import pytest
 
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.findings.finding import Finding, of_the_set
-from shardprep.reporter.report import Options, make_report
+from shardprep.reporter.report import make_report
+from shardprep.reporter.report_data import ReportOptions
 from tests.reporter.conftest import Silent
 from tests.support.builders import SHARED_DATA, build, write, zip_bytes
 from tests.support.command import run
@@ -29,7 +30,7 @@ IS_HERE = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real archives
 
 def made(path: Path) -> Report:
     """Return the report of a dataset."""
-    return make_report(open_dataset(path), Options(thumbs=0), Silent())
+    return make_report(open_dataset(path), ReportOptions(thumbs=0), Silent())
 
 
 def found_in(path: Path) -> dict[str, Finding]:

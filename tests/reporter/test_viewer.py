@@ -20,12 +20,10 @@ from PIL import Image
 
 import shardprep
 from shardprep import reader
-from shardprep.dataset.item_file import ItemFile
-from shardprep.dataset.item_table import read_items
+from shardprep.dataset.item_table import ItemFile, ItemView, read_items
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.reporter.record_columns import read_contents
-from shardprep.reporter.rows import Rows
 from shardprep.reporter.viewer.routes import Site
 from shardprep.reporter.viewer.server import Request
 from shardprep.writer.save_rejected import read_copy
@@ -206,14 +204,14 @@ def test_a_value_is_that_of_its_column_however_little_was_read(path: Path, tmp_p
     is_of = np.random.default_rng(0).random(len(table)) < 0.8
     whole = table.filter(pa.array(is_of))
     file = ItemFile(tmp_path / "items.parquet")
-    rows = Rows(file, is_of)
+    rows = ItemView(file, is_of)
     for name in ("key", "label", "status"):
         for number in np.random.default_rng(1).permutation(len(whole)).tolist():
             assert rows.value(name, number) == whole[name][number].as_py()
             row = file.row(int(rows.numbers[number]))
             assert row == whole.slice(number, 1).to_pylist()[0]
     with mock.patch.object(ItemFile, "column", side_effect=AssertionError("was read whole")):
-        near = Rows(file, is_of)
+        near = ItemView(file, is_of)
         assert [near.value("key", i) for i in range(12)] == whole["key"][:12].to_pylist()
     file.close()
 

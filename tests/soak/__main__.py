@@ -41,7 +41,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--photos", type=int, help="photos; by default one for 50 small images")
     parser.add_argument("--attacks", type=int, default=40, help="in all places together")
     parser.add_argument("--places", default="disk,store", help="disk, store or both, with a comma")
-    parser.add_argument("--stop", type=float, help="seconds for which a process stands still")
+    parser.add_argument("--stop", type=float, help="seconds for which a process is paused")
     parser.add_argument("--shards", type=int, default=40)
     parser.add_argument("--seed", type=int, default=20261122)
     parser.add_argument("--record", type=Path, help="write the record there, as JSON")
@@ -60,7 +60,6 @@ def _say(line: str) -> None:
 
 
 def soak(asked: argparse.Namespace, folder: Path) -> Record:
-    """Run the soak in an empty folder."""
     begun = time.monotonic()
     size = Size(asked.images, asked.photos)
     source, disk = folder / "soak.zip", folder / "disk"

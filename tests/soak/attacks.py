@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import resource
 import signal
+import subprocess
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from tests.soak.clock import Clock
 from tests.support.processes import members, servers, workers
-
-if TYPE_CHECKING:
-    import random
-    import subprocess
-    from collections.abc import Callable, Sequence
-
-    from tests.soak.clock import Clock
 
 _DAY_S = 24 * 3600
 _SHORT_S = 1.0
@@ -49,7 +46,6 @@ class Target:
 
     @property
     def is_over(self) -> bool:
-        """Whether the build has ended."""
         return self.process.poll() is not None
 
     def pause(self, seconds: float) -> None:
@@ -60,8 +56,6 @@ class Target:
 
 
 class Attack(NamedTuple):
-    """One kind of attack."""
-
     strike: Callable[[Target], str]
     """Makes it, and takes it back; returns what was done, "" where there was nothing to attack."""
     ends: frozenset[int] = frozenset()
@@ -85,7 +79,7 @@ class Blow:
     """Shards that were complete by then."""
     detail: str = ""
     held_s: float = 0.0
-    """Seconds of the attack itself, such as those of a process that stands still."""
+    """Seconds of the attack itself, such as the pause of a process."""
     exit_code: int | None = None
     """Exit code of the build, where it ended before the next attack."""
     printed: list[str] = field(default_factory=list)
@@ -221,20 +215,18 @@ ATTACKS = {
     "worker killed": Attack(_kill(_one_worker), awaits_workers=True),
     "all workers killed": Attack(_kill(_workers), awaits_workers=True),
     "server of workers killed": Attack(_kill(_server), awaits_workers=True),
-    "workers killed again and again": Attack(
-        _kill_again_and_again, frozenset({1}), awaits_workers=True
-    ),
+    "workers killed repeatedly": Attack(_kill_again_and_again, frozenset({1}), awaits_workers=True),
     "driver killed": Attack(_kill(_driver), frozenset({-signal.SIGKILL}), must_end=True),
     "all processes killed": Attack(_kill(_all), frozenset({-signal.SIGKILL}), must_end=True),
     "interrupted": Attack(
         _told(signal.SIGINT), frozenset({130, -signal.SIGINT}), must_end=True, awaits_start=True
     ),
-    "told to end": Attack(_told(signal.SIGTERM), frozenset({-signal.SIGTERM}), must_end=True),
-    "worker stands still": Attack(_stop(_one_worker), awaits_workers=True),
-    "driver stands still": Attack(_stop(_driver)),
-    "all processes stand still": Attack(_stop(_all)),
+    "asked to end": Attack(_told(signal.SIGTERM), frozenset({-signal.SIGTERM}), must_end=True),
+    "worker paused": Attack(_stop(_one_worker), awaits_workers=True),
+    "driver paused": Attack(_stop(_driver)),
+    "all processes paused": Attack(_stop(_all)),
     "disk full": Attack(_fill_disk, frozenset({1})),
-    "source away": Attack(_take_source_away, frozenset({1}), awaits_workers=True),
+    "source removed for a while": Attack(_take_source_away, frozenset({1}), awaits_workers=True),
     "clock set back": Attack(_set_clock_back),
     "worker short of memory": Attack(_starve_worker, awaits_workers=True),
     "store silent": Attack(_silence_store),

@@ -10,18 +10,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from tests.soak.attacks import ATTACKS, Blow, Target, drawn, possible
+from tests.soak.clock import Clock
+from tests.soak.place import Place
 from tests.support.processes import has_started, is_gone, members, workers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from tests.soak.clock import Clock
-    from tests.soak.place import Place
 
 _END_S = 60.0
 """Seconds that a build has to end once it was told to, and its other processes after it."""
@@ -32,8 +29,6 @@ _LINES = 6
 
 
 class Undisturbed(NamedTuple):
-    """A build that nothing disturbed."""
-
     hashes: dict[str, str]
     start_s: float
     """Until the first shard had its name."""
@@ -41,14 +36,11 @@ class Undisturbed(NamedTuple):
 
     @property
     def work_s(self) -> float:
-        """Seconds of work after the plan."""
         return self.elapsed_s - self.start_s
 
 
 @dataclass(frozen=True)
 class Means:
-    """State that the builds of a soak share."""
-
     source: Path
     options: tuple[str, ...]
     folder: Path
@@ -137,8 +129,6 @@ def build_attacked(
 
 
 class _Siege:
-    """Builds of one place, one after the other."""
-
     def __init__(self, means: Means, place: Place, whole: Undisturbed, draw: random.Random) -> None:
         self._means, self._place, self._whole, self._draw = means, place, whole, draw
         self._found = Attacked()

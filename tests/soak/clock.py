@@ -11,10 +11,8 @@ import shutil
 import struct
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Self
 
 _CODE = r"""
 #define _GNU_SOURCE

@@ -9,17 +9,20 @@ import random
 import shutil
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
-from tests.support.object_store import Bucket, Fault, ObjectStore, Proxy, process_environment
+from tests.support.object_store import (
+    Bucket,
+    Fault,
+    ObjectStore,
+    Proxy,
+    Request,
+    process_environment,
+)
 from tests.support.processes import written
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.support.object_store import Request
 
 _FAILED_SHARE, _CUT_SHARE = 0.02, 0.01
 _MOST_CUT_BYTES = 1000
@@ -28,8 +31,6 @@ _SHARD = ".tfrecord-"
 
 
 class Place(Protocol):
-    """Place of the datasets of a soak."""
-
     name: str
     silence: Callable[[float], None] | None
     """Lets a store answer nothing for so many seconds, and waits for that; None without one."""
@@ -60,8 +61,6 @@ class Place(Protocol):
 
 @dataclass
 class Disk:
-    """A folder."""
-
     folder: Path
     name: str = "disk"
     silence: Callable[[float], None] | None = None

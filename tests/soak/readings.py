@@ -8,17 +8,14 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pyarrow.parquet as pq
 
 from shardprep import reader
-from tests.soak.truth import Tally, is_whole, looks_alike
-
-if TYPE_CHECKING:
-    from tests.soak.place import Place
-    from tests.soak.truth import Truth
+from tests.soak.place import Place
+from tests.soak.truth import Tally, Truth, is_whole, looks_alike
 
 _BATCH = 256
 _SAMPLES = 2000
@@ -26,8 +23,6 @@ _SAMPLES = 2000
 
 
 class Reading(NamedTuple):
-    """Contents of a dataset, compared with its source."""
-
     verify: str
     """Lines of `shardprep verify --decode`."""
     num_written: int
@@ -83,7 +78,6 @@ def _rejected(items: Any, truth: Truth) -> set[str]:
 
 
 def _read_stored(place: Place, split: str, tally: Tally) -> None:
-    """Read every record by number, without decoding."""
     ds = reader.Dataset(place.out, split, decode=False, as_supervised=False)
     batches = ds.batches(_BATCH, shuffle=False, as_supervised=False)
     for batch in batches:

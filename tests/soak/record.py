@@ -1,18 +1,16 @@
-"""The record of a soak: what was tried, what came of it, and the part of docs/trust.md on it."""
+"""The record of a soak: attacks, results, and the part of docs/trust.md about them."""
 
 from __future__ import annotations
 
 import json
 import textwrap
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.soak.attacks import Blow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RECORD = Path(__file__).parent / "record.json"
 """The record that docs/trust.md reports."""
@@ -54,7 +52,6 @@ class Ordeal:
 
     @property
     def held_s(self) -> float:
-        """Seconds of the attacks themselves."""
         return sum(blow.held_s for blow in self.blows)
 
     @property
@@ -65,8 +62,6 @@ class Ordeal:
 
 @dataclass
 class Record:
-    """A soak."""
-
     date: str
     version: str
     seed: int
@@ -91,7 +86,6 @@ class Record:
 
 
 def load(path: Path = RECORD) -> Record:
-    """Return a record that was written."""
     found = json.loads(path.read_text())
     ordeals = [
         Ordeal(**{**one, "blows": [Blow(**blow) for blow in one["blows"]]})
@@ -101,7 +95,6 @@ def load(path: Path = RECORD) -> Record:
 
 
 def load_documents() -> DocumentRecord:
-    """Return the record of mutated documents."""
     return DocumentRecord(**json.loads(DOCUMENTS.read_text()))
 
 
@@ -120,7 +113,7 @@ def attack_rows(record: Record) -> list[tuple[str, int, str]]:
     for kind, number in sorted(Counter(blow.kind for blow in blows).items()):
         ends = Counter(blow.exit_code for blow in blows if blow.kind == kind)
         went_on = ends.pop(None, 0) + ends.pop(0, 0)
-        how = [f"{went_on} went on"] if went_on else []
+        how = [f"{went_on} continued"] if went_on else []
         how += [f"{n} ended with {_code(code)}" for code, n in sorted(ends.items())]
         rows.append((kind, number, ", ".join(how)))
     return rows
@@ -142,16 +135,18 @@ def figure_rows(record: Record) -> list[tuple[str, ...]]:
         "answers that were cut": lambda one: str(one.requests.get("cut", "–")),
         "datasets completed": lambda one: f"{one.num_builds:,}",
         "images written": lambda one: f"{one.num_written:,}",
-        "images rejected, all of them cut off": lambda one: f"{one.num_rejected:,}",
+        "images rejected, all truncated": lambda one: f"{one.num_rejected:,}",
         "images lost": lambda one: f"{len(one.lost):,}",
-        "files or records that are wrong": lambda one: f"{len(one.wrong):,}",
-        "builds that hung, or ended as they may not": lambda one: f"{len(one.faults):,}",
-        "a build that nothing disturbs": lambda one: _seconds(one.undisturbed_s),
-        "all builds under attack": lambda one: _seconds(one.attacked_s),
-        "– of it while processes stood still, the disk was full …": lambda one: _seconds(
+        "wrong files or records": lambda one: f"{len(one.wrong):,}",
+        "builds that hung, or ended in another way than allowed": lambda one: (
+            f"{len(one.faults):,}"
+        ),
+        "time of an undisturbed build": lambda one: _seconds(one.undisturbed_s),
+        "time of all builds under attack": lambda one: _seconds(one.attacked_s),
+        "– of this, while processes were paused, the disk was full …": lambda one: _seconds(
             one.held_s
         ),
-        "– of it lost: started anew, done again": lambda one: _seconds(one.lost_s),
+        "– of this, lost by restarts and repeated work": lambda one: _seconds(one.lost_s),
     }
     return [(name, *map(value, record.ordeals)) for name, value in figures.items()]
 
@@ -162,19 +157,21 @@ def page_part(record: Record, table: Callable[[tuple[str, ...], list[Any]], str]
     figures = table(("", *(f"on a {one.place}" for one in record.ordeals)), figure_rows(record))
     kinds = table(("attack", "times", "the build"), attack_rows(record))
     when = (
-        f"These are the figures of {record.date}: {record.num_images:,} small images, "
-        f"{record.num_photos:,} photos, {num_attacks} attacks, processes that stand still for "
-        f"{record.stop_s:g} s, {record.elapsed_s / 60:.0f} minutes. A soak of some seconds runs "
-        "with the tests."
+        f"These are the figures of the run on {record.date}: {record.num_images:,} small images, "
+        f"{record.num_photos:,} photos, {num_attacks} attacks, pauses of processes of "
+        f"{record.stop_s:g} s, {record.elapsed_s / 60:.0f} minutes in total. A soak of "
+        "some seconds runs with the tests."
     )
     return f"""## The soak
 
-`make soak` builds one archive under attack: small images and photos, archives in an archive, labels
-in a CSV, one image in 500 cut off. Builds are attacked at random moments, and begun again by the
-same command where they end for it. The store fails 2% of requests and cuts 1% of answers. Each
-dataset that comes of it is compared with that of a build that nothing disturbed, file by file. Of
-the last one, `verify --decode` and both readers go over every record: keys, labels and bytes are
-compared with what zipfile, csv and Pillow say of the source.
+`make soak` builds one archive under attack. The archive has small images and photos, archives in an
+archive, and labels in a CSV; one image in 500 is truncated. Builds are attacked at random moments.
+If an attack ends a build, the same command starts it again. The store fails 2% of the requests and
+cuts 1% of the answers.
+
+Each resulting dataset is compared with the dataset of an undisturbed build, file by file. For the
+last dataset, `verify --decode` and both readers read every record. Keys, labels and bytes are
+compared with the results of zipfile, csv and Pillow on the source.
 
 {textwrap.fill(when, 100)}
 

@@ -12,8 +12,8 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.exporter.faulty import kill_exports
 from tests.support.annotated import annotated
@@ -22,9 +22,6 @@ from tests.support.processes import skip_fsync
 from tests.writer.faulty import LEAST, run_plan
 from tests.writer.meetings import FATES, MOST_STEPS, meetings
 from tests.writer.two_runs import all_orders, drawn_order, one_change
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _NUM_DRAWN = 40
@@ -65,14 +62,12 @@ def orders(folder: Path) -> None:
 
 
 def every_order(name: str) -> None:
-    """Play all orders of a meeting."""
     for fates in ((), (("a", "kill"), ("a", "interrupt"))):
         number = all_orders(meetings()[name]().scenario(), fates)
         _say(f"{name}: {number:,} schedules with {fates or 'no fault'}")
 
 
 def signed_datasets(folder: Path) -> None:
-    """Try datasets that were changed and signed anew."""
     from tests.dataset.signed_mutations import KINDS, NUM_SOAK, bases, ends, mutated
 
     os.environ["SHARDPREP_CACHE"] = str(folder / "cache")

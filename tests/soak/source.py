@@ -16,16 +16,14 @@ import io
 import random
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import simplejpeg
 
 from tests.support.builders import SHARED_DATA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SIDE = 64
 """Height and width of a small image, and of every stored one, in pixels."""
@@ -37,14 +35,11 @@ _DAY = (2026, 1, 1, 0, 0, 0)
 
 
 class Size(NamedTuple):
-    """Numbers of images in a source."""
-
     num_images: int
     num_photos: int
 
 
 def write_source(path: Path, size: Size, seed: int) -> None:
-    """Write the archive of a soak."""
     labels: list[tuple[str, str]] = []
     draw = random.Random(seed)
     with (

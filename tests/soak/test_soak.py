@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +10,6 @@ from tests.soak.record import RECORD, load
 from tests.soak.source import Size, write_source
 from tests.soak.truth import Tally, Truth
 from tests.support.processes import run_program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NUM_IMAGES, NUM_PHOTOS, NUM_ATTACKS = 1000, 10, 5
 

@@ -9,17 +9,15 @@ import shutil
 import tempfile
 import zipfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from tests.soak.source import SIDE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _MOST_DIFFERENCE = {"images.zip": 2.0, "photos.zip": 12.0}
 """Mean of the absolute differences of pixels: those of two decoders, and of photos those of two
@@ -27,8 +25,6 @@ resamplers and of another JPEG. Of two different photos it is about 60."""
 
 
 class Fact(NamedTuple):
-    """Facts of one image."""
-
     label: str
     sha256: bytes
 
@@ -43,7 +39,6 @@ class Truth:
 
     @classmethod
     def of(cls, source: Path) -> Truth:
-        """Read the archive."""
         found = cls(source)
         with zipfile.ZipFile(source) as archive:
             text = archive.read("labels.csv").decode()
@@ -79,7 +74,6 @@ class Tally:
     """Some decoded images by key, uint8[height, width, 3]."""
 
     def add(self, key: str, label: str) -> None:
-        """Count a record."""
         self.seen[key] += 1
         fact = self.truth.images.get(key)
         if fact is None or fact.label != label:

@@ -14,15 +14,12 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 from tests.support.builders import jpeg, tar_bytes, zip_bytes
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Make = Callable[[], bytes]
+Make = Callable[[], bytes]
 
 GOOD = {"cat/0.jpg": jpeg(9, 8, seed=1), "dog/0.jpg": jpeg(8, 9, seed=2)}
 EVIL = jpeg(8, 8, seed=3)
@@ -41,7 +38,6 @@ def tar_of(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
 
 
 def tar_entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
-    """Return the header of a tar entry."""
     info = tarfile.TarInfo(name)
     info.type = kind
     info.linkname = target
@@ -67,7 +63,6 @@ def patched(data: bytes, index: int = 0, **fields: int) -> bytes:
 
 
 def with_damage(data: bytes, at: int, damage: bytes) -> bytes:
-    """Return the bytes with some of them overwritten."""
     return data[:at] + damage + data[at + len(damage) :]
 
 
@@ -78,7 +73,6 @@ def with_member(name: str, data: bytes = EVIL, *, tar: bool) -> bytes:
 
 
 def stored(members: dict[str, bytes]) -> bytes:
-    """Return a zip that packs nothing."""
     return zip_bytes(members, method=zipfile.ZIP_STORED)
 
 
@@ -103,7 +97,6 @@ def odd_tar_entry(name: str, kind: bytes, target: str = "", size: int = 0) -> by
 
 
 def _end(tar: bytes) -> int:
-    """Return where the members of a tar end."""
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
         last = archive.getmembers()[-1]
         return last.offset_data + last.size + -last.size % tarfile.BLOCKSIZE
@@ -128,7 +121,6 @@ def with_end(data: bytes, *, num_members: int, directory_bytes: int) -> bytes:
 
 
 def without_directory(data: bytes) -> bytes:
-    """Return a zip that says it is empty."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = data[: archive.start_dir]
     return members + zip_bytes({})
@@ -199,7 +191,6 @@ def zeros_tar(compression: str) -> bytes:
 
 
 def pax(data: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
-    """Return a pax header with any content."""
     info = tar_entry("pax", kind)
     info.size = len(data)
     return info.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % 512)

@@ -19,13 +19,10 @@ import subprocess
 import sys
 import tempfile
 import types
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, Self
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Self
-
-    import pytest
+import pytest
 
 _FORKER = """
 import contextlib, json, os, socket, sys
@@ -60,7 +57,6 @@ class ForkedClient:
     started: list[ForkedClient] = []  # noqa: RUF012 - of this process
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], **_: Any) -> None:
-        """Begin it."""
         arguments = [*command[command.index("-m") + 2 :]]
         stdin, self._stdin = os.pipe()
         out, stdout = os.pipe()
@@ -85,7 +81,6 @@ class ForkedClient:
         os.close(self._pidfd)
 
     def kill(self) -> None:
-        """End it."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 

@@ -12,17 +12,14 @@ import json
 import re
 import threading
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from types import TracebackType
-    from typing import Self
 
 CALLS = (
     "GetDatasetStatus", "GetDataset", "StartBlobUpload", "CreateDataset", "CreateDatasetVersion",
@@ -32,8 +29,6 @@ _BLOCK_BYTES = 4096
 
 @dataclass(frozen=True)
 class Answer:
-    """How one API call fails."""
-
     status: int
     message: str = "no"
     retry_after: str | None = None
@@ -53,8 +48,6 @@ class Transfer:
 
 @dataclass
 class Blob:
-    """A file that is sent."""
-
     name: str
     size: int
     data: bytearray = field(default_factory=bytearray)
@@ -62,8 +55,6 @@ class Blob:
 
 @dataclass
 class Dataset:
-    """A dataset, and the files of each version."""
-
     title: str
     license: str
     is_private: bool
@@ -76,7 +67,6 @@ class Dataset:
 
     @property
     def number(self) -> int:
-        """Number of the newest version that is finished."""
         return len(self.versions) - (not self.is_listed)
 
 
@@ -104,7 +94,6 @@ class Uploads:
     """Content-Range of each transfer that has one."""
 
     def answer(self, call: str, body: dict[str, Any]) -> Answer | dict[str, Any]:
-        """Return JSON, or a refusal."""
         if self.answers.get(call):
             return self.answers[call].pop(0)
         found: Answer | dict[str, Any] = getattr(self, f"_{call}")(body)
@@ -245,8 +234,6 @@ class Archive:
 
 @dataclass
 class Request:
-    """One request as it came."""
-
     what: str
     """The name of the API call, or GET."""
     body: dict[str, Any]
@@ -273,7 +260,6 @@ class KaggleServer:
     """Let go what hangs."""
 
     def __enter__(self) -> Self:
-        """Serve on a free port."""
         handler = type("Handler", (_Handler,), {"kaggle": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -288,7 +274,6 @@ class KaggleServer:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """Stop, and close what hangs."""
         self.gate.set()
         self._server.shutdown()
         self._thread.join()
@@ -296,7 +281,6 @@ class KaggleServer:
 
     @property
     def url(self) -> str:
-        """Where it is."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def environment(self, home: Path) -> dict[str, str]:
@@ -312,7 +296,6 @@ class KaggleServer:
         }
 
     def count(self, what: str) -> int:
-        """Return how often something was asked."""
         return sum(request.what == what for request in self.requests)
 
     def ranges(self) -> list[str]:
@@ -328,7 +311,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_POST(self) -> None:
-        """Answer an API call."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or "{}")
         call = urlsplit(self.path).path.rsplit("/", 1)[1]
         self.kaggle.requests.append(Request(call, body, dict(self.headers)))

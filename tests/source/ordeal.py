@@ -29,33 +29,31 @@ MAX_WALL_S = 120
 MAX_FILE_BYTES = 256 << 20
 MAX_MORE_BYTES = 1 << 30
 """Bytes of address space, beyond what Python and its libraries have taken."""
-WHOLE, COUNTED, ERROR = "built whole", "built, the rest counted", "one-line error"
+WHOLE, COUNTED, ERROR = "built completely", "built, the rest counted", "one-line error"
 
 
 KINDS = {
     "path": "member names that lead out of the folder",
-    "name": "odd, long, clashing names",
+    "name": "odd, long or clashing names",
     "link": "links and devices as members",
     "member": "members that cannot be read",
     "archive": "an archive that cannot be read",
-    "size": "sizes that are not true",
-    "cut": "cut anywhere",
+    "size": "false sizes",
+    "cut": "truncated at any place",
     "damage": "damaged bytes",
-    "hidden": "members that the directory does not show",
+    "hidden": "members that the directory does not list",
     "overlap": "members that share their bytes",
-    "bomb": "bombs",
-    "depth": "nested too deep",
+    "bomb": "decompression bombs",
+    "depth": "nested too deeply",
     "time": "slow to read by construction",
-    "junk": "junk before or behind",
-    "nothing": "empty, or no archive",
+    "junk": "junk before or after the archive",
+    "nothing": "empty, or not an archive",
 }
 """Start of the name of a hostile archive → what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the build of one archive ended."""
-
     name: str
     ended: str
     """"built", "error" (one of ours), or what else has happened to the process."""
@@ -82,8 +80,6 @@ def try_all(folder: Path) -> list[Ending]:
 
 
 class Ordeal(NamedTuple):
-    """Endings of the builds of some archives."""
-
     endings: dict[str, Ending]
     """By the name each archive is known by."""
     before: dict[str, bytes]
@@ -107,12 +103,12 @@ def put_to_ordeal(archives: dict[str, bytes]) -> Ordeal:
 
 
 def made(*, quick: bool = False) -> Ordeal:
-    """Return how the archives that the suite makes end; if `quick`, some five of each kind."""
+    """Return how the archives that the suite makes end; if `quick`, some three of each kind."""
     kinds: dict[str, list[str]] = {}
     for name in HOSTILE:
         kinds.setdefault(name.partition(":")[0], []).append(name)
     names = [
-        name for own in kinds.values() for name in own[:: max(1, len(own) // 4) if quick else 1]
+        name for own in kinds.values() for name in own[:: max(1, len(own) // 2) if quick else 1]
     ]
     return put_to_ordeal({name: HOSTILE[name]() for name in names})
 

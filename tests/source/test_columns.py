@@ -6,7 +6,8 @@ import io
 import pickle
 import struct
 import zipfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.source import string_column as texts_module
-from shardprep.source.byte_range import PlainExtent, RefusedExtent, ZipExtent
+from shardprep.source.byte_range import Extent, PlainExtent, RefusedExtent, ZipExtent
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import list_source
@@ -24,12 +25,6 @@ from shardprep.source.zip_directory import read_end
 from shardprep.source.zip_entries import read_entries
 from tests.support.builders import write, zip_bytes
 from tests.support.examples import examples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from shardprep.source.byte_range import Extent
 
 SIXTY = examples(60, database=None)
 NAMES = st.text(st.sampled_from("ab./\\:_PK\1\2é\u2028"), min_size=1, max_size=12)
@@ -54,7 +49,7 @@ def test_files_in_columns_are_what_they_are_one_by_one(
     limits = SourceLimits(max_member_size=1000)
     found = list_source(folder, tmp_path, print, limits=limits)
     monkeypatch.setattr(
-        "shardprep.source.ordinary_images.are_ordinary", lambda keys: np.zeros(len(keys), bool)
+        "shardprep.source.members.are_ordinary", lambda keys: np.zeros(len(keys), bool)
     )
     apart = list_source(folder, tmp_path, print, limits=limits)
     assert found == apart

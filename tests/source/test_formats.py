@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -11,9 +11,6 @@ from shardprep.image.decode import DECODERS
 from shardprep.image.signatures import IMAGE_SUFFIXES, is_image
 from tests.support.builders import build, encoded, jpeg, pixels, write, zip_bytes
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 XPM = (
     b'/* XPM */\nstatic char *a[] = {\n"2 2 2 1",\n"x c #FF0000",\n". c #0000FF",\n"x.",\n".x"};\n'
 )
@@ -21,7 +18,6 @@ PICTURE = Image.fromarray(pixels(32, 32))
 
 
 def written(form: str, mode: str = "RGB") -> bytes:
-    """Return the picture in a format."""
     return encoded(PICTURE.convert(mode), form)
 
 

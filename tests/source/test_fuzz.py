@@ -10,9 +10,9 @@ import functools
 import gzip
 import tempfile
 import zipfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
@@ -26,9 +26,6 @@ from shardprep.source.byte_range import MemberError
 from shardprep.source.listing import list_source
 from tests.support.builders import build, encoded, jpeg, pixels, png, tar_bytes, write, zip_bytes
 from tests.support.examples import DAMAGES, Damage, damaged, fuzzed, in_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MEMBERS = {"cat/0.jpg": jpeg(9, 8), "dog/0.png": png(8, 9), "labels.csv": b"id,label\n" * 9}
 _INNER = {"in/1.jpg": jpeg(8, 8, seed=2), "in/2.jpg": jpeg(8, 9, seed=3)}

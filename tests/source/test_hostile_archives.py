@@ -99,7 +99,8 @@ def test_bombs_stop_at_the_flag_that_would_let_them_pass(ordeal: Ordeal) -> None
     for name, ending in ordeal.endings.items():
         if name.startswith("bomb: ") and outcome(ending) == ERROR:
             assert "--max-ratio" in ending.line, (name, ending)
-    assert ordeal.endings["bomb: member"].num_left_out == 1
+    if member := ordeal.endings.get("bomb: member"):  # `--quick` tries some of each kind
+        assert member.num_left_out == 1
 
 
 @pytest.mark.thorough

@@ -14,7 +14,9 @@ import sys
 import threading
 import time
 import zipfile
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from rich.console import Console
@@ -25,11 +27,10 @@ from shardprep.errors import RecipeError, SourceError
 from shardprep.source.kaggle import client_process
 from shardprep.source.kaggle.archive_cache import cache_folder, cached_archive
 from shardprep.source.kaggle.archive_check import damage
-from shardprep.source.kaggle.client_error import ClientError
+from shardprep.source.kaggle.client_error import ClientError, RetryLimits
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import KaggleRef, is_ref, parse_ref
-from shardprep.source.kaggle.retry import RetryLimits
 from tests.source.kaggle_clients import fork_clients
 from tests.source.kaggle_server import (
     KEY,
@@ -42,10 +43,6 @@ from tests.source.kaggle_server import (
 )
 from tests.support.builders import Quiet, tar_bytes, write, zip_bytes
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 PETS, BIRDS = parse_ref("kaggle:pets"), parse_ref("kaggle:zoe/birds")
 NOISE = random.Random(0).randbytes(400_000)
 MEMBERS = {"train/cat.0.jpg": NOISE[:150_000], "train/dog.0.jpg": NOISE[150_000:]}
@@ -57,8 +54,6 @@ HASTY = RetryLimits(attempts=3, backoff_s=0.01)
 
 
 class World(NamedTuple):
-    """A machine with credentials, and Kaggle beside it."""
-
     server: KaggleServer
     home: Path
     cache: Path
@@ -94,7 +89,6 @@ def fetch(
 
 
 def failure(world: World, ref: KaggleRef = PETS, retries: RetryLimits = ONCE) -> str:
-    """Return the one line of a failed download."""
     with pytest.raises(SourceError) as caught:
         fetch(world, ref, retries)
     line = str(caught.value)
@@ -255,7 +249,7 @@ def test_a_folder_of_the_user_s_is_served_from_the_cache(world: World, tmp_path:
 
 def test_a_file_of_the_user_s_is_never_replaced_unasked(world: World, tmp_path: Path) -> None:
     mine = write(tmp_path / "pets.zip", b"mine")
-    with pytest.raises(SourceError, match=r"is there already.*--refresh"):
+    with pytest.raises(SourceError, match=r"exists already.*--refresh"):
         download(PETS, to=tmp_path, watcher=world.told)
     assert mine.read_bytes() == b"mine"
     download(PETS, to=tmp_path, watcher=world.told, refresh=True)
@@ -376,7 +370,7 @@ def test_a_stale_token_that_hides_a_good_key_is_named(
     world.server.accepts = ("Basic ",)
     line = failure(world)
     assert "credentials of ~/.kaggle/access_token (401)" in line
-    assert "taken before those of ~/.kaggle/kaggle.json" in line
+    assert "which have priority over those of ~/.kaggle/kaggle.json" in line
     assert "remove ~/.kaggle/access_token" in line
 
 
@@ -447,7 +441,7 @@ def test_a_trouble_that_passes_is_waited_for(world: World) -> None:
     assert [line for line in world.told.lines if "503" in line and "trying again in" in line]
 
 
-@pytest.mark.parametrize(("status", "said"), [(429, "limits how often"), (500, "error of its own")])
+@pytest.mark.parametrize(("status", "said"), [(429, "limits the number"), (500, "internal error")])
 def test_a_trouble_that_stays_is_an_error(world: World, status: int, said: str) -> None:
     world.server.answers = [Answer(status)] * 9
     line = failure(world, retries=RetryLimits(attempts=2, backoff_s=0.01))
@@ -547,7 +541,7 @@ def test_a_cut_body_goes_on_where_it_stopped(world: World) -> None:
 def test_the_next_run_goes_on_where_the_last_one_stopped(world: World) -> None:
     world.server.bodies = [Body(cut=HALF)]
     line = failure(world)
-    assert "run the same command again later: it goes on where it stopped" in line
+    assert "run the same command again later: it continues where it stopped" in line
     assert fetch(world).read_bytes() == ZIP
     assert world.server.ranges() == ["bytes=196608-"]
 
@@ -683,7 +677,7 @@ PROGRAM = """
 import sys
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import parse_ref
-from shardprep.source.kaggle.retry import RetryLimits
+from shardprep.source.kaggle.client_error import RetryLimits
 class Say:
     def notice(self, line): print(line, flush=True)
     def start(self, what, total, unit, num_done=0): print(what, flush=True)

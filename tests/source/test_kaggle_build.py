@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +15,8 @@ from shardprep.api.upload import Upload
 from tests.source.kaggle_server import Archive, KaggleServer
 from tests.support import command
 from tests.support.builders import animals, build, tree, write, zip_bytes
+from tests.support.command import Done
 from tests.support.json_page import printed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.command import Done
 
 
 def environment(server: KaggleServer, here: Path) -> dict[str, str]:

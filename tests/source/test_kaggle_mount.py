@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import shardprep
 from shardprep.errors import SourceError
-from shardprep.source.kaggle import mount
+from shardprep.source.kaggle import archive_cache
 from shardprep.source.kaggle.ref import parse_ref
 from tests.source.kaggle_server import Archive, KaggleServer
 from tests.support.builders import animals, tree, write_folder, zip_bytes
 from tests.support.command import run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 COMPETITION, DATASET = "kaggle:dogs-vs-cats", "kaggle:owner/pets"
 PLACES = [
@@ -38,7 +36,7 @@ def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(mount, "ROOT", tmp_path / "input")
+    monkeypatch.setattr(archive_cache, "MOUNT_ROOT", tmp_path / "input")
     return tmp_path / "input"
 
 
@@ -47,7 +45,6 @@ def mounted_at(folder: Path) -> Path:
 
 
 def said(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
-    """Return the notices of a command."""
     lines: list[str] = []
     call(*arguments, **options, progress=lambda report: lines.append(report.notice))
     return "\n".join(lines)
@@ -88,22 +85,22 @@ def test_the_command_line_says_that_a_download_is_not_needed(root: Path, tmp_pat
 
 def test_newer_places_go_before_the_old_one(root: Path) -> None:
     old = mounted_at(root / "pets")
-    assert mount.mounted(parse_ref(DATASET)) == old
-    assert mount.mounted(parse_ref("kaggle:other/pets")) == old
+    assert archive_cache.mounted(parse_ref(DATASET)) == old
+    assert archive_cache.mounted(parse_ref("kaggle:other/pets")) == old
     new = mounted_at(root / "datasets" / "owner" / "pets")
-    assert mount.mounted(parse_ref(DATASET)) == new
+    assert archive_cache.mounted(parse_ref(DATASET)) == new
 
 
 @pytest.mark.parametrize("name", ["competitions", "datasets", "models"])
 def test_the_folder_of_all_mounts_is_no_mount(name: str, root: Path) -> None:
     mounted_at(root / name / "owner" / "pets")
-    assert mount.mounted(parse_ref(f"kaggle:{name}")) is None
-    assert mount.mounted(parse_ref(f"kaggle:owner/{name}")) is None
+    assert archive_cache.mounted(parse_ref(f"kaggle:{name}")) is None
+    assert archive_cache.mounted(parse_ref(f"kaggle:owner/{name}")) is None
 
 
 def test_a_file_or_another_slug_is_no_mount(root: Path) -> None:
     write_folder(root, {"dogs-vs-cats": b"a file", "cats/1.jpg": b""})
-    with pytest.raises(SourceError, match="no Kaggle credentials are found"):
+    with pytest.raises(SourceError, match="no Kaggle credentials found"):
         shardprep.build(COMPETITION, dry_run=True)
 
 

@@ -6,7 +6,8 @@ import gzip
 import io
 import struct
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,21 +21,16 @@ from shardprep.writer.plan.fingerprint import make_fingerprint
 from tests.source.hostile import GOOD, patched, sevenzip
 from tests.support.builders import build, jpeg, tar_bytes, write, write_folder, zip_bytes
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 _PLENTY = bytes(65_000_000)
 """Just above what any ratio is allowed for."""
 
 
 def listed(folder: Path, data: bytes, **limits: Any) -> Listing:
-    """List an archive given as bytes."""
     source = write(folder / "source.zip", data)
     return list_source(source, folder / "work", lambda _: None, limits=SourceLimits(**limits))
 
 
 def recipe(**keys: object) -> Recipe:
-    """Return a recipe with these keys."""
     return make_recipe({"source": "x.zip", **keys}, "test")
 
 

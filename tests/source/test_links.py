@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +19,6 @@ from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.save_rejected import save_rejected
 from tests.support.builders import Quiet, animals, build, jpeg, write, write_folder, zip_bytes
 from tests.support.command import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = b"a secret of this machine, of the person who builds"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,10 @@ from shardprep.errors import BuildError, RecipeError, ShardprepError, SourceErro
 from shardprep.source import range_reads
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.listing import list_source
-from shardprep.writer.engine.pool import run_chunks
 from tests.support.builders import (
     animals,
     build,
+    in_workers,
     jpeg,
     tar_bytes,
     tree,
@@ -24,12 +25,7 @@ from tests.support.builders import (
     zip_bytes,
 )
 from tests.support.command import run
-from tests.support.object_store import Fault
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket, Proxy, Request
+from tests.support.object_store import Bucket, Fault, Proxy, Request
 
 KEYS: dict[str, Any] = {"shards": 2, "size": "16x16", "format": "png", "max_rejected": 1}
 
@@ -164,7 +160,7 @@ def test_what_comes_next_is_under_way_and_not_all(monkeypatch: pytest.MonkeyPatc
 def test_workers_reach_a_store_that_their_parent_has_used(bucket: Bucket, tmp_path: Path) -> None:
     """Its client would hang in a forked process."""
     there = bucket.put("pets.zip", ARCHIVES["pets.zip"])
-    build(there, bucket.url, engine=run_chunks, **KEYS)  # type: ignore[arg-type]
+    build(there, bucket.url, engine=in_workers, **KEYS)  # type: ignore[arg-type]
     local = build(write(tmp_path / "pets.zip", ARCHIVES["pets.zip"]), tmp_path / "out", **KEYS)
     assert bucket.tree("pets/1.0.0") == tree(local.path)
 
@@ -198,8 +194,8 @@ def test_a_store_that_refuses_midway_ends_the_build_and_rejects_no_image(
 
     proxy.rule = listed_and_no_more
     range_reads.forget()
-    with pytest.raises(StorageError, match=r"pets\.zip: may not be read with these credentials"):
-        build(there, tmp_path / "out", engine=run_chunks, **KEYS)  # type: ignore[arg-type]
+    with pytest.raises(StorageError, match=r"pets\.zip: cannot be read with these credentials"):
+        build(there, tmp_path / "out", engine=in_workers, **KEYS)  # type: ignore[arg-type]
     assert calls > 1
 
 
@@ -230,15 +226,15 @@ def test_what_cannot_be_a_source_is_said_in_one_line(bucket: Bucket, tmp_path: P
         return str(caught.value)
 
     notes = bucket.put("notes.txt", b"no archive")
-    assert "is neither a folder nor an archive" in failing(notes)
-    assert "there is no such object, and none below it" in failing(f"{bucket.url}/nothing.zip")
-    assert "s3://no-such-bucket: there is no such bucket" in failing("s3://no-such-bucket/x.zip")
-    assert "is cut" in failing(bucket.put("cut.zip", ARCHIVES["pets.zip"][:-40]))
+    assert "is neither a folder nor a supported archive" in failing(notes)
+    assert "there is no object at or below this address" in failing(f"{bucket.url}/nothing.zip")
+    assert "s3://no-such-bucket: the bucket does not exist" in failing("s3://no-such-bucket/x.zip")
+    assert "is truncated" in failing(bucket.put("cut.zip", ARCHIVES["pets.zip"][:-40]))
     signed = "s3://b/x.zip?X-Amz-Signature=abcdef"
     assert "abcdef" not in failing(signed)
-    assert "is no address in object storage" in failing(signed)
+    assert "is not an address in object storage" in failing(signed)
     pets = bucket.put("pets.zip", ARCHIVES["pets.zip"])
-    assert "a table is read from the source or from this machine" in failing(
+    assert "a table must be in the source or on this machine" in failing(
         pets, labels=f"csv:{bucket.url}/labels.csv"
     )
     with pytest.raises(RecipeError):

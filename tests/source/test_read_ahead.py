@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
 
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 MEGABYTE = 1 << 20
 pytestmark = pytest.mark.skipif(
@@ -46,7 +43,6 @@ def files(folder: Path, sizes: Sequence[int]) -> list[PlainExtent]:
 
 
 def num_open() -> int:
-    """Return the number of descriptors of this process."""
     return sum(1 for _ in Path("/dev/fd").iterdir())
 
 

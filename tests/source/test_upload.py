@@ -7,7 +7,9 @@ import os
 import random
 import re
 import zipfile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,10 +26,6 @@ from shardprep.storage.regular_file import sha256_of
 from tests.source.kaggle_clients import ForkedClient, fork_clients
 from tests.source.kaggle_server import KEY, USER, Answer, KaggleServer, Transfer
 from tests.support.builders import Quiet, animals, build, tree, write, write_folder, zip_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SLUG = f"{USER}/pets-small"
 REF = parse_ref(SLUG)
@@ -47,8 +45,6 @@ CUT = 2000
 
 
 class Told(Quiet):
-    """A watcher that can end what it watches."""
-
     stop_at = ""
     """Phase in which it does."""
 
@@ -109,7 +105,6 @@ def send(
 
 
 def failure(world: World, limits: UploadLimits = ONCE) -> str:
-    """Return the one line of a failed upload."""
     with pytest.raises(SourceError) as caught:
         send(world, limits)
     line = str(caught.value)
@@ -260,7 +255,7 @@ def test_without_credentials_nothing_is_asked(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KAGGLE_KEY")
-    with pytest.raises(SourceError, match="no Kaggle credentials are found"):
+    with pytest.raises(SourceError, match="no Kaggle credentials found"):
         send(world)
     assert not world.server.requests
 
@@ -282,7 +277,7 @@ def test_a_dataset_in_object_storage_is_to_be_fetched_first(world: World) -> Non
 
 def test_the_name_of_somebody_else_is_told(world: World) -> None:
     send(world, ref=parse_ref("zoe/pets-small"), check=False)
-    assert any("those of somebody" in line and "zoe" in line for line in world.told.lines)
+    assert any("belong to somebody" in line and "zoe" in line for line in world.told.lines)
 
 
 # What goes wrong on the way: a line, nothing called done, and a second run that finishes.
@@ -328,28 +323,28 @@ def said(text: str) -> dict[str, Any]:
 
 TAKEN = 'The requested title "pets small" is already in use by a dataset.'
 FAULTS: dict[str, tuple[Callable[[World], None], str]] = {
-    "400": (no("StartBlobUpload", Answer(400, "bad name")), r"refuses it \(400: bad name\)"),
+    "400": (no("StartBlobUpload", Answer(400, "bad name")), r"rejects it \(400: bad name\)"),
     "401": (unknown, r"does not accept the credentials of KAGGLE_USERNAME and KAGGLE_KEY"),
     "403": (no("CreateDataset", Answer(403, "denied")), r"\(403: denied\); is somebody you"),
-    "404": (no("StartBlobUpload", Answer(404, "gone")), r"refuses it \(404: gone\)"),
+    "404": (no("StartBlobUpload", Answer(404, "gone")), r"rejects it \(404: gone\)"),
     "409": (no("CreateDataset", Answer(409, TAKEN)), r"409: The req.*another --title"),
     "title taken": (no("CreateDataset", said(TAKEN)), r"already in use.*choose another --title"),
     "429": (no("StartBlobUpload", Answer(429, retry_after="9")), r"wait 9 s, then run the same"),
-    "500": (no("StartBlobUpload", Answer(500, "oh")), r"error of its own \(500: oh\).*later"),
-    "500 at the end": (no("CreateDataset", Answer(500, "oh")), r"error of its own \(500: oh\)"),
-    "refused file": (transfers(Transfer(403)), r"refuses the upload \(403: Forbidden\)"),
-    "store in trouble": (transfers(Transfer(503)), r"error of its own \(503"),
-    "cut": (transfers(Transfer(cut=CUT)), r"no connection to Kaggle \(.*goes on where it stopped"),
+    "500": (no("StartBlobUpload", Answer(500, "oh")), r"internal error \(500: oh\).*later"),
+    "500 at the end": (no("CreateDataset", Answer(500, "oh")), r"internal error \(500: oh\)"),
+    "refused file": (transfers(Transfer(403)), r"rejects the upload \(403: Forbidden\)"),
+    "store in trouble": (transfers(Transfer(503)), r"internal error \(503"),
+    "cut": (transfers(Transfer(cut=CUT)), r"no connection to Kaggle \(.*continues where"),
     "killed": (killed, "the kaggle client was ended from outside"),
     "quota": (no("CreateDataset", said("Private quota exceeded")), r"\(Private quota exceeded\)"),
     "endless": (becomes("BLOBS_RECEIVED"), r"still processing version 1 \(blobs received\)"),
     "failed": (becomes("FAILED"), r"could not process version 1 \(failed\)"),
     "wrong bytes": (comes_back(lambda files: files.update({"schema.json": b"{}"})),
-                    "is not what was sent: schema.json has other bytes"),
+                    "differs from the sent files: schema.json has other bytes"),
     "missing file": (comes_back(lambda files: files.pop("items.parquet")),
-                     "is not what was sent: items.parquet is missing"),
+                     "differs from the sent files: items.parquet is missing"),
     "packed folder": (comes_back(lambda files: files.update({"index.zip": files.pop(INDEX)})),
-                      f"is not what was sent: {INDEX} is missing"),
+                      f"differs from the sent files: {INDEX} is missing"),
 }  # fmt: skip
 MADE_ANEW = {"wrong bytes", "missing file", "packed folder", "failed"}
 """Faults after which all is sent again, to a new version."""
@@ -399,7 +394,7 @@ def test_an_address_that_has_expired_is_asked_for_anew(world: World) -> None:
     world.server.uploads.resumes = [404]
     failure(world)
     assert send(world, HASTY).is_checked
-    assert any("the address to send to has expired" in line for line in world.told.lines)
+    assert any("the upload address has expired" in line for line in world.told.lines)
 
 
 @pytest.mark.parametrize("call", ["CreateDataset", "CreateDatasetVersion"])
@@ -417,7 +412,7 @@ def test_a_version_whose_answer_was_lost_is_not_made_twice(world: World, call: s
 def test_a_silent_server_is_given_up(world: World) -> None:
     transfers(Transfer(cut=CUT, then=lambda: world.server.gate.wait(20)))(world)
     line = failure(world, UploadLimits(attempts=1, silence_s=0.5))
-    assert "nothing has come from Kaggle" in line
+    assert "no data from Kaggle" in line
     world.server.gate.set()
     assert send(world).is_checked
 

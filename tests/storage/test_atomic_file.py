@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from shardprep.storage.atomic_file import DurableFile, write_pieces
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class Told(io.RawIOBase):
-    """A file that remembers each write."""
-
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import PureWindowsPath
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from shardprep.storage.folder import LocalFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class WindowsFolder(PureWindowsPath):

@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -20,13 +21,7 @@ from shardprep.storage.store_error import ENDPOINTS
 from shardprep.storage.timeout import timeouts
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, write, zip_bytes
-from tests.support.object_store import Fault, nth, process_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.object_store import Bucket, Proxy, Request
-
+from tests.support.object_store import Bucket, Fault, Proxy, Request, nth, process_environment
 
 DOCUMENT = Path(__file__).parents[2].joinpath("docs", "object_storage.md").read_text()
 
@@ -191,12 +186,12 @@ def test_errors_are_one_line_and_tell_no_secret(
     there = ["build", pets, "--profile", "--out", bucket.url]
     proxy.rule = lambda r: Fault(status=403, body=DENIED) if r.method == "PUT" else None
     line = failing(there, tmp_path)
-    assert "may not be written with these credentials (HTTP 403 Forbidden AccessDenied)" in line
+    assert "cannot be written with these credentials (HTTP 403 Forbidden AccessDenied)" in line
     line = failing(
         there, tmp_path, AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None,
         AWS_METADATA_ENDPOINT="http://127.0.0.1:9/metadata", SHARDPREP_STORE_TIMEOUT="1",
     )  # fmt: skip
-    assert "there are no credentials; set AWS_ACCESS_KEY_ID" in line
+    assert "credentials are missing; set AWS_ACCESS_KEY_ID" in line
 
 
 def line_of(address: str) -> str:
@@ -210,18 +205,22 @@ def line_of(address: str) -> str:
 def test_what_is_wrong_is_named(
     bucket: Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(StorageError, match="s3://no-such-bucket: there is no such bucket; create"):
+    with pytest.raises(
+        StorageError, match="s3://no-such-bucket: the bucket does not exist; create"
+    ):
         objects.put(ObjectUrl.parse("s3://no-such-bucket/key"), b"")
     address = f"{bucket.url}/key"
     proxy.rule = lambda _: Fault(status=403, body=DENIED)
-    assert "may not be read with these credentials (HTTP 403 Forbidden Acc" in line_of(address)
+    assert "cannot be read with these credentials (HTTP 403 Forbidden Acc" in line_of(address)
     proxy.rule = lambda _: Fault(status=400, body="<Error><Code>ExpiredToken</Code></Error>")
     assert "cannot be read (HTTP 400 Bad Request ExpiredToken)" in line_of(address)
     proxy.rule = lambda _: Fault(status=301)
-    assert "the bucket lies in another region; set AWS_REGION" in line_of(address)
+    assert "the bucket is in another region; set AWS_REGION" in line_of(address)
     assert "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACC" in line_of("az://container/key")
-    assert "is no address" in line_of("s3://me:a-token-that-nobody-may-see@bucket/key")
-    assert "is no address" in line_of("s3://bucket/key?X-Amz-Signature=a-token-that-nobody-may-see")
+    assert "is not an address" in line_of("s3://me:a-token-that-nobody-may-see@bucket/key")
+    assert "is not an address" in line_of(
+        "s3://bucket/key?X-Amz-Signature=a-token-that-nobody-may-see"
+    )
     for endpoint in (
         "http://me:a-token-that-nobody-may-see@host",
         "nonsense",
@@ -229,7 +228,9 @@ def test_what_is_wrong_is_named(
         "s3://x",
     ):
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        assert line_of(address).startswith("AWS_ENDPOINT_URL: is no address of a server; give htt")
+        assert line_of(address).startswith(
+            "AWS_ENDPOINT_URL: is not the address of a server; give htt"
+        )
 
 
 @pytest.mark.thorough

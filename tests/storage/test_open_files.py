@@ -7,19 +7,17 @@ import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from shardprep.storage.open_files import OpenFiles, most_open
 from shardprep.storage.regular_file import read_at, regular_descriptor
 from tests.support.builders import animals, build, write, zip_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NUM_SHARDS = 320
 LIMIT = 256

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.storage import shard_cache
-from shardprep.storage.objects import ObjectFacts
+from shardprep.storage.objects import ListedObject
 from shardprep.storage.shard_cache import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SCANDIR = os.scandir
 
@@ -98,7 +96,7 @@ def test_opening_many_shards_takes_no_square_of_their_number(
     staged: list[str] = []
     monkeypatch.setattr(RemoteFiles, "_copy", lambda _, name, __: staged.append(name))
     names = [f"index/pets-train.tfrecord-{i:05}-of-00500.idx" for i in range(500)]
-    objects = {name: ObjectFacts(name, 9, "etag") for name in names}
+    objects = {name: ListedObject(name, 9, "etag") for name in names}
     dataset = RemoteFiles(ObjectUrl.parse("s3://bucket/pets/1.0.0"), objects)
     dataset.copies(Unsearched(names[:300]))
     assert sorted(staged) == names[:300]

@@ -9,9 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,13 +21,8 @@ from shardprep.storage.cache import cache_root
 from shardprep.storage.store_error import NoAnswerError
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, build, tree, write, zip_bytes
-from tests.support.object_store import Fault, process_environment
+from tests.support.object_store import Bucket, Fault, Proxy, Request, process_environment
 from tests.support.processes import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.object_store import Bucket, Proxy, Request
 
 TIMEOUT_S = 2.0
 BODY = bytes(range(256)) * 4096
@@ -145,7 +140,9 @@ def test_a_time_out_is_a_number_of_seconds(
     url: ObjectUrl, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, said)
-    with pytest.raises(StorageError, match=r"SHARDPREP_STORE_TIMEOUT: .* is no number of seconds"):
+    with pytest.raises(
+        StorageError, match=r"SHARDPREP_STORE_TIMEOUT: .* is not a number of at least 1"
+    ):
         objects.get(url)
 
 
@@ -197,7 +194,6 @@ def test_a_line_is_written_while_calls_wait(
 
 @pytest.fixture(name="pets")
 def _pets(bucket: Bucket, tmp_path: Path) -> str:
-    """Return the address of a dataset."""
     source = write(tmp_path / "pets.zip", zip_bytes(animals(40)))
     built = build(source, tmp_path / "out", size="32x24", labels="prefix", shards=2).path
     for name, data in tree(built).items():

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from shardprep.storage.space import shortage
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 1 << 20
 
@@ -40,5 +37,5 @@ def test_what_is_short_is_said_with_all_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=64_000_000))
-    said = "62.0 MB are needed and 7.8 MB kept free, the disk has 64.0 MB left"
+    said = "62.0 MB are needed and 7.8 MB must stay free, the disk has 64.0 MB left"
     assert shortage(tmp_path, 62_000_000) == said

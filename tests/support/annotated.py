@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image
 
 from shardprep.catalog.objects.known_formats import read_boxes, recognise
+from shardprep.catalog.objects.parsed import Found
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.dataset import example, tfrecord
@@ -27,32 +29,26 @@ from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_s
 from shardprep.dataset.item_table import (
     ANNOTATED_COLUMNS,
     SKIPPED,
-    Tally,
     index_text,
     read_items,
     rows_by_shard,
     with_status,
     write_items,
 )
-from shardprep.dataset.manifest import MANIFEST_FILE, Shard, load_manifest
+from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest
+from shardprep.dataset.schema import Schema
+from shardprep.dataset.tally import Tally
 from shardprep.dataset.tfds_metadata import tfds_files
+from shardprep.image.annotation_types import Annotation
+from shardprep.recipe.object_rules import parse_box_rule
 from shardprep.recipe.recipe import make_recipe
+from shardprep.source.byte_range import Extent
 from shardprep.source.listing import list_source
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.plan import recorded_recipe
 from tests.support.builders import build, encoded, png, write, write_folder, zip_bytes
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
-
-    Mask = np.ndarray[Any, np.dtype[np.uint8]]
-
-    from shardprep.catalog.objects.parsed import Found
-    from shardprep.image.annotation_types import Annotation
-    from shardprep.source.byte_range import Extent
+Mask = np.ndarray[Any, np.dtype[np.uint8]]
 
 CLASSES = ("red", "blue")
 MASK_CLASSES = ("ground", "red", "blue")
@@ -62,8 +58,6 @@ _COLOURS = ((220, 30, 30), (30, 30, 220))
 
 @dataclass(frozen=True)
 class Marked:
-    """The objects of one image."""
-
     rectangles: tuple[tuple[int, int, int, int], ...] = ()
     """Top, left, bottom, right in pixels."""
     labels: tuple[int, ...] = ()
@@ -98,7 +92,6 @@ class Marked:
         return found
 
     def image(self) -> bytes:
-        """Return the image as a PNG."""
         found = np.full((HEIGHT, WIDTH, 3), 128, np.uint8)
         for label, mask in zip(self.labels, self.masks(), strict=True):
             found[mask == 1] = _COLOURS[label]
@@ -106,7 +99,6 @@ class Marked:
 
 
 def grey_png(mask: np.ndarray[Any, Any]) -> bytes:
-    """Return a mask as a PNG."""
     return encoded(Image.fromarray(mask), "PNG")
 
 
@@ -252,9 +244,8 @@ class Source:
     extents: list[Extent]
 
     def read(self, option: str, *, outlines: bool = False) -> Found:
-        return read_boxes(
-            option, self.index, self.documents, extents=self.extents, outlines=outlines
-        )
+        rule = parse_box_rule(option)
+        return read_boxes(rule, self.index, self.documents, extents=self.extents, outlines=outlines)
 
     def signs(self) -> list[str]:
         return [sign.option for sign in recognise(self.index, self.documents)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
 import os
@@ -10,10 +9,11 @@ import signal
 import tarfile
 import tempfile
 import zipfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -24,27 +24,27 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
-from shardprep.writer.build import build_dataset
-from shardprep.writer.engine.job import of_shards, write_chunks
-from shardprep.writer.finalize import finalize_dataset
+from shardprep.writer.build import PartResult, build_dataset
+from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
+from shardprep.writer.encode.chunk_encoder import ChunkEncoder
+from shardprep.writer.engine.job import (
+    Encoder,
+    Engine,
+    ItemCounts,
+    OnProgress,
+    ShardJob,
+    ShardSink,
+    Workers,
+)
+from shardprep.writer.engine.pool import run_chunks
+from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.finalize import BuildResult, finalize_dataset
+from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.reuse.reuse import open_old_dataset
 from shardprep.writer.workspace.find import find_workspace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-
-    from shardprep.writer.build import PartResult
-    from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
-    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
-    from shardprep.writer.engine.job import Encoder, Engine, Progress, ShardJob
-    from shardprep.writer.engine.worker_process import WorkerLimits
-    from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.plan.shard_plan import ShardPlan
-
-    Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
-    ChunkRunner = Callable[
-        [Encoder, Iterable[ChunkTask], int, WorkerLimits], Generator[EncodedChunk]
-    ]
+Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
+ChunkRunner = Callable[[Encoder, Iterable[ChunkTask], int, WorkerLimits], Iterable[EncodedChunk]]
 
 SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
 """Real photographs and hostile files; tests that use them are skipped where it is absent."""
@@ -65,13 +65,11 @@ def encoded(image: Image.Image, form: str = "JPEG", **options: Any) -> bytes:
 
 
 def jpeg(height: int = 48, width: int = 64, seed: int = 0, **options: Any) -> bytes:
-    """Return a JPEG file."""
     options.setdefault("quality", 90)
     return encoded(Image.fromarray(pixels(height, width, seed)), "JPEG", **options)
 
 
 def png(height: int = 48, width: int = 64, seed: int = 0) -> bytes:
-    """Return a PNG file."""
     return encoded(Image.fromarray(pixels(height, width, seed)), "PNG")
 
 
@@ -136,8 +134,6 @@ def sample(folder: Path) -> Path:
 
 
 class Quiet:
-    """A watcher that remembers what it was told."""
-
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.phases: list[tuple[str, int | None]] = []
@@ -180,6 +176,15 @@ def in_process(
         yield encode(task, lambda: None)
 
 
+def in_workers(
+    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
+) -> Iterator[EncodedChunk]:
+    """Encode in worker processes, all chunks of which come back."""
+    chunks: list[EncodedChunk] = []
+    run_chunks(encode, tasks, num_workers, limits, chunks.append)
+    return iter(chunks)
+
+
 def build(
     source: Path,
     out: Path,
@@ -192,24 +197,9 @@ def build(
 ) -> BuildResult:
     """Build a dataset from a source, in this process."""
     recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
-    watcher = watcher or Quiet()
-    return build_dataset(
-        recipe,
-        num_workers=1,
-        watcher=watcher,
-        engine=_engine(engine, reuse, watcher),
-        overwrite=replace,
-    )
-
-
-def _engine(run: Any, reuse: str | Path | None, watcher: Quiet) -> Engine:
-    """Return the engine of a runner of chunks, which copies what a dataset has stored."""
-    base = by_chunks(run)
-    return (
-        base
-        if reuse is None
-        else open_old_dataset(open_dataset(reuse)).engine(base, watcher.notice)
-    )
+    workers = Workers(by_chunks(engine), 1)
+    old = None if reuse is None else open_old_dataset(open_dataset(reuse))
+    return build_dataset(recipe, workers, watcher or Quiet(), overwrite=replace, reuse=old)
 
 
 def build_part(
@@ -224,14 +214,9 @@ def build_part(
 ) -> PartResult:
     """Build part "I/N" of a dataset, in this process."""
     recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
-    watcher = watcher or Quiet()
-    return parts.build_part(
-        recipe,
-        part_of(part),
-        num_workers=1,
-        watcher=watcher,
-        engine=_engine(engine, reuse, watcher),
-    )
+    workers = Workers(by_chunks(engine), 1)
+    old = None if reuse is None else open_old_dataset(open_dataset(reuse))
+    return parts.build_part(recipe, part_of(part), workers, watcher or Quiet(), old)
 
 
 def finalize(out: Path, *, max_rejected: float | None = None) -> BuildResult:
@@ -251,15 +236,33 @@ def tree(folder: Path) -> dict[str, bytes]:
 def by_chunks(run: ChunkRunner) -> Engine:
     """Return the engine that writes shards here, one after the other, from chunks of a runner."""
 
-    def engine(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> Generator[Progress]:
+    def engine(
+        job: ShardJob, shards: Sequence[ShardPlan], num_workers: int, on_progress: OnProgress
+    ) -> None:
         tasks = (task for shard in shards for task in job.tasks(shard))
-        first = list(islice(tasks, num_workers))  # workers without a task are not started
-        with contextlib.closing(
-            run(job.encoder, chain(first, tasks), max(1, len(first)), job.limits)
-        ) as found:
-            yield from write_chunks(job, of_shards(shards, found))
+        waiting = deque(shards)
+        num_left = len(waiting[0].items)
+        with ShardSink(job) as sink:
+            for chunk in run(job.encoder, tasks, num_workers, job.limits):
+                sink.append(waiting[0], chunk)
+                on_progress(ItemCounts.of(chunk))
+                num_left -= len(chunk.outcomes)
+                if not num_left:
+                    waiting.popleft()
+                    num_left = len(waiting[0].items) if waiting else 0
 
     return engine
+
+
+def handing_over(run: ChunkRunner) -> Callable[..., None]:
+    """Return a runner of chunks in the form of `run_chunks`."""
+
+    def run_chunks(*arguments: Any) -> None:
+        *others, on_chunk = arguments
+        for chunk in run(*others):
+            on_chunk(chunk)
+
+    return run_chunks
 
 
 class StoppedError(Exception):
@@ -270,12 +273,10 @@ class StopAfter(Quiet):
     """A watcher that ends the run after some items."""
 
     def __init__(self, num_items: int) -> None:
-        """End it after this many."""
         super().__init__()
         self.left = num_items
 
     def advance(self, number: int, num_rejected: int = 0) -> None:
-        """Count the items."""
         super().advance(number, num_rejected)
         self.left -= number
         if self.left <= 0:
@@ -291,11 +292,9 @@ class Deadly:
 
     @property
     def is_annotated(self) -> bool:
-        """Whether the records have boxes or masks."""
         return self.encoder.is_annotated
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Encode the task, or die."""
         if any(item.key == self.key for item in task.items):
             os.kill(os.getpid(), signal.SIGSEGV)
         return self.encoder(task, before_item)

@@ -12,15 +12,12 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from unittest import mock
 
 from shardprep import profiling
 from shardprep.cli import app, streams
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 Done = subprocess.CompletedProcess[str]
 """A command that has ended: its exit code, stdout and stderr."""

@@ -6,7 +6,7 @@ import io
 import warnings
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pydicom
@@ -19,8 +19,7 @@ from pydicom.uid import (
     generate_uid,
 )
 
-if TYPE_CHECKING:
-    from tests.support.odd_images import Array
+from tests.support.odd_images import Array
 
 SHIPPED = Path(pydicom.__file__).parent / "data" / "test_files"
 """Folder of pydicom's own files."""
@@ -54,7 +53,6 @@ def dicom(values: Array, syntax: str = ExplicitVRLittleEndian, **elements: Any) 
 
 
 def sequence(**elements: Any) -> Sequence:
-    """Return a sequence of one item."""
     item = Dataset()
     for name, value in elements.items():
         setattr(item, name, value)
@@ -62,7 +60,6 @@ def sequence(**elements: Any) -> Sequence:
 
 
 def without_pixels() -> bytes:
-    """Return a structured report."""
     about = Dataset()
     about.SOPClassUID, about.Modality = "1.2.840.10008.5.1.4.1.1.88.11", "SR"
     return _written(about, ExplicitVRLittleEndian)

@@ -86,7 +86,6 @@ DAMAGES = st.lists(
 
 
 def damaged(data: bytes, donor: bytes, damages: list[Damage]) -> bytes:
-    """Return the file after each of the damages."""
     for damage in damages:
         data = damage.done_to(data, donor)
     return data

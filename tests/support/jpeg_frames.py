@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tests.support.builders import jpeg, pixels
 from tests.support.odd_images import ARITHMETIC_JPEG
 
-if TYPE_CHECKING:
-    Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 _NUM_SIZES = 9
 """Sizes of a difference of 8 bits, 0 to 8 bits; each has a code of 4 bits, its number."""

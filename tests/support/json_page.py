@@ -32,8 +32,8 @@ from shardprep.api.json_types import (
 from shardprep.api.upload import Upload
 from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.init.survey import Survey
-from shardprep.dataset.diff.difference import Difference
-from shardprep.dataset.stats.describe import Facts
+from shardprep.dataset.describe import Facts
+from shardprep.dataset.diff import Difference
 from shardprep.exporter.export import Exported
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
@@ -70,12 +70,14 @@ _PLAIN = {
 }
 _HEAD = """# What `--json` prints
 
-Every command takes `--json`: one object on stdout, and nothing else there. Progress, notices and
-the line of an error stay on stderr. This page is made of the types that the program prints; every
-key is always there, but for those that say when. Numbers called `num_` are counts, `_bytes` bytes,
-`_s` seconds. Strings may hold anything that a file can be called: control characters are escaped.
+This page lists the keys that each command prints with `--json`. Every command then prints one JSON
+object on stdout and nothing else there. Progress, notices and the line of an error stay on stderr.
 
-In a later version keys may be added; none goes, or changes its meaning, without a line in the
+The page is generated from the types of the program. A key is always present unless its row says
+when. Names with `num_` are counts, `_bytes` are bytes, and `_s` are seconds. Strings can contain
+any characters that a file name can have; control characters are escaped.
+
+Later versions may add keys. No key is removed or changes its meaning without an entry in the
 [changelog](../CHANGELOG.md).
 
 ```console
@@ -85,25 +87,24 @@ $ shardprep verify --json | jq -r '.problems[] | [.kind, .file, .what] | @tsv'
 """
 _ERRORS = """## Errors
 
-Whatever goes wrong, wrong options and Ctrl-C included, the object is this one; its `exit` is the
-exit code: 1 error, 2 usage, 130 interrupted. A `verify` that finds problems exits with 3 and prints
+For every error, including wrong options and Ctrl-C, a command prints this object. `exit` is the
+exit code: 1 error, 2 usage, 130 interrupted. If `verify` finds problems, it exits with 3 and prints
 its own object.
 """
 
 
 def page_text() -> str:
-    """Return the page."""
     parts = [_HEAD]
     named: list[Any] = []
     for command, results in RESULTS.items():
         for result in results:
             title = _WAYS.get(result.__name__, f"`shardprep {command}`")
             if command == "finalize":
-                parts.append(f"## {title}\n\nAs `shardprep build`.\n")
+                parts.append(f"## {title}\n\nThe same keys as `shardprep build`.\n")
             else:
                 parts.append(f"## {title}\n\n{_table(result, named)}")
     parts.append(f"{_ERRORS}\n{_table(ErrorJson, named)}")
-    parts.append("# Objects inside of these\n")
+    parts.append("# Nested objects\n")
     done: list[Any] = []
     while rest := [one for one in named if one not in done]:
         done.append(rest[0])
@@ -156,7 +157,6 @@ def _docs(of: Any) -> dict[str, str]:
 
 
 def _kind(hint: Any, named: list[Any]) -> str:
-    """Return a type in words."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _kind(_printed(hint), named)

@@ -19,22 +19,20 @@ import itertools
 import re
 import tomllib
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from tests.support.builders import encoded, tar_bytes, write, write_folder, zip_bytes
 from tests.support.dicom import dicom
-from tests.support.paths import DATA, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from tests.support.paths import DATA, ROOT, with_part
 
 PAGE = ROOT / "docs" / "kaggle.md"
-START, END = "<!-- layouts -->\n", "<!-- end of layouts -->\n"
+MARKS = "<!-- layouts -->\n", "<!-- end of layouts -->\n"
 
 Members = dict[str, bytes]
 _FORMS = {"jpg": "JPEG", "jpeg": "JPEG", "png": "PNG", "tif": "TIFF", "gif": "GIF"}
@@ -44,8 +42,6 @@ _SHOWN_CLASSES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One data set that works with flags alone."""
-
     row: int
     name: str
     special: str
@@ -90,7 +86,6 @@ class Layout:
     """A module without which the source cannot be read."""
 
     def members(self) -> Members:
-        """Return the members of the source."""
         files = (
             next(one for one in LAYOUTS if one.name == self.like).files if self.like else self.files
         )
@@ -105,12 +100,10 @@ class Layout:
 
     @property
     def id(self) -> str:
-        """Return the name of its test."""
         return f"{self.row:02d}-{self.name.split(' (')[0].replace(' ', '-')}"
 
     @property
     def result(self) -> str:
-        """Return target, records and annotations, for the table."""
         parts = [self._target()]
         for split, number in self.splits.items():
             alone = split in self.unlabelled and self.kind != "none"
@@ -269,7 +262,6 @@ OUTSIDE = tuple(Outside(**row) for row in _ROWS["outside"])
 
 
 def table_text() -> str:
-    """Return the tables of the page."""
     working = [
         [
             str(layout.row),
@@ -297,9 +289,7 @@ def _table(header: tuple[str, ...], rows: list[list[str]]) -> str:
 
 def page_text(page: str) -> str:
     """Return a page with the table between its two markers made anew."""
-    before, _, rest = page.partition(START)
-    _, _, after = rest.partition(END)
-    return f"{before}{START}\n{table_text()}\n{END}{after}"
+    return with_part(page, MARKS, table_text())
 
 
 if __name__ == "__main__":

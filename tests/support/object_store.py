@@ -20,16 +20,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Self
 
 ACCESS_KEY, SECRET_KEY = "AKIATESTACCESSKEY", "a-secret-that-nobody-may-see"
 _BLOCK_BYTES = 64 << 10
@@ -93,7 +90,6 @@ class Bucket:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"s3://{self.name}"
 
     def put(self, key: str, data: bytes) -> str:
@@ -111,11 +107,9 @@ class Bucket:
         return {key[len(prefix) :]: self.read(key) for key in keys}
 
     def read(self, key: str) -> bytes:
-        """Return the bytes of an object."""
         return self._asked("GET", key)
 
     def has(self, key: str) -> bool:
-        """Tell whether there is an object."""
         return bool(self.client.list_objects_v2(Bucket=self.name, Prefix=key)["KeyCount"])
 
     def _asked(self, method: str, key: str, body: bytes | None = None) -> bytes:
@@ -136,8 +130,6 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Request:
-    """One request as it came to the proxy."""
-
     number: int
     """From 0, since the proxy started or was last reset."""
     method: str
@@ -154,8 +146,6 @@ class Request:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of one request."""
-
     delay_s: float = 0.0
     """Before anything else."""
     hold: threading.Event | None = None
@@ -210,7 +200,6 @@ class Proxy:
         return self.rule(request) or Fault()
 
     def reset(self) -> None:
-        """Forget the requests, and the rule."""
         with self._lock:
             self.requests.clear()
         self.rule = lambda _: None
@@ -298,7 +287,6 @@ class _Passing(BaseHTTPRequestHandler):
             self.wfile.write(block)
 
     def _break_off(self) -> None:
-        """End the connection by RST."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
         with contextlib.suppress(OSError):

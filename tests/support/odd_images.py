@@ -6,16 +6,14 @@ import base64
 import io
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from PIL import ExifTags, Image
 from pillow_heif import register_heif_opener
 
 from tests.support.builders import encoded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 register_heif_opener()
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,7 +26,6 @@ def furthest(left: Array, right: Array) -> int:
 
 
 def grey(values: Array) -> Array:
-    """Return RGB pixels of a picture in grey."""
     return np.repeat(np.rint(values)[..., None], 3, axis=2).astype(np.uint8)
 
 
@@ -39,7 +36,6 @@ def over(colour: Array, alpha: Array, background: tuple[int, int, int]) -> Array
 
 
 def oriented(orientation: int) -> bytes:
-    """Return an EXIF block."""
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
     return exif.tobytes()
@@ -183,12 +179,10 @@ def light_to_srgb(light: Array) -> Array:
 
 
 def gamma(power: float) -> Callable[[Array], Array]:
-    """Return a curve from values to linear light."""
     return lambda values: values**power
 
 
 def to_xyz(primaries: Primaries) -> Array:
-    """Return the matrix from linear RGB to XYZ."""
     columns = np.array([[x / y, 1, (1 - x - y) / y] for x, y in primaries]).T
     x, y = _D65
     white = np.array([x / y, 1, (1 - x - y) / y])
@@ -239,7 +233,6 @@ def rgb_profile(primaries: Primaries, curve: Callable[[Array], Array]) -> bytes:
 
 
 def grey_profile(curve: Callable[[Array], Array]) -> bytes:
-    """Return the ICC profile of a grey."""
     tags = {b"wtpt": _numbers(_D50), b"kTRC": _curve(curve)}
     return _profile(b"GRAY", b"XYZ ", b"mntr", tags)
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
+import pytest
 
 ROOT = Path(__file__).parents[2]
 """The top of the checkout."""
 DATA = ROOT / "tests" / "data"
 """Rows of tests that are data."""
 README = (ROOT / "README.md").read_text()
+
+
+def with_part(page: str, marks: tuple[str, str], part: str) -> str:
+    """Return a page whose part between two marks is another."""
+    before, _, rest = page.partition(marks[0])
+    return f"{before}{marks[0]}\n{part}\n{marks[1]}{rest.partition(marks[1])[2]}"
 
 
 def shared_folder(

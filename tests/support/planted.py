@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from tests.support.builders import build, encoded, pixels, write, zip_bytes
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 SIDE = 96
 """Height and width of the images in pixels."""
@@ -39,7 +37,6 @@ def file(image: Pixels, form: str = "JPEG", **options: Any) -> bytes:
 
 
 def resized(image: Pixels, side: int) -> Pixels:
-    """Return an image of another size."""
     return np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BICUBIC))
 
 

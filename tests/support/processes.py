@@ -24,18 +24,15 @@ import textwrap
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from tests.support.paths import ROOT
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 def members(group: int) -> list[int]:
-    """Return the living processes of a group."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -46,7 +43,6 @@ def members(group: int) -> list[int]:
 
 
 def is_gone(group: int) -> bool:
-    """Tell whether no process of a group lives."""
     return not members(group)
 
 
@@ -111,8 +107,6 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Program:
-    """A program that runs."""
-
     def __init__(
         self, code: str, *arguments: object, framework: str = "tensorflow", **environment: str
     ) -> None:
@@ -310,7 +304,6 @@ def _keep(task: dict[str, Any]) -> None:
 
 
 def _run(folder: Path, task: dict[str, Any]) -> None:
-    """Be the program, to its end."""
     for number, name in ((1, "out"), (2, "errors")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPResponse
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 from urllib.parse import urlsplit
 
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.viewer import viewer
+from shardprep.reporter.viewer.routes import Originals
 from shardprep.reporter.viewer.server import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from shardprep.reporter.viewer.routes import Originals
 
 
 @dataclass(frozen=True)
 class Got:
-    """An answer."""
-
     status: int
     headers: dict[str, str]
     """By names in lower case; one that comes twice fails."""
@@ -38,8 +33,6 @@ class Got:
 
 @dataclass
 class Client:
-    """A client of a server on loopback."""
-
     port: int
     cookie: str = ""
 
@@ -65,7 +58,6 @@ class Client:
 
 
 def answer(connection: socket.socket, method: str = "GET") -> Got:
-    """Read one answer."""
     made = HTTPResponse(connection, method=method)
     made.begin()
     pairs = [(name.lower(), value) for name, value in made.getheaders()]
@@ -75,8 +67,6 @@ def answer(connection: socket.socket, method: str = "GET") -> Got:
 
 @dataclass
 class Served:
-    """A viewer and who was let in."""
-
     viewer: viewer.Viewer
     server: Server
     client: Client

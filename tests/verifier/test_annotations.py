@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.dataset import example, tfrecord
+from shardprep.dataset.annotated_pictures import annotated_pictures
+from shardprep.dataset.describe import read_facts
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, read_items, rows_by_shard
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.dataset.pictures import annotated_pictures
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
-from shardprep.dataset.stats.describe import read_facts
 from shardprep.storage.folder import LocalFolder
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset
@@ -94,8 +94,8 @@ DAMAGES: dict[str, tuple[str, Callable[[list[Any]], list[Any]], str, str]] = {
     "several boxes": (BOX, lambda v: [2.0] * len(v), "objects", "nor are 2 more"),
     "boxes of whole numbers": (BOX, lambda v: [0] * len(v), "example", "holds int"),
     "a label lost": (BOX_LABEL, lambda v: v[1:], "objects", "objects/label of 2"),
-    "a label of no class": (BOX_LABEL, lambda v: [2, *v[1:]], "label", "2 is no class"),
-    "no label": (BOX_LABEL, lambda v: [*v[:2], -1], "label", "-1 is no class"),
+    "a label of no class": (BOX_LABEL, lambda v: [2, *v[1:]], "label", "2 is not a class"),
+    "no label": (BOX_LABEL, lambda v: [*v[:2], -1], "label", "-1 is not a class"),
     "another label": (BOX_LABEL, lambda v: [1, *v[1:]], "items", "[1, 0, 1], items.parquet says"),
     "a flag of 2": (CROWD, lambda v: [2, *v[1:]], "objects", "2 is not 0 or 1"),
     "a flag lost": (CROWD, lambda v: v[1:], "objects", "objects/is_crowd of 2"),
@@ -110,16 +110,16 @@ DAMAGES: dict[str, tuple[str, Callable[[list[Any]], list[Any]], str, str]] = {
     "colours": (MASK, lambda _: [png(ONES, "RGB")], "mask", "is a PNG of colours, not of grey"),
     "16 bits": (MASK, lambda _: [png(WIDE)], "mask", "has 16 bits a pixel, not 8"),
     "a mask turned": (MASK, lambda _: [png(ONES.T)], "mask", "is 48x64 pixels, its image 64x48"),
-    "a JPEG": (MASK, lambda _: [encoded(Image.fromarray(ONES), "JPEG")], "mask", "is no PNG"),
+    "a JPEG": (MASK, lambda _: [encoded(Image.fromarray(ONES), "JPEG")], "mask", "is not a PNG"),
     "a cut mask": (MASK, lambda v: [v[0][:-3]], "mask", "is a PNG without an end"),
-    "an empty mask": (MASK, lambda _: [b""], "mask", "is no PNG"),
+    "an empty mask": (MASK, lambda _: [b""], "mask", "is not a PNG"),
     "two masks": (MASK, lambda v: v * 2, "example", "has 2 values, not 1"),
 }  # fmt: skip
 """Damage → feature, change, and the kind and words of the problem."""
 
 PIXELS: dict[str, tuple[str, Callable[[list[Any]], list[Any]], str, str]] = {
     "a value of no class": (
-        MASK, lambda _: [png(ONES * 3)], "mask", "has pixels of 3 which is no class, there are 3",
+        MASK, lambda _: [png(ONES * 3)], "mask", "pixels of 3 which is not a class; there are 3",
     ),
     "an object of 255": (
         OBJECT_MASK, lambda v: [*v[:2], png(ONES * 255)], "mask",

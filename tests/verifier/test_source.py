@@ -15,10 +15,10 @@ import pytest
 
 import shardprep
 from shardprep.api.json_types import VerifyJson
-from shardprep.dataset.diff.source_difference import SOURCE_MEANINGS, SourceDifference
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.open_dataset import open_dataset
+from shardprep.dataset.source_difference import SOURCE_MEANINGS, SourceDifference
 from shardprep.errors import DatasetError, SourceError
 from shardprep.verifier.source_check import compare_source
 from shardprep.writer.source_hashes import _AT_ONCE
@@ -202,7 +202,7 @@ def test_a_source_in_object_storage_is_compared(pets: Path, bucket: Bucket) -> N
 def test_what_has_no_source_or_a_damaged_item_table_is_an_error(pets: Path, tmp_path: Path) -> None:
     again = shardprep.repack(pets, tmp_path / "out").path
     source = pets.parents[2] / "pets.zip"
-    with pytest.raises(DatasetError, match="was repacked of other datasets"):
+    with pytest.raises(DatasetError, match="was repacked from other datasets"):
         compared(again, source)
     folder = write_folder(tmp_path / "empty", {"notes.txt": b"so"})
     with pytest.raises(SourceError, match="no image"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.dataset import example, tfrecord
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.item_table import COLUMNS
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import Manifest, load_manifest
@@ -25,6 +25,7 @@ from shardprep.errors import DatasetError
 from shardprep.verifier.dataset import read_contents, side_by_side, verify_dataset
 from shardprep.verifier.examples import ExampleCheck
 from shardprep.verifier.shard import ShardTask, check_shard
+from tests.dataset.resigned import Signed
 from tests.support.builders import Told, animals, build, jpeg, png, tree, write, zip_bytes
 from tests.support.examples import examples, flipped
 
@@ -75,56 +76,13 @@ def rows_of(folder: Path, shard: str) -> list[dict[str, Any]]:
 def rewritten(
     folder: Path, shard: str, change: Callable[[int, dict[str, Any]], dict[str, Any] | None]
 ) -> None:
-    """Write a shard anew with changed examples, and all of manifest, items and index by it.
-
-    What is left to find is in the records alone.
-    """
-    records = []
-    with (folder / shard).open("rb") as file:
-        for number, record in enumerate(tfrecord.read_records(file, shard)):
-            features = change(number, dict(example.decode(record.payload)))
-            records.append(
-                tfrecord.frame(b"\xff" if features is None else example.encode(features))
-            )
-    write(folder / shard, b"".join(records))
-    resealed(folder, {shard: [len(record) for record in records]})
-
-
-def resealed(folder: Path, lengths: dict[str, list[int]]) -> None:
-    """Make every document agree with the bytes of the shards, by other means than the build."""
-    import hashlib
-
-    rows = pq.read_table(folder / "items.parquet").to_pylist()
-    document = json.loads((folder / "manifest.json").read_text())
-    for shard, sizes in lengths.items():
-        offset = 0
-        for row, size in zip(
-            [row for row in rows if row["shard"] == shard and row["status"] == "written"],
-            sizes,
-            strict=True,
-        ):
-            row["offset"], row["length"] = offset, size
-            offset += size
-        places = [(r["offset"], r["length"]) for r in rows if r["shard"] == shard and r["length"]]
-        write(
-            folder / "index" / f"{shard}.idx",
-            "".join(f"{offset} {length}\n" for offset, length in places).encode(),
-        )
-    pq.write_table(pa.Table.from_pylist(rows, schema=COLUMNS), folder / "items.parquet")
-    for split in document["splits"].values():
-        for one in split["shards"]:
-            data = (folder / one["name"]).read_bytes()
-            one["num_bytes"] = len(data)
-            one["sha256"] = hashlib.sha256(data).hexdigest()
-        split["num_bytes"] = sum(one["num_bytes"] for one in split["shards"])
-    document["totals"]["num_bytes"] = sum(s["num_bytes"] for s in document["splits"].values())
-    for name in document["files"]:
-        document["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    write(folder / "manifest.json", Manifest.model_validate(document).dumps().encode())
-    info = json.loads((folder / "dataset_info.json").read_text())
-    for split in info["splits"]:
-        split["numBytes"] = str(document["splits"][split["name"]]["num_bytes"])
-    write(folder / "dataset_info.json", (json.dumps(info, indent=2) + "\n").encode())
+    """Change the examples of a shard and sign everything again: only the records are wrong."""
+    signed = Signed.read(folder)
+    for number in range(len(signed.payloads[shard])):
+        features = change(number, signed.features(shard, number))
+        data = b"\xff" if features is None else example.encode(features)
+        signed.payloads[shard][number] = data
+    signed.write(folder)
 
 
 # --- good datasets -----------------------------------------------------------------------------
@@ -283,7 +241,7 @@ def test_bytes_added_between_records_are_named(folder: Path) -> None:
     write(folder / FIRST, data[:at] + b"between" + data[at:])
     (problem,) = named(folder, "damaged")
     assert (problem.record, problem.offset) == (None, at)
-    assert problem.what == "bytes that are no record"
+    assert problem.what == "bytes that do not belong to a record"
 
 
 def test_records_in_another_order_are_named(folder: Path) -> None:
@@ -353,15 +311,15 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
     "a label of words": (_with(label=[b"cat"]), "example", "holds bytes"),
     "two labels": (_with(label=[0, 1]), "example", "2 values"),
     "no label": (_with(label=[]), "example", "0 values"),
-    "a label too large": (_with(label=[2]), "label", "2 is no class"),
-    "a label below -1": (_with(label=[-2]), "label", "-2 is no class"),
+    "a label too large": (_with(label=[2]), "label", "2 is not a class"),
+    "a label below -1": (_with(label=[-2]), "label", "-2 is not a class"),
     "a wrong label": (_with(label=[-1]), "items", "items.parquet says"),
     "a key of no text": (_with(image__filename=[b"\xff"]), "example", "UTF-8"),
     "a wrong key": (_with(image__filename=[b"x.jpg"]), "items", "is of 'x.jpg'"),
     "a wrong height": (_with(image__height=[31]), "example", "the schema says 32"),
     "an empty image": (_with(image=[b""]), "image", "is empty"),
-    "no jpeg": (_with(image=[b"GIF89a"]), "image", "is no JPEG"),
-    "a png": (_with(image=[png(32, 32)]), "image", "is no JPEG"),
+    "no jpeg": (_with(image=[b"GIF89a"]), "image", "is not a JPEG"),
+    "a png": (_with(image=[png(32, 32)]), "image", "is not a JPEG"),
 }
 
 

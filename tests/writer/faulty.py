@@ -31,9 +31,8 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import BuildError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan.fingerprint import versions
-from shardprep.writer.repack import repack_dataset
+from shardprep.writer.repack import open_parent, repack_dataset
 from shardprep.writer.reuse.record_copier import RecordCopier
-from shardprep.writer.reuse.repack_inputs import open_parent
 from tests.support.builders import (
     Quiet,
     build,
@@ -58,7 +57,6 @@ KEYS: dict[str, Any] = {
     "split": "train=0.8,test=0.2",
 }
 FEW: dict[str, Any] = {**KEYS, "shards": 1}
-"""Two shards, one in each part."""
 LEAST = {
     "every change": 40,
     "random moments": 100,
@@ -102,7 +100,6 @@ _PAGE_BYTES = 4096
 
 
 def import_once() -> None:
-    """Import what each child that builds would import anew."""
     pa.array([""])  # the first array imports pandas, where that is installed
     versions()
     Image.init()
@@ -190,7 +187,6 @@ def own_disk(place: Path, num_bytes: int = _DISK_BYTES) -> bool:
 
 
 def exit_with(error: BuildError, number: int) -> None:
-    """End this process with the number of the system's error, if that is what was said."""
     os._exit(number if os.strerror(number) in str(error) else 1)
 
 
@@ -240,13 +236,13 @@ def copies(source: Path, folder: Path) -> dict[str, Work]:
 
     def repack(out: Path, begin: Callable[[], object] = int) -> None:
         recipe = make_recipe({"source": "-", "out": str(out), "shards": 3}, "test")
-        copied = RecordCopier.copied
+        copy = RecordCopier.copy
 
-        def begun(*arguments: Any) -> Iterator[Any]:
+        def begun(*arguments: Any) -> None:
             begin()
-            return copied(*arguments)
+            copy(*arguments)
 
-        with mock.patch.object(RecordCopier, "copied", begun):
+        with mock.patch.object(RecordCopier, "copy", begun):
             repack_dataset([open_parent(open_dataset(old))], recipe, Quiet())
 
     return {"reuse": reuse, "repack": repack}
@@ -256,7 +252,6 @@ def copies(source: Path, folder: Path) -> dict[str, Work]:
 
 
 def killed_at_changes(folder: Path, step: int, work: Work) -> int:
-    """Kill some work before changes that it makes to the disk, then do it again."""
     whole = undisturbed(work, folder / "whole")
     for tried, number in enumerate(itertools.count(1, step)):
         out = folder / f"change{number}"
@@ -409,6 +404,5 @@ def _part(source: Path, part: str, out: Path) -> None:
 
 
 def print_plan(plan: str, source: str, folder: str, step: str) -> None:
-    """Print the number of faults that were made."""
     skip_fsync()
     print(run_plan(plan, Path(source), Path(folder), int(step)))  # noqa: T201 - its result

@@ -19,26 +19,25 @@ from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.errors import ShardprepError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build
-from shardprep.writer.build import SourceImages, build_part
-from shardprep.writer.engine.job import Progress
+from shardprep.writer.build import RecipeImages, build_part
+from shardprep.writer.engine.job import ItemCounts, OnProgress, Workers
 from shardprep.writer.finalize import BuildResult, finalize_dataset
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.plan.shard_plan import Part
-from shardprep.writer.run import Run
+from shardprep.writer.run import make_dataset
 from shardprep.writer.shard import ShardHead
 from shardprep.writer.workspace.find import workspace_of
 from tests.support.builders import Quiet, animals, write, zip_bytes
 from tests.writer.two_runs import Killed, Scenario, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from shardprep.dataset.manifest import Fingerprint
     from shardprep.progress import Watcher
     from shardprep.writer.engine.job import ShardJob
     from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.shard_plan import ShardPlan
-    from shardprep.writer.workspace.files import Folders
     from tests.writer.two_runs import Objects, World
 
 WHERE = "sets/pets/1.0.0"
@@ -57,7 +56,6 @@ class Recipe:
     work = "encoding"
 
     def __init__(self, **keys: Any) -> None:
-        """Take keys of the recipe."""
         self._keys = keys
         self._chunks: dict[str, list[Any]] = {}
 
@@ -67,25 +65,23 @@ class Recipe:
 
     @cached_property
     def recipe(self) -> Any:
-        """The recipe, of a source that is made now."""
         source = write(Path(self._folder.name) / "pets.zip", zip_bytes(animals(2)))
         given = {"source": str(source), "out": "s3://bucket/sets", "size": "8x8", "shards": 1}
         return make_recipe({**given, **self._keys}, "test")
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        """The fingerprint of the recipe."""
         return make_fingerprint(self.recipe)
 
     @cached_property
-    def _images(self) -> SourceImages:
-        return SourceImages(self.recipe, self.fingerprint, 1, self._engine)
+    def _images(self) -> RecipeImages:
+        return RecipeImages(self.recipe, self.fingerprint, Workers(self._engine, 1))
 
     @cached_property
     def _plan(self) -> BuildPlan:
         return self._images.plan(Path(self._folder.name), Quiet())
 
-    # --- what `Images` promises ---
+    # --- what `BuildImages` promises ---
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         """Return the plan, made once."""
@@ -93,19 +89,18 @@ class Recipe:
         return self._plan
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Any:
-        """Return the outline of the plan."""
         return self._images.outline(plan, num_parts)
 
-    def written(
-        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]
-    ) -> Generator[Progress]:
+    def write(self, *arguments: Any) -> None:
         """Write shards from chunks that were encoded once."""
-        return self._images.written(folders, plan, shards)
+        self._images.write(*arguments)
 
     def check(self) -> None:
         """Do nothing: the source stays."""
 
-    def _engine(self, job: ShardJob, shards: Sequence[ShardPlan], _: int) -> Generator[Progress]:
+    def _engine(
+        self, job: ShardJob, shards: Sequence[ShardPlan], _: int, on_progress: OnProgress
+    ) -> None:
         for shard in shards:
             writer = job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
             tasks = list(job.tasks(shard))
@@ -114,12 +109,11 @@ class Recipe:
             for task, chunk in zip(tasks, self._chunks[shard.name], strict=True):
                 writer.append(task.items, chunk)
             writer.commit()
-            yield Progress(len(shard.items), 0)
+            on_progress(ItemCounts(len(shard.items)))
 
     # --- commands ---
 
     def build(self) -> object:
-        """Build the dataset."""
         return self._to_dataset(overwrite=False)
 
     def overwrite(self) -> object:
@@ -127,20 +121,16 @@ class Recipe:
         return self._to_dataset(overwrite=True)
 
     def _to_dataset(self, *, overwrite: bool) -> BuildResult:
-        run = Run(workspace_of(self.recipe), self)
-        return run.to_dataset(Quiet(), overwrite=overwrite)
+        return make_dataset(workspace_of(self.recipe), self, Quiet(), overwrite=overwrite)
 
     def part(self, number: int) -> Callable[[], object]:
-        """Return what builds one of two parts."""
-
         def work() -> object:
-            with mock.patch.object(build, "SourceImages", return_value=self):
-                return build_part(self.recipe, Part(number, 2), num_workers=1, watcher=Quiet())
+            with mock.patch.object(build, "RecipeImages", return_value=self):
+                return build_part(self.recipe, Part(number, 2), Workers(self._engine, 1), Quiet())
 
         return work
 
     def finalize(self) -> object:
-        """Make a dataset of the parts."""
         return finalize_dataset(workspace_of(self.recipe), num_threads=1)
 
 
@@ -184,7 +174,6 @@ class Meeting:
     """As in `World`."""
 
     def scenario(self) -> Scenario:
-        """Return what is played."""
         return Scenario(self.there, self.runs, self.check, self.check_moment, self.is_prompt)
 
     def check_moment(self, objects: Objects) -> None:
@@ -198,7 +187,6 @@ class Meeting:
         assert fits, "the dataset is not whole"
 
     def check(self, world: World) -> None:
-        """Check how the runs have ended, and what they have left."""
         ends = {name: runner.outcome for name, runner in world.runners.items()}
         lost = {name for name, end in ends.items() if isinstance(end, Killed | KeyboardInterrupt)}
         errors = {name: end for name, end in ends.items() if isinstance(end, BaseException)}
@@ -221,7 +209,6 @@ class Meeting:
 
 
 def meetings() -> dict[str, Callable[[], Meeting]]:
-    """Return what makes each meeting, by its name."""
     new, old, raw, parts = Recipe(), Recipe(format="png"), Recipe(format="raw"), Recipe(shards=2)
 
     @cache

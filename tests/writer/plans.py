@@ -22,16 +22,16 @@ import numpy as np
 from typer.testing import CliRunner
 
 from benchmarks.made_zip import write_made_zip
-from shardprep.api import build
 from shardprep.cli.app import program
 from shardprep.errors import ShardprepError
 from shardprep.source.byte_range import PlainExtent, RefusedExtent, ZipExtent
-from shardprep.writer.plan import prehash
+from shardprep.writer.plan import near_copies, source_plan
 from shardprep.writer.plan.shard_plan import Part
 from shardprep.writer.plan.source_plan import make_plan
 from tests.support.annotated import outlined
 from tests.support.builders import (
     animals,
+    handing_over,
     in_process,
     png,
     tar_bytes,
@@ -57,7 +57,6 @@ class Case(NamedTuple):
     """A source, and the flags that it is planned with."""
 
     write: Callable[[Path], str]
-    """Writes it into a folder; returns what to call it there."""
     flags: str
     needs: str = ""
     """A module without which it cannot be read."""
@@ -247,8 +246,8 @@ def planned(case: Case, folder: Path) -> BuildPlan | str:
     arguments = ["build", case.write(folder), *shlex.split(case.flags), "--dry-run", "--json"]
     with (
         contextlib.chdir(folder),
-        mock.patch.object(build, "make_plan", kept),
-        mock.patch.object(prehash, "run_chunks", in_process),
+        mock.patch.object(source_plan, "make_plan", kept),
+        mock.patch.object(near_copies, "run_chunks", handing_over(in_process)),
         mock.patch.dict("os.environ", {"SHARDPREP_CACHE": str(folder / "cache")}),
     ):
         done = CliRunner().invoke(program(), arguments)
@@ -303,7 +302,6 @@ def _place(extent: object, *, has_sizes: bool) -> tuple[object, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as what `repr` tells whole, and alike everywhere."""
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tolist()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

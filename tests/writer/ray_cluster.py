@@ -33,16 +33,12 @@ _HERE = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": _
 
 @dataclass
 class RayCluster:
-    """A running cluster, seen from outside."""
-
     address: str
     number: int
-    """Id of the process that holds it."""
     pipe: IO[str]
     environment: dict[str, str] = field(default_factory=dict)
 
     def inside(self, *command: object) -> list[str]:
-        """Return a command that runs where the cluster can be reached."""
         step = ["nsenter", "--preserve-credentials", "--user", "--net", "-t", self.number]
         return [*map(str, step), *map(str, command)]
 
@@ -93,7 +89,6 @@ def ray_cluster() -> Iterator[RayCluster]:
 
 
 def main(folder: str) -> None:
-    """Run the cluster."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     said = os.dup(1)
     os.dup2(2, 1)

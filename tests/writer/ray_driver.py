@@ -15,15 +15,14 @@ from unittest import mock
 from shardprep.errors import BuildError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset
+from shardprep.writer.engine.job import Workers
 from shardprep.writer.engine.ray import node_checks
 from shardprep.writer.engine.ray.cluster import connected
 from shardprep.writer.plan.fingerprint import versions
 from tests.support.builders import Deadly, Quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from shardprep.writer.engine.job import Engine, Progress, ShardJob
+    from shardprep.writer.engine.job import Engine, ShardJob
 
 KEYS: dict[str, Any] = {
     "shards": 4,
@@ -42,17 +41,16 @@ class WithADeadlyImage:
 
     engine: Engine
 
-    def __call__(self, job: ShardJob, *rest: Any) -> Generator[Progress]:
+    def __call__(self, job: ShardJob, *rest: Any) -> None:
         deadly = replace(job, encoder=Deadly(job.encoder, DEADLY))  # type: ignore[arg-type]
-        yield from self.engine(deadly, *rest)
+        self.engine(deadly, *rest)
 
 
 def built(folder: Path, out: str, engine: Engine) -> str:
-    """Build; return the error, "" for none."""
     keys = {"source": str(folder / "pets.zip"), "out": str(folder / out), **KEYS}
     try:
         # A task at a time has several shards.
-        build_dataset(make_recipe(keys, "test"), num_workers=1, watcher=Quiet(), engine=engine)
+        build_dataset(make_recipe(keys, "test"), Workers(engine, 1), Quiet())
     except BuildError as error:
         return str(error)
     return ""
@@ -82,7 +80,6 @@ def asked_a_worker_that_dies(mark: Path) -> str:
 
 
 def main(address: str, folder: Path) -> None:
-    """Run the builds."""
     with connected(address):
         from shardprep.writer.engine.ray import engine
         from shardprep.writer.engine.ray.engine import by_shards

@@ -23,7 +23,6 @@ from PIL import Image, ImageDraw
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.item_table import read_items
 from shardprep.errors import BuildError
-from shardprep.writer.engine.pool import run_chunks
 from tests.support.annotated import outlined
 from tests.support.builders import (
     SHARED_DATA,
@@ -31,6 +30,7 @@ from tests.support.builders import (
     build_part,
     encoded,
     finalize,
+    in_workers,
     tree,
     write_folder,
 )
@@ -84,7 +84,7 @@ KEYS: dict[str, Any] = {
 def test_workers_parts_and_a_killed_build_give_the_same_bytes(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "cells", drawn())
     whole = tree(build(source, tmp_path / "one", **KEYS).path)
-    assert tree(build(source, tmp_path / "two", engine=run_chunks, **KEYS).path) == whole
+    assert tree(build(source, tmp_path / "two", engine=in_workers, **KEYS).path) == whole
     for part in ("2/2", "1/2"):
         build_part(source, tmp_path / "parts", part, **KEYS)
     assert tree(finalize(tmp_path / "parts").path) == whole

@@ -19,9 +19,10 @@ from shardprep.reader import Dataset
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.lock import locked
 from shardprep.writer.build import build_dataset
-from shardprep.writer.engine.pool import run_chunks, write_shards
+from shardprep.writer.engine.job import Workers
+from shardprep.writer.engine.pool import write_shards
+from shardprep.writer.finalize import TooManyRejectedError
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.rejection_limits import TooManyRejectedError
 from tests.support.builders import (
     Quiet,
     StopAfter,
@@ -33,6 +34,7 @@ from tests.support.builders import (
     encoded,
     finalize,
     in_process,
+    in_workers,
     jpeg,
     pixels,
     tree,
@@ -118,12 +120,10 @@ def test_every_input_is_a_row_and_the_totals_add_up(tmp_path: Path) -> None:
 def test_bytes_do_not_depend_on_workers_engine_or_chunks(source: Path, tmp_path: Path) -> None:
     trees: list[dict[str, bytes]] = []
     here: Any = in_process
-    chunks = by_chunks(run_chunks)
+    chunks = by_chunks(in_workers)
     for number, engine in ((1, by_chunks(here)), (1, chunks), (4, chunks), (2, write_shards)):
         out = tmp_path / f"out{len(trees)}"
-        result = build_dataset(
-            recipe(source, out), num_workers=number, watcher=Quiet(), engine=engine
-        )
+        result = build_dataset(recipe(source, out), Workers(engine, number), Quiet())
         trees.append(tree(result.path))
     assert trees[0] == trees[1] == trees[2] == trees[3]
 
@@ -192,7 +192,7 @@ def test_an_interrupted_build_goes_on_and_ends_with_the_same_bytes(
     assert not (tmp_path / "out" / "pets" / "1.0.0").exists()
     watcher = Quiet()
     result = build(source, tmp_path / "out", watcher=watcher, **KEYS)
-    done = [bound for bound in (0, 7, 15, 22) if bound < num_items][-1]
+    done = [bound for bound in (0, 7, 15, 22) if bound <= num_items][-1]
     assert watcher.num_done == done
     assert tree(result.path) == tree(whole.path)
 
@@ -304,7 +304,7 @@ def test_a_full_disk_is_found_before_starting(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
     with pytest.raises(
-        BuildError, match=r"about .* kB are needed and 1\.0 MB kept free, .* 1\.0 MB left; "
+        BuildError, match=r"about .* kB are needed and 1\.0 MB must stay free, .* 1\.0 MB left; "
     ):
         build(source, tmp_path / "out", **KEYS)
 

@@ -54,7 +54,6 @@ def written(tmp_path: Path, **keys: Any) -> Path:
 
 
 def place(calls: list[Call], kind: str, path: Path) -> int:
-    """Return the place of the only such call."""
     (found,) = (number for number, call in enumerate(calls) if call == (kind, str(path)))
     return found
 

@@ -18,6 +18,7 @@ from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.worker_process import WorkerLimits
+from tests.support.builders import StoppedError
 from tests.writer.faulty import CHUNK_SIZES, ENDS_OF_WORKERS
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ def encoded(
     num_workers: int = 2,
     limits: WorkerLimits = NO_LIMITS,
 ) -> tuple[str, list[Outcome]]:
-    chunks = list(run_chunks(encode, tasks, num_workers, limits))
+    chunks: list[EncodedChunk] = []
+    run_chunks(encode, tasks, num_workers, limits, chunks.append)
     data = b"".join(chunk.data for chunk in chunks).decode()
     return data, [outcome for chunk in chunks for outcome in chunk.outcomes]
 
@@ -115,11 +117,13 @@ def test_tasks_are_taken_only_as_fast_as_results_are() -> None:
             taken.append(i)
             yield task(i)
 
-    chunks = run_chunks(Encode(), tasks(), 2, NO_LIMITS)
-    next(chunks)
-    time.sleep(0.2)
+    def stop(_: EncodedChunk) -> None:
+        time.sleep(0.2)
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run_chunks(Encode(), tasks(), 2, NO_LIMITS, stop)
     assert len(taken) <= 6
-    chunks.close()
 
 
 @pytest.mark.parametrize(("fault", "kind", "said"), ENDS_OF_WORKERS)
@@ -158,21 +162,26 @@ def test_a_worker_that_dies_of_something_else_costs_nothing(fault: str, tmp_path
 
 
 def server_process() -> int | None:
-    """Return the server that workers are forked from, if it has been started."""
     server: Any = forkserver
     return cast("int | None", server._forkserver._forkserver_pid)
 
 
 def test_the_end_of_the_server_that_workers_are_forked_from_costs_nothing() -> None:
-    chunks = run_chunks(Encode(), (task(i) for i in range(40)), 2, NO_LIMITS)
-    first = next(chunks)
-    server = server_process()
-    assert server is not None
-    os.kill(server, signal.SIGKILL)
-    os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
-    data = b"".join([first.data, *(chunk.data for chunk in chunks)]).decode()
-    assert data == "".join(f"{i};" for i in range(40))
-    assert server_process() != server
+    chunks: list[EncodedChunk] = []
+    ended: list[int] = []
+
+    def end_server(chunk: EncodedChunk) -> None:
+        chunks.append(chunk)
+        server = server_process()
+        assert server is not None
+        if not ended:
+            os.kill(server, signal.SIGKILL)
+            os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+            ended.append(server)
+
+    run_chunks(Encode(), (task(i) for i in range(40)), 2, NO_LIMITS, end_server)
+    assert b"".join(chunk.data for chunk in chunks).decode() == "".join(f"{i};" for i in range(40))
+    assert server_process() not in ended
 
 
 def test_the_clock_is_that_of_one_item_and_not_of_a_chunk() -> None:
@@ -193,10 +202,15 @@ class SlowEncode(Encode):
 
 
 def test_a_worker_may_wait_for_work_longer_than_an_item_may_take() -> None:
-    chunks = run_chunks(Encode(), (task(i) for i in range(8)), 1, WorkerLimits(item_s=0.2))
-    first = next(chunks)
-    time.sleep(0.5)
-    assert b"".join(chunk.data for chunk in [first, *chunks]) == b"0;1;2;3;4;5;6;7;"
+    data: list[bytes | bytearray] = []
+
+    def wait(chunk: EncodedChunk) -> None:
+        if not data:
+            time.sleep(0.5)
+        data.append(chunk.data)
+
+    run_chunks(Encode(), (task(i) for i in range(8)), 1, WorkerLimits(item_s=0.2), wait)
+    assert b"".join(data) == b"0;1;2;3;4;5;6;7;"
 
 
 def test_memory_beyond_the_limit_cannot_be_had() -> None:
@@ -213,8 +227,6 @@ def test_a_fault_of_ours_is_an_error_that_names_the_chunk() -> None:
 
 @dataclass(frozen=True)
 class AlwaysDies(Encode):
-    """No image can be encoded here."""
-
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         del task, before_item
         os._exit(9)
@@ -227,8 +239,6 @@ def test_workers_that_die_at_every_image_end_the_build() -> None:
 
 @dataclass(frozen=True)
 class CannotStart(Encode):
-    """Fails when a worker receives it."""
-
     def __reduce__(self) -> tuple[object, ...]:
         return os._exit, (11,)
 
@@ -249,18 +259,17 @@ def workers() -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("how", ["finished", "closed early", "failed"])
+@pytest.mark.parametrize("how", ["finished", "stopped", "failed"])
 def test_no_worker_outlives_the_run(how: str) -> None:
     before = workers()
-    chunks = run_chunks(Encode(at=5, fault="raises"), (task(i) for i in range(20)), 2, NO_LIMITS)
-    next(chunks)
-    assert workers() > before
-    if how == "closed early":
-        chunks.close()
-    elif how == "failed":
-        with pytest.raises(InternalError):
-            list(chunks)
-    else:
-        chunks.close()
-        assert numbers(Encode(), 3, 2) == "0;1;2;"
+
+    def look(_: EncodedChunk) -> None:
+        assert workers() > before
+        if how == "stopped":
+            raise StoppedError
+
+    encode = Encode(at=5 if how == "failed" else -1, fault="raises")
+    error = {"stopped": StoppedError, "failed": InternalError}.get(how)
+    with contextlib.nullcontext() if error is None else pytest.raises(error):
+        run_chunks(encode, (task(i) for i in range(20)), 2, NO_LIMITS, look)
     assert workers() == before

@@ -19,11 +19,12 @@ from shardprep.errors import BuildError
 from shardprep.image.phash import NEAR_BITS, PHASH
 from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
-from shardprep.reporter.report import Options, Report, make_report
+from shardprep.reporter.report import Report, make_report
+from shardprep.reporter.report_data import ReportOptions
 from shardprep.writer.encode.chunk import Outcome
 from shardprep.writer.engine.pool import run_chunks
-from shardprep.writer.plan import prehash
-from shardprep.writer.plan.prehash import ImageHasher, hash_images
+from shardprep.writer.plan import near_copies
+from shardprep.writer.plan.near_copies import ImageHasher, hash_images
 from shardprep.writer.plan.source_plan import make_plan
 from tests.support.builders import (
     SHARED_DATA,
@@ -32,6 +33,7 @@ from tests.support.builders import (
     build_part,
     encoded,
     finalize,
+    handing_over,
     in_process,
     tree,
     write,
@@ -53,20 +55,17 @@ CUT: dict[str, Any] = {"size": "64x64", "split": "train=0.5,test=0.5", "labels":
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Hash in this process, and keep the hashes below the test's folder."""
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(prehash, "run_chunks", in_process)
+    monkeypatch.setattr(near_copies, "run_chunks", handing_over(in_process))
     return tmp_path / "cache" / "near"
 
 
 def originals() -> dict[str, bytes]:
-    """Return 24 photos of two classes."""
     return {f"{('cat', 'dog')[i % 2]}/{i:02d}.jpg": file(photo(i, 80, 100), quality=92)
             for i in range(24)}  # fmt: skip
 
 
 def larger(image: Pixels) -> bytes:
-    """Return a larger copy, as a PNG."""
     return encoded(Image.fromarray(image).resize((125, 100)), "PNG")
 
 
@@ -86,8 +85,7 @@ def _source(tmp_path: Path) -> Path:
 
 
 def reported(path: Path) -> Report:
-    """Return the report of a dataset."""
-    return make_report(open_dataset(path), Options(thumbs=0), Quiet())
+    return make_report(open_dataset(path), ReportOptions(thumbs=0), Quiet())
 
 
 def pairs_across(report: Report) -> int:
@@ -104,7 +102,6 @@ def pairs_across(report: Report) -> int:
 
 
 def rows(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the rows of the items of a dataset, by key."""
     table = item_table.read_items(path / "items.parquet")
     return {row["key"]: row for row in table.to_pylist()}
 
@@ -231,9 +228,9 @@ def test_a_second_build_of_the_source_looks_at_no_pixel(
     def none(*_: object) -> Iterator[EncodedChunk]:
         raise AssertionError("an image is read")
 
-    monkeypatch.setattr(prehash, "run_chunks", none)
+    monkeypatch.setattr(near_copies, "run_chunks", none)
     build(source, tmp_path / "two", dedup="near", seed=3, exclude="cat/0*", **CUT)
-    monkeypatch.setattr(prehash, "run_chunks", in_process)
+    monkeypatch.setattr(near_copies, "run_chunks", handing_over(in_process))
     for data in (b"", kept.read_bytes()[:2000]):
         kept.write_bytes(data)
         again = build(source, tmp_path / "one", group="near", replace=True, **CUT)
@@ -253,11 +250,11 @@ def test_an_interrupted_pass_goes_on_where_it_stopped(
             seen.extend(item.key for item in task.items)
             yield encode(task, lambda: None)
 
-    monkeypatch.setattr(prehash, "run_chunks", stopping)
+    monkeypatch.setattr(near_copies, "run_chunks", handing_over(stopping))
     with pytest.raises(KeyboardInterrupt):
         build(source, tmp_path / "out", group="near", **CUT)
     assert len(seen) == 15
-    monkeypatch.setattr(prehash, "run_chunks", in_process)
+    monkeypatch.setattr(near_copies, "run_chunks", handing_over(in_process))
 
     class Counting(Quiet):
         def start(
@@ -290,14 +287,12 @@ def test_parts_with_other_near_copies_do_not_become_one_dataset(
     build_part(source, tmp_path / "out", "1/2", **keys)
     for one in cache.iterdir():
         one.unlink()
-    monkeypatch.setattr(prehash, "ImageHasher", Unreading)
+    monkeypatch.setattr(near_copies, "ImageHasher", Unreading)
     with pytest.raises(BuildError, match="was begun with other near copies"):
         build_part(source, tmp_path / "out", "2/2", **keys)
 
 
 class Unreading(ImageHasher):
-    """Loses the copies that are called "large"."""
-
     def _tile(self, item: Item) -> Pixels | Outcome:
         if "large" in item.key:
             return Outcome("crashed", "by construction", 0, 0, 0, "", 0, "")
@@ -317,8 +312,8 @@ class Deadly(ImageHasher):
 def test_an_image_that_kills_its_worker_costs_its_own_hash(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prehash, "run_chunks", run_chunks)
-    monkeypatch.setattr(prehash, "ImageHasher", Deadly)
+    monkeypatch.setattr(near_copies, "run_chunks", run_chunks)
+    monkeypatch.setattr(near_copies, "ImageHasher", Deadly)
     made = build(source, tmp_path / "out", dedup="near", **CUT)
     kept = [key for key, row in rows(made.path).items() if row["status"] == "written"]
     copies = {key for key in kept if "again" in key or "large" in key}

@@ -22,6 +22,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.errors import BuildError, DatasetError, ShardprepError, StorageError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset, build_part
+from shardprep.writer.engine.job import Workers
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.plan.shard_plan import Part
@@ -58,7 +59,6 @@ def _source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="local", scope="module")
 def _local(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return the files of the same build on a disk."""
     return tree(build(source, tmp_path_factory.mktemp("local"), **KEYS).path)
 
 
@@ -125,7 +125,7 @@ def test_workers_send_the_shards_that_they_own(
     def engine(job: Any, *rest: Any) -> Any:
         return write_shards(replace(job, encoder=DiesOnce(job.encoder, mark)), *rest)
 
-    build_dataset(recipe, num_workers=2, watcher=Quiet(), engine=engine)
+    build_dataset(recipe, Workers(engine, 2), Quiet())
     assert mark.exists()
     assert bucket.tree(WHERE) == whole
     left = [path for path in (tmp_path / "spool").iterdir() if path.name[:5] != "pymp-"]
@@ -169,7 +169,7 @@ def test_parts_make_one_of_any_order(source: Path, bucket: Bucket, local: dict[s
     runner: Any = in_process
     engine = by_chunks(runner)
     for number in (2, 1, 2):
-        build_part(recipe, Part(number, 2), num_workers=1, watcher=Quiet(), engine=engine)
+        build_part(recipe, Part(number, 2), Workers(engine, 1), Quiet())
         if number == 2:
             assert not bucket.tree(WHERE).keys() & {"manifest.json"}
     for where in (bucket.url + f"/{WHERE}", bucket.url + f"/{WHERE}.incomplete/"):
@@ -197,8 +197,6 @@ def test_an_interrupted_one_goes_on_without_reading_a_shard(
 
 
 def stops_after(num_items: int) -> Any:
-    """Return a runner that fails after so many items."""
-
     def run(encode: Any, tasks: Any, num_workers: int, limits: Any) -> Any:
         done = 0
         for chunk in in_process(encode, tasks, num_workers, limits):
@@ -314,7 +312,6 @@ def begin_together(proxy: Proxy, before_end: threading.Event | None = None) -> N
 
 
 def at_once(*runs: Callable[[], None]) -> None:
-    """Run all, each in a thread."""
     threads = [threading.Thread(target=run) for run in runs]
     for thread in threads:
         thread.start()
@@ -505,9 +502,7 @@ def test_credentials_that_end_midway_are_what_the_user_is_told_of(
         return denied if is_over.is_set() else None
 
     proxy.rule = deny
-    with pytest.raises(
-        StorageError, match=r"tfrecord-0000.-of-00004: may not be written .*Expired"
-    ):
+    with pytest.raises(StorageError, match=r"tfrecord-0000.-of-00004: cannot be written .*Expired"):
         build_there(source, bucket)
 
 

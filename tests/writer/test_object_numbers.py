@@ -33,7 +33,6 @@ KEYS: dict[str, Any] = {
 
 
 def colour(index: int) -> tuple[int, int, int]:
-    """Return a colour of VOC's palette, as VOClabelcolormap.m makes it."""
     red = green = blue = 0
     for i in range(8):
         red |= (index & 1) << (7 - i)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.writer.engine.pool import run_chunks
 from tests.support.builders import (
     animals,
     build,
     build_part,
     finalize,
     in_process,
+    in_workers,
     jpeg,
     tree,
     write,
@@ -45,12 +45,12 @@ def in_one_process(source: Path, out: Path) -> None:
 
 
 def by_the_local_pool(source: Path, out: Path) -> None:
-    build(source, out, engine=run_chunks, **KEYS)
+    build(source, out, engine=in_workers, **KEYS)
 
 
 def by_parts(source: Path, out: Path) -> None:
     for number in (3, 1, 2):
-        build_part(source, out, f"{number}/3", engine=run_chunks, **KEYS)
+        build_part(source, out, f"{number}/3", engine=in_workers, **KEYS)
     finalize(out)
 
 

@@ -66,7 +66,6 @@ def _new(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, by
 
 @pytest.fixture(name="there")
 def _there(bucket: Bucket, old: dict[str, bytes]) -> Bucket:
-    """A bucket with the old dataset."""
     for name, data in old.items():
         bucket.put(f"{WHERE}/{name}", data)
     return bucket
@@ -213,7 +212,6 @@ def tried(
 
 
 def filled(store: ObjectStore, files: Mapping[str, bytes]) -> Bucket:
-    """Return a new bucket with a dataset."""
     bucket = Bucket(store, f"k-{uuid.uuid4().hex[:20]}")
     for name, data in files.items():
         bucket.put(f"{WHERE}/{name}", data)
@@ -345,7 +343,9 @@ def test_a_reader_of_the_old_dataset_is_told_that_it_was_replaced(
     first = opened[0]
     assert first
     overwrite(source, there)
-    with pytest.raises(StorageError, match=r"(not there any more|has changed).*open the dataset"):
+    with pytest.raises(
+        StorageError, match=r"(does not exist any more|has changed).*open the dataset"
+    ):
         opened[len(opened) - 1]
     assert len(list(Dataset(f"{there.url}/{WHERE}", "train"))) == 9
 
@@ -377,7 +377,7 @@ def test_a_manifest_that_another_has_put_there_is_not_written_over(
         return replace(url, old, new)
 
     monkeypatch.setattr(objects, "replace", late)
-    with pytest.raises(BuildError, match="another build was published here meanwhile"):
+    with pytest.raises(BuildError, match="another build was published here at the same time"):
         overwrite(source, there)
     assert there.read(f"{WHERE}/manifest.json") == b"{}"
 

@@ -21,13 +21,13 @@ from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
 from shardprep.writer.encode.chunk import EncodedChunk, Outcome
 from shardprep.writer.engine import worker_handle, worker_main
-from shardprep.writer.engine.job import Progress, ShardJob
+from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.shard import read_receipt
 from shardprep.writer.workspace.files import Folders
-from tests.support.builders import by_chunks, in_process, tree
+from tests.support.builders import StopAfter, StoppedError, by_chunks, in_process, tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,9 +110,9 @@ def job_in(out: Path, **fault: Any) -> ShardJob:
 
 def written(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> dict[str, bytes]:
     """Write the shards; see that progress comes to all items, and return the files."""
-    total = Progress(0, 0)
-    for step in write_shards(job, shards, num_workers):
-        total = total.plus(step)
+    steps: list[ItemCounts] = []
+    write_shards(job, shards, num_workers, steps.append)
+    total = ItemCounts(*map(sum, zip(*steps, strict=True)))
     assert total.num_items == NUM_ITEMS
     assert isinstance(job.folders.state, LocalFolder)
     receipts = [read_receipt(job.folders, shard.name) for shard in shards]
@@ -122,11 +122,20 @@ def written(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> dic
     return tree(job.folders.state.path)
 
 
+def ignore(_: ItemCounts) -> None:
+    pass
+
+
+def stop_after(num_items: int) -> OnProgress:
+    watcher = StopAfter(num_items)
+    return lambda counts: watcher.advance(counts.num_items)
+
+
 def by_the_parent(out: Path, shards: Sequence[ShardPlan]) -> dict[str, bytes]:
     """Return the files where one process does all, chunk by chunk."""
     job = job_in(out)
     runner: Any = in_process
-    list(by_chunks(runner)(job, shards, 1))
+    by_chunks(runner)(job, shards, 1, ignore)
     return tree(out)
 
 
@@ -171,20 +180,21 @@ def test_a_shard_larger_than_all_others_has_no_owner(
 ) -> None:
     """Its owner would be at work when the other workers have nothing left to do."""
     owned: list[str] = []
-    own = worker_handle.Worker.own
+    begin = worker_handle.Worker.assign_shard
 
     def noted(self: worker_handle.Worker, shard: worker_handle.OwnedShard) -> None:
         owned.append(shard.plan.name)
-        own(self, shard)
+        begin(self, shard)
 
-    monkeypatch.setattr(worker_handle.Worker, "own", noted)
+    monkeypatch.setattr(worker_handle.Worker, "assign_shard", noted)
     items = iter(shards_of(1)[0].items)
     shards = [
         ShardPlan(f"set-{i}.tfrecord", "train", tuple(islice(items, size)))
         for i, size in enumerate(sizes)
     ]
-    done = [step.num_items for step in write_shards(job_in(tmp_path / "out"), shards, 2)]
-    assert sum(done) == sum(sizes)
+    steps: list[ItemCounts] = []
+    write_shards(job_in(tmp_path / "out"), shards, 2, steps.append)
+    assert sum(step.num_items for step in steps) == sum(sizes)
     assert (shards[0].name in owned) == is_owned
 
 
@@ -257,7 +267,7 @@ def test_an_error_of_writing_is_the_system_s_own(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folders = Folders(LocalFolder(tmp_path / "file"), job.folders.state)
     with pytest.raises(OSError, match="file") as error:
-        list(write_shards(replace(job, folders=folders), shards_of(4), 2))
+        write_shards(replace(job, folders=folders), shards_of(4), 2, ignore)
     assert error.value.filename == str(tmp_path / "file")
 
 
@@ -266,7 +276,7 @@ def test_a_fault_of_ours_names_the_chunk(fault: str, tmp_path: Path) -> None:
     shards = shards_of(4)
     job = job_in(tmp_path / "out", at=shards[0].items[13].key, fault=fault)
     with pytest.raises(InternalError, match="a worker failed") as error:
-        list(write_shards(job, shards, 1))
+        write_shards(job, shards, 1, ignore)
     assert f"{shards[0].name}, items 10-19" in str(error.value)
 
 
@@ -274,7 +284,7 @@ def test_owners_commit_nothing_for_a_build_that_is_gone(tmp_path: Path) -> None:
     job = job_in(tmp_path / "out")
     folders = replace(job.folders, build="0" * 64)
     with pytest.raises(BuildError, match="another run has removed it"):
-        list(write_shards(replace(job, folders=folders), shards_of(4), 1))
+        write_shards(replace(job, folders=folders), shards_of(4), 1, ignore)
     assert not tree(tmp_path / "out")
 
 
@@ -284,11 +294,8 @@ def test_shards_that_are_whole_are_kept_and_others_leave_nothing_where_a_run_is_
     """A shard whose worker is ended between its rename and its receipt is one to be made again."""
     shards = shards_of(8)
     job = job_in(tmp_path / "out")
-    steps = write_shards(job, shards, 2)
-    done = 0
-    while done < NUM_ITEMS // 4:
-        done += next(steps).num_items
-    steps.close()
+    with pytest.raises(StoppedError):
+        write_shards(job, shards, 2, stop_after(NUM_ITEMS // 4))
     files = tree(tmp_path / "out")
     names = {name for name in files if ".parquet" not in name}
     whole = by_the_parent(tmp_path / "other", shards)
@@ -398,10 +405,7 @@ def test_a_run_that_is_ended_waits_for_the_shards_that_are_being_committed(tmp_p
     shards = shards_of(8)
     job = job_in(tmp_path / "out")
     job = replace(job, folders=Folders(SlowOutput(tmp_path / "out"), job.folders.state))
-    steps = write_shards(job, shards, 1)
-    done = 0
-    while done < len(shards[0].items) + 1:  # the first is whole, and the second begun
-        done += next(steps).num_items
-    steps.close()
+    with pytest.raises(StoppedError):  # the first is whole, and the second begun
+        write_shards(job, shards, 1, stop_after(len(shards[0].items) + 1))
     assert read_receipt(job.folders, shards[0].name) is not None
     assert not [name for name in tree(tmp_path / "out") if name.endswith(".tmp")]

@@ -28,9 +28,9 @@ from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
 from shardprep.writer.encode.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import ShardJob
 from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.finalize import TooManyRejectedError
 from shardprep.writer.plan.shard_plan import Part, numbers_of
 from shardprep.writer.plan.source_plan import make_plan
-from shardprep.writer.rejection_limits import TooManyRejectedError
 from shardprep.writer.workspace.files import Folders
 from tests.support.builders import (
     Quiet,
@@ -70,13 +70,11 @@ def _source(tmp_path: Path) -> Path:
 
 @functools.cache
 def pets() -> bytes:
-    """Return the bytes of the source."""
     return zip_bytes({**animals(30), "notes.txt": b"hello"})
 
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
-    """Every file of the build in one run."""
     folder = tmp_path_factory.mktemp("whole")
     build(write(folder / "pets.zip", pets()), folder / "out", **KEYS)
     return MappingProxyType(tree(folder / "out"))
@@ -209,7 +207,7 @@ def test_a_shard_that_is_not_whole_is_named_with_its_part(
         finalize(out)
     assert str(error.value) == (
         f"{work_of(out)}: 1 of 5 shards are not there, or not whole: {SHARDS[1]}; "
-        "run part 2 of 3 again: what is done is not done again"
+        "run part 2 of 3 again: finished shards are not written again"
     )
     build_part(source, out, "2/3", **KEYS)
     finalize(out)
@@ -388,7 +386,6 @@ def test_a_shard_of_another_build_is_not_published_along(source: Path, out: Path
 
 
 def crashing(*arguments: Any) -> Iterator[EncodedChunk]:
-    """Lose the first item."""
     _, tasks, *_ = arguments
     tasks = list(tasks)
     first = tasks[0]

@@ -31,30 +31,25 @@ plan_shards = functools.partial(shard_plan.plan_shards, "pets")
 
 
 def item(key: str, split: str = "train", *labels: int, group: str = "") -> Item:
-    """Return an item whose bytes nobody reads."""
     target = labels[0] if len(labels) == 1 else labels or None
     return Item(key, PlainExtent("source", 0, 1), split, target, labels, group)
 
 
 def items_of(split: str, number: int) -> list[Item]:
-    """Return items of one split."""
     return [item(f"{split}/{i}.jpg", split) for i in range(number)]
 
 
 def labelled(counts: Sequence[int]) -> list[Item]:
-    """Return as many items of each class as asked for."""
     return [
         item(f"{label}/{i}.jpg", "train", label) for label, n in enumerate(counts) for i in range(n)
     ]
 
 
 def keys(items: Sequence[Item]) -> list[str]:
-    """Return the keys in their order."""
     return [item.key for item in items]
 
 
 def shuffled(items: Sequence[Item], seed: int) -> list[Item]:
-    """Return the items in another order."""
     return random.Random(seed).sample(items, len(items))
 
 

@@ -22,14 +22,13 @@ from shardprep.catalog.items import Item
 from shardprep.errors import BuildError, RecipeError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.ray import cluster
 from shardprep.writer.engine.ray.cluster import connected
 from shardprep.writer.engine.ray.node_checks import difference, terms, unfit
 from shardprep.writer.engine.worker_process import WorkerLimits, limited, start_clock
 from shardprep.writer.plan.shard_plan import ShardPlan
 from tests.support.annotated import outlined
-from tests.support.builders import Deadly, animals, build, tree, write, zip_bytes
+from tests.support.builders import Deadly, animals, build, in_workers, tree, write, zip_bytes
 from tests.support.processes import loaded, wait_until, written
 from tests.writer.ray_cluster import ROOT, RayCluster, can_be_alone, ray_cluster
 from tests.writer.ray_driver import DEADLY, KEYS
@@ -82,7 +81,6 @@ def _shardprep(cluster: RayCluster, tmp_path: Path) -> Shardprep:
 
 
 def whole(folder: Path) -> dict[str, bytes]:
-    """Return what a build without any cluster makes."""
     return tree(build(folder / "pets.zip", folder / "whole", **LONG).path)
 
 
@@ -120,7 +118,7 @@ def test_shards_and_manifest_are_those_of_one_machine(cluster: RayCluster, tmp_p
     assert tree(tmp_path / "ray") == tree(build(source, tmp_path / "local", **KEYS).path.parents[1])
 
     def with_a_deadly_image(encoder: Any, *rest: Any) -> Any:
-        return run_chunks(Deadly(encoder, DEADLY), *rest)
+        return in_workers(Deadly(encoder, DEADLY), *rest)
 
     local = build(source, tmp_path / "deadly", engine=with_a_deadly_image, **KEYS)
     assert local.manifest.totals.rejected == {"crashed": 1}
@@ -240,7 +238,7 @@ def test_the_death_of_the_command_s_own_node_is_one_line(monkeypatch: pytest.Mon
         engine._result(None, shard)
     assert str(error.value) == (
         "the Ray node of this machine: has died, and with it the way to the cluster (its raylet "
-        "was ended); what is done is kept: ray start it again, and run the same command again"
+        "was ended); finished shards are kept: ray start it again, and run the same command again"
     )
 
 

@@ -15,7 +15,7 @@ from shardprep.errors import BuildError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
 from shardprep.writer.encode.chunk import EncodedChunk, Outcome
-from shardprep.writer.engine.job import Progress, ShardJob
+from shardprep.writer.engine.job import ItemCounts, ShardJob
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.shard import ShardWriter
@@ -80,8 +80,7 @@ def _task(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def answers(task: Any, job: ShardJob, run: Sequence[ShardPlan]) -> Iterator[Any]:
-    """Write shards as a task does; yield its answers."""
-    order = task.Order(job, None, str(job.folders.output), has_pandas=True)
+    order = task.SharedJob(job, None, str(job.folders.output), has_pandas=True)
     found: Iterator[Any] = task.write(order, run, is_careful=False)
     return found
 
@@ -108,11 +107,11 @@ def test_a_shard_is_committed_while_the_next_one_is_encoded(
             found.append(answer)
             done = {path.name for path in (tmp_path / "out").iterdir()}
             assert done >= {*names[: len(found)]}
-    assert found == [(Progress(NUM_ITEMS // 4, 0), {})] * 4
+    assert found == [(ItemCounts(NUM_ITEMS // 4, 0), {})] * 4
 
     other = job_in(tmp_path / "other", Encode())
     runner: Any = in_process
-    list(by_chunks(runner)(other, shards, 1))
+    by_chunks(runner)(other, shards, 1, lambda _: None)
     assert tree(tmp_path / "out") == tree(tmp_path / "other")
 
     encode.begun.clear()
@@ -150,7 +149,7 @@ def test_a_process_that_lacks_memory_ends_and_rejects_nothing(
     shards = shards_of(4)
     job = job_in(tmp_path / "out", Encode(at=shards[2].items[1].key, fault=LACKS[lack]))
     found = answers(task, job, shards)
-    assert next(found) == (Progress(NUM_ITEMS // 4, 0), {})
+    assert next(found) == (ItemCounts(NUM_ITEMS // 4, 0), {})
     with pytest.raises(EndedError):
         list(found)
 
@@ -170,13 +169,12 @@ class Cluster:
             if self.dies(names, i, is_careful):
                 yield None
                 return
-            yield Progress(len(shard.items), 0), {}
+            yield ItemCounts(len(shard.items), 0), {}
 
 
 def run(
     cluster: Cluster, shards: Sequence[ShardPlan], number: int, patch: pytest.MonkeyPatch
 ) -> int:
-    """Run the engine; return the number of items that are done."""
     from ray.exceptions import WorkerCrashedError
 
     from shardprep.writer.engine.ray import engine
@@ -188,7 +186,8 @@ def run(
 
     patch.setattr(engine, "_awaited", lambda running: next(iter(running)))
     patch.setattr(engine, "_result", result)
-    steps = engine._run(cluster.submit, deque(shards), number, {})
+    steps: list[ItemCounts] = []
+    engine._run(cluster.submit, deque(shards), number, {}, steps.append)
     return sum(step.num_items for step in steps)
 
 

@@ -15,6 +15,8 @@ from shardprep.dataset.tfrecord import read_records
 from shardprep.recipe.document import read_recipe
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset
+from shardprep.writer.engine.job import Workers
+from shardprep.writer.engine.pool import write_shards
 from tests.support.builders import SHARED_DATA, Quiet
 from tests.support.command import run_process
 
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real archi
 
 def build(name: str, out: Path, **keys: Any) -> BuildResult:
     recipe = make_recipe({"source": str(SHARED_DATA / name), "out": str(out), **keys}, "test")
-    return build_dataset(recipe, num_workers=2, watcher=Quiet())
+    return build_dataset(recipe, Workers(write_shards, 2), Quiet())
 
 
 @pytest.fixture(name="cats", scope="module")
@@ -139,7 +141,7 @@ def test_init_then_build_of_dog_breeds_needs_no_edit(tmp_path: Path) -> None:
     recipe = tmp_path / "shardprep.toml"
     recipe.write_text(recipe_text(survey))
     keys = {**read_recipe(recipe), "out": str(tmp_path / "out")}
-    result = build_dataset(make_recipe(keys, "test"), num_workers=2, watcher=Quiet())
+    result = build_dataset(make_recipe(keys, "test"), Workers(write_shards, 2), Quiet())
     assert result.manifest.splits["train"].num_records == 500
     assert len(result.manifest.labels.names) == 120
 

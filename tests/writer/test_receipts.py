@@ -31,7 +31,6 @@ ROWS = (
 
 
 def read_back(folder: Path, rows: list[dict[str, Any]], shard: Shard) -> Receipt | None:
-    """Write a receipt, and return what is read of it."""
     folders = Folders(LocalFolder(folder), LocalFolder(folder / ".parts"))
     write_receipt(folders.state, Receipt(shard, "", pa.Table.from_pylist(rows, schema=COLUMNS)))
     return read_receipt(folders, shard.name)

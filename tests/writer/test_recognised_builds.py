@@ -9,32 +9,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardprep.dataset.example import decode
 from shardprep.dataset.local_files import LocalFiles
-from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.tfrecord import read_records
 from shardprep.recipe.recipe import make_recipe
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from tests.catalog.builders import detection, segmentation
 from tests.support.builders import Told, build, encoded, jpeg, write, write_folder
+from tests.writer.records import records
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def examples(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the features of all records by key."""
-    found: dict[str, dict[str, Any]] = {}
-    manifest = load_manifest(folder)
-    for shard in [shard for split in manifest.splits.values() for shard in split.shards]:
-        with (folder / shard.name).open("rb") as stream:
-            for record in read_records(stream, shard.name):
-                example = decode(record.payload)
-                (key,) = example["image/filename"]
-                assert isinstance(key, bytes)
-                found[key.decode()] = dict(example)
-    return found
 
 
 def test_recognised_boxes_are_padded_stored_and_verified(tmp_path: Path) -> None:
@@ -46,7 +30,7 @@ def test_recognised_boxes_are_padded_stored_and_verified(tmp_path: Path) -> None
     result = build(source, tmp_path / "out")
     assert result.manifest.totals.num_written == 6
     assert result.manifest.totals.num_enlarged == 0
-    for example in examples(result.path).values():
+    for example in records(result.path).values():
         assert example["objects/label"] == [0]
         # The box of 1, 2, 9, 8 in 400x48 pixels, shrunk to 224x27 and centred in 224x224.
         ymin, xmin, ymax, xmax = example["objects/bbox"]
@@ -69,7 +53,7 @@ def test_colours_of_a_palette_are_looked_up_in_a_table(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "source", members)
     options: dict[str, Any] = {"masks": "masks/{stem}.png", "mask_values": "labelmap.txt"}
     result = build(source, tmp_path / "out", size="none", fit="none", **options)
-    (example,) = examples(result.path).values()
+    (example,) = records(result.path).values()
     with Image.open(io.BytesIO(example["segmentation_mask"][0])) as stored:
         assert stored.mode == "L"
         assert np.array_equal(np.asarray(stored), np.tile([0, 2, 1, 1], (4, 1)))

@@ -19,8 +19,7 @@ from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.repack import repack_dataset
-from shardprep.writer.reuse.repack_inputs import open_parent
+from shardprep.writer.repack import open_parent, repack_dataset
 from tests.support.annotated import outlined
 from tests.support.builders import (
     Quiet,
@@ -35,6 +34,7 @@ from tests.support.builders import (
 )
 from tests.support.command import error_of, run
 from tests.support.json_page import printed
+from tests.writer.records import records as features
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,16 +61,6 @@ def _pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def records(folder: Path) -> dict[str, bytes]:
     """Return all files but those that say what a dataset was made of."""
     return {name: data for name, data in tree(folder).items() if name != "manifest.json"}
-
-
-def features(folder: Path) -> dict[str, dict[str, Any]]:
-    found = {}
-    for path in sorted(folder.glob("*.tfrecord-*")):
-        with path.open("rb") as file:
-            for record in tfrecord.read_records(file, path.name):
-                values: Any = example.decode(record.payload)
-                found[values["image/filename"][0].decode()] = values
-    return found
 
 
 @pytest.mark.parametrize("shards", [1, 11])
@@ -224,7 +214,7 @@ def damage(folder: Path) -> None:
 REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "another size": (
         lambda folder: {"datasets": [made(folder, IMAGES, size="16x16", name="small")]},
-        r"its features are others .*image: shape 32x32x3, now 16x16x3",
+        r"its features differ .*image: shape 32x32x3, now 16x16x3",
     ),
     "another fit": (
         lambda folder: {"datasets": [made(folder, IMAGES, fit="pad", name="padded")]},
@@ -274,7 +264,7 @@ def test_a_run_of_records_is_that_of_each(
     batch_bytes: int, pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records are read, hashed and written many at a time; an error names the one at fault."""
-    monkeypatch.setattr("shardprep.writer.reuse.record_batches._BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr("shardprep.writer.reuse.stored_records._BATCH_BYTES", batch_bytes)
     again = shardprep.repack(pets, tmp_path / "out", shards=3)
     assert records(again.path) == records(pets)
     copy = shutil.copytree(pets, tmp_path / "copy")
@@ -301,8 +291,8 @@ def test_a_run_of_records_is_that_of_each(
     ("column", "value", "line"),
     [
         ("length", 100_000_000, r"at byte [\d,]+: is cut: [\d,]+ of 100,000,000 bytes"),
-        ("length", -1, "a record of less than no bytes"),
-        ("offset", -1, "a record of less than no bytes, or before its first"),
+        ("length", -1, "a record with a negative length"),
+        ("offset", -1, "a record with a negative length or offset"),
         ("offset", 1 << 60, r"at byte 1,152,921,504,606,846,976: is cut"),
     ],
 )
@@ -375,7 +365,7 @@ def test_a_damaged_one_is_mended_by_doing_it_again(pets: Path, tmp_path: Path) -
     again = shardprep.repack(pets, tmp_path / "again", shards=3)
     whole = tree(again.path)
     damage(again.path)
-    with pytest.raises(shardprep.DatasetError, match="was repacked of other datasets"):
+    with pytest.raises(shardprep.DatasetError, match="was repacked from other datasets"):
         shardprep.repair(again.path, source=pets)
     shardprep.repack(pets, tmp_path / "again", shards=3, overwrite=True)
     assert tree(again.path) == whole

@@ -19,17 +19,25 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.api.json_types import BuildJson
+from shardprep.catalog.items import Item
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import BuildError, DatasetError, StorageError
 from shardprep.image.process import ProcessedImage, ordinary_placement, process_image
 from shardprep.image.spec import ImageSpec
+from shardprep.recipe.recipe import make_recipe
+from shardprep.source.byte_range import PlainExtent
+from shardprep.storage.folder import LocalFolder
 from shardprep.storage.regular_file import sha256_of
+from shardprep.writer.build import build_dataset
 from shardprep.writer.encode import chunk_encoder
+from shardprep.writer.engine.job import ShardJob, Workers
+from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.fingerprint import versions
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.plan import recorded_recipe
+from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.reuse.reuse import open_old_dataset
-from shardprep.writer.reuse.reused_images import OldImages
+from shardprep.writer.workspace.files import Folders
 from tests.support.annotated import outlined
 from tests.support.builders import (
     Quiet,
@@ -50,7 +58,7 @@ from tests.support.json_page import printed
 from tests.support.odd_images import heic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Iterator
 
     from shardprep.writer.encode.chunk import EncodedChunk
     from shardprep.writer.finalize import BuildResult
@@ -382,37 +390,30 @@ def test_shards_travel_with_their_old_images(old: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes(IMAGES))
     sent: list[Any] = []
 
-    def engine(job: Any, shards: Any, num_workers: int) -> Generator[Any]:
-        del num_workers
+    def engine(job: Any, shards: Any, *_: Any) -> None:
         sent.extend((list(job.tasks(shard)), pickle.dumps((job, shard))) for shard in shards)
-        yield from ()
 
-    dataset = open_old_dataset(open_dataset(old))
-    plan = dataset.engine(engine, print)
+    keys = {"source": str(source), "out": str(tmp_path / "out"), **KEYS}
+    workers, dataset = Workers(engine, 1), open_old_dataset(open_dataset(old))
     with pytest.raises(BuildError):  # for it writes nothing
-        build_with(plan, source, tmp_path)
+        build_dataset(make_recipe(keys, "test"), workers, Quiet(), reuse=dataset)
     for tasks, data in sent:
         job, shard = pickle.loads(data)
         assert list(job.tasks(shard)) == tasks
-    assert sum(one is not None for tasks, _ in sent for task in tasks for one in task.old) == 41
+    tables = [task.old for tasks, _ in sent for task in tasks]
+    assert sum(len(rows) - rows["key"].null_count for rows in tables) == 41
 
 
-def test_chunks_travel_with_their_own_old_images_alone(old: Path) -> None:
-    rows = open_old_dataset(open_dataset(old)).rows
-    images = OldImages(pa.concat_tables([rows] * 50).take(pa.array([None, *range(2000)])))
-    chunk = images[:8]
-    arrived = pickle.loads(pickle.dumps(chunk))
-    assert list(arrived) == list(images)[:8]
-    assert (arrived[0], arrived[-1]) == (None, list(images)[7])
-    assert len(pickle.dumps(chunk)) < len(pickle.dumps(images)) / 20
-
-
-def build_with(engine: Any, source: Path, folder: Path) -> BuildResult:
-    from shardprep.recipe.recipe import make_recipe
-    from shardprep.writer.build import build_dataset
-
-    recipe = make_recipe({"source": str(source), "out": str(folder / "out"), **KEYS}, "test")
-    return build_dataset(recipe, num_workers=1, watcher=Quiet(), engine=engine)
+def test_chunks_travel_with_their_own_old_rows_alone(old: Path) -> None:
+    rows = pa.concat_tables([open_old_dataset(open_dataset(old)).rows] * 50)
+    items = tuple(Item(f"{i}", PlainExtent("none", 0, 7), "train", 0) for i in range(len(rows)))
+    shard = ShardPlan("set", "train", items, rows)
+    encoder: Any = None
+    job = ShardJob(Folders(LocalFolder(old), LocalFolder(old)), encoder, WorkerLimits(), 512, 10)
+    first = next(job.tasks(shard))
+    arrived = pickle.loads(pickle.dumps(first)).old
+    assert arrived.to_pylist() == rows.slice(0, len(first.items)).to_pylist()
+    assert len(pickle.dumps(first.old)) < len(pickle.dumps(rows)) / 20
 
 
 def test_the_command_says_what_was_copied(old: Path, tmp_path: Path) -> None:

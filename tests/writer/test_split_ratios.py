@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import shardprep
 from shardprep.catalog.init.survey import recipe_text, survey_source
 from shardprep.catalog.items import Item
-from shardprep.catalog.splits import parse_split_rule
 from shardprep.dataset.item_table import WRITTEN, read_items, with_status
 from shardprep.errors import BuildError, RecipeError
 from shardprep.recipe.document import read_recipe
+from shardprep.recipe.rules import parse_split_rule
 from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.plan.split_cut import cut_splits
 from tests.dataset.resigned import resigned

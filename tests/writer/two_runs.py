@@ -22,7 +22,7 @@ from unittest import mock
 
 from shardprep.dataset import remote_files
 from shardprep.storage import objects
-from shardprep.storage.objects import ObjectFacts
+from shardprep.storage.objects import ListedObject
 from shardprep.storage.store_error import ChangedError
 from shardprep.writer.workspace.files import BUILD_FILE
 
@@ -274,19 +274,19 @@ class _Store:
 
         return self._ask(f"copy {source.key} {to.key}", act)  # type: ignore[no-any-return]
 
-    def head(self, url: ObjectUrl) -> ObjectFacts | None:
-        def act() -> ObjectFacts | None:
+    def head(self, url: ObjectUrl) -> ListedObject | None:
+        def act() -> ListedObject | None:
             data = self.world.objects.get(url.key)
-            return None if data is None else ObjectFacts("", len(data), etag_of(data))
+            return None if data is None else ListedObject("", len(data), etag_of(data))
 
         return self._ask(f"head {url.key}", act)  # type: ignore[no-any-return]
 
-    def listing(self, url: ObjectUrl) -> list[ObjectFacts]:
+    def listing(self, url: ObjectUrl) -> list[ListedObject]:
         start = f"{url.key}/"
 
-        def act() -> list[ObjectFacts]:
+        def act() -> list[ListedObject]:
             return [
-                ObjectFacts(key.removeprefix(start), len(data), etag_of(data))
+                ListedObject(key.removeprefix(start), len(data), etag_of(data))
                 for key, data in sorted(self.world.objects.items())
                 if key.startswith(start)
             ]

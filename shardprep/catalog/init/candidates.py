@@ -16,16 +16,16 @@ from shardprep.catalog.labels.labels import (
     label_by_table,
     label_keys,
 )
+from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.detect_by_name import find_masks
-from shardprep.catalog.rules import CsvRule, LabelRule
-from shardprep.catalog.splits import given_split
 from shardprep.catalog.tables.row_matching import KeyIndex, match_table
 from shardprep.errors import SourceError, counted
+from shardprep.recipe.rules import CsvRule, LabelRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.catalog.rules import Labelling
+    from shardprep.catalog.labels.labels import Labelling
     from shardprep.catalog.tables.table import Table
 
 _MOST_PARTS = 6
@@ -36,23 +36,23 @@ _MOST_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to label a source or a part of it, and what it gives."""
+    """One way to label a source or a part of it, with its result."""
 
     rule: str
     """The value of `--labels`."""
     num_labelled: int
     num_images: int
-    """Images of the part, or of the whole source."""
+    """Number of images of the part, or of the whole source."""
     num_classes: int
     """Number of different labels: class names, numbers or texts."""
     examples: tuple[str, ...]
-    """The most frequent labels, three at most."""
+    """The most frequent labels, at most three."""
     root: str = ""
-    """The value of `--root` that takes the part; "" for the whole source."""
+    """The value of `--root` that selects the part; "" for the whole source."""
     include: tuple[str, ...] = ()
-    """The values of `--include` that take the part."""
+    """The values of `--include` that select the part."""
     exclude: tuple[str, ...] = ()
-    """The values of `--exclude` that leave the rest out."""
+    """The values of `--exclude` that remove the rest."""
 
     @property
     def keys(self) -> dict[str, str | tuple[str, ...]]:
@@ -97,7 +97,7 @@ def candidate(labelling: Labelling, **part: str | tuple[str, ...]) -> Candidate:
 def path_candidates(index: KeyIndex) -> list[Candidate]:
     """Return what the rules of folders and file names give: two classes or more, and no masks."""
     masks = find_masks(index.keys).no_classes
-    rules = (LabelRule("folder"), LabelRule("folder", "2"), LabelRule("prefix"))
+    rules = (LabelRule("folder"), LabelRule("folder", depth=2), LabelRule("prefix"))
     found = [candidate(label_keys(index, rule, ())) for rule in rules]
     return [one for one in found if one.is_likely and masks.isdisjoint(one.examples)]
 

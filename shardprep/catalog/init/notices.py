@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.filters import MOST_SHOWN
-from shardprep.catalog.groups import group_findings
 from shardprep.catalog.init.candidates import label_findings
 from shardprep.catalog.labels.labels import ENOUGH
 from shardprep.catalog.objects.combine import NO_ANNOTATION, NO_MASK
 from shardprep.catalog.objects.detect_by_name import annotation_findings
 from shardprep.catalog.objects.known_formats import holds_boxes
-from shardprep.catalog.splits import parse_split_rule
+from shardprep.catalog.splits import group_findings
 from shardprep.errors import SourceError, shown, some_of
 from shardprep.source.file_listing import LEADS_OUTSIDE
 
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardprep.catalog.items import Items
+    from shardprep.catalog.labels.labels import Labelling
     from shardprep.catalog.labels.targets import Targets
     from shardprep.catalog.objects.combine import Annotated
-    from shardprep.catalog.rules import Labelling
     from shardprep.catalog.source_images import SourceImages
     from shardprep.source.listing import Listing, Skipped
 
@@ -58,9 +57,8 @@ def catalog_findings(
         unmapped = tuple(n for n in annotated.unmapped if not has_labels or n in unmapped)
     if unmapped:
         findings.append(f"--class-map: no class is called {some_of(unmapped)}")
-    if recipe.group_rule:
-        ratios = parse_split_rule(recipe.split).ratios if recipe.split else {}
-        findings += group_findings(items, recipe.group_rule, ratios)
+    if recipe.rules.group.kind != "none":
+        findings += group_findings(items, recipe.rules.group.text, recipe.rules.split.ratios)
     if annotated is not None:
         findings += annotated.findings
         lost = sum(one.reason in (NO_ANNOTATION, NO_MASK) for one in unlabelled)

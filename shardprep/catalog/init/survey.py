@@ -17,18 +17,19 @@ from shardprep.catalog.init.candidates import (
 from shardprep.catalog.init.notices import no_image
 from shardprep.catalog.labels.labels import auto_labels
 from shardprep.catalog.labels.targets import TargetSpec, make_targets
+from shardprep.catalog.names import folder_splits
 from shardprep.catalog.objects.detect import Sign, find_signs, usual
 from shardprep.catalog.objects.detect_by_name import annotation_findings
 from shardprep.catalog.objects.known_formats import holds_boxes
 from shardprep.catalog.objects.masks.mask_files import masks_beside
-from shardprep.catalog.splits import folder_splits
-from shardprep.catalog.tables.metadata_files import TABLE_SUFFIXES, Documents
+from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex, match_table
 from shardprep.dataset.card import Card
 from shardprep.dataset.schema import TargetKind
 from shardprep.errors import SourceError, counted, printable
 from shardprep.recipe.document import key_lines, toml_value
 from shardprep.recipe.recipe import make_recipe
+from shardprep.recipe.rules import TABLE_SUFFIXES
 from shardprep.source.byte_range import ZipExtent
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import list_source
@@ -69,23 +70,23 @@ class Survey(Card):
     """Size of all images, in bytes."""
     suffixes: dict[str, int]
     splits: dict[str, int]
-    """Images by the split that folders give."""
+    """Images by split, as folders give it."""
     tables: tuple[TableSurvey, ...]
     rules: tuple[Candidate, ...]
     """The ways to label the source, or a part of it."""
     chosen: str
-    """The rule that `auto` takes."""
+    """The rule that `auto` uses."""
     annotations: tuple[Sign, ...]
-    """Boxes and masks that were recognised, those that `recipe_text` takes in front."""
+    """Detected boxes and masks; those that the written recipe uses come first."""
     findings: tuple[str, ...]
-    """Remarks, a line each."""
+    """Remarks, one line each."""
     target: TargetKind
     classes: dict[str, int]
     """Images by class, in label order."""
     others: dict[str, int]
-    """Members that are no images, by suffix."""
+    """Members that are not images, by suffix."""
     skipped: dict[str, int]
-    """Members left out, by reason."""
+    """Skipped members by reason."""
     follow_links: bool
     """True if links that lead outside were followed."""
     num_doubles: int

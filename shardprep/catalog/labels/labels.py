@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardprep.catalog.names import folder_splits, given_split
 from shardprep.catalog.objects.detect_by_name import find_masks
 from shardprep.catalog.patterns import Pattern
-from shardprep.catalog.rules import CsvRule, Labelling, folder_depth, parse_csv_rule
-from shardprep.catalog.splits import folder_splits, given_split
 from shardprep.catalog.tables.row_matching import AmbiguousIdError, find_ids, match_table
 from shardprep.catalog.tables.table import OpenQuoteError
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
+from shardprep.recipe.rules import CsvRule, LabelRule
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.names import without_archive_suffix
 from shardprep.source.string_column import Texts
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardprep.catalog.labels.targets import Cell
-    from shardprep.catalog.rules import LabelRule
     from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch
     from shardprep.catalog.tables.table import Table
 
@@ -48,24 +48,44 @@ _MOST_CANDIDATES = 40
 """Number of columns of names that are tried as labels."""
 
 
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """The label of every image, in the order of the keys."""
+
+    names: Coded[Cell | None]
+    """A class name, the names of the columns that are set, or None."""
+    how: str
+    """The rule in words, one line for the user."""
+    rows_without_image: tuple[str, ...] = ()
+    """Ids of table rows that fit no key."""
+    table_names: frozenset[Cell] = frozenset()
+    """All labels of the table: the class list must not depend on which images are there."""
+    match: TableMatch | None = None
+    columns: tuple[str, ...] = ()
+    """The label columns of the table."""
+    rule: str = "none"
+    """The value of `--labels` that gives the same labels."""
+    findings: tuple[str, ...] = ()
+    """Remarks for the user, a line each."""
+
+
 def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Labelling:
     """Return what the rule finds; of `tables`, a csv rule uses the first, auto any that fits."""
     keys = index.keys
     match rule.kind:
         case "folder":
-            depth = folder_depth(rule.argument, "--labels")
-            how = f"name of folder {depth} above the image"
-            name = "folder" if depth == 1 else f"folder:{depth}"
-            return Labelling(_folder_names(keys, depth), how, rule=name)
+            how = f"name of folder {rule.depth} above the image"
+            name = "folder" if rule.depth == 1 else f"folder:{rule.depth}"
+            return Labelling(_folder_names(keys, rule.depth), how, rule=name)
         case "prefix":
             how = "start of the file name, before the number"
             return Labelling(Coded.of(map(_prefix, keys)), how, rule="prefix")
         case "regex":
-            pattern = rule.argument
-            found = Pattern(pattern, "--labels", f"regex:{pattern}", group="label").search(keys)
-            return Labelling(Coded.of(label or None for label in found), f"regex {pattern}")
+            pattern = Pattern(rule.pattern, OptionName("labels"), rule.text, group="label")
+            names: Coded[Cell | None] = Coded.of(label or None for label in pattern.search(keys))
+            return Labelling(names, f"regex {rule.pattern}")
         case "csv":
-            return label_by_table(index, tables[0], parse_csv_rule(rule.argument))
+            return label_by_table(index, tables[0], rule.table)
         case "none":
             return Labelling(Coded.constant(None, len(keys)), "none asked for")
         case "auto":

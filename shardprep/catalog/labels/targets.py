@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from shardprep.catalog.splits import natural_order
+from shardprep.catalog.names import natural_order
 from shardprep.dataset.example import is_beyond_float32
 from shardprep.errors import SourceError, some_of
 from shardprep.source.dictionary_column import Coded

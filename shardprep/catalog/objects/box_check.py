@@ -12,9 +12,9 @@ from shardprep.errors import SourceError, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shardprep.catalog.objects.formats.box_format import Form
     from shardprep.catalog.objects.parsed import Found
     from shardprep.image.annotation_types import Floats
+    from shardprep.recipe.object_rules import BoxForm
 
     Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
     SizeOf = Callable[[int], tuple[int, int] | None]
@@ -48,7 +48,7 @@ class _Boxes(NamedTuple):
 class _Reading(NamedTuple):
     """One meaning of four numbers."""
 
-    form: Form
+    form: BoxForm
     is_relative: bool
 
     def __str__(self) -> str:

@@ -10,15 +10,15 @@ from shardprep.catalog.labels.targets import parse_class_map
 from shardprep.catalog.objects.formats.box_table import ONE_CLASS
 from shardprep.catalog.objects.masks.mask_values import BACKGROUND, NONE
 from shardprep.catalog.objects.parsed import NOT_ASKED_FOR
-from shardprep.catalog.splits import parse_pairs
-from shardprep.errors import SourceError, some_of
+from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.recipe.rules import parse_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from shardprep.catalog.labels.labels import Labelling
     from shardprep.catalog.labels.targets import Cell
     from shardprep.catalog.objects.parsed import Found
-    from shardprep.catalog.rules import Labelling
     from shardprep.catalog.tables.metadata_files import Documents
     from shardprep.image.annotation_types import Annotation
     from shardprep.recipe.recipe import Recipe
@@ -55,7 +55,7 @@ def naming_of(recipe: Recipe, labelling: Labelling, documents: Documents) -> Nam
     """Return the class names that the recipe asks for, of labels and of objects."""
     class_map: Mapping[str, str] = {}
     if "=" in recipe.class_map:
-        class_map = parse_pairs(recipe.class_map, "--class-map")
+        class_map = parse_pairs(recipe.class_map, OptionName("class_map"))
     elif recipe.class_map:
         class_map = parse_class_map(documents.read(recipe.class_map), recipe.class_map)
     is_of_labels = any(name is not None for name in labelling.names)

@@ -6,19 +6,18 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from shardprep.catalog.names import stem
 from shardprep.catalog.objects.box_check import check_boxes
 from shardprep.catalog.objects.class_names import Naming, renamed
 from shardprep.catalog.objects.formats.box_format import image_size
-from shardprep.catalog.objects.formats.pairing import stem
 from shardprep.catalog.objects.formats.panoptic import masks_of_segments, with_segments
-from shardprep.catalog.objects.formats.rle_table import parse_run_rule, read_runs
+from shardprep.catalog.objects.formats.rle_table import read_runs
 from shardprep.catalog.objects.known_formats import read_boxes
 from shardprep.catalog.objects.masks.mask_reading import FileMasks, Images, read_mask_files
 from shardprep.catalog.objects.masks.mask_values import NONE
 from shardprep.catalog.objects.object_numbers import holds_numbers, numbered_objects
 from shardprep.catalog.objects.parsed import NO_FAULTS
-from shardprep.catalog.objects.rules import MaskRule, parse_masks_rule
-from shardprep.dataset.stats.annotation_counts import ELSEWHERE, LEFT_OUT, NO_IMAGE, unmatched_of
+from shardprep.dataset.annotation_counts import ELSEWHERE, LEFT_OUT, NO_IMAGE, unmatched_of
 from shardprep.errors import RecipeError, SourceError, counted, shown, some_of
 from shardprep.image.annotation_types import NO_OUTLINE, Annotation, AnnotationSpec, Segment
 
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from shardprep.catalog.objects.parsed import Found
-    from shardprep.dataset.stats.annotation_counts import Unmatched
+    from shardprep.dataset.annotation_counts import Unmatched
+    from shardprep.recipe.object_rules import FormatRule, MaskRule
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.members import Member
 
@@ -94,7 +94,7 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
         SourceError: a document cannot be read, or too many objects are bad.
 
     """
-    rule = parse_masks_rule(recipe.masks)
+    rule = recipe.rules.masks
     has_numbers = holds_numbers(recipe, images.beside)
     _check(recipe, rule, has_numbers=has_numbers)
     numbered = numbered_objects(recipe, images) if has_numbers else None
@@ -186,8 +186,8 @@ def _boxes_and_shapes(
     `numbered` are the objects of masks that hold their numbers.
     """
     boxes = None
-    if recipe.boxes not in ("", "none"):
-        boxes = numbered or _read(recipe, recipe.boxes, rule, images)
+    if recipe.rules.boxes.is_given:
+        boxes = numbered or _read(recipe, recipe.rules.boxes, images)
     shapes = numbered or _shapes(recipe, rule, images, boxes)
     _check_boxes(recipe, images, boxes, shapes)
     if boxes is not None and shapes is not None and boxes is not shapes:
@@ -195,10 +195,10 @@ def _boxes_and_shapes(
     return boxes, shapes
 
 
-def _read(recipe: Recipe, option: str, rule: MaskRule, images: Images) -> Found:
-    has_outlines = rule.kind == "format"
+def _read(recipe: Recipe, rule: FormatRule, images: Images) -> Found:
+    has_outlines = recipe.rules.masks.kind == "format"
     found = read_boxes(
-        option,
+        rule,
         images.index,
         images.documents,
         extents=images.extents,
@@ -216,11 +216,10 @@ def _shapes(recipe: Recipe, rule: MaskRule, images: Images, boxes: Found | None)
     """Return the objects whose outlines are drawn, None where masks are files or there are none."""
     if rule.kind == "rle":
         order = None if recipe.rle == "auto" else recipe.rle
-        runs = parse_run_rule(rule.argument)
-        return read_runs(runs, images.index, images.documents, images.extents, order)
+        return read_runs(rule.runs, images.index, images.documents, images.extents, order)
     if rule.kind == "format":
         is_same = recipe.masks == recipe.boxes
-        return boxes if is_same else _read(recipe, recipe.masks, rule, images)
+        return boxes if is_same else _read(recipe, rule.outlines, images)
     return None
 
 
@@ -253,12 +252,13 @@ def _other_objects(recipe: Recipe) -> RecipeError:
 
 def _check(recipe: Recipe, rule: MaskRule, *, has_numbers: bool) -> None:
     """Raise a RecipeError for options that mean nothing together."""
-    has_boxes = recipe.boxes not in ("", "none")
+    has_boxes = recipe.rules.boxes.is_given
     is_other = rule.kind == "rle" or (rule.kind == "format" and recipe.masks != recipe.boxes)
-    may_be_panoptic = recipe.masks.startswith("coco:") and not recipe.instances
+    is_coco = rule.outlines.kind == "coco" and bool(rule.outlines.files)
+    may_be_panoptic = is_coco and not recipe.instances
     if has_boxes and is_other and not may_be_panoptic:
         raise _other_objects(recipe)
-    is_numbered = has_numbers and recipe.boxes == "voc"
+    is_numbered = has_numbers and recipe.rules.boxes.kind == "voc"
     if has_boxes and recipe.instances and rule.kind == "pattern" and not is_numbered:
         what = "a mask for each object in files, and boxes elsewhere: nothing says which is whose"
         raise RecipeError("--instances", what, "leave --boxes out: boxes come from the masks")

@@ -7,16 +7,16 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from shardprep.catalog.names import folder_splits, given_split, stem
 from shardprep.catalog.objects import known_formats
 from shardprep.catalog.objects.detect_by_name import IMAGE_ENDING, MASK_ENDING, masks_by_folder
-from shardprep.catalog.objects.formats.pairing import stem
 from shardprep.catalog.objects.formats.panoptic import panoptic_signs
 from shardprep.catalog.objects.formats.rle_table import runs_in
 from shardprep.catalog.objects.masks.mask_files import pair_masks
 from shardprep.catalog.objects.masks.mask_values import NUMBERED, are_masks, hold_numbers
-from shardprep.catalog.splits import folder_splits, given_split
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError
+from shardprep.recipe.object_rules import parse_mask_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,18 +35,18 @@ _MOST_PIXELS = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """Boxes or masks that a source has."""
+    """Boxes or masks that were detected in a source."""
 
     key: str
-    """The option that takes them: "boxes" or "masks"."""
+    """The option for them: "boxes" or "masks"."""
     option: str
     """Its value."""
     how: str
-    """The reason to think so, in one line."""
+    """The evidence, in one line."""
     instances: bool = False
-    """Whether the values of masks look like numbers of objects, which `--instances` keeps apart."""
+    """True if mask values look like object numbers, which need `--instances`."""
     num_unlisted: int = 0
-    """Images without a document, of a format with one for each image."""
+    """Number of images without a document, in a format with a document for each image."""
 
     @property
     def has_unlisted(self) -> bool:
@@ -132,7 +132,7 @@ def recognised(
     of = {one.key: one.option for one in signs}
     if not of:
         return recipe
-    return replace(recipe, boxes=of.get("boxes", recipe.boxes), masks=of.get("masks", recipe.masks))
+    return recipe.with_rules(**of)
 
 
 def _mask_signs(
@@ -150,7 +150,7 @@ def _mask_signs(
         if others and others <= taken:
             break
         try:
-            files = pair_masks(list(by_key), pattern, others)
+            files = pair_masks(list(by_key), parse_mask_pattern(pattern), others)
         except SourceError:
             continue
         paired = {key for masks in files.of_image.values() for key in masks}

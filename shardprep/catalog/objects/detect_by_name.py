@@ -9,9 +9,8 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.catalog.splits import given_split
+from shardprep.catalog.names import given_split, stem
 from shardprep.errors import some_of
-from shardprep.source.names import composed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -78,7 +77,7 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
         for depth, name in enumerate(path):
             beside[path[:depth]].add(name)
         if mask_names.isdisjoint(path) and any(map(IMAGE_FOLDER.fullmatch, path)):
-            names = [*map(_stem, images)]
+            names = [*map(stem, images)]
             stems.update(names, (IMAGE_ENDING.sub("", name) for name in names))
     masks: Counter[str] = Counter()
     no_classes: set[str] = set()
@@ -88,7 +87,7 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
                 continue
             others = _image_folders(name, beside[path[:depth]])
             is_far = not any(map(IMAGE_FOLDER.fullmatch, path)) and _MATCHED * len(images) <= sum(
-                _CITYSCAPES.sub("", _stem(key)) in stems for key in images
+                _CITYSCAPES.sub("", stem(key)) in stems for key in images
             )
             if others or is_far:
                 masks[name] += len(images)
@@ -144,8 +143,8 @@ def annotation_findings(
             f"--masks PATTERN stores them, {globs} leaves them out"
         )
     for suffix, (option, form) in _BOXES.items():
-        documents = {_stem(key): key for key in others if key.lower().endswith(suffix)}
-        images = set(map(_stem, keys)) if documents else set()
+        documents = {stem(key): key for key in others if key.lower().endswith(suffix)}
+        images = set(map(stem, keys)) if documents else set()
         named = len(both := documents.keys() & images)
         is_enough = named and named >= _MATCHED * min(len(documents), len(images))
         if is_enough and holds(option, sorted(documents[one] for one in both)):
@@ -157,7 +156,3 @@ def annotation_findings(
         line = f"{some_of(coco, 1)} {look} like annotations of COCO"
         found.append(f"{line}; --boxes coco stores {its} boxes")
     return found
-
-
-def _stem(key: str) -> str:
-    return composed(key.rpartition("/")[2].rpartition(".")[0])

@@ -6,9 +6,10 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from shardprep.catalog.names import stem
 from shardprep.catalog.objects.formats.bounded_read import read_each
 from shardprep.catalog.objects.formats.box_format import image_size
-from shardprep.catalog.objects.formats.pairing import num_named, stem
+from shardprep.catalog.objects.formats.pairing import num_named
 from shardprep.errors import SourceError, some_of
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ class Sign(NamedTuple):
     option: str
     """The value of `--boxes` that reads it."""
     how: str
-    """The reason to think so, in one line."""
+    """The evidence, in one line."""
     num_unlisted: int = 0
-    """Images without a document, of a format with one for each image."""
+    """Number of images without a document, in a format with a document for each image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +62,14 @@ class AnnotatedSource:
 
 def shared_documents(
     source: AnnotatedSource,
-    argument: str,
+    files: Sequence[str],
     is_one: Callable[[bytes], bool],
     form: str,
     suffix: str = ".json",
 ) -> list[str]:
-    """Return the documents of many images that an argument names, or all that look like one."""
-    if argument:
-        return [file.strip() for file in argument.split(",") if file.strip()]
+    """Return the given documents of many images, or else all that look like one."""
+    if files:
+        return list(files)
     found: list[str] = []
     for key, data, fault in shared_texts(source, suffix):
         if fault:

@@ -28,14 +28,11 @@ from shardprep.catalog.objects.formats import (
     yolo_files,
 )
 from shardprep.catalog.objects.formats.bounded_read import MOST_BYTES, read_each
-from shardprep.catalog.objects.formats.box_table import (
-    parse_box_rule,
-    read_box_table,
-    recognised_rule,
-)
+from shardprep.catalog.objects.formats.box_table import read_box_table, recognised_rule
 from shardprep.catalog.objects.formats.coco_document import chosen, is_coco, stated_names
 from shardprep.catalog.objects.formats.pairing import num_named
-from shardprep.errors import RecipeError, some_of
+from shardprep.errors import some_of
+from shardprep.recipe.object_rules import FormatRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,14 +46,12 @@ if TYPE_CHECKING:
 class Format(NamedTuple):
     """One way in which boxes are written."""
 
-    form: str
-    """Value of `--boxes`, with its arguments."""
-    read: Callable[[str, AnnotatedSource], Found]
+    read: Callable[[FormatRule, AnnotatedSource], Found]
     recognise: Callable[[AnnotatedSource], list[Sign]]
 
 
 def read_boxes(
-    option: str,
+    rule: FormatRule,
     index: KeyIndex,
     documents: Documents,
     *,
@@ -64,11 +59,10 @@ def read_boxes(
     outlines: bool = False,
     areas: bool = False,
 ) -> Found:
-    """Return the boxes of all images, as a value of `--boxes` other than auto asks for.
+    """Return the boxes of all images, as a rule other than none and auto asks for.
 
     Args:
-        option: `coco[:FILE,…]`, `voc`, `yolo[:NAMES]`, `csv:FILE[:ID:BOX[:LABEL]]`, `labelme`,
-            `via[:FILE,…]` or `cvat[:FILE,…]`.
+        rule: names the format and its files.
         index: the images.
         documents: the files beside them.
         extents: those of the images, of which some heads are read where the sizes of images tell
@@ -77,14 +71,12 @@ def read_boxes(
         areas: keep segments that are no objects, too.
 
     Raises:
-        RecipeError: there is no such format, or its arguments are wrong.
         SourceError: a document of many images is damaged, or nothing is found.
 
     """
-    name, argument = parse_boxes(option)
     source = AnnotatedSource(index, documents, extents, outlines, areas)
     with np.errstate(over="ignore", invalid="ignore"):  # numbers that overflow are dropped later
-        return FORMATS[name].read(argument, source)
+        return FORMATS[rule.kind].read(rule, source)
 
 
 def read_numbered_boxes(index: KeyIndex, documents: Documents) -> Found:
@@ -94,33 +86,7 @@ def read_numbered_boxes(index: KeyIndex, documents: Documents) -> Found:
         SourceError: the source has none.
 
     """
-    return FORMATS["voc"].read("", AnnotatedSource(index, documents, numbers=True))
-
-
-def parse_boxes(option: str) -> tuple[str, str]:
-    """Return the format that a value of `--boxes` names, and its argument.
-
-    Raises:
-        RecipeError: there is no such format, or its argument is wrong.
-
-    """
-    name, _, argument = option.partition(":")
-    if name not in FORMATS:
-        hint = f"use {', '.join(one.form for one in FORMATS.values())}"
-        raise RecipeError("--boxes", f"{option!r} is no format of boxes", hint)
-    if argument and ":" not in FORMATS[name].form:
-        raise RecipeError("--boxes", f"{name} takes no argument, it has {argument!r}")
-    if name == "csv":
-        parse_box_rule(argument)
-    return name, argument
-
-
-def box_files(option: str) -> tuple[str, ...]:
-    """Return the files that a value of `--boxes` names; they may lie in the source or on disk."""
-    name, argument = parse_boxes(option)
-    if name == "csv":
-        return parse_box_rule(argument).files
-    return tuple(file.strip() for file in argument.split(",") if file.strip())
+    return FORMATS["voc"].read(FormatRule("voc"), AnnotatedSource(index, documents, numbers=True))
 
 
 def holds_boxes(documents: Documents, name: str, keys: Sequence[str]) -> bool:
@@ -137,16 +103,16 @@ def recognise(index: KeyIndex, documents: Documents) -> list[Sign]:
     return [sign for one in FORMATS.values() for sign in one.recognise(source)]
 
 
-def _read_coco(argument: str, source: AnnotatedSource) -> Found:
-    files = shared_documents(source, argument, is_coco, "coco")
-    several = files if argument else chosen(files)
+def _read_coco(rule: FormatRule, source: AnnotatedSource) -> Found:
+    files = shared_documents(source, rule.files, is_coco, "coco")
+    several = files if rule.files else chosen(files)
     documents = (source.documents.find(file) for file in several)
     return coco.read_coco(
         documents,
         source.index,
         outlines=source.outlines,
         areas=source.areas,
-        may_repeat=bool(argument),
+        may_repeat=bool(rule.files),
     )
 
 
@@ -161,8 +127,8 @@ def _recognise_coco(source: AnnotatedSource) -> list[Sign]:
     return [Sign("coco", how)]
 
 
-def _read_voc(argument: str, source: AnnotatedSource) -> Found:
-    del argument
+def _read_voc(rule: FormatRule, source: AnnotatedSource) -> Found:
+    del rule
     documents = source.documents
     lists = [m for m in documents.members(".txt") if voc.SPLIT_LISTS in f"/{m.key}"]
     texts = [(text.key, text.data) for text in read_each(lists) if not text.fault]
@@ -175,27 +141,26 @@ def _recognise_voc(source: AnnotatedSource) -> list[Sign]:
     return by_sample(source, members, voc_file.is_voc, Sign("voc", "Pascal VOC"))
 
 
-def _read_csv(argument: str, source: AnnotatedSource) -> Found:
-    rule = parse_box_rule(argument)
+def _read_csv(rule: FormatRule, source: AnnotatedSource) -> Found:
     table = source.documents.table(rule.files)
-    return read_box_table(table, rule, source.index, source.size_of)
+    return read_box_table(table, rule.table, source.index, source.size_of)
 
 
 def _recognise_csv(source: AnnotatedSource) -> list[Sign]:
     for table in source.documents.tables():
-        rule = recognised_rule(table, source.index)
-        if not rule:
+        option, id_column = recognised_rule(table, source.index)
+        if not option:
             continue
-        ids = table.column(parse_box_rule(rule).id_column)
+        ids = table.column(id_column)
         named, total = num_named(source.index, {row[ids] for row in table.rows})
         if named >= ENOUGH * total:
             how = f"{table.name}: boxes of {named:,} of {total:,} images"
-            return [Sign(f"csv:{rule}", how)]
+            return [Sign(option, how)]
     return []
 
 
-def _read_labelme(argument: str, source: AnnotatedSource) -> Found:
-    del argument
+def _read_labelme(rule: FormatRule, source: AnnotatedSource) -> Found:
+    del rule
     members = source.documents.members(".json")
     return labelme.read_labelme(
         read_each(members, 4 * MOST_BYTES), source.index, outlines=source.outlines
@@ -207,8 +172,8 @@ def _recognise_labelme(source: AnnotatedSource) -> list[Sign]:
     return by_sample(source, members, labelme.is_labelme, Sign("labelme", "LabelMe"))
 
 
-def _read_via(argument: str, source: AnnotatedSource) -> Found:
-    files = shared_documents(source, argument, via.is_via, "via")
+def _read_via(rule: FormatRule, source: AnnotatedSource) -> Found:
+    files = shared_documents(source, rule.files, via.is_via, "via")
     documents = (source.documents.find(file) for file in files)
     return via.read_via(documents, source.index, outlines=source.outlines)
 
@@ -218,8 +183,8 @@ def _recognise_via(source: AnnotatedSource) -> list[Sign]:
     return [Sign("via", f"{some_of(found, 2)}: VIA")] if found else []
 
 
-def _read_cvat(argument: str, source: AnnotatedSource) -> Found:
-    files = shared_documents(source, argument, cvat.is_cvat, "cvat", ".xml")
+def _read_cvat(rule: FormatRule, source: AnnotatedSource) -> Found:
+    files = shared_documents(source, rule.files, cvat.is_cvat, "cvat", ".xml")
     documents = (source.documents.find(file) for file in files)
     return cvat.read_cvat(documents, source.index, outlines=source.outlines)
 
@@ -236,12 +201,12 @@ def _recognise_cvat(source: AnnotatedSource) -> list[Sign]:
 
 
 FORMATS = {
-    "coco": Format("coco[:FILE,…]", _read_coco, _recognise_coco),
-    "voc": Format("voc", _read_voc, _recognise_voc),
-    "yolo": Format("yolo[:NAMES]", yolo_files.read_source, yolo_files.recognise),
-    "csv": Format("csv:FILE:ID:BOX[:LABEL]", _read_csv, _recognise_csv),
-    "labelme": Format("labelme", _read_labelme, _recognise_labelme),
-    "via": Format("via[:FILE,…]", _read_via, _recognise_via),
-    "cvat": Format("cvat[:FILE,…]", _read_cvat, _recognise_cvat),
+    "coco": Format(_read_coco, _recognise_coco),
+    "voc": Format(_read_voc, _recognise_voc),
+    "yolo": Format(yolo_files.read_source, yolo_files.recognise),
+    "csv": Format(_read_csv, _recognise_csv),
+    "labelme": Format(_read_labelme, _recognise_labelme),
+    "via": Format(_read_via, _recognise_via),
+    "cvat": Format(_read_cvat, _recognise_cvat),
 }
 """The formats by the word that `--boxes` begins with, those recognised first in front."""

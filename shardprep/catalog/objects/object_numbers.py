@@ -51,7 +51,7 @@ def numbered_objects(recipe: Recipe, images: Images) -> Found | None:
         SourceError: the XML that is asked for is not there, or class files cannot be read.
 
     """
-    if recipe.boxes not in ("", "none"):
+    if recipe.rules.boxes.is_given:
         return read_numbered_boxes(images.index, images.documents)
     has_files = bool(images.beside.classes)
     found = None if recipe.mask_values and has_files else _by_xml(images)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.stats.annotation_counts import ELSEWHERE, LEFT_OUT
+from shardprep.dataset.annotation_counts import ELSEWHERE, LEFT_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shardprep.catalog.objects.formats.box_format import Columns
     from shardprep.image.annotation_types import Annotation
+    from shardprep.recipe.object_rules import BoxColumns
 
 NOT_ASKED_FOR = "not among --classes"
 """Reason for which an object is dropped that is sound, but of a class that is not wanted."""
@@ -37,7 +37,7 @@ class Found:
     """Objects of documents of which the source has no image at all; not in `without_image`."""
     splits: list[str | None] | None = None
     """Split of each image where the format gives one; None where it does not."""
-    notation: Columns | None = None
+    notation: BoxColumns | None = None
     """Meaning of the four numbers of a box; None where shapes are no four numbers."""
     is_table: bool = False
     """Whether these numbers are columns of a table, of which `--boxes` says how to read them."""

@@ -8,13 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.catalog.rules import CsvRule, parse_csv_rule, parse_label_rule
-from shardprep.catalog.splits import parse_split_rule
-from shardprep.catalog.tables.dicom_columns import PREFIX
+from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.tables.row_matching import row_ids
 from shardprep.catalog.tables.table import Table, joined, parse_json_table, parse_table, stacked
 from shardprep.dataset.cells import from_cell
 from shardprep.errors import SourceError, some_of
+from shardprep.recipe.rules import TABLE_SUFFIXES
 from shardprep.source.byte_range import MemberError
 from shardprep.source.names import composed
 from shardprep.storage.regular_file import read_named
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardprep.recipe.recipe import Recipe
+    from shardprep.recipe.rules import JoinRule
     from shardprep.source.members import Member
 
-TABLE_SUFFIXES = (".csv", ".tsv")
 _NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")
 """Line of a list: a path, and labels as numbers, as in those of ImageNet."""
 
@@ -40,10 +39,10 @@ class Documents:
 
     def label_tables(self) -> list[Table]:
         """Return the tables that the label rule may use: the one it names, or all for auto."""
-        rule = parse_label_rule(self._recipe.labels)
-        if rule.kind == "csv":
-            return [self._with(self.table(parse_csv_rule(rule.argument).files), self._recipe.join)]
-        return self.tables() if rule.kind == "auto" else []
+        rules = self._recipe.rules
+        if rules.labels.kind == "csv":
+            return [self._with(self.table(rules.labels.table.files), rules.join)]
+        return self.tables() if rules.labels.kind == "auto" else []
 
     def tables(self) -> list[Table]:
         """Return every CSV of the source that can be read."""
@@ -59,44 +58,40 @@ class Documents:
         return found
 
     def joined_table(self) -> Table | None:
-        """Return the first table of `--join`, with the others joined to it; None without."""
-        if not self._recipe.join:
+        """Return the first table of `--join`, with the others joined to it, or None."""
+        if not self._recipe.rules.join:
             return None
-        first, *others = self._recipe.join
-        return self._with(self._table(_join_parts(first)[0]), others)
+        first, *others = self._recipe.rules.join
+        return self._with(self._table(first.file), others)
 
     def check_columns(self) -> None:
-        """Check the columns that a recipe names of its tables, if the source has all of these.
+        """Check the columns that the recipe names, of tables whose files are all in the source.
 
         Raises:
             SourceError: a table cannot be read, or lacks a column.
 
         """
-        recipe, rule = self._recipe, parse_label_rule(self._recipe.labels)
-        named = parse_csv_rule(rule.argument) if rule.kind == "csv" else CsvRule(())
-        files = [*named.files, *(_join_parts(text)[0] for text in recipe.join)]
-        if not files or not all(len(self._members(file)) == 1 for file in files):
-            return
-        table = self.label_tables()[0] if named.files else self.joined_table()
-        split = parse_split_rule(recipe.split).column if recipe.split else ""
-        ids = [] if "{" in named.id_column else [named.id_column]
-        for name in (*ids, *named.label_columns, *recipe.columns, split):
-            if table is not None and name not in ("", "*") and not name.startswith(PREFIX):
-                table.column(name)
+        rules, named = self._recipe.rules, self._recipe.rules.labels.table
+        files = [*named.files, *(one.file for one in rules.join)]
+        if files and self._has(files):
+            table = self.label_tables()[0] if named.files else self.joined_table()
+            ids = [] if "{" in named.id_column else [named.id_column]
+            columns = [*ids, *named.label_columns, *self._recipe.columns, rules.split.column]
+            for name in columns:
+                if table is not None and name not in ("", "*") and not name.startswith(DICOM):
+                    table.column(name)
+        boxes, runs = rules.boxes.table, rules.masks.runs
+        sides = boxes.boxes.names if boxes.boxes else ()
+        for part, names in ((boxes, sides), (runs, (runs.run_column,))):
+            if part.files and self._has(part.files):
+                table = self.table(part.files)
+                if part.id_column:
+                    row_ids(table, part.id_column)
+                for name in filter(None, (*names, part.label_column)):
+                    table.column(name)
 
-    def check_table(self, files: Sequence[str], id_column: str, columns: Sequence[str]) -> None:
-        """Check columns of a table, if the source has all of its files; "" is none.
-
-        Raises:
-            SourceError: the table cannot be read, or lacks a column.
-
-        """
-        if all(len(self._members(file)) == 1 for file in files):
-            table = self.table(files)
-            if id_column:
-                row_ids(table, id_column)
-            for name in filter(None, columns):
-                table.column(name)
+    def _has(self, files: Sequence[str]) -> bool:
+        return all(len(self._members(file)) == 1 for file in files)
 
     def read(self, file: str) -> bytes:
         """Return the bytes of a member of the source, or else of a file on disk."""
@@ -150,11 +145,9 @@ class Documents:
         lines = [line.strip() for line in decoded(data).splitlines() if line.strip()]
         return [_NUMBERED.sub(r"\1", line) for line in lines]
 
-    def _with(self, table: Table, others: Sequence[str]) -> Table:
-        """Join the other tables, "FILE" or "FILE:KEY" each, to a table."""
+    def _with(self, table: Table, others: Sequence[JoinRule]) -> Table:
         for other in others:
-            file, key = _join_parts(other)
-            table = joined(table, self._table(file), key)
+            table = joined(table, self._table(other.file), other.key)
         return table
 
     def _table(self, file: str) -> Table:
@@ -172,25 +165,6 @@ class Documents:
         found = [m for m in self._others if f"/{composed(m.key)}".endswith(end)]
         same = [m for m in found if f"/{m.key}".endswith(f"/{file}")] or found
         return [m for m in same if m.key == file] or same
-
-
-def named_files(recipe: Recipe) -> list[str]:
-    """Return the files that a recipe names beside its source; they may lie in it or on disk."""
-    files = [_join_parts(text)[0] for text in recipe.join]
-    files += [file for file in (recipe.class_map, recipe.exclude_list) if file]
-    rule = parse_label_rule(recipe.labels)
-    if rule.kind == "csv":
-        files += parse_csv_rule(rule.argument).files
-    if recipe.split:
-        split = parse_split_rule(recipe.split)
-        files += split.places.values() if split.kind == "list" else ()
-    return files
-
-
-def _join_parts(text: str) -> tuple[str, str]:
-    file, colon, key = text.rpartition(":")
-    has_key = colon and not key.lower().endswith(TABLE_SUFFIXES)  # a path may hold a colon
-    return (file, key) if has_key else (text, "")
 
 
 def read_table(file: str, most_bytes: int) -> bytes:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.catalog.splits import folder_splits
+from shardprep.catalog.names import folder_splits
 from shardprep.errors import SourceError
+from shardprep.recipe.rules import SLICE, letters_of
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.names import composed
 from shardprep.source.string_column import Texts, booleans, positions
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
-"""Regular expression for the letters that a field such as {id[0:2]} names."""
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
 _MOST_FOLDERS = 16
 """Number of folders in an id that is looked for among others; one with more is alone."""
@@ -260,20 +259,16 @@ def row_ids(table: Table, column: str) -> tuple[str, Texts]:
         table.check_quotes(table.header[position])
         return table.header[position], table.cells(position)
     fields = {match.group(): match for match in _FIELD.finditer(column)}
-    positions = {text: table.column(match["column"]) for text, match in fields.items()}
-    table.check_quotes(*(table.header[position] for position in positions.values()))
+    parts = {
+        text: (table.column(match["column"]), letters_of(match)) for text, match in fields.items()
+    }
+    table.check_quotes(*(table.header[position] for position, _ in parts.values()))
 
     def fill(row: list[str]) -> str:
-        return _FIELD.sub(lambda match: cut(row[positions[match.group()]], match), column)
+        def cell(match: re.Match[str]) -> str:
+            position, letters = parts[match.group()]
+            return row[position][letters]
+
+        return _FIELD.sub(cell, column)
 
     return column, Texts.of([fill(row) for row in table.rows])
-
-
-def cut(cell: str, match: re.Match[str]) -> str:
-    """Return the letters of a cell that the `SLICE` of a field such as {id[0:2]} names."""
-    if match["start"] is None:
-        return cell
-    start = int(match["start"]) if match["start"] else None
-    if not match["colon"]:
-        return cell[start : (start + 1) or None] if start is not None else cell
-    return cell[start : int(match["stop"]) if match["stop"] else None]

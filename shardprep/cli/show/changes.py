@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shardprep.cli.show.console import Terminal
-    from shardprep.dataset.diff.difference import Difference
-    from shardprep.dataset.diff.source_difference import SourceDifference
+    from shardprep.dataset.diff import Difference
+    from shardprep.dataset.source_difference import SourceDifference
 
 HASH_DIGITS = 12
 """Hex digits of a SHA-256 that are shown."""

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from shardprep.cli.show.console import Terminal
+    from shardprep.dataset.annotation_counts import MaskCounts, ObjectCounts, Unmatched
     from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.stats.annotation_counts import MaskCounts, ObjectCounts, Unmatched
-    from shardprep.dataset.stats.object_facts import ObjectFacts
+    from shardprep.dataset.object_stats import ObjectFacts
 
 _BAR_CELLS = 24
 _MOST_CLASSES = 20

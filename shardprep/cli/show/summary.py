@@ -17,16 +17,16 @@ from shardprep.cli.show.object_tables import (
 )
 from shardprep.cli.show.profile import print_profile
 from shardprep.cli.streams import console, picked, print_json
-from shardprep.dataset.folder import read_schema
-from shardprep.dataset.schema import BOX, LABEL, PROVIDED
-from shardprep.dataset.stats.describe import (
+from shardprep.dataset.describe import (
     LACKING,
     MOST_EXAMPLES,
     Example,
-    Examples,
+    LeftOutExamples,
     read_examples,
 )
-from shardprep.dataset.stats.object_facts import measure_objects
+from shardprep.dataset.folder import read_schema
+from shardprep.dataset.object_stats import measure_objects
+from shardprep.dataset.schema import BOX, LABEL, PROVIDED
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import is_url
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from shardprep import TooManyRejectedError
     from shardprep.api.json_types import AnnotationFacts, BuildPlan, BuildResult, PartResult
     from shardprep.cli.show.console import Terminal
+    from shardprep.dataset.describe import Facts
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
-    from shardprep.dataset.stats.describe import Facts
 
 _BAR_CELLS = 24
 _MOST_CLASSES = 20
@@ -154,13 +154,13 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
             f"{width.smallest}x{height.smallest} to {width.largest}x{height.largest} pixels, "
             f"median {width.median}x{height.median} ({counts_line(facts.formats)})",
         )
-    examples = Examples(rejections=facts.rejections, skipped=facts.skipped)
+    examples = LeftOutExamples(rejections=facts.rejections, skipped=facts.skipped)
     _print_inputs(terminal, manifest, examples)
     _print_sizes(terminal, manifest)
     terminal.entry("labels by" if facts.schema.target else "labels", manifest.labels.found_by)
 
 
-def _print_inputs(terminal: Terminal, manifest: Manifest, found: Examples) -> None:
+def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples) -> None:
     """Show what became of the inputs: the totals add up, and every rejection has a reason."""
     totals = manifest.totals
     parts = [f"{totals.num_written:,} written"]

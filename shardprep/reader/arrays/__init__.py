@@ -1,1 +1,1 @@
-"""Reading without TensorFlow: records by number, decoded into numpy arrays."""
+"""The reader without TensorFlow: `Dataset`, its batches, and their use with torch."""

@@ -26,8 +26,7 @@ from shardprep.reader.order.iterator_state import Batching
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.open import check_hosts, open_subset
 from shardprep.reader.records.records import Records
-from shardprep.reader.selection.split_argument import AnySplit, is_training
-from shardprep.reader.selection.splits import part_range
+from shardprep.reader.selection.split_argument import AnySplit, is_training, part_range
 from shardprep.reader.validators import (
     Function,
     Location,
@@ -255,9 +254,9 @@ class Dataset:
         shuffle = is_training(self.split) if options.shuffle is None else options.shuffle
         seed = draw_seed() if options.seed is None else options.seed
         if options.buckets is not None:
-            from shardprep.reader.selection.buckets import members_of  # and pyarrow
+            from shardprep.reader.selection.buckets import bucket_members  # and pyarrow
 
-            members = members_of(options.buckets, subset.manifest, subset.records.places)
+            members = bucket_members(options.buckets, subset.manifest, subset.records.places)
             buckets = BucketBatches(tuple(options.buckets), members, size, drop, shuffle, host)
             return subset.records, Order(buckets, seed), buckets.num_batches
         if options.weights is not None:

@@ -14,7 +14,7 @@ import numpy as np
 import simplejpeg
 
 from shardprep.dataset import example
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.schema import IMAGE, Feature, Schema
 from shardprep.dataset.stored_size import TooLargeError, check_stored_jpeg, open_stored
 from shardprep.errors import RecordError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -40,13 +40,6 @@ class EpochOrder(Protocol):
     numbers the records of an epoch from 0, in reading order.
     """
 
-    may_repeat: ClassVar[bool] = False
-    """Whether a record may be read more than once in an epoch."""
-
-    @property
-    def num_records(self) -> int:
-        """Number of records that positions refer to."""
-
     @property
     def description(self) -> str:
         """What the order follows from in addition to the records and the seed, for states."""
@@ -64,6 +57,11 @@ class EpochOrder(Protocol):
         """
         stop = min((number + 1) * size, len(self))
         return self.positions(key, number * size, stop), None
+
+    def tags(self, epoch: int, start: int, positions: Ints) -> Ints:
+        """Return numbers that name records of an epoch, see `Order.tags`."""
+        del start
+        return epoch * len(self) + positions
 
 
 class GroupPlace(NamedTuple):
@@ -159,14 +157,9 @@ def block_shuffle(
 ) -> BlockShuffle:
     """Return an order that reads each record once per epoch.
 
-    Args:
-        num_records: records of the selection.
-        record_bytes: mean size of a record according to the manifest. Records of a decoded cache
-            have the order of the records that they were made from.
-        shuffle: False keeps the order of the shards.
-        block_length: records; by default `BLOCK_LENGTH`, or as many as are 2 MiB, at least 8.
-        group_width: blocks; by default as many as are 32 MiB or 16,384 records, at least 16.
-
+    `record_bytes` is the mean size of a record in the manifest, also for records of a decoded
+    cache. By default a block has `BLOCK_LENGTH` records, or as many as are 2 MiB, at least 8; a
+    group has as many blocks as are 32 MiB or 16,384 records, at least 16.
     """
     block_length = block_length or usual_block_length(record_bytes)
     if group_width is None:
@@ -205,7 +198,6 @@ def _group_positions(blocks: BlockShuffle, key: int, group: int) -> Ints:
 class WeightedDraws(EpochOrder):
     """Records drawn at random by weight. The draws of all hosts are parts of one series."""
 
-    may_repeat: ClassVar[bool] = True
     weights: Floats
     """float64[records], from 0 on."""
     cumulated: Floats
@@ -214,11 +206,6 @@ class WeightedDraws(EpochOrder):
     """Draws of an epoch by all hosts together."""
     part: slice
     """The draws of this host."""
-
-    @property
-    def num_records(self) -> int:
-        """Number of records that are drawn from."""
-        return len(self.weights)
 
     @property
     def description(self) -> str:
@@ -239,6 +226,11 @@ class WeightedDraws(EpochOrder):
         drawn: Ints = np.searchsorted(self.cumulated, numbers, side="right")
         last = int(np.flatnonzero(self.weights)[-1])  # where rounding has reached the sum
         return np.minimum(drawn, last, out=drawn)
+
+    def tags(self, epoch: int, start: int, positions: Ints) -> Ints:
+        """Return numbers that name draws of an epoch, see `Order.tags`."""
+        first = epoch * len(self) + start
+        return np.arange(first, first + len(positions)) * len(self.weights) + positions
 
 
 @lru_cache(maxsize=2)
@@ -272,11 +264,6 @@ class BucketBatches(EpochOrder):
     """Number of this host, from 0, and number of hosts."""
 
     @property
-    def num_records(self) -> int:
-        """Number of records of all buckets."""
-        return sum(map(len, self.members))
-
-    @property
     def description(self) -> str:
         """A hash of the buckets and of how hosts share them."""
         digest = hashlib.sha256(f"{self.sizes} {self.host} {self.shuffle}".encode())
@@ -285,7 +272,7 @@ class BucketBatches(EpochOrder):
         return f"buckets:{digest.hexdigest()[:16]}"
 
     def __len__(self) -> int:
-        return self.num_records
+        return sum(map(len, self.members))
 
     @property
     def num_batches(self) -> int:

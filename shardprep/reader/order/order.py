@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from shardprep.reader.array_types import Ints
 from shardprep.reader.order.epoch import BlockShuffle, EpochOrder, Size
 from shardprep.reader.order.permutation import key_of, mix
@@ -59,12 +57,8 @@ class Order:
     def tags(self, epoch: int, start: int, positions: Ints) -> Ints:
         """Return int64 numbers that name records of an epoch, given those at places from `start`.
 
-        A tag is epoch × records + position; where a record may be drawn more than once, draw ×
-        records + position. Tag modulo records is the position. Random crops and augmentations are
-        drawn by tags.
+        A tag is epoch × records + position, or draw × records + position if a record may be drawn
+        more than once. Tag modulo records is the position. Random crops and augmentations depend
+        on tags.
         """
-        first = epoch * len(self)
-        if not self.within_epoch.may_repeat:
-            return first + positions
-        draws = np.arange(first + start, first + start + len(positions))
-        return draws * self.within_epoch.num_records + positions
+        return self.within_epoch.tags(epoch, start, positions)

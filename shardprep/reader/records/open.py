@@ -24,8 +24,7 @@ from shardprep.reader.order.order import Order
 from shardprep.reader.records.positions import Places
 from shardprep.reader.records.records import LocalShards, Records, indexed
 from shardprep.reader.records.remote import RemoteShards
-from shardprep.reader.selection.split_argument import AnySplit, numbers_of
-from shardprep.reader.selection.splits import part_range
+from shardprep.reader.selection.split_argument import AnySplit, numbers_of, part_range
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,13 +118,8 @@ def open_subset(
 ) -> Subset:
     """Return the records of a split that one host reads.
 
-    Args:
-        path: folder or address of a dataset, or of one above it, or the opened dataset.
-        split: argument of `reader.load`.
-        host: number of this host, from 0, and number of hosts.
-        staging_bytes: option of `ReadConfig`.
-        verify_crc: verify the checksums of each record that is read.
-
+    `host` is the number of this host, from 0, and the number of hosts; `staging_bytes` is the
+    option of `ReadConfig`.
     """
     dataset = path if isinstance(path, OpenDataset) else open_dataset(path)
     numbers = numbers_of(dataset.manifest, split)
@@ -145,13 +139,7 @@ def open_records(
 ) -> Records:
     """Return records of a dataset in the order of their places.
 
-    Args:
-        dataset: the dataset.
-        places: where the records are.
-        store: reads the shards; None opens them.
-        staging_bytes: option of `ReadConfig`.
-        verify_crc: verify the checksums of each record that is read.
-
+    The shards are opened unless `store` already reads them.
     """
     files, shards = dataset.files, {shard.name: shard for shard in places.shards}
     if store is None:

@@ -1,4 +1,4 @@
-"""Places of records in the shards of a dataset, and of their bytes in these."""
+"""Places of records: their shards, and offset and length of their frames."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from shardprep.reader.array_types import Ints
 
 
 class Places(NamedTuple):
-    """Places of records in shards."""
+    """Shard of each record, and its number there."""
 
     shards: tuple[Shard, ...]
     shard: Ints
-    """Number in `shards` of each record's shard."""
+    """int64[records], number of the shard in `shards`."""
     record: Ints
-    """Number of each record in its shard."""
+    """int64[records], number of the record in its shard."""
 
     @classmethod
     def of(cls, manifest: Manifest, numbers: Ints) -> Self:
-        """Return the places of the records of a dataset with some numbers, in their order."""
+        """Return the places of records by their numbers in the dataset."""
         every = list(manifest.shards.values())
-        stops = np.cumsum([one.num_records for one in every])
+        stops = np.cumsum([entry.num_records for entry in every])
         shard = np.searchsorted(stops, numbers, side="right")
         shards = list(dict.fromkeys(shard[starts_of(shard)].tolist()))
-        places = np.zeros(len(every), np.int64)
-        places[shards] = np.arange(len(shards))
+        new_numbers = np.zeros(len(every), np.int64)
+        new_numbers[shards] = np.arange(len(shards))
         starts = np.append(0, stops)[shard]
-        return cls(tuple(every[one] for one in shards), places[shard], numbers - starts)
+        return cls(tuple(every[old] for old in shards), new_numbers[shard], numbers - starts)
 
     def numbers(self, manifest: Manifest) -> Ints:
-        """Return the numbers of the records in the dataset that the shards are of."""
+        """Return the numbers of the records in the dataset."""
         shards = manifest.shards
-        stops = np.cumsum([one.num_records for one in shards.values()])
+        stops = np.cumsum([entry.num_records for entry in shards.values()])
         starts = dict(zip(shards, (0, *stops.tolist()), strict=False))
-        found: Ints = np.array([starts[one.name] for one in self.shards])[self.shard] + self.record
-        return found
+        numbers: Ints = np.array([starts[own.name] for own in self.shards])[self.shard]
+        return numbers + self.record
 
     @classmethod
     def whole(cls, shard: Shard) -> Self:
@@ -50,16 +50,16 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Where the frames of records are; arrays of equal length."""
+    """Frames of records in shards, as arrays of equal length."""
 
     shard: Ints
     """Number of the shard."""
     record: Ints
     """Number of the record in its shard."""
     offset: Ints
-    """Bytes from the beginning of the shard to the frame."""
+    """Offset of the frame in bytes."""
     length: Ints
-    """Bytes of the whole frame."""
+    """Size of the whole frame in bytes."""
 
     def __getitem__(self, wanted: slice | Ints) -> Frames:
         return Frames(*(column[wanted] for column in self.columns()))
@@ -69,21 +69,18 @@ class Frames:
         return self.shard, self.record, self.offset, self.length
 
     def starts_run(self, gap_bytes: int = 0) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return for each record whether its frame does not lie right behind the one before.
-
-        There may be so many bytes between the two.
-        """
-        found = np.ones(len(self.shard), bool)
+        """Return bool[records]: whether a frame is not within `gap_bytes` after the one before."""
+        starts = np.ones(len(self.shard), bool)
         gaps = self.offset[1:] - (self.offset + self.length)[:-1]
-        found[1:] = (self.shard[1:] != self.shard[:-1]) | (gaps < 0) | (gaps > gap_bytes)
-        return found
+        starts[1:] = (self.shard[1:] != self.shard[:-1]) | (gaps < 0) | (gaps > gap_bytes)
+        return starts
 
     def runs(self, gap_bytes: int = 0) -> list[tuple[int, int]]:
-        """Return first and stop of the records that lie together, as `starts_run` finds them."""
+        """Return start and stop of each run of neighbouring frames, as `starts_run` defines it."""
         starts = np.flatnonzero(self.starts_run(gap_bytes)).tolist()
         return list(pairwise([*starts, len(self.shard)]))
 
 
 def starts_of(shard: Ints) -> Ints:
-    """Return where the records of another shard begin, 0 first."""
+    """Return the positions where the shard changes, and 0."""
     return np.flatnonzero(np.append(True, shard[1:] != shard[:-1]))

@@ -1,8 +1,8 @@
-"""Blocks of records in object storage: each asked for at once, before it is wanted.
+"""Blocks of records read ahead from object storage, one request each.
 
-The records of a block lie together and are wanted soon after each other, mixed with those of the
-other blocks of a group (`Order`). So a block comes by one request and is held in memory until each
-of its records has been taken; the blocks of the group that comes next are on their way meanwhile.
+The records of a block are neighbours in a shard, and an epoch uses them within one group of blocks
+(`BlockShuffle`). So a block is read by one request and stays in memory until each of its records
+was taken. The blocks of the next group are requested before they are needed.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 GAP_BYTES = 256 << 10
-"""Bytes between two wanted records that cost less than another request."""
+"""Bytes between two records that are cheaper to read than to request separately."""
 MOST_GROUP_BYTES = 64 << 20
-"""Bytes of a group that is held; larger records come one by one, which costs them little."""
+"""Maximum size of a group in memory. Larger records are read one by one, at little extra cost."""
 _NUM_GROUPS = 4
-"""Groups held at a time: two of which batches are made, and others on their way."""
+"""Number of groups in memory: two that batches are made of, and others that are requested."""
 _NUM_EPOCHS = 4
-"""Epochs that may be read at a time, by several iterators."""
+"""Number of epochs that several iterators may read concurrently."""
 
 
 class _Block(NamedTuple):
-    """A block that has been asked for."""
+    """A block that was requested."""
 
     runs: list[Future[bytes | memoryview]]
-    """The bytes of its runs."""
     rows: list[tuple[int, int, int]]
-    """Number of its run, start in it and bytes of each record, in the order of positions."""
-    left: list[int]
-    """Number of takes for which it is held still, one number."""
+    """Number of the run, start in it and size in bytes of each record, by position."""
+    num_left: list[int]
+    """Number of records that were not taken yet, as a list of one to be mutable."""
 
 
 class PrefetchedBlocks:
@@ -60,11 +59,11 @@ class PrefetchedBlocks:
         self._blocks, self._epoch_key = blocks, epoch_key
         self._lock = threading.Lock()
         self._held: OrderedDict[int, _Block] = OrderedDict()
-        """By their numbers; that which was used longest ago comes first."""
-        self._most = _NUM_GROUPS * blocks.group_width
+        """Blocks by number, the least recently used first."""
+        self._max_held = _NUM_GROUPS * blocks.group_width
         self._expected: deque[int] = deque()
         self._groups: dict[int, int] = {}
-        """The last group of each epoch that was expected."""
+        """The last expected group of each epoch."""
 
     def __del__(self) -> None:
         for block in self._held.values():
@@ -72,68 +71,64 @@ class PrefetchedBlocks:
                 run.cancel()
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
-        """Ask for the records at these places of an epoch and those of the next group, if need be.
+        """Request the records at these places of an epoch, and those of the next group.
 
-        No more is asked for than may be held; the rest follows when blocks are done with.
+        Requests beyond the limit of memory follow when other blocks are used up.
         """
         blocks, key = self._blocks, self._epoch_key(epoch)
         first, last = (blocks.find(key, place).group for place in (start, stop - 1))
         with self._lock:
             expected = self._groups.pop(epoch, -1)
             last = min(last + 1, blocks.num_groups - 1)
-            if expected - 1 <= first <= expected:  # it goes on
+            if expected - 1 <= first <= expected:  # the epoch continues
                 first, last = expected + 1, max(expected, last)
             for group in range(first, last + 1):
                 self._expected += blocks.blocks(key, group).tolist()
             self._groups[epoch] = last
             if len(self._groups) > _NUM_EPOCHS:
                 del self._groups[next(iter(self._groups))]
-            self._ask()
+            self._request_expected()
 
     def read(self, position: int, part: ByteRange) -> Bytes:
-        """Return the frame of the record at a position, of the copy of its shard or as `take`."""
+        """Return the frame of a record from a copy of its shard, or else from its block."""
         copied = self._store.read_copy(part)
         return self.take(position) if copied is None else np.frombuffer(copied, np.uint8)
 
     def take(self, position: int) -> Bytes:
-        """Return a frame out of its block, fewer bytes where the shard ends before.
-
-        Raises as `RemoteShards.read`.
-        """
+        """Return a frame from its block, or fewer bytes at the end of a truncated shard."""
         number, row = divmod(position, self._blocks.block_length)
         with self._lock:
             block = self._held.get(number)
             if block is None:
-                if len(self._held) >= self._most:
+                if len(self._held) >= self._max_held:
                     self._held.popitem(last=False)
-                block = self._begin(number)
+                block = self._request(number)
             self._held.move_to_end(number)
-            block.left[0] -= 1
-            if block.left[0] == 0:
+            block.num_left[0] -= 1
+            if block.num_left[0] == 0:
                 del self._held[number]
-                self._ask()
+                self._request_expected()
         run, start, num_bytes = block.rows[row]
         try:
             data = np.frombuffer(block.runs[run].result(), np.uint8)
         except BaseException:
-            with self._lock:  # whoever tries again asks again
+            with self._lock:  # so that another try requests it again
                 self._held.pop(number, None)
             raise
         return data[start : start + num_bytes]
 
-    def _ask(self) -> None:
-        """Ask for what is expected, as far as it may be held; the lock is taken."""
-        while self._expected and len(self._held) < self._most:
+    def _request_expected(self) -> None:
+        """Request expected blocks up to the limit. The caller holds the lock."""
+        while self._expected and len(self._held) < self._max_held:
             number = self._expected.popleft()
-            if number not in self._held and not self._is_here(number):
-                self._begin(number)
+            if number not in self._held and not self._is_copied(number):
+                self._request(number)
 
-    def _is_here(self, number: int) -> bool:
-        """Tell whether there is a copy of the shard with the first record of a block."""
+    def _is_copied(self, number: int) -> bool:
         shard = self._frames.shard.item(number * self._blocks.block_length)
         return self._store.has_copy(self._shards[shard].name)
 
-    def _begin(self, number: int) -> _Block:
+    def _request(self, number: int) -> _Block:
         length = self._blocks.block_length
         frames = self._frames[number * length : (number + 1) * length]
         runs: list[Future[bytes | memoryview]] = []

@@ -1,12 +1,13 @@
-"""The records of a selection by number: any one of them in one step.
+"""The records of a selection by number, read from shards in a folder or in object storage.
 
-Their places are read from `index/<shard>.idx` and compared with the manifest: as many records, one
-right after the other, up to the end of the shard.
+Offsets come from `index/<shard>.idx`, which is checked against the manifest: number of records,
+no gaps, and the size of the shard.
 """
 
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import cached_property, partial
 from itertools import pairwise
@@ -19,16 +20,17 @@ from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
+from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Bytes, Ints
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.positions import Frames, Places, starts_of
 from shardprep.reader.records.prefetch import GAP_BYTES, MOST_GROUP_BYTES, PrefetchedBlocks
-from shardprep.reader.records.remote import ByteRange, RemoteShards
+from shardprep.reader.records.remote import NUM_READS, ByteRange, RemoteShards
 from shardprep.storage.open_files import OpenFiles
 from shardprep.storage.regular_file import read_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -36,16 +38,16 @@ _T = TypeVar("_T")
 
 
 class LocalShards:
-    """Shards of a folder, opened at the first read, in each process anew.
+    """Shards of a folder, opened in each process at the first read.
 
-    They are not mapped: one that is cut in place would end the process with SIGBUS. A shard that is
-    open is still read as it was after its dataset was replaced; one that is opened later is not.
+    They are not memory-mapped: a shard that is truncated in place would kill the process by SIGBUS.
+    An open shard can still be read after its dataset was replaced; opening another one then fails.
     """
 
     def __init__(
         self, folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None = None
     ) -> None:
-        """Take shards by name, as the manifest has them, and the dataset that they belong to."""
+        """Take the entries of the shards in the manifest by name, and the files of the dataset."""
         self.folder = folder
         self._shards = shards
         self._local = files
@@ -56,7 +58,7 @@ class LocalShards:
 
     @property
     def where(self) -> str:
-        """The folder of the shards."""
+        """Folder of the shards, for errors."""
         return str(self.folder)
 
     def located(self, name: str) -> str:
@@ -64,14 +66,14 @@ class LocalShards:
         return f"{self.folder}/{name}"
 
     def way_out(self) -> str:
-        """Return what to do where a record is damaged."""
+        """Return what to do about a damaged record."""
         if (self.folder / MANIFEST_FILE).is_file():
             return way_out(self.folder)
-        return f"remove {self.folder}, a cache that is made again"
+        return f"remove {self.folder}, a cache that will be filled again"
 
     def read(self, part: ByteRange) -> bytes:
-        """Return the bytes of a run, fewer where its shard ends before it does."""
-        file = self._files.get(part.shard)  # held here, so that nothing closes it meanwhile
+        """Return the bytes of a range, fewer if the shard ends before."""
+        file = self._files.get(part.shard)  # this reference keeps it open
         try:
             return read_at(file.number, part.num_bytes, part.start)
         except OSError as error:
@@ -79,16 +81,16 @@ class LocalShards:
             raise DatasetError(where, what, self.way_out()) from error
 
     def read_all(self, parts: Sequence[ByteRange]) -> list[bytes]:
-        """Return the bytes of several runs."""
+        """Return the bytes of several ranges."""
         return [self.read(part) for part in parts]
 
     def read_anew(self, part: ByteRange) -> bytes:
-        """Return the bytes of a run that is damaged."""
+        """Return the bytes of a range whose checksum was wrong."""
         return self.read(part)
 
 
 class Records:
-    """A sequence of payloads. Cheap to slice, to pickle and to read from many threads."""
+    """A sequence of payloads. It is cheap to slice and pickle, and many threads may read it."""
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class Records:
         verify_crc: bool,
         order: Order | None = None,
     ) -> None:
-        """`shards` are those that `frames` number; `order` is that in which they are read."""
+        """Take the shards that `frames` refers to; blocks of `order` are read ahead if remote."""
         self.store = store
         self.shards = shards
         self.frames = frames
@@ -117,10 +119,10 @@ class Records:
         return Records(self.store, self.shards, self.frames[wanted], verify_crc=self._verify_crc)
 
     def in_order(self, order: Order) -> Records:
-        """Return these records, to be read in this order, whose places are to be `expect`ed.
+        """Return the records for reading in an order, whose places are announced by `expect`.
 
-        Those of object storage come by blocks then, ahead of use, unless they have copies here; one
-        by one, where the order has no blocks or groups of them are too large to be held.
+        Records in object storage are then read ahead in blocks, unless the order has no blocks or
+        a group is too large for memory.
         """
         blocks = order.blocks if self.is_remote else None
         mean_bytes = int(self.frames.length.sum()) / max(1, len(self))
@@ -131,52 +133,55 @@ class Records:
         )
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
-        """Ask for the records at these places of an epoch before they are wanted, if they wait."""
+        """Start to read the records at these places of an epoch, if they are read ahead."""
         if self._blocks is not None:
             self._blocks.expect(epoch, start, stop)
 
     @property
     def waits(self) -> bool:
-        """Whether each read may have to wait for a request of its own."""
+        """Whether each read may need a request of its own."""
         return self.is_remote and self._blocks is None
 
     @property
     def places(self) -> Places:
-        """Where the records are."""
+        """Places of the records in their shards."""
         return Places(self.shards, self.frames.shard, self.frames.record)
 
     @property
     def is_remote(self) -> bool:
-        """Whether a record may have to come from object storage."""
+        """Whether the shards are in object storage."""
         return isinstance(self.store, RemoteShards)
 
     @property
     def where(self) -> str:
-        """The dataset's folder or address, for people."""
+        """Folder or address of the dataset, for errors."""
         return self.store.where
 
     @property
     def paths(self) -> list[str]:
-        """Files or addresses of the shards, by their numbers in `frames`."""
+        """Paths or addresses of the shards, by their number in `frames`."""
         return [self.store.located(shard.name) for shard in self.shards]
 
     def payload(self, number: int) -> memoryview:
         """Return the payload of a record, 0 ≤ number < len.
 
-        RecordError where it is damaged; DatasetError where its shard is gone or another than it
-        was; StorageError where the store does not give it.
+        Raises:
+            RecordError: the record is damaged.
+            DatasetError: its shard is missing or was replaced.
+            StorageError: object storage does not answer.
+
         """
         name, _, offset = self.place(number)
         part = ByteRange(name, offset, self.frames.length.item(number))
-        found = self._unframed(number, part, self._framed(number, part))
-        if isinstance(found, RecordError):
-            raise found
-        return found
+        payload = self._unframed(number, part, self._framed(number, part))
+        if isinstance(payload, RecordError):
+            raise payload
+        return payload
 
     def read(self, positions: Ints) -> list[memoryview | RecordError]:
-        """Return the payloads of the records at some positions; those that lie together at once.
+        """Return the payloads at some positions, or the error of a damaged record.
 
-        The error of one that is damaged is in its place. Raises as `payload` otherwise.
+        Neighbouring records are read together. Other errors are raised as by `payload`.
         """
         numbers, places = np.unique(positions, return_inverse=True)
         frames = self.frames[numbers]
@@ -192,18 +197,18 @@ class Records:
             return [each[place] for place in places.tolist()]
         gap_bytes = GAP_BYTES if self.is_remote else 0
         runs = [parts[start:stop] for start, stop in frames.runs(gap_bytes)]
-        wholes = [
+        whole_runs = [
             ByteRange(run[0].shard, run[0].start, run[-1].start + run[-1].num_bytes - run[0].start)
             for run in runs
         ]
-        found: list[memoryview | RecordError] = []
-        for run, data in zip(runs, self.store.read_all(wholes), strict=True):
+        payloads: list[memoryview | RecordError] = []
+        for run, data in zip(runs, self.store.read_all(whole_runs), strict=True):
             whole = np.frombuffer(data, np.uint8)
             for part in run:
                 start = part.start - run[0].start
                 framed = whole[start : start + part.num_bytes]
-                found.append(self._unframed(numbers.item(len(found)), part, framed))
-        return [found[place] for place in places.tolist()]
+                payloads.append(self._unframed(numbers.item(len(payloads)), part, framed))
+        return [payloads[place] for place in places.tolist()]
 
     def next_good(
         self,
@@ -212,7 +217,7 @@ class Records:
         bad: Container[int],
         note: Callable[[int, RecordError], None],
     ) -> _T:
-        """Return `use` of the next record that is not `bad`; `note` is told of its RecordErrors."""
+        """Return `use` of the next record that is not bad; calls `note` for each bad one."""
         for step in range(1, len(self)):
             at = (position + step) % len(self)
             if at in bad:
@@ -221,24 +226,35 @@ class Records:
                 return use(at)
             except RecordError as error:
                 note(at, error)
-        raise DatasetError(self.where, "has no record that is good", "build the set again")
+        raise DatasetError(self.where, "has no good record", "build the dataset again")
+
+    def map_ranges(self, function: Callable[[range], _T], size: int) -> Iterator[_T]:
+        """Yield the results of a function of ranges of record numbers, called in threads."""
+        num_threads = max(usable_cores(), NUM_READS if self.is_remote else 1)
+        numbers = range(len(self))
+        ranges = (numbers[start : start + size] for start in range(0, len(self), size))
+        with ThreadPoolExecutor(num_threads, "shardprep-map") as pool:
+            try:
+                yield from pool.map(function, ranges)
+            except BaseException:  # Ctrl-C among them
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def _framed(self, number: int, part: ByteRange) -> Bytes:
-        """Return the frame of a record, of the part that it is."""
         if self._blocks is not None:
             return self._blocks.read(number, part)
         return np.frombuffer(self.store.read(part), np.uint8)
 
     def _unframed(self, number: int, part: ByteRange, framed: Bytes) -> memoryview | RecordError:
-        """Return the payload of a frame; the store is asked once more for one that is damaged."""
+        """Return the payload of a frame. A damaged frame is read once more."""
         if len(framed) < part.num_bytes:
             what = f"{len(framed):,} of {part.num_bytes:,} bytes"
-            return self.damaged(number, f"its shard was cut while it was read: {what}")
+            return self.damaged(number, f"its shard was truncated while it was read: {what}")
         if not self._verify_crc:
             return framed[HEADER_BYTES:-FOOTER_BYTES].data
         try:
             return unframe(framed, "", part.start).data
-        except RecordError:  # of a copy that the disk has damaged, or of the shard itself
+        except RecordError:  # damaged in a local copy, or in the shard itself
             framed = np.frombuffer(self.store.read_anew(part), np.uint8)
         try:
             return unframe(framed, "", part.start).data
@@ -246,46 +262,46 @@ class Records:
             return self.damaged(number, error.what)
 
     def damaged(self, number: int, what: str) -> RecordError:
-        """Return the error that says `what` is wrong with a record, and where it is."""
+        """Return the error for a damaged record, with its location."""
         frames = self.frames
         located = self.store.located(self.shards[frames.shard.item(number)].name)
         where = f"{located}, record {frames.record[number]}"
         return RecordError(where, what, self.store.way_out(), offset=frames.offset.item(number))
 
     def place(self, number: int) -> tuple[str, int, int]:
-        """Return the shard's name, the number in it and the offset in bytes of a record."""
+        """Return name of the shard, number in the shard, and offset in bytes of a record."""
         frames = self.frames
         name = self.shards[frames.shard.item(number)].name
         return name, frames.record.item(number), frames.offset.item(number)
 
     @cached_property
     def digest(self) -> str:
-        """A hash of which records these are, in their order: what their shards hold, and where."""
+        """A hash of the records and their order: of the content of shards, and places in them."""
         used = np.flatnonzero(np.bincount(self.frames.shard))
         numbers = np.zeros(len(self.shards), np.int64)
-        numbers[used] = np.arange(len(used))  # of the used ones: others may be open or not
+        numbers[used] = np.arange(len(used))  # independent of other shards that may be open
         hashes = "".join(self.shards[number].sha256 for number in used)
-        made = hashlib.sha256(hashes.encode())
-        made.update(numbers[self.frames.shard].tobytes())
-        made.update(self.frames.record.tobytes())
-        return made.hexdigest()[:16]
+        digest = hashlib.sha256(hashes.encode())
+        digest.update(numbers[self.frames.shard].tobytes())
+        digest.update(self.frames.record.tobytes())
+        return digest.hexdigest()[:16]
 
 
 def indexed(folder: Path, places: Places) -> Frames:
-    """Return where the frames of the records at some places are; `folder` has the indexes."""
+    """Return the frames of the records at some places; `folder` has the indexes."""
     indexes = [read_index(folder, shard) for shard in places.shards]
     starts = [*starts_of(places.shard).tolist(), len(places.shard)]
-    found = np.concatenate(
+    spans = np.concatenate(
         [
             indexes[places.shard[start]][places.record[start:stop]]
             for start, stop in pairwise(starts)
         ]
     )
-    return Frames(places.shard, places.record, found[:, 0], found[:, 1])
+    return Frames(places.shard, places.record, spans[:, 0], spans[:, 1])
 
 
 def open_folder(folder: Path, places: Places) -> Records:
-    """Return the records at some places of a folder of shards that nothing replaces."""
+    """Return records of a folder of shards that is never replaced."""
     for shard in places.shards:
         check_shard(folder, shard)
     store = LocalShards(folder, {shard.name: shard for shard in places.shards})

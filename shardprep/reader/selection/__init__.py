@@ -1,1 +1,5 @@
-"""Which records are read: splits, slices, queries, folds, weights, buckets."""
+"""Which records are read: splits, selections, queries, folds, weights and buckets.
+
+The results are record numbers. They come from the manifest and the item table; only `buckets` and
+`statistics` read records.
+"""

@@ -1,9 +1,8 @@
-"""`reader.buckets`: images of mixed sizes by the shape that is nearest to their own."""
+"""`reader.buckets`: images of mixed sizes, grouped by the size with the nearest aspect ratio."""
 
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -12,12 +11,10 @@ from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import HEIGHT, WIDTH
 from shardprep.errors import DatasetError
-from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Ints
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
 from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.positions import Places
-from shardprep.reader.records.remote import NUM_READS
 from shardprep.reader.selection.item_rows import rows_of
 from shardprep.reader.selection.selection import Selection
 from shardprep.reader.selection.split_argument import AnySplit
@@ -27,19 +24,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _STEP = 32
-"""Pixels that the sides of usual buckets are multiples of; a quarter of that for small ones."""
+"""Sides of default buckets are multiples of this; of a quarter of it for small images."""
 _SMALL = 128
-_MOST_ASPECT = 2.0
-"""Width by height, or the other way round, of usual buckets at most."""
-_AT_ONCE = 256
+_MAX_ASPECT = 2.0
+"""Maximum ratio of the longer to the shorter side of default buckets."""
+_RECORDS_A_TASK = 256
 
 
 def _sizes(value: Any) -> tuple[tuple[int, int], ...]:
     kind = kind_of(Size)
-    found = tuple(kind.take(one) for one in value)
-    if not found or len(set(found)) < len(found):
+    sizes = tuple(kind.take(size) for size in value)
+    if not sizes or len(set(sizes)) < len(sizes):
         raise ValueError
-    return found
+    return sizes
 
 
 Sizes = Annotated[Any, Kind(_sizes, ("a list of different (height, width)",))]
@@ -54,29 +51,29 @@ def buckets(
     num_pixels: Pixels = 224 * 224,
     sizes: Sizes | None = None,
 ) -> dict[tuple[int, int], Selection]:
-    """Return the records of a split by the (height, width) whose aspect is nearest to their own.
+    """Return the records of a split by the (height, width) with the nearest aspect ratio.
 
     For `Dataset.batches(64, buckets=…)`, which resizes each image to the size of its bucket, so
-    that all images of a batch have one shape. Every record is in one bucket; none is empty. The
-    sizes are read from the records, upright as they are stored: EXIF may have turned what the item
-    table has. That reads each record once, and decodes none.
+    that all images of a batch have one shape. Every record is in one bucket, and no bucket is
+    empty. Image sizes are read from the records, without decoding images: the item table has the
+    sizes before EXIF rotation.
 
     Args:
-        path: as of `reader.load`.
-        split: as of `reader.load`.
-        num_pixels: pixels of an image of any bucket, about: sides are multiples of 32 (of 8 below
-            128 x 128), the one up to twice the other.
-        sizes: (height, width) of the buckets, in place of these.
+        path: as in `reader.load`.
+        split: as in `reader.load`.
+        num_pixels: approximate number of pixels of an image in every bucket. Sides are multiples
+            of 32 (of 8 below 128 x 128), and the longer side is at most twice the shorter one.
+        sizes: (height, width) of each bucket, instead of default sizes.
 
     Raises:
-        DatasetError: there is no such dataset or split, or its records do not tell their sizes.
+        DatasetError: the dataset or split does not exist, or its records have no image sizes.
         RecordError: a record is damaged.
 
     """
     dataset = open_dataset(path)
     missing = {HEIGHT, WIDTH} - dataset.schema.features.keys()
     if missing:
-        hint = "make a dict of (height, width) and reader.select yourself"
+        hint = "make a dict of (height, width) and selections of reader.select"
         raise DatasetError(str(dataset), f"its records have no {' and '.join(missing)}", hint)
     rows = rows_of(dataset, split)
     every = rows.selection()
@@ -93,55 +90,48 @@ def buckets(
 
 
 def _usual_sizes(num_pixels: int) -> Sequence[tuple[int, int]]:
-    """Return (height, width) of about so many pixels, from the flattest to the tallest."""
+    """Return (height, width) of about `num_pixels` pixels, from the flattest to the tallest."""
     side = math.sqrt(num_pixels)
     step = _STEP if side >= _SMALL else _STEP // 4
-    found = set[tuple[int, int]]()
+    sizes = set[tuple[int, int]]()
     for short in range(step, round(side / step) * step + 1, step):
         long = round(num_pixels / short / step) * step
-        if long <= _MOST_ASPECT * short:
-            found |= {(short, long), (long, short)}
-    return sorted(found)
+        if long <= _MAX_ASPECT * short:
+            sizes |= {(short, long), (long, short)}
+    return sorted(sizes)
 
 
 def _stored_sizes(examples: ExampleReader) -> Any:
     """Return height and width of each image, float64[records, 2]."""
 
-    def some(start: int) -> list[list[int]]:
-        stop = min(start + _AT_ONCE, len(examples.records))
-        found = [examples.item(number) for number in range(start, stop)]
-        return [[one[HEIGHT], one[WIDTH]] for one in found]
+    def sizes(numbers: range) -> list[list[int]]:
+        items = [examples.item(number) for number in numbers]
+        return [[item[HEIGHT], item[WIDTH]] for item in items]
 
-    num_threads = max(usable_cores(), NUM_READS if examples.records.is_remote else 1)
-    with ThreadPoolExecutor(num_threads, "shardprep-sizes") as pool:
-        try:
-            parts = [*pool.map(some, range(0, len(examples.records), _AT_ONCE))]
-        except BaseException:  # Ctrl-C among them
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    parts = examples.records.map_ranges(sizes, _RECORDS_A_TASK)
     return np.array([size for part in parts for size in part], np.float64)
 
 
-def members_of(
+def bucket_members(
     buckets: Mapping[tuple[int, int], Selection], manifest: Manifest, places: Places
 ) -> tuple[Ints, ...]:
-    """Return the positions of the records of each bucket among those at some places.
+    """Return the positions of the records of each bucket among some places.
 
     Raises:
-        DatasetError: a bucket is of another dataset, or not each record is in one of them.
+        DatasetError: a bucket is of another dataset, or a record is not in exactly one of them.
 
     """
     numbers = places.numbers(manifest)
     count = np.zeros(len(numbers), np.int64)
-    found = []
+    members = []
     for selection in buckets.values():
         if len(selection):
             selection.check(manifest)
         is_in = np.isin(numbers, selection.numbers)
         count += is_in
-        found.append(np.flatnonzero(is_in))
+        members.append(np.flatnonzero(is_in))
     if (count != 1).any():
         what = f"{(count == 0).sum():,} of {len(numbers):,} records are in no bucket, "
         what += f"{(count > 1).sum():,} in several"
-        raise DatasetError("Dataset.batches", what, "make them by reader.buckets of this split")
-    return tuple(found)
+        raise DatasetError("Dataset.batches", what, "use reader.buckets of this split")
+    return tuple(members)

@@ -1,4 +1,9 @@
-"""`reader.folds`: a split in equal parts for cross-validation; classes shared out, groups whole."""
+"""`reader.folds`: cross-validation with evenly distributed classes and undivided groups.
+
+Both algorithms are greedy. Groups are placed first, the largest first, each in the fold that has
+the fewest records of its classes. Then single records fill up what is missing. Ties are decided by
+random numbers of a key, so the result is the same on any machine.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +19,13 @@ from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.order.permutation import key_of, random_numbers
-from shardprep.reader.selection.classes import OBJECT_CLASSES, ClassColumn, class_pairs
-from shardprep.reader.selection.item_rows import ItemRows, rows_of
+from shardprep.reader.selection.item_rows import (
+    OBJECT_CLASSES,
+    ClassColumn,
+    ItemRows,
+    class_pairs,
+    rows_of,
+)
 from shardprep.reader.selection.selection import Selection, sorted_unique
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 from shardprep.reader.validators import Kind, Location, Seed, short_repr, validated, whole
@@ -46,39 +56,39 @@ def folds(
     by: str | None = LABEL,
     group: Groups = True,
 ) -> list[tuple[Selection, Selection]]:
-    """Return `k` pairs (train, validation): each record is in the validation of one of them.
+    """Return `k` pairs (train, validation); each record is in one of the validation parts.
 
-    The records of each class are shared out evenly, to the record where no group prevents it; so
-    is the number of records. Where records have several classes or objects of several, each counts
-    for all of its classes, and these are shared out from the rarest to the most frequent one, as
-    evenly as the classes before them allow. The same arguments give the same folds on any machine.
-    Nothing but the item table is read. A train part is shuffled by default, a validation part is
-    not.
+    Every fold gets the same number of records of each class, and of records, as far as groups
+    allow. Records with several classes, or objects of several, count for each of their classes;
+    classes are then distributed from the rarest to the most frequent one. The same arguments give
+    the same folds on any machine. Only the item table is read. By default, readers shuffle train
+    parts and not validation parts.
 
     Args:
-        path: as of `reader.load`.
-        k: number of folds, from 2 on.
-        split: as of `reader.load`; "train+validation" folds both.
+        path: as in `reader.load`.
+        k: number of folds, from 2.
+        split: as in `reader.load`; "train+validation" folds both.
         seed: any whole number.
-        by: "label", the classes of the images, else of their objects; or a column of
-            `items.parquet` whose values are shared out evenly, of "labels" the combinations of
-            classes, of "object_labels" each class of the objects. None: at random.
-        group: True keeps the images of one group of the build (`--group`) in one fold, and those
-            made of equal files. False parts them as well. A list keeps records with equal values
-            together, one for each item of `reader.Dataset(path, split)`, in its order. None is a
-            group of its own. A record that the split has twice joins its two groups.
+        by: values to distribute evenly. "label": the classes of the images, or else of their
+            objects. A column of `items.parquet`: its values; of "labels" the combinations of
+            classes, of "object_labels" each class of the objects. None: nothing, at random.
+        group: True keeps images of one group of the build (`--group`) in one fold, and images made
+            from equal files. False does not. A list with one value per item of
+            `reader.Dataset(path, split)`, in its order, keeps records with equal values together;
+            None is a group of its own. A record that the split has twice joins its two groups.
 
     Raises:
-        DatasetError: there is no such dataset, split or column, or fewer groups than folds.
+        DatasetError: the dataset, split or column does not exist, or there are fewer groups than
+            folds.
 
     """
     dataset = open_dataset(path)
-    asked = [] if by is None else [by]
+    columns = [] if by is None else [by]
     column = ClassColumn.of(dataset.schema)
     if by == LABEL and column is None:
         what = "by='label', and its images and objects have no classes"
         raise DatasetError(str(dataset), what, "use by=None or a column")
-    rows = rows_of(dataset, split, [*asked, *((_GROUP, _ORIGINAL) if group is True else ())])
+    rows = rows_of(dataset, split, [*columns, *((_GROUP, _ORIGINAL) if group is True else ())])
     num_records = len(rows.numbers)
     groups = _groups(rows, split, group)
     num_groups = len(sorted_unique(groups))
@@ -89,10 +99,10 @@ def folds(
     several = column.name if by == LABEL and column is not None and column.is_list else None
     if several or by == OBJECT_CLASSES:
         pairs = class_pairs(rows.table[several or OBJECT_CLASSES])
-        fold_of = shared_out_several(pairs, groups, k, key)
+        fold_of = distribute_pairs(pairs, groups, k, key)
     else:
         classes = np.zeros(num_records, np.int64) if by is None else _codes(rows.table, by)
-        fold_of = shared_out(classes, groups, k, key)
+        fold_of = distribute(classes, groups, k, key)
     every = rows.selection()
     return [
         (
@@ -103,18 +113,10 @@ def folds(
     ]
 
 
-def shared_out(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
-    """Return the fold of each record, int64[records], 0 to k − 1.
+def distribute(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
+    """Return the fold of each record, int64[records] from 0 to k − 1.
 
-    The largest groups come first, each to the fold in which its classes are rarest so far; single
-    records then fill what lacks, class by class.
-
-    Args:
-        classes: int64[records], number of the class of each, from 0.
-        groups: likewise of its group.
-        k: number of folds.
-        key: decides between what is otherwise equal.
-
+    `classes` and `groups` are the class and group number of each record; `key` decides ties.
     """
     random = random_numbers(key, 0, len(classes))
     number_of = np.bincount(classes)
@@ -131,12 +133,12 @@ def shared_out(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
     sizes = np.zeros(k)
     tie = np.argsort(random_numbers(key, len(classes), len(classes) + k)) * 1e-9
     for group in several.tolist():
-        found = slice(bounds[group], bounds[group + 1])
-        own, size = pair_classes[found], size_of[group]
-        filled = counts[:, own] @ cost[found] + sizes * (size / len(classes) ** 2)
+        span = slice(bounds[group], bounds[group + 1])
+        own, size = pair_classes[span], size_of[group]
+        filled = counts[:, own] @ cost[span] + sizes * (size / len(classes) ** 2)
         fold = int(np.argmin(filled + tie / len(classes)))
         fold_of_group[group] = fold
-        counts[fold, own] += pair_counts[found]
+        counts[fold, own] += pair_counts[span]
         sizes[fold] += size
     singles = np.flatnonzero(size_of[group_of] == 1)
     singles = singles[np.lexsort((random[singles], classes[singles]))]
@@ -145,37 +147,31 @@ def shared_out(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
     for number, count in enumerate(np.bincount(classes[singles], minlength=len(number_of))):
         if not count:
             continue
-        added = _levelled(counts[:, number], int(count), sizes + tie)
+        added = _level(counts[:, number], int(count), sizes + tie)
         fold_of[singles[begin : begin + count]] = np.repeat(np.arange(k), added)
         sizes += added
         begin += count
     return fold_of
 
 
-def shared_out_several(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
-    """Return the fold of each record, as `shared_out`, where a record may have several classes.
+def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
+    """Return the fold of each record, like `distribute`, for records with several classes.
 
-    The largest groups come first, each to the fold in which its classes are rarest so far. Then
-    comes the class with the fewest single records left: each goes to the fold with the fewest
-    records of that class, then to that with the fewest of its other classes (after Sechidis and
-    others, On the stratification of multi-label data, 2011).
-
-    Args:
-        pairs: int64[pairs, 2], place of a record and one of its classes.
-        groups: int64[records], number of the group of each.
-        k: number of folds.
-        key: decides between what is otherwise equal.
-
+    `pairs` are int64[pairs, 2], number of a record and one of its classes.
     """
+    # Single records are placed class by class, starting with the class that has the fewest of them
+    # left: each in the fold with the fewest records of that class, then with the fewest of its
+    # other classes (after Sechidis, Tsoumakas and Vlahavas, "On the Stratification of Multi-label
+    # Data", 2011).
     group_of, size_of = np.unique(groups, return_inverse=True, return_counts=True)[1:]
     num_groups, num_classes = len(size_of), int(pairs[:, 1].max(initial=-1)) + 2
-    # What has no class gets one of its own, the last.
+    # Groups without a class get an additional class, the last one.
     alone = np.setdiff1d(np.arange(num_groups), group_of[pairs[:, 0]])
     members = np.append(
         group_of[pairs[:, 0]] * num_classes + pairs[:, 1], alone * num_classes + num_classes - 1
     )
-    found, number = np.unique(members, return_counts=True)
-    group, label = np.divmod(found, num_classes)
+    codes, number = np.unique(members, return_counts=True)
+    group, label = np.divmod(codes, num_classes)
     bounds = np.searchsorted(group, np.arange(num_groups + 1))
     total = np.bincount(label, number, minlength=num_classes)
     cost = number / total[label] ** 2
@@ -184,12 +180,12 @@ def shared_out_several(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
     tie = random_numbers(key, num_groups, num_groups + k)
     fold_of_group = np.full(num_groups, -1)
 
-    def place(one: int, first: Any) -> None:
-        own = slice(bounds[one], bounds[one + 1])
-        filled = counts[:, label[own]] @ cost[own] + sizes * (size_of[one] / len(groups) ** 2)
-        fold = fold_of_group[one] = np.lexsort((tie, filled, first))[0]
+    def place(index: int, first: Any) -> None:
+        own = slice(bounds[index], bounds[index + 1])
+        filled = counts[:, label[own]] @ cost[own] + sizes * (size_of[index] / len(groups) ** 2)
+        fold = fold_of_group[index] = np.lexsort((tie, filled, first))[0]
         counts[fold, label[own]] += number[own]
-        sizes[fold] += size_of[one]
+        sizes[fold] += size_of[index]
 
     several = np.flatnonzero(size_of > 1)
     for one in several[np.lexsort((random[several], -size_of[several]))].tolist():
@@ -199,7 +195,7 @@ def shared_out_several(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
     starts = np.searchsorted(label[in_turn], np.arange(num_classes + 1))
     left = np.bincount(label[single], minlength=num_classes)
     while left.any():
-        # Those without a class come last, and fill the folds that are too small.
+        # Records without a class come last, and fill the smallest folds.
         of_classes = np.where(left > 0, left, np.inf)[:-1]
         rarest = int(np.argmin(of_classes)) if left[:-1].any() else num_classes - 1
         for one in group[in_turn[starts[rarest] : starts[rarest + 1]]].tolist():
@@ -209,15 +205,15 @@ def shared_out_several(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
     return fold_of_group[group_of]
 
 
-def _levelled(filled: Any, number: int, sizes: Any) -> Any:
-    """Return how many of a number of records each fold gets, so that the lowest rise to one level.
+def _level(filled: Any, number: int, sizes: Any) -> Any:
+    """Return how many of `number` records each fold gets so that the lowest rise to one level.
 
-    What is left over goes to those with the smallest sizes.
+    The remainder goes to the folds with the smallest sizes.
     """
     order = np.argsort(filled, kind="stable")
     low = filled[order]
     needed = low * np.arange(1, len(low) + 1) - np.cumsum(low)
-    width = int(np.searchsorted(needed, number, side="right"))  # folds that rise
+    width = int(np.searchsorted(needed, number, side="right"))  # number of folds that rise
     level, left = divmod(number + int(low[:width].sum()), width)
     added = np.zeros(len(low), np.int64)
     rising = order[:width]
@@ -228,7 +224,7 @@ def _levelled(filled: Any, number: int, sizes: Any) -> Any:
 
 
 def _codes(table: pa.Table, name: str) -> Ints:
-    """Return numbers from 1 that tell the values of a column apart, 0 for null."""
+    """Return a number from 1 for each different value of a column, 0 for null."""
     column = table[name]
     if pa.types.is_list(column.type):
         column = pc.binary_join(column.cast(pa.list_(pa.string())), ",")
@@ -241,17 +237,17 @@ def _codes(table: pa.Table, name: str) -> Ints:
 
 def _numbered(values: pa.ChunkedArray) -> Ints:
     codes = values.dictionary_encode().unify_dictionaries().combine_chunks()
-    found: Ints = codes.indices.fill_null(-1).to_numpy().astype(np.int64) + 1
-    return found
+    numbers: Ints = codes.indices.fill_null(-1).to_numpy().astype(np.int64) + 1
+    return numbers
 
 
 def _groups(rows: ItemRows, split: AnySplit, group: Any) -> Ints:
-    """Return a number for each row, equal for those that are to stay together."""
+    """Return a group number for each row."""
     if group is False:
         return np.arange(len(rows.numbers))
     if group is True:
         return _joined(_codes(rows.table, _GROUP), _codes(rows.table, _ORIGINAL))
-    numbers = numbers_of(rows.dataset.manifest, split)  # in the order of the split, rows are not
+    numbers = numbers_of(rows.dataset.manifest, split)  # in the order of the split, unlike rows
     if len(group) != len(numbers):
         what = f"group has {len(group):,} values of {len(numbers):,} records"
         raise DatasetError(_WHERE, what, "give one for each record of the split")
@@ -265,9 +261,9 @@ def _groups(rows: ItemRows, split: AnySplit, group: Any) -> Ints:
 
 
 def _joined(*columns: Ints) -> Ints:
-    """Return a number for each row, equal where a column has the same number; 0 joins nothing.
+    """Return a group number for each row: rows with an equal number in a column share a group.
 
-    A value of one column that occurs with two values of another joins those, and so on.
+    Groups are joined transitively. 0 joins nothing.
     """
     alone = np.arange(len(columns[0]))
     codes = [

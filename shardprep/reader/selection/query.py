@@ -1,4 +1,4 @@
-"""`reader.select`: the records of a split that fit conditions on their rows of the item table."""
+"""`reader.select`: the records of a split that match conditions on their rows of the item table."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.errors import DatasetError, printable, shown, some_of
 from shardprep.reader.config import warn
-from shardprep.reader.selection.classes import ClassColumn
-from shardprep.reader.selection.item_rows import ItemRows, rows_of
+from shardprep.reader.selection.item_rows import ClassColumn, ItemRows, rows_of
 from shardprep.reader.selection.selection import Selection
 from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.reader.validators import Kind, Location, text, validated
@@ -31,27 +30,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _WHERE = "reader.select"
-_MOST_SHOWN = 80
-"""Characters of a key, a condition or an error of pyarrow in one line."""
-_MOST_NAMES = 10
-"""Names of classes in one line."""
-_PLACE = "place"
-"""Column of the number of a row, which is none of the item table."""
-_MOST_BYTES = 1 << 30
-"""Bytes of a list of keys at most."""
+_MAX_SHOWN = 80
+"""Characters of a key, a condition or an error of pyarrow in an error."""
+_MAX_NAMES = 10
+"""Names of classes in an error."""
+_ROW = "row"
+"""Column of row numbers, added to the columns of the item table."""
+_MAX_KEYS_BYTES = 1 << 30
+"""Maximum size of a file of keys."""
 _TABLES = (".csv", ".tsv")
 
 
-def _several(one: type | tuple[type, ...]) -> Callable[[Any], Any]:
-    """Return the check of a value of a type, or a collection of such."""
+def _several(kind: type | tuple[type, ...]) -> Callable[[Any], Any]:
+    """Return the check of a value of a type, or a collection of such values."""
 
     def take(value: Any) -> tuple[Any, ...]:
         if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
             value = [value]
-        found = tuple(getattr(each, "item", lambda each=each: each)() for each in value)
-        if not all(isinstance(each, one) and not isinstance(each, bool) for each in found):
+        values = tuple(item.item() if hasattr(item, "item") else item for item in value)
+        if not all(isinstance(item, kind) and not isinstance(item, bool) for item in values):
             raise TypeError
-        return found
+        return values
 
     return take
 
@@ -86,54 +85,56 @@ def select(
     where: Condition | None = None,
     keys: Keys | None = None,
 ) -> Selection:
-    """Return the records of a split that fit all conditions, by the item table; none is read.
+    """Return the records of a split that match all conditions, without reading a record.
 
-    The result stands in place of a split: `reader.load(path, found)`. It may have no record, which
-    is an error once it is to be read.
+    The result takes the place of a split: `reader.load(path, selection)`. It may be empty; reading
+    an empty selection is an error.
 
     Args:
-        path: as of `reader.load`.
-        split: as of `reader.load`; "train+validation" for both. A Selection for some of its
-            records. None: "train", with an `Advice` where the dataset has other splits.
-        label: name of a class, its number, or a list of these: images of one of the classes, of a
-            multi-label set with at least one of them, of a set with boxes with such an object.
-        where: conditions on the columns of `items.parquet`: a dict of column → value, values (a
-            list: any of these) or None (where it is null), or an expression of pyarrow,
+        path: as in `reader.load`.
+        split: as in `reader.load`; "train+validation" for both splits, a Selection for some of its
+            records. None: "train", with an `Advice` if the dataset has other splits.
+        label: name or number of a class, or a list of these. Matches images of one of the classes,
+            images with several classes that have one of them, and images with such an object.
+        where: conditions on columns of `items.parquet`: a dict of column → value, list of allowed
+            values, or None for null; or an expression of pyarrow, such as
             `pyarrow.compute.field("original_width") >= 512`.
-        keys: keys of images, or a file of them: a .csv or .tsv with the keys in its first column,
-            as `shardprep report --list` prints it, else one a line. A file name, with or without
-            its ending, means all keys with it. Those in other splits are passed over.
+        keys: keys of images, or a file of keys: a .csv or .tsv with the keys in its first column,
+            as `shardprep report --list` prints it, or a text file with one key per line. A file
+            name, with or without its extension, matches all keys with that name. Keys in other
+            splits are ignored.
 
     Raises:
-        DatasetError: there is no such dataset, split, class, column, key or file, or a column has
-            no such values.
+        DatasetError: the dataset, split, class, column, key or file does not exist, or a column
+            has values of another type.
 
     """
     dataset = open_dataset(path)
     if split is None:
         split = "train"
-        _tell_of_others(dataset.manifest)
+        _warn_of_other_splits(dataset.manifest)
     column = ClassColumn.of(dataset.schema)
-    numbers = [] if label is None else _numbers_of_classes(str(dataset), column, label)
+    classes = [] if label is None else _class_numbers(str(dataset), column, label)
     rows = rows_of(dataset, split, [] if where is None else _columns(dataset, where))
     every = rows.selection()
-    fits = np.ones(len(every), bool)
-    said = []
+    matches = np.ones(len(every), bool)
+    conditions = []
     if label is not None and column is not None:
-        fits &= np.isin(every.numbers, every.classes[np.isin(every.classes[:, 1], numbers), 0])
-        said.append(f"label={', '.join(column.labels[one] for one in numbers)}")
+        matches &= np.isin(every.numbers, every.classes[np.isin(every.classes[:, 1], classes), 0])
+        conditions.append(f"label={', '.join(column.labels[number] for number in classes)}")
     if where is not None:
-        fits &= _fits(rows, where)
-        said.append(shown(_said(where), _MOST_SHOWN))
+        matches &= _matches(rows, where)
+        conditions.append(shown(_text(where), _MAX_SHOWN))
     if keys is not None:
-        fits &= np.isin(every.numbers, _numbers_of_keys(dataset, keys))
-        said.append(f"keys of {keys.name}" if isinstance(keys, Path) else f"{len(keys):,} keys")
-    name = f"{rows.split}: {'; '.join(said)}" if said else rows.split
-    return every.at(fits, name)
+        matches &= np.isin(every.numbers, _numbers_of_keys(dataset, keys))
+        conditions.append(
+            f"keys of {keys.name}" if isinstance(keys, Path) else f"{len(keys):,} keys"
+        )
+    name = f"{rows.split}: {'; '.join(conditions)}" if conditions else rows.split
+    return every.at(matches, name)
 
 
-def _tell_of_others(manifest: Manifest) -> None:
-    """Warn where there are splits beside train, which are not looked into."""
+def _warn_of_other_splits(manifest: Manifest) -> None:
     counts = {name: one.num_records for name, one in manifest.splits.items() if name != "train"}
     if any(counts.values()) and len(counts) < len(manifest.splits):
         others = ", ".join(f"{name} {number:,}" for name, number in counts.items())
@@ -141,64 +142,58 @@ def _tell_of_others(manifest: Manifest) -> None:
         warn(f"{_WHERE} took split='train', not {others}; give split='train' or '{every}'")
 
 
-def _numbers_of_classes(
-    where: str, column: ClassColumn | None, label: Sequence[str | int]
-) -> list[int]:
-    """Return the numbers of classes; DatasetError where there is no such class."""
+def _class_numbers(where: str, column: ClassColumn | None, label: Sequence[str | int]) -> list[int]:
     if column is None:
         hint = "select by where or keys"
         raise DatasetError(where, "its images and objects have no classes", hint)
     numbers = []
-    for one in label:
-        if one not in column.labels and not (
-            isinstance(one, int) and 0 <= one < len(column.labels)
-        ):
-            hint = f"it has {some_of(column.labels, _MOST_NAMES)}"
-            raise DatasetError(where, f"has no class {one!r}", hint)
-        numbers.append(one if isinstance(one, int) else column.labels.index(one))
+    for given in label:
+        is_number = isinstance(given, int) and 0 <= given < len(column.labels)
+        if given not in column.labels and not is_number:
+            hint = f"it has {some_of(column.labels, _MAX_NAMES)}"
+            raise DatasetError(where, f"has no class {given!r}", hint)
+        numbers.append(given if isinstance(given, int) else column.labels.index(given))
     return numbers
 
 
 def _columns(dataset: OpenDataset, where: Any) -> list[str]:
-    """Return the columns that a condition may need; those of an expression are in its text."""
-    return (
-        [*where]
-        if isinstance(where, dict)
-        else [n for n in dataset.item_columns if n in str(where)]
-    )
+    """Return the columns that a condition uses, or may use."""
+    if isinstance(where, dict):
+        return [*where]
+    return [name for name in dataset.item_columns if name in str(where)]
 
 
-def _said(where: Any) -> str:
+def _text(where: Any) -> str:
     if isinstance(where, dict):
         return ", ".join(f"{name}={value!r}" for name, value in where.items())
     return str(where)
 
 
-def _fits(rows: ItemRows, where: Any) -> Any:
-    """Return for each row whether a condition is true; null is not."""
-    places = pa.array(np.arange(len(rows.numbers)))
+def _matches(rows: ItemRows, where: Any) -> Any:
+    """Return for each row whether a condition is true, bool[rows]; null is not."""
+    numbers = pa.array(np.arange(len(rows.numbers)))
     columns = {name: rows.table[name] for name in rows.table.column_names}
-    table = pa.table({**columns, _PLACE: places})
+    table = pa.table({**columns, _ROW: numbers})
     types = _types(rows.dataset)
     try:
         steps = [
             acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
             acero.Declaration("filter", acero.FilterNodeOptions(_expression(where, types))),
-            acero.Declaration("project", acero.ProjectNodeOptions([pc.field(_PLACE)])),
+            acero.Declaration("project", acero.ProjectNodeOptions([pc.field(_ROW)])),
         ]
-        # No threads of Arrow: see `item_table.read_items`.
-        kept = acero.Declaration.from_sequence(steps).to_table(use_threads=False)
+        # Without Arrow's threads, as in `item_table.read_items`.
+        matching = acero.Declaration.from_sequence(steps).to_table(use_threads=False)
     except (pa.ArrowException, ValueError, TypeError, NotImplementedError) as error:
-        said = shown(str(error).splitlines()[0], _MOST_SHOWN)
-        what = f"where={shown(_said(where), _MOST_SHOWN)}: {said}"
+        reason = shown(str(error).splitlines()[0], _MAX_SHOWN)
+        what = f"where={shown(_text(where), _MAX_SHOWN)}: {reason}"
         raise DatasetError(_WHERE, what, f"its items have {', '.join(types)}") from None
-    fits = np.zeros(len(table), bool)
-    fits[kept.column(0).to_numpy()] = True
-    return fits
+    matches = np.zeros(len(table), bool)
+    matches[matching.column(0).to_numpy()] = True
+    return matches
 
 
 def _expression(where: Any, types: Mapping[str, pa.DataType]) -> Any:
-    """Return a condition as an expression; pyarrow raises where a column has no such values."""
+    # pyarrow raises if the column has values of another type.
     if not isinstance(where, dict):
         return where
     parts = []
@@ -210,7 +205,7 @@ def _expression(where: Any, types: Mapping[str, pa.DataType]) -> Any:
 
 
 def _types(dataset: OpenDataset) -> dict[str, pa.DataType]:
-    """Return the types of the values of the columns of the item table."""
+    """Return the type of the values of each column of the item table."""
     types = {name: ANNOTATED_COLUMNS.field(name).type for name in dataset.item_columns}
     return {
         name: one.value_type if pa.types.is_dictionary(one) else one for name, one in types.items()
@@ -218,61 +213,61 @@ def _types(dataset: OpenDataset) -> dict[str, pa.DataType]:
 
 
 def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
-    """Return the numbers of the records with some keys; DatasetError where there is no such key."""
-    wanted = _listed(keys) if isinstance(keys, Path) else keys
+    """Return the numbers of the records with some keys. DatasetError for an unknown key."""
+    wanted = _read_keys(keys) if isinstance(keys, Path) else keys
     known = dataset.record_rows(("key",))["key"].combine_chunks()
-    numbers = pc.index_in(pa.array(wanted, pa.string()), known)
-    found = numbers.drop_null().to_pylist()
-    left = [one for one, number in zip(wanted, numbers, strict=True) if not number.is_valid]
-    if left:
-        by_name = _by_name(known.to_pylist(), left)
-        found += [number for numbers in by_name.values() for number in numbers]
-        left = [one for one in left if not by_name[one]]
-    if left:  # of images that were not written there is no record, and that is no mistake
-        by_name = _by_name(dataset.item_rows(("key",))["key"].to_pylist(), left)
-        left = [one for one in left if not by_name[one]]
-    if left and isinstance(keys, Path) and left[0] == wanted[0] and keys.suffix.lower() in _TABLES:
-        del left[0]  # the names of its columns
-    if left:
-        what = (
-            f"{len(left):,} of {len(wanted):,} keys are of no image: {shown(left[0], _MOST_SHOWN)}"
-        )
-        hint = f"a key is {shown(known[0].as_py(), _MOST_SHOWN)}" if len(known) else "it has none"
+    indices = pc.index_in(pa.array(wanted, pa.string()), known)
+    numbers = indices.drop_null().to_pylist()
+    unknown = [key for key, index in zip(wanted, indices, strict=True) if not index.is_valid]
+    if unknown:
+        by_name = _by_name(known.to_pylist(), unknown)
+        numbers += [number for same_name in by_name.values() for number in same_name]
+        unknown = [key for key in unknown if not by_name[key]]
+    if unknown:  # keys of images that were not written are valid, and match no record
+        by_name = _by_name(dataset.item_rows(("key",))["key"].to_pylist(), unknown)
+        unknown = [key for key in unknown if not by_name[key]]
+    is_table = isinstance(keys, Path) and keys.suffix.lower() in _TABLES
+    if unknown and is_table and unknown[0] == wanted[0]:
+        del unknown[0]  # the header
+    if unknown:
+        first = shown(unknown[0], _MAX_SHOWN)
+        what = f"{len(unknown):,} of {len(wanted):,} keys are of no image: {first}"
+        hint = f"a key is {shown(known[0].as_py(), _MAX_SHOWN)}" if len(known) else "it has none"
         raise DatasetError(str(keys) if isinstance(keys, Path) else str(dataset), what, hint)
-    return np.array(found, np.int64)
+    return np.array(numbers, np.int64)
 
 
 def _by_name(keys: Sequence[str], texts: Sequence[str]) -> dict[str, list[int]]:
-    """Return the numbers of the keys that each text means.
+    """Return the numbers of the keys that each text matches.
 
-    It is a file name, with or without its ending, or a key with the escapes it is printed with.
+    A text is a file name with or without its extension, or a key with the escapes of its printed
+    form.
     """
-    found: dict[str, list[int]] = {text: [] for text in texts}
+    matches: dict[str, list[int]] = {text: [] for text in texts}
     has_escapes = any("\\" in text for text in texts)
     for number, key in enumerate(keys):
         name = key.rpartition("/")[2]
         stem = name.rpartition(".")[0] or name
-        for one in {key, name, stem, printable(key) if has_escapes else key}:
-            if one in found:
-                found[one].append(number)
-    return found
+        for form in {key, name, stem, printable(key) if has_escapes else key}:
+            if form in matches:
+                matches[form].append(number)
+    return matches
 
 
-def _listed(file: Path) -> list[str]:
-    """Return the keys in a file, as they stand there; DatasetError where it cannot be read."""
+def _read_keys(file: Path) -> list[str]:
     try:
-        data = read_named(file, _MOST_BYTES)
+        data = read_named(file, _MAX_KEYS_BYTES)
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
         raise DatasetError(str(file), what, "give a .csv or .txt of keys") from None
     if file.suffix.lower() in _TABLES:
-        rows = CsvRows(text_lines(data), "," if file.suffix.lower() == ".csv" else "	")
-        found = [from_cell(row[0]) for row in rows if row]
+        rows = CsvRows(text_lines(data), "," if file.suffix.lower() == ".csv" else "\t")
+        keys = [from_cell(row[0]) for row in rows if row]
         if what := rows.fault(0):
             raise DatasetError(str(file), what, "close the quote")
     else:
-        found = [line.strip() for line in decoded(data).splitlines()]
-    found = [one for one in found if one]
-    if not found:
+        keys = [line.strip() for line in decoded(data).splitlines()]
+    keys = [key for key in keys if key]
+    if not keys:
         raise DatasetError(str(file), "has no key", "write one a line")
-    return found
+    return keys

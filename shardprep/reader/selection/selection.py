@@ -1,6 +1,7 @@
-"""Selections: record numbers of one version of a dataset, in place of a split.
+"""Selections: record numbers of one version of a dataset, used instead of a split.
 
-A record's number counts through the shards of the dataset, in the order of the manifest, from 0.
+The number of a record counts from 0 through the shards of the dataset, in the order of the
+manifest.
 """
 
 from __future__ import annotations
@@ -21,36 +22,36 @@ from shardprep.storage.atomic_file import DurableFile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_MOST_NAME = 100
-"""Characters of a name; that of a long expression is shortened."""
-_NO_FILE = "give a file that Selection.save has written"
+_MAX_NAME = 100
+"""Maximum number of characters of a name; longer ones are shortened."""
+_WRONG_FILE = "give a file that Selection.save has written"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Selection:
-    """Some records of one version of a dataset; it stands wherever a split does in the readers.
+    """Some records of one version of a dataset. Readers take it instead of a split.
 
-    `reader.select` and `reader.folds` make it. `a | b`, `a & b` and `a - b` are its union,
-    intersection and difference with another one; `len(a)` its records; `a[positions]` some of them,
-    by a slice, whole numbers or an array of bools, as of NumPy. Each record is in it once, in the
-    order of the shards.
+    `reader.select` and `reader.folds` return selections. `a | b`, `a & b` and `a - b` are union,
+    intersection and difference; `len(a)` is the number of records; `a[positions]` selects by a
+    slice, whole numbers or an array of bools, like NumPy. Each record occurs once, in the order of
+    the shards.
     """
 
     name: str
-    """For people; one that starts with "train" is shuffled by default, as such a split is."""
+    """Description. By default, readers shuffle a selection if its name starts with "train"."""
     fingerprint: str
-    """SHA-256 of the manifest of the dataset, hex."""
+    """SHA-256 of the manifest of the dataset in hexadecimal."""
     numbers: Ints
-    """int64[records], numbers of the records in the dataset, rising."""
+    """int64[records], numbers of the records in the dataset, increasing."""
     labels: Ints
-    """int64[records], class of each record, −1 where it has none or not one."""
+    """int64[records], class of each record, −1 if it has none or several."""
     classes: Ints
-    """int64[pairs, 2], number of a record and one of its classes, sorted, each pair once: its own
-    class or classes, else those of its objects."""
+    """int64[pairs, 2], number of a record and one of its classes, sorted and unique. Classes are
+    taken from the image, or else from its objects."""
 
     def __post_init__(self) -> None:
-        """Shorten the name; nobody may write to the arrays."""
-        object.__setattr__(self, "name", shown(self.name, _MOST_NAME))
+        """Shorten the name, and make the arrays read-only."""
+        object.__setattr__(self, "name", shown(self.name, _MAX_NAME))
         for array in (self.numbers, self.labels, self.classes):
             array.setflags(write=False)
 
@@ -72,10 +73,10 @@ class Selection:
         return hash((self.fingerprint, self.numbers.tobytes()))
 
     def __getitem__(self, positions: slice | Sequence[int] | Ints) -> Selection:
-        """Return the records at some positions, from 0, in the order of the shards.
+        """Return the records at some positions from 0, in the order of the shards.
 
         Raises:
-            DatasetError: there is no such position, or it is no slice or array of them.
+            DatasetError: a position is out of range, or is not a slice or an array.
 
         """
         try:
@@ -99,32 +100,32 @@ class Selection:
     def __sub__(self, other: Selection) -> Selection:
         return self.at(~self._is_in(other), f"{self.name} - {other.name}")
 
-    def at(self, places: Any, name: str) -> Selection:
-        """Return the records at some places, rising, or where an array of bools is true."""
-        numbers = self.numbers[places]
+    def at(self, positions: Any, name: str) -> Selection:
+        """Return the records at increasing positions, or where an array of bools is true."""
+        numbers = self.numbers[positions]
         classes = self.classes[np.isin(self.classes[:, 0], numbers)]
-        return Selection(name, self.fingerprint, numbers, self.labels[places], classes)
+        return Selection(name, self.fingerprint, numbers, self.labels[positions], classes)
 
     @validated("Selection.sample")
     def sample(self, n: Count, seed: Seed = 0) -> Selection:
-        """Return `n` of the records, each as likely as another; the same for the same seed.
+        """Return `n` records drawn at random without replacement; a seed gives the same records.
 
         Raises:
-            DatasetError: it has not so many.
+            DatasetError: the selection has fewer records.
 
         """
         if n > len(self):
-            hint = "use a number up to that"
-            raise DatasetError("Selection.sample", f"n={n:,} of {len(self):,} records", hint)
+            what = f"n={n:,} of {len(self):,} records"
+            raise DatasetError("Selection.sample", what, "use a number up to that")
         chosen = np.argsort(self._random(seed), kind="stable")[:n]
         return replace(self[chosen], name=f"{self.name}, {n:,} drawn")
 
     @validated("Selection.per_class")
     def per_class(self, n: Count, seed: Seed = 0) -> Selection:
-        """Return `n` records of each class, drawn as by `sample`; all of a class with fewer.
+        """Return `n` records of each class, drawn like `sample`, or all of a class with fewer.
 
-        A record with several classes, or with objects of several, counts for each of them: it may
-        be drawn for one, and is then one more of the others. Records without a class are left out.
+        A record with several classes may be drawn for each of them, so a class may have more than
+        `n` records. Records without a class are left out.
 
         Raises:
             DatasetError: no record has a class.
@@ -134,16 +135,16 @@ class Selection:
             hint = "select by keys or columns, or take sample(n)"
             raise DatasetError("Selection.per_class", f"no record of {self.name} has a class", hint)
         numbers, labels = self.classes.T
-        places = np.searchsorted(self.numbers, numbers)
-        order = np.lexsort((self._random(seed)[places], labels))
+        positions = np.searchsorted(self.numbers, numbers)
+        order = np.lexsort((self._random(seed)[positions], labels))
         labels = labels[order]
         rank = np.arange(len(labels)) - np.searchsorted(labels, labels)
-        chosen = places[order[rank < n]]
+        chosen = positions[order[rank < n]]
         return replace(self[chosen], name=f"{self.name}, {n:,} a class")
 
     @validated("Selection.save")
     def save(self, path: File) -> Path:
-        """Write it to a file of NumPy's (.npz), which `load` reads; return its path."""
+        """Write the selection to a NumPy file (.npz) for `load`; return its path."""
         file = Path(path)
         try:
             with DurableFile(file) as out:
@@ -164,26 +165,26 @@ class Selection:
     @classmethod
     @validated("Selection.load")
     def load(cls, path: File) -> Selection:
-        """Return what `save` has written; DatasetError where the file is missing or another."""
+        """Return the selection that `save` wrote. DatasetError if the file is not one."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 numbers, labels = (file[key].astype(np.int64) for key in ("numbers", "labels"))
                 own = np.stack([numbers, labels], axis=1)[labels >= 0]
                 classes = file["classes"].astype(np.int64) if "classes" in file else own
                 name, fingerprint = (str(file[key][()]) for key in ("name", "fingerprint"))
-                found = cls(name, fingerprint, numbers, labels, classes)
+                selection = cls(name, fingerprint, numbers, labels, classes)
                 is_sound = bool(np.isin(classes[:, 0], numbers).all()) and classes.shape[1:] == (2,)
         except FileNotFoundError:
-            raise DatasetError(str(path), "no such file", _NO_FILE) from None
-        except Exception:  # those of zipfile, zlib and NumPy
-            raise DatasetError(str(path), "cannot be read as a Selection", _NO_FILE) from None
+            raise DatasetError(str(path), "no such file", _WRONG_FILE) from None
+        except Exception:  # of zipfile, zlib or NumPy
+            raise DatasetError(str(path), "cannot be read as a Selection", _WRONG_FILE) from None
         is_sound = is_sound and numbers.ndim == 1 and numbers.shape == labels.shape
         if not is_sound or (numbers[:1] < 0).any() or (np.diff(numbers) <= 0).any():
-            raise DatasetError(str(path), "holds no record numbers", _NO_FILE)
-        return found
+            raise DatasetError(str(path), "holds no record numbers", _WRONG_FILE)
+        return selection
 
     def check(self, manifest: Manifest) -> None:
-        """Raise DatasetError where this is of another dataset, or has no record."""
+        """Raise DatasetError if the selection is empty or of another dataset."""
         if self.fingerprint != manifest.sha256:
             raise DatasetError(
                 f"{manifest.name} {manifest.version}",
@@ -195,10 +196,10 @@ class Selection:
             counts = ", ".join(f"{name} {s.num_records:,}" for name, s in manifest.splits.items())
             what = f"the selection {self.name!r} has no record"
             raise DatasetError(manifest.name, what, f"the dataset has {counts}")
-        total = sum(one.num_records for one in manifest.splits.values())
+        total = sum(split.num_records for split in manifest.splits.values())
         if self.numbers[-1] >= total:
             what = f"the selection {self.name!r} has a record {self.numbers[-1]:,} of {total:,}"
-            raise DatasetError(manifest.name, what, _NO_FILE)
+            raise DatasetError(manifest.name, what, _WRONG_FILE)
 
     def _random(self, seed: int) -> Any:
         return random_numbers(key_of(seed), 0, len(self))

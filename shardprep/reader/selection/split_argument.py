@@ -1,4 +1,7 @@
-"""The `split` argument of the readers: an expression, one of `even_splits`, or a `Selection`.
+"""The `split` argument of the readers, and its record numbers.
+
+It is an expression such as "train[:90%]+validation", one of `even_splits`, or a `Selection`. The
+number of a record counts from 0 through the shards of the dataset, in the order of the manifest.
 
 The options of `load` are checked before NumPy is imported. So NumPy, and `Selection`, which needs
 it, are imported where record numbers are computed.
@@ -6,16 +9,59 @@ it, are imported where record numbers are computed.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from shardprep.reader.selection.splits import EvenSplit, split_ranges
-from shardprep.reader.validators import Kind, like, text
+from shardprep.errors import DatasetError
+from shardprep.reader.validators import (
+    Count,
+    Kind,
+    Number,
+    check_position,
+    like,
+    text,
+    validated,
+    validated_fields,
+)
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
     from shardprep.reader.array_types import Ints
     from shardprep.reader.selection.selection import Selection
 
+_SLICE = re.compile(r"(?P<split>\w+)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,18}%?)?\])?")
+
+
+@validated_fields("reader.EvenSplit")
+@dataclass(frozen=True, slots=True)
+class EvenSplit:
+    """One of several equal parts of a split; readers take it instead of a split name."""
+
+    split: str
+    index: Number
+    """Number of this part, from 0."""
+    number: Count
+    """Number of parts."""
+    drop_remainder: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise DatasetError if `index` is not below `number`."""
+        check_position("reader.EvenSplit", index=self.index, number=self.number)
+
+
+@validated("reader.even_splits")
+def even_splits(split: str, n: Count, *, drop_remainder: bool = False) -> tuple[EvenSplit, ...]:
+    """Return `n` parts that divide a split, like `tfds.even_splits`.
+
+    If the records cannot be divided evenly, the first parts have one record more;
+    `drop_remainder` leaves these records out. DatasetError if `n` is below 1.
+    """
+    return tuple(EvenSplit(split, i, n, drop_remainder) for i in range(n))
+
+
+if TYPE_CHECKING:
     AnySplit: TypeAlias = str | EvenSplit | Selection
 else:
     AnySplit = (
@@ -36,7 +82,7 @@ def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
     """Return the numbers of the records of a split, int64, in its order.
 
     Raises:
-        DatasetError: there is no such split, it is of another dataset, or it has no record.
+        DatasetError: the split does not exist, is of another dataset, or is empty.
 
     """
     import numpy as np
@@ -65,3 +111,82 @@ def as_selection(manifest: Manifest, split: AnySplit) -> Selection:
     numbers = sorted_unique(numbers_of(manifest, split))
     unknown, none = np.full(len(numbers), -1), np.empty((0, 2), np.int64)
     return Selection(str(split), manifest.sha256, numbers, unknown, none)
+
+
+def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
+    """Return the record numbers of a split expression, in its order, as ranges that are not empty.
+
+    A percentage is rounded to the nearest record, so [:P%] and [P%:] divide the split. Negative
+    positions count from the end, and positions beyond an end mean that end, as in Python.
+
+    Raises:
+        DatasetError: the expression is malformed, has a percentage beyond 100, names an unknown
+            split, or selects no record.
+
+    """
+    expression = split if isinstance(split, str) else split.split
+    stops = accumulate(entry.num_records for entry in manifest.splits.values())
+    splits = {
+        name: range(stop - entry.num_records, stop)
+        for (name, entry), stop in zip(manifest.splits.items(), stops, strict=True)
+    }
+    ranges: list[range] = []
+    for part in expression.split("+"):
+        match = _SLICE.fullmatch(part.strip())
+        if not match:
+            raise DatasetError(
+                manifest.name, f"{part!r} is not a split", 'write "train", "train[:90%]" or "a+b"'
+            )
+        for position in (match["start"], match["stop"]):
+            if position and position.endswith("%") and abs(int(position[:-1])) > 100:
+                raise DatasetError(
+                    manifest.name, f"{part!r} is not a split", "a percentage is from -100% to 100%"
+                )
+        if match["split"] not in splits:
+            raise DatasetError(
+                manifest.name,
+                f"has no split {match['split']!r}",
+                f"it has {', '.join(splits)}",
+            )
+        whole = splits[match["split"]]
+        start = _position(match["start"], 0, len(whole))
+        ranges.append(whole[start : _position(match["stop"], len(whole), len(whole))])
+    if isinstance(split, EvenSplit):
+        total = sum(map(len, ranges))
+        own = part_range(total, split.index, split.number, drop_remainder=split.drop_remainder)
+        ranges = _slice(ranges, own)
+    ranges = [one for one in ranges if one]
+    if not ranges:
+        counts = ", ".join(f"{name} {s.num_records:,}" for name, s in manifest.splits.items())
+        what = repr(expression) if isinstance(split, str) else str(split)
+        raise DatasetError(manifest.name, f"{what} selects no record", f"it has {counts}")
+    return ranges
+
+
+def part_range(num_records: int, index: int, number: int, *, drop_remainder: bool = False) -> slice:
+    """Return the positions of part `index` of `number`; the first parts may have one more."""
+    size, more = divmod(num_records, number)
+    more = 0 if drop_remainder else more
+    start = size * index + min(index, more)
+    return slice(start, start + size + (index < more))
+
+
+def _slice(ranges: list[range], part: slice) -> list[range]:
+    """Return a slice of the concatenation of ranges, as ranges."""
+    parts, before = [], 0
+    for one in ranges:
+        parts.append(one[max(part.start - before, 0) : max(part.stop - before, 0)])
+        before += len(one)
+    return parts
+
+
+def _position(text: str | None, default: int, num_records: int) -> int:
+    if text is None:
+        return default
+    if text.endswith("%"):
+        percent = int(text[:-1])
+        number = round(num_records * (percent if percent >= 0 else 100 + percent) / 100)
+    else:
+        number = int(text)
+        number += num_records if number < 0 else 0
+    return min(max(number, 0), num_records)

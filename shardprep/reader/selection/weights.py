@@ -1,4 +1,4 @@
-"""Weights of classes and records: `reader.class_weights`, and epochs that are drawn by weight."""
+"""Weights of classes and records: `reader.class_weights`, and the option `weights` of readers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.order.epoch import WeightedDraws
-from shardprep.reader.selection.classes import ClassColumn, class_pairs
-from shardprep.reader.selection.item_rows import rows_of
-from shardprep.reader.selection.split_argument import AnySplit
-from shardprep.reader.selection.splits import part_range
+from shardprep.reader.selection.item_rows import ClassColumn, class_pairs, rows_of
+from shardprep.reader.selection.split_argument import AnySplit, part_range
 from shardprep.reader.validators import Count, Location, short_repr, validated, validated_fields
 
 if TYPE_CHECKING:
@@ -25,37 +23,32 @@ if TYPE_CHECKING:
 @validated_fields("reader.Weights")
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Weights by which the records of an epoch are drawn, and how; for `weights` of the readers.
+    """How to draw the records of an epoch by weight, for `weights` of the readers.
 
-    `weights="balanced"` is short for `Weights("balanced")`, and so is an array.
+    `weights="balanced"` is short for `weights=Weights("balanced")`, and so is an array.
     """
 
     values: Any
-    """"balanced", each class as often as another, as of `reader.load`; or float[records], in the
-    order of the split without shuffling: a record of 2.0 comes twice as often as one of 1.0, one of
-    0 never."""
+    """"balanced" draws each class equally often, as in `reader.load`. Or float[records], a weight
+    for each record in the order of the split without shuffling: a record with 2.0 is drawn twice as
+    often as one with 1.0, a record with 0 never."""
     _: KW_ONLY
     replacement: bool = True
-    """Whether a record may come again in an epoch. If not, each draw is among those left."""
+    """Whether a record may be drawn again in an epoch."""
     num_samples: Count | None = None
-    """Records of an epoch, of all readers together. None: as many as the split has; without
-    replacement, as many as have a weight above 0."""
+    """Number of draws of an epoch, of all readers together. None: the number of records of the
+    split; without replacement, the number of records with a weight above 0."""
 
 
 def weighted_draws(
     where: str, weights: Any, numbers: Ints, dataset: OpenDataset, host: tuple[int, int]
 ) -> WeightedDraws:
-    """Return the draws of one host.
+    """Return the draws of a host from the records with these numbers, in the order of the split.
 
-    Args:
-        where: name of the call, for errors.
-        weights: the argument `weights` of the call.
-        numbers: numbers of the records that all hosts draw from, in the order of the split.
-        dataset: their dataset.
-        host: number of this host, from 0, and number of hosts.
+    `host` is the number of this host, from 0, and the number of hosts; `where` is the call.
 
     Raises:
-        DatasetError: the weights are not one for each record, or draw none or too few.
+        DatasetError: the weights are not one per record, or draw too few records.
 
     """
     asked = weights if isinstance(weights, Weights) else Weights(weights)
@@ -65,10 +58,10 @@ def weighted_draws(
         values = _balanced(dataset, numbers)
     else:
         values = _checked(where, asked.values, len(numbers))
-    can = int(np.count_nonzero(values))
-    num_all = asked.num_samples or (len(numbers) if asked.replacement else can)
-    if not asked.replacement and num_all > can:
-        what = f"num_samples={num_all:,} of {can:,} records with a weight above 0"
+    num_positive = int(np.count_nonzero(values))
+    num_all = asked.num_samples or (len(numbers) if asked.replacement else num_positive)
+    if not asked.replacement and num_all > num_positive:
+        what = f"num_samples={num_all:,} of {num_positive:,} records with a weight above 0"
         raise DatasetError(where, what, "use fewer, or replacement=True")
     if num_all < host[1]:
         what = f"{num_all} draws cannot be shared by {host[1]} readers"
@@ -79,14 +72,14 @@ def weighted_draws(
 
 @validated("reader.class_weights")
 def class_weights(path: Location, split: AnySplit = "train") -> dict[int, float]:
-    """Return the weight of each class by its number, for `class_weight` of `keras.Model.fit`.
+    """Return the weight of each class number, for `class_weight` of `keras.Model.fit`.
 
-    That is records / (classes × records of the class), 1.0 in the mean of the records; of records
-    and classes without each other none counts, and such a class has 0.0. The item table alone is
-    read.
+    The weight is records / (classes × records of the class), so its mean over the records is 1.0.
+    Records without a class, and classes without records, are not counted; such a class has weight
+    0.0. Only the item table is read.
 
     Raises:
-        DatasetError: there is no such dataset or split, or its records have no classes.
+        DatasetError: the dataset or split does not exist, or its records have no classes.
 
     """
     dataset = open_dataset(path)
@@ -97,39 +90,36 @@ def class_weights(path: Location, split: AnySplit = "train") -> dict[int, float]
         raise DatasetError(str(dataset), "its images have no class each", hint)
     counts = np.bincount(labels, minlength=len(dataset.schema.labels))
     used = np.count_nonzero(counts)
-    found = np.divide(counts.sum(), used * counts, out=np.zeros(len(counts)), where=counts > 0)
-    return dict(enumerate(found.tolist()))
+    weights = np.divide(counts.sum(), used * counts, out=np.zeros(len(counts)), where=counts > 0)
+    return dict(enumerate(weights.tolist()))
 
 
 def _balanced(dataset: OpenDataset, numbers: Ints) -> Floats:
-    """Return weights by which each class is drawn as often as another; 0 of records without one.
-
-    They are those of two draws: of a class, and of one of the records that have it.
-    """
+    # The probability of a record if a class is drawn first, then one of its records. 0 for records
+    # without a class.
     column = ClassColumn.of(dataset.schema)
     table = dataset.record_rows((LABEL if column is None else column.name,))
-    places, labels = class_pairs(table.column(0)).T
+    rows, labels = class_pairs(table.column(0)).T
     times = np.bincount(numbers, minlength=len(table))
-    counts = np.bincount(labels, times[places])
+    counts = np.bincount(labels, times[rows])
     if column is None or not counts.any():
         hint = "give an array of a weight for each record"
         raise DatasetError(str(dataset), "its images and objects have no classes", hint)
     share = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
-    weights: Floats = np.bincount(places, share[labels], minlength=len(table)).astype(np.float64)
+    weights: Floats = np.bincount(rows, share[labels], minlength=len(table)).astype(np.float64)
     return weights[numbers]
 
 
 def _checked(where: str, values: Sequence[float], num_records: int) -> Floats:
-    """Return weights as an array; DatasetError where they are not one for each record."""
     try:
-        found = np.array(values, np.float64)
+        weights = np.array(values, np.float64)
     except (TypeError, ValueError):
         what = f"weights={short_repr(values)}"
         raise DatasetError(where, what, "use 'balanced' or an array of numbers") from None
-    if found.shape != (num_records,):
-        what = f"weights of shape {found.shape} for {num_records:,} records"
+    if weights.shape != (num_records,):
+        what = f"weights of shape {weights.shape} for {num_records:,} records"
         raise DatasetError(where, what, "give one for each record of the split")
-    if not np.isfinite(found).all() or (found < 0).any() or not found.any():
+    if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         what = "weights are below 0, infinite, NaN or all 0"
         raise DatasetError(where, what, "use numbers from 0 on")
-    return found
+    return weights

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
 from shardprep.dataset.stored_size import TooLargeError, check_stored_png
 from shardprep.errors import RecordError

@@ -41,7 +41,7 @@ class Copies:
     numbers: tuple[int, ...]
     """Their records: first the one that stays where the others are left out, then by number."""
     bits: tuple[int, ...]
-    """Bits in which the hash of each differs from that of the first; 0 for exact copies."""
+    """Number of bits by which each hash differs from the first; 0 for exact copies."""
     splits: tuple[str, ...]
     """Splits that they are in, in the order of the manifest."""
     is_conflict: bool

@@ -73,27 +73,26 @@ _PROPERTY = 1 / 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One kind of thing that was found, and the images that it is about."""
+    """One kind of finding, with the images that it concerns."""
 
     name: str
-    """Kind, as `--list` takes it."""
+    """Name of the finding, a value of `--list`."""
     severity: Severity
     """`serious`: a result measured on this set may be wrong; `warning`: training may suffer."""
     num_found: int
-    """Images, or classes, splits or objects where it is about those."""
+    """Number of images (or classes, splits or objects) found."""
     num_looked_at: int
-    """Images, inputs, classes, splits or objects that could have been it."""
+    """Number of images (or inputs, classes, splits or objects) that were checked."""
     what: str
     """The finding in a sentence."""
     keys: tuple[str, ...] = ()
-    """Keys of the images to leave out so that it is gone: of copies, all but one of each group.
-
-    Unlabelled images of other splits than train are not among them: a submission needs them all.
-    """
+    """Keys of the images to leave out to resolve the finding: of copies, all except one of each
+    group. Unlabelled images of other splits than train are not included, because a submission needs
+    them all. """
     flag: str = ""
-    """Option of `shardprep build` that answers it; "" for none."""
+    """Option of `shardprep build` that resolves the finding; "" if no option does."""
     num_dropped: int = 0
-    """Images of this dataset that the option would leave out."""
+    """Number of images of this dataset that the option would leave out."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Those images by split."""
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
+from shardprep.dataset.describe import LACKING
 from shardprep.dataset.item_table import REJECTED, SKIPPED, with_status
 from shardprep.dataset.schema import LABEL, LABELS
-from shardprep.dataset.stats.describe import LACKING
 from shardprep.errors import counted, some_of
 from shardprep.reporter.findings.finding import Finding, images, leaving_out
 

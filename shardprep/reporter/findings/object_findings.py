@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardprep.dataset.annotation_counts import NO_IMAGE
+from shardprep.dataset.object_stats import TINY, near_duplicates
 from shardprep.dataset.schema import MASK
-from shardprep.dataset.stats.annotation_counts import NO_IMAGE
-from shardprep.dataset.stats.object_facts import TINY, near_duplicates
 from shardprep.errors import counted, some_of
 from shardprep.reporter.findings.finding import Finding, images
 from shardprep.reporter.findings.imbalance import TRAIN

@@ -38,22 +38,22 @@ _ODD_ASPECT = 3
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many images of each split have which value."""
+    """Number of images of each split by value."""
 
     low: float
     """Lower edge of the first bin; values below it are counted there."""
     high: float
     """Upper edge of the last bin; values above it are counted there."""
     counts: dict[str, tuple[int, ...]]
-    """Split → images in each bin; bins are equally wide."""
+    """Number of images in each bin, by split; bins have equal width."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """One property of all images that were looked at."""
+    """One measured property of all images."""
 
     name: str
-    """Kind of finding that it is behind."""
+    """Name of its finding."""
     what: str
     """The property in words."""
     threshold: float

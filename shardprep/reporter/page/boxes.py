@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardprep.dataset.object_stats import TINY
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK, OBJECTS
-from shardprep.dataset.stats.object_facts import TINY
 from shardprep.reporter.findings.object_findings import lengths
 from shardprep.reporter.findings.quality import NUM_BINS, histogram
 from shardprep.reporter.page import charts
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shardprep.image.drawing import Thumbnail
     from shardprep.reporter.pixels.pictures import Overlay
     from shardprep.reporter.record_columns import Contents
-    from shardprep.reporter.report import Report
+    from shardprep.reporter.report_data import ReportData
 
 _CELLS = 32
 """Cells a side of the chart of centres."""
@@ -35,7 +35,7 @@ _LEAST_LIMIT = 16
 """Pixels that the chart of sizes reaches to at least."""
 
 
-def boxes(report: Report) -> Html | None:
+def boxes(report: ReportData) -> Html | None:
     """Return how many objects there are, how large and where; None for a set without."""
     contents = report.contents
     schema = contents.schema
@@ -75,7 +75,7 @@ def boxes(report: Report) -> Html | None:
     return section("boxes", "Boxes", *parts, tag("div", *figures, class_="cols"))
 
 
-def _measured(report: Report) -> Iterator[Html]:
+def _measured(report: ReportData) -> Iterator[Html]:
     """Yield the sizes of boxes and where they lie."""
     contents = report.contents
     if report.measured is None:
@@ -110,7 +110,7 @@ def _titled(title: str, chart: Html, said: str) -> Html:
     return tag("div", tag("h3", title), charts.captioned(chart, said))
 
 
-def masks(report: Report) -> Html | None:
+def masks(report: ReportData) -> Html | None:
     """Return how many pixels of the masks each class has; None for a set without."""
     contents = report.contents
     feature = contents.schema.features.get(MASK)

@@ -9,7 +9,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
-from shardprep.image.drawing import INK, class_colour
+from shardprep.image.palette import INK, class_colour
 from shardprep.reporter.page.html import Html, joined, more, table, tag, text
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardprep.reporter.record_columns import Contents
-    from shardprep.reporter.report import Report
+    from shardprep.reporter.report_data import ReportData
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -33,7 +33,7 @@ _MOST_TOGETHER = 30
 """Classes whose occurring together is shown."""
 
 
-def targets(report: Report) -> Html | None:
+def targets(report: ReportData) -> Html | None:
     """Return the targets in the form that they have; None for a set without."""
     contents = report.contents
     target = contents.schema.target

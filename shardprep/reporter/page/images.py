@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shardprep.reporter.findings.copies import Copies
     from shardprep.reporter.findings.quality import Quality
     from shardprep.reporter.pixels.pictures import Pictures
-    from shardprep.reporter.report import Report
+    from shardprep.reporter.report_data import ReportData
 
 _SIDE = 112
 """CSS pixels of a picture."""
@@ -25,7 +25,7 @@ _CELLS = 32
 """Cells a side of the chart of sizes."""
 
 
-def gallery(report: Report, pictures: Pictures) -> Html | None:
+def gallery(report: ReportData, pictures: Pictures) -> Html | None:
     """Return some images of every class, and their mean."""
     if not any(pictures.gallery.values()):
         return None
@@ -53,7 +53,7 @@ def gallery(report: Report, pictures: Pictures) -> Html | None:
     return section("gallery", "Gallery", tag("p", said, class_="dim"), *shown, *parts)
 
 
-def _picture(report: Report, pictures: Pictures, number: int, caption: str = "") -> Html:
+def _picture(report: ReportData, pictures: Pictures, number: int, caption: str = "") -> Html:
     """Return a picture that opens to the facts on its record."""
     contents = report.contents
     place = contents.place(number)
@@ -84,7 +84,7 @@ def _picture(report: Report, pictures: Pictures, number: int, caption: str = "")
     return tag("details", tag("summary", image, shown), listed, class_="pic")
 
 
-def copies(report: Report, pictures: Pictures) -> Html:
+def copies(report: ReportData, pictures: Pictures) -> Html:
     """Return the groups of copies side by side, leaks first."""
     groups = sorted(report.copies, key=lambda one: (not one.is_leak, not one.is_conflict))
     near = "and near copies " if report.measured is not None else ""
@@ -106,7 +106,7 @@ def copies(report: Report, pictures: Pictures) -> Html:
     )  # fmt: skip
 
 
-def _group(report: Report, pictures: Pictures, one: Copies) -> Html:
+def _group(report: ReportData, pictures: Pictures, one: Copies) -> Html:
     contents = report.contents
     items = []
     for number, bits in list(zip(one.numbers, one.bits, strict=True))[:MOST_OF_GROUP]:
@@ -140,7 +140,7 @@ _TITLES = {
 _OF_ORIGINALS = ("odd-aspect", "enlarged")
 
 
-def quality(report: Report, pictures: Pictures) -> Html | None:
+def quality(report: ReportData, pictures: Pictures) -> Html | None:
     """Return a histogram of each property of the pixels, and the worst images."""
     shown = [one for one in report.qualities if one.name not in _OF_ORIGINALS]
     if not shown:
@@ -154,7 +154,7 @@ def quality(report: Report, pictures: Pictures) -> Html | None:
     return section("quality", "Quality", tag("p", said, class_="dim"), legend, *parts)
 
 
-def _property(report: Report, pictures: Pictures, one: Quality) -> Html:
+def _property(report: ReportData, pictures: Pictures, one: Quality) -> Html:
     number = len(one.found)
     title = f"{_TITLES[one.name]}: {number:,} image{'s' * (number != 1)}"
     chart = charts.histogram_chart(
@@ -173,7 +173,7 @@ def _property(report: Report, pictures: Pictures, one: Quality) -> Html:
     return joined(tag("h3", title), tag("div", figure, *right, class_="cols"))
 
 
-def originals(report: Report, pictures: Pictures) -> Html | None:
+def originals(report: ReportData, pictures: Pictures) -> Html | None:
     """Return the sizes, aspects and formats of the originals."""
     contents = report.contents
     known = np.flatnonzero((contents.height > 0) & (contents.width > 0))
@@ -206,7 +206,7 @@ def originals(report: Report, pictures: Pictures) -> Html | None:
     return section("originals", "Originals", *parts)
 
 
-def _sizes(report: Report, known: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Html:
+def _sizes(report: ReportData, known: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Html:
     """Return how many originals have which width and height, the stored size drawn in."""
     contents = report.contents
     width, height = contents.width[known], contents.height[known]

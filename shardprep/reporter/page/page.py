@@ -16,10 +16,10 @@ from shardprep.reporter.page.html import Html, joined, tag
 from shardprep.reporter.pixels.pictures import draw_pictures
 
 if TYPE_CHECKING:
-    from shardprep.reporter.report import Report
+    from shardprep.reporter.report_data import ReportData
 
 
-def render(report: Report) -> bytes:
+def render(report: ReportData) -> bytes:
     """Return the page, ASCII: the same bytes for the same dataset and options."""
     pictures = draw_pictures(report)
     sections = {

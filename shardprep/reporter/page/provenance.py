@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from shardprep.reporter.report import Report
+    from shardprep.reporter.report_data import ReportData
 
 _MOST_KEYS = 20
 """Inputs shown of each kind that was left out."""
@@ -22,7 +22,7 @@ _ABSOLUTE = re.compile(r"(?:(?<![\w.])[/~]|\b[A-Za-z]:[\\/])[^:,=]*[\\/]")
 """Folders of an absolute path: they are of the machine, not of the dataset."""
 
 
-def left_out(report: Report) -> Html:
+def left_out(report: ReportData) -> Html:
     """Return the inputs that are not in the dataset, by kind and reason."""
     totals, rows = report.contents.manifest.totals, report.contents.left_out
     if report.contents.scope is not None:
@@ -63,7 +63,7 @@ def _inputs(table_: pa.Table, places: list[int]) -> Html:
     return tag("div", table(("input", "reason"), rows, left=2), *last)
 
 
-def channels(report: Report) -> Html | None:
+def channels(report: ReportData) -> Html | None:
     """Return the mean and the standard deviation of the channels, ready to paste."""
     if report.measured is None or not report.measured.channels.num_pixels:
         return None
@@ -92,7 +92,7 @@ def _row(values: Iterable[float], white: int, digits: int) -> str:
     return f"({', '.join(f'{one * white:.{digits}f}' for one in values)})"
 
 
-def provenance(report: Report) -> Html:
+def provenance(report: ReportData) -> Html:
     """Return the origin of the dataset: its rules, options, versions and hashes."""
     manifest = report.contents.manifest
     defaults = report.options.defaults
@@ -114,14 +114,14 @@ def provenance(report: Report) -> Html:
         "provenance",
         "Provenance",
         table(("", ""), rows, left=2),
-        tag("h3", "Options of the build that are not the default"),
+        tag("h3", "ReportOptions of the build that are not the default"),
         table(("option", "value"), [*options], left=2) if options else tag("p", "none"),
         more("versions that shaped the bytes", table(("library", "version"), [*versions], left=2)),
         more("features", table(("feature", "kind"), _features(report), left=2)),
     )
 
 
-def _features(report: Report) -> list[tuple[str | int, ...]]:
+def _features(report: ReportData) -> list[tuple[str | int, ...]]:
     return [
         (name, f"{one.kind}, {one.dtype}") for name, one in report.contents.schema.features.items()
     ]

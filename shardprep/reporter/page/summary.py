@@ -21,7 +21,7 @@ from shardprep.storage.space import megabytes
 if TYPE_CHECKING:
     from shardprep.reporter.findings.finding import Finding
     from shardprep.reporter.record_columns import Contents
-    from shardprep.reporter.report import Report
+    from shardprep.reporter.report_data import ReportData
 
 _MOST_KEYS = 200
 """Keys of a finding that stand on the page."""
@@ -43,7 +43,7 @@ SECTION_OF = {
 """Kind of finding → the section that shows it."""
 
 
-def head(report: Report) -> Html:
+def head(report: ReportData) -> Html:
     """Return the title and one line of facts."""
     manifest, scope = report.contents.manifest, report.contents.scope
     return tag(
@@ -71,7 +71,7 @@ def dataset_line(contents: Contents) -> str:
     )
 
 
-def findings(report: Report) -> Html:
+def findings(report: ReportData) -> Html:
     """Return the findings, ranked, and what was looked for."""
     items = [_finding(one, report.contents) for one in report.findings]
     found = {one.name for one in report.findings}
@@ -98,7 +98,7 @@ def findings(report: Report) -> Html:
     )
 
 
-def _looked_at(report: Report) -> str:
+def _looked_at(report: ReportData) -> str:
     number = len(report.contents)
     if report.measured is None:
         return (
@@ -165,7 +165,7 @@ def _list_command(one: Finding) -> Html:
     return code(f"shardprep report … --list {one.name} > {one.name}.csv")
 
 
-def splits(report: Report) -> Html:
+def splits(report: ReportData) -> Html:
     """Return the shares of the splits and the evenness of the shards."""
     manifest = report.contents.manifest
     names = list(manifest.splits)

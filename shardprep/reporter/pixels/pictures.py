@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from PIL import Image
 
-from shardprep.dataset.pictures import annotated_picture, legend_of
+from shardprep.dataset.annotated_pictures import annotated_picture, legend_of
 from shardprep.dataset.schema import OBJECT_MASK
 from shardprep.errors import RecordError
 from shardprep.image.drawing import SIDE, Thumbnail, mask_layers, thumbnail
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
     from shardprep.image.drawing import AnnotatedPicture
     from shardprep.reporter.pixels.stored_images import Payload, StoredImages
-    from shardprep.reporter.report import Report
+    from shardprep.reporter.report_data import ReportData
 
 Made = TypeVar("Made")
 MOST_GROUPS = 40
@@ -75,7 +75,7 @@ class Pictures:
     """Record of the gallery → what is drawn over its picture, in sets with boxes or masks."""
 
 
-def draw_pictures(report: Report) -> Pictures:
+def draw_pictures(report: ReportData) -> Pictures:
     """Return the pictures of a report, none where it has no images.
 
     What does not fit the budget is left out, the last of every class first.
@@ -108,7 +108,7 @@ def draw_pictures(report: Report) -> Pictures:
     return Pictures(shown, kept, _means(report), overlays)
 
 
-def _gallery(report: Report) -> dict[int, tuple[int, ...]]:
+def _gallery(report: ReportData) -> dict[int, tuple[int, ...]]:
     """Return a seeded sample of each class that has pictures, and of the images without one."""
     label, number, seed = report.contents.label, report.options.thumbs, report.options.seed
     found = {}
@@ -193,7 +193,7 @@ def _in_parallel(
             pool.shutdown(cancel_futures=True)
 
 
-def _means(report: Report) -> dict[int, Thumbnail]:
+def _means(report: ReportData) -> dict[int, Thumbnail]:
     measured = report.measured
     if measured is None:
         return {}

@@ -1,28 +1,33 @@
-"""The pixel pass: every image of a dataset decoded once, small, by threads, and measured.
+"""The pixel pass: every image of a dataset is decoded once at a reduced size, and measured.
 
-Its result is kept in the cache of this machine, under the hash of the manifest: never in the
-dataset. A pass that met a damaged record is not kept, for a repair does not change the manifest.
+The measures tell dark, blurred and empty pictures; they are computed from the same small squares as
+the perceptual hashes, so that the values of two images are comparable. The result is kept in the
+cache of this machine under the hash of the manifest, never in the dataset. A pass with damaged
+records is not kept, as a repair does not change the manifest.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image
 
 from shardprep.errors import RecordError
-from shardprep.image.phash import LEAST_SIDE, TILE, tile
+from shardprep.image.phash import LEAST_SIDE, PHASH, TILE, grey_levels, phashes, tile
 from shardprep.machine import usable_cores
 from shardprep.progress import Watcher
-from shardprep.reporter.pixels import pixel_measures
 from shardprep.reporter.pixels.stored_images import BOXES
 from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
 
 if TYPE_CHECKING:
+    Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
     from collections.abc import Callable
     from pathlib import Path
 
@@ -30,6 +35,92 @@ if TYPE_CHECKING:
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Triple = tuple[float, float, float]
+
+
+MEASURES = np.dtype(
+    [
+        *PHASH.descr,
+        ("brightness", "<f4"),
+        ("darkest", "<f4"),
+        ("lightest", "<f4"),
+        ("entropy", "<f4"),
+        ("sharpness", "<f4"),
+        ("colour", "<f4"),
+    ]
+)
+"""Numbers of one image: those of a `PHASH`, and others. `brightness` (mean), `darkest` (5th
+percentile) and `lightest` (99th) are perceived brightness in 0..1; `entropy` bits of the grey
+levels; `sharpness` the strength of edges relative to contrast; `colour` the mean distance between
+the channels, 0..1."""
+
+_SQUARES = (np.square(np.arange(256) / 255)[None] * np.array([[0.241], [0.691], [0.068]])).astype(
+    np.float32
+)
+"""Part of red, green and blue, by level, in the square of perceived brightness."""
+
+
+def sharpness(pixels: Pixels) -> float:
+    """Return the strength of the edges of an image uint8[height, width, 3] by its contrast.
+
+    The standard deviation of the Laplacian of grey over that of grey, so that mist is not taken for
+    blur. It depends on the resolution, so images are brought to one (`LEAST_SIDE`). 0 for an image
+    without contrast.
+    """
+    image = Image.fromarray(pixels).convert("L")
+    ratio = LEAST_SIDE / min(image.size)
+    if ratio < 1:
+        size = (round(image.width * ratio), round(image.height * ratio))
+        image = image.resize(size, Image.Resampling.BOX)
+    grey = np.asarray(image).astype(np.int16)
+    if min(grey.shape) < 3:
+        return 0.0
+    edges = 4 * grey[1:-1, 1:-1] - grey[:-2, 1:-1] - grey[2:, 1:-1]
+    edges -= grey[1:-1, :-2] + grey[1:-1, 2:]
+    spread = _deviation(grey)
+    return _deviation(edges) / spread if spread > 0.5 else 0.0
+
+
+def _deviation(values: np.ndarray[Any, np.dtype[np.int16]]) -> float:
+    """Return the standard deviation of small whole numbers, faster than numpy does."""
+    plain = values.astype(np.float32).ravel()
+    mean = float(plain.mean())
+    return math.sqrt(max(0.0, float(plain @ plain) / len(plain) - mean * mean))
+
+
+def measured(tiles: Pixels) -> np.ndarray[Any, Any]:
+    """Return the `MEASURES` of tiles, uint8[n, 56, 56, 3]; sharpness is left at 0."""
+    found = np.zeros(len(tiles), MEASURES)
+    if not len(tiles):
+        return found
+    grey = grey_levels(tiles)
+    hashed = phashes(tiles, grey)
+    for name in PHASH.names or ():
+        found[name] = hashed[name]
+    red, green, blue = (np.ascontiguousarray(tiles[..., i]) for i in range(3))
+    perceived = _SQUARES[0][red] + _SQUARES[1][green] + _SQUARES[2][blue]
+    perceived = np.sqrt(perceived, out=perceived)
+    tones = _histograms((perceived * 255 + 0.5).astype(np.uint8))
+    found["brightness"] = perceived.mean(axis=(1, 2), dtype=np.float64)
+    found["darkest"] = _percentile(tones, 0.05)
+    found["lightest"] = _percentile(tones, 0.99)
+    shares = _histograms(grey) / TILE**2
+    found["entropy"] = -(shares * np.log2(shares, where=shares > 0, out=shares * 0)).sum(axis=1)
+    spread = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
+    found["colour"] = spread.mean(axis=(1, 2), dtype=np.float64) / 255
+    return found
+
+
+def _histograms(levels: Pixels) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return int64[n, 256]: how many values of each image are of each level."""
+    return np.stack([np.bincount(one.ravel(), minlength=256) for one in levels])
+
+
+def _percentile(histograms: np.ndarray[Any, Any], share: float) -> Floats:
+    """Return the level, 0..1, up to which a share of the values of each row lies."""
+    sums = histograms.cumsum(axis=1)
+    levels: Floats = (sums >= share * sums[:, -1:]).argmax(axis=1).astype(np.float32)
+    return levels / np.float32(255)
+
 
 _VERSION = 3
 """Version of the measures: another one for other numbers of the same pixels."""
@@ -65,7 +156,7 @@ class Channels:
         return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
 
     @classmethod
-    def of(cls, image: pixel_measures.Pixels) -> Channels:
+    def of(cls, image: Pixels) -> Channels:
         """Return the sums of one image, uint8[height, width, 3]."""
         levels = np.arange(256)
         counts = [np.bincount(image[..., i].ravel(), minlength=256) for i in range(3)]
@@ -148,7 +239,7 @@ def measure(plan: PassPlan, images: Callable[[], StoredImages], watcher: Watcher
 
 
 def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> Measured:
-    measures = np.zeros(len(plan.numbers), pixel_measures.MEASURES)
+    measures = np.zeros(len(plan.numbers), MEASURES)
     tiles: dict[int, Ints] = {}
     num_tiles: dict[int, int] = {}
     channels = Channels()
@@ -209,10 +300,8 @@ class _Part:
 def _measure(plan: PassPlan, images: StoredImages, start: int) -> _Part:
     numbers = plan.numbers[start : start + _AT_ONCE].tolist()
     tiles = np.zeros((len(numbers), TILE, TILE, 3), np.uint8)
-    sharpness = np.zeros(len(numbers), np.float32)
-    part = _Part(
-        start, np.zeros(0, pixel_measures.MEASURES), Channels(), {}, {}, np.empty(0, BOXES)
-    )
+    sharpnesses = np.zeros(len(numbers), np.float32)
+    part = _Part(start, np.zeros(0, MEASURES), Channels(), {}, {}, np.empty(0, BOXES))
     boxes = []
     for i, payload in enumerate(images.payloads(numbers)):
         if isinstance(payload, RecordError):
@@ -223,18 +312,18 @@ def _measure(plan: PassPlan, images: StoredImages, start: int) -> _Part:
             boxes.append(images.boxes(numbers[i], payload))
             small = images.pixels(data, LEAST_SIDE)
             tiles[i] = tile(small)
-            sharpness[i] = pixel_measures.sharpness(small)
+            sharpnesses[i] = sharpness(small)
             if plan.exact[start + i]:
                 part.channels += Channels.of(images.pixels(data))
         except Exception as error:  # decoders raise anything
             part.damaged[numbers[i]] = images.damaged(numbers[i], error)
     part.boxes = np.concatenate([part.boxes, *boxes])
     part.boxes["corners"] = np.nan_to_num(part.boxes["corners"]).clip(-1, 2)
-    part.measures = pixel_measures.measured(tiles)
-    part.measures["sharpness"] = sharpness
+    part.measures = measured(tiles)
+    part.measures["sharpness"] = sharpnesses
     for i, number in enumerate(numbers):
         if number in part.damaged:
-            part.measures[i] = np.zeros((), pixel_measures.MEASURES)
+            part.measures[i] = np.zeros((), MEASURES)
     classes = plan.classes[start : start + len(numbers)]
     for label in np.unique(classes[(classes >= 0) & part.measures["decoded"]]).tolist():
         own = tiles[(classes == label) & part.measures["decoded"]]
@@ -248,7 +337,7 @@ def kept(plan: PassPlan) -> Measured | None:
     if found is None or found.keys() != _KEPT:
         return None
     measures, channels, boxes = found["measures"], found["channels"], found["boxes"]
-    if measures.dtype != pixel_measures.MEASURES or measures.shape != plan.numbers.shape:
+    if measures.dtype != MEASURES or measures.shape != plan.numbers.shape:
         return None
     if boxes.dtype != BOXES or boxes.ndim != 1:
         return None

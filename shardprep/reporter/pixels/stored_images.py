@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardprep.dataset import example
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, IMAGE, MAX_SIDE, WIDTH
 from shardprep.dataset.stored_size import check_stored
 from shardprep.errors import RecordError

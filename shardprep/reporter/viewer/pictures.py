@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from shardprep.dataset import example
-from shardprep.dataset.pictures import annotated_picture
+from shardprep.dataset.annotated_pictures import annotated_picture
 from shardprep.dataset.schema import MASK
 from shardprep.errors import RecordError, ShardprepError
 from shardprep.image.drawing import Legend, draw_marked, thumbnail
@@ -31,7 +31,7 @@ from shardprep.reporter.pixels.stored_images import StoredImages
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.dataset.example_decoder import Features
+    from shardprep.dataset.example import Features
     from shardprep.dataset.schema import Schema
     from shardprep.image.drawing import AnnotatedPicture
     from shardprep.reporter.record_columns import Contents

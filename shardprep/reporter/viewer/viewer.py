@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from shardprep.dataset.card import Card, Link
-from shardprep.errors import RecipeError
+from shardprep.errors import OptionName, RecipeError
 from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.viewer.routes import Site
 from shardprep.reporter.viewer.server import Server
@@ -31,15 +31,15 @@ class Viewer(Card):
     """
 
     url: str
-    """Address to open; whoever has it is let in."""
+    """Address to open. It contains a secret token."""
     name: str
     """Name of the dataset."""
     version: str
     """Version of the dataset."""
     num_records: int
-    """Records of the dataset."""
+    """Number of records of the dataset."""
     num_items: int
-    """Items that can be looked at: records, rejected and skipped inputs."""
+    """Number of items on the pages: records, rejected and skipped inputs."""
     ending: ExitStack = field(compare=False)
     """Acts that close it."""
 
@@ -85,7 +85,7 @@ def serve(
     except OSError as error:
         site.close()
         what = f"{port} cannot be listened on ({(error.strerror or str(error)).lower()})"
-        raise RecipeError("--port", what, "leave it out for one that is free") from error
+        raise RecipeError(OptionName("port"), what, "leave it out for one that is free") from error
     ending.callback(server.join, _END_S)
     ending.callback(site.close)
     ending.callback(server.close)  # the first of them

@@ -1,19 +1,18 @@
-"""Archives from Kaggle and datasets to it: whole and checked in their place, or not there.
+"""Kaggle: download archives, and upload datasets.
 
-    ref             what a person writes → what Kaggle offers
-    credentials     how a person is known on this machine
-    client          the child process, for one order; `client_upload` has those of an upload
-    client_process  one run of it, watched from outside
-    client_fault    what ended it there, as a value; `client_error` what a person can do
-    retry           how long and how often to try
-    integrity       whether an archive is whole, and what was sent
-    arrival         the archive that the client writes, as it grows
-    archive_cache   where an archive lies, and what is known of it there
-    download        run after run until a checked archive is in its place
-    publication     a dataset as Kaggle is to have it, and Kaggle's rules
-    kaggle_state    a dataset as Kaggle has it
-    upload_folder   what is sent, what has arrived, and what came back
-    upload          run after run until Kaggle has a version, and gives it back
+    ref              parse a reference to an archive
+    credentials      credentials of this machine
+    client           the child process: one order of the kaggle client
+    client_upload    orders of an upload, in the child process
+    client_process   the parent: runs a child process and reads its reports
+    client_error     failures of the client: retries, and errors with the next step
+    archive_cache    archives on this machine: mounted by Kaggle, or in the cache
+    archive_check    verify a downloaded archive
+    download         download with retries until the archive is checked
+    upload_metadata  metadata of an upload, and Kaggle's rules for it
+    kaggle_state     state of a dataset on Kaggle
+    upload_folder    notes about an upload in the cache
+    upload           upload with retries until Kaggle has the version
 
-Nothing is imported here: the child would load it all, for `client` alone.
+Nothing is imported here, because the child process would load it too.
 """

@@ -1,7 +1,8 @@
-"""The cache of archives: one gets its name when it is checked, and a note says which file it is.
+"""Archives on this machine: the mounts of a Kaggle notebook, and the cache of downloads.
 
-Downloads go to a hidden folder beside it, one process at a time. With the note, later runs send no
-request.
+A download goes to a hidden folder next to its final place, one process at a time. The archive gets
+its name after it is checked. A note records size and time of the checked archive, so that later
+runs send no request.
 """
 
 from __future__ import annotations
@@ -10,34 +11,50 @@ import contextlib
 import json
 import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.storage.atomic_file import sync_folder, write_durably
 from shardprep.storage.cache import cache_root
 from shardprep.storage.lock import take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from shardprep.source.kaggle.ref import KaggleRef
 
+MOUNT_ROOT = Path("/kaggle/input")
+_MOUNT_PARENTS = ("competitions", "datasets", "models")
+"""Parent folders of mounts; older notebooks mount directly below `MOUNT_ROOT`."""
 _STATE = ".shardprep"
 
 
+def mounted(ref: KaggleRef) -> Path | None:
+    """Return the folder where Kaggle has mounted an archive, or None.
+
+    Neither place shows the version of a dataset; the older place does not show its owner either.
+    """
+    places = [MOUNT_ROOT / "competitions" / ref.name]
+    if ref.kind == "dataset":
+        places = [MOUNT_ROOT / "datasets" / ref.owner / ref.name]
+    if ref.name not in _MOUNT_PARENTS:
+        places.append(MOUNT_ROOT / ref.name)
+    return next((place for place in places if os.path.isdir(place)), None)  # noqa: PTH112 - never raises
+
+
 def cache_folder(ref: KaggleRef) -> Path:
-    """Return the folder in the cache for the archive of a ref."""
+    """Return the cache folder of an archive."""
     return cache_root() / ref.cache_path
 
 
 def cached_archive(ref: KaggleRef) -> Path | None:
-    """Return the checked archive in the cache, None where there is none; sends no request."""
+    """Return the checked archive in the cache, or None. Sends no request."""
     return ArchiveFolder(cache_folder(ref), ref).checked()
 
 
 class ArchiveFolder:
-    """The folder that an archive is put into, and what is known of it in `.shardprep` there."""
+    """The folder of an archive, with the notes about it in `.shardprep`."""
 
     def __init__(self, folder: Path, ref: KaggleRef) -> None:
         self.folder = folder
@@ -48,29 +65,29 @@ class ArchiveFolder:
         self._noted_at_start = self._noted_at()
 
     def checked(self) -> Path | None:
-        """Return the archive if it is the one that was checked, told by size and time."""
+        """Return the archive if size and time show that it is the checked one."""
         note = self._read_note()
         path = self.folder / str(note.get("file"))
         return path if path.is_file() and self._describe(path) == note else None
 
     def archive_since_start(self, *, refresh: bool) -> Path | None:
-        """Return what another process has brought while this one waited for the lock."""
+        """Return the archive that another process downloaded while this one waited for the lock."""
         is_news = self._noted_at() != self._noted_at_start
         return self.checked() if is_news or not refresh else None
 
     def refuse_to_replace(self) -> None:
-        """Never write over a file that may be the user's own."""
+        """Raise SourceError rather than overwrite a file that may belong to the user."""
         path = self.folder / f"{self.ref.name}.zip"
         if path.exists():
             raise SourceError(
                 str(path),
-                f"is there already, and is not a checked download of {self.ref}",
-                "use it as it is, move it away, or replace it with --refresh",
+                f"exists already, and is not a checked download of {self.ref}",
+                f"use this file, move it away, or replace it with {OptionName('refresh')}",
             )
 
     @contextlib.contextmanager
     def locked(self, notice: Callable[[str], None]) -> Iterator[int]:
-        """Be the only one who writes here; yield the lock's descriptor."""
+        """Lock the folder, and yield the descriptor of the lock."""
         self.state.mkdir(parents=True, exist_ok=True)
         with (self.state / "lock").open("w") as lock:
             try:
@@ -82,7 +99,7 @@ class ArchiveFolder:
             yield lock.fileno()
 
     def keep(self, archive: Path) -> Path:
-        """Give a checked archive its name. The note comes first: alone, it vouches for nothing."""
+        """Give a checked archive its name. The note is written first: alone it proves nothing."""
         with archive.open("rb") as file:
             os.fsync(file.fileno())
         path = self.folder / archive.name

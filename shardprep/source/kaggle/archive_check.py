@@ -1,6 +1,6 @@
-"""The check of a downloaded archive: every checksum in it is read, or every byte compared.
+"""Check a downloaded archive: verify every checksum in it, or compare every byte.
 
-Its size proves nothing, since kaggle 2.2.4 can leave a file of the right size with wrong bytes.
+The size proves nothing: kaggle 2.2.4 can leave a file of the right size with wrong bytes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError
 
 
 def damage(path: Path, watcher: Watcher) -> str:
-    """Return what is wrong with an archive, "" for one whose every checksum holds.
+    """Return the problem of an archive, or "" if every checksum is correct.
 
-    A zip is read to the last member, .gz, .bz2 and .xz to their end; a tar holds checksums of its
-    headers alone, and of 7z and rar no more is looked at than how they start.
+    A zip is read to its last member, .gz, .bz2 and .xz to their end. A tar has checksums only for
+    its headers. Of 7z and rar, only the start is checked.
     """
     with path.open("rb") as file:
         kind = archive_type(file.read(HEAD_BYTES))
@@ -45,10 +45,10 @@ def damage(path: Path, watcher: Watcher) -> str:
                 with tarfile.open(fileobj=file, mode="r:") as archive:
                     archive.getmembers()
         except _DAMAGE as error:
-            if isinstance(error, OSError) and error.errno is not None:  # not the data, the disk
+            if isinstance(error, OSError) and error.errno is not None:  # an error of the disk
                 raise
             return str(error)
-    return "" if kind else "it is no archive"
+    return "" if kind else "it is not an archive"
 
 
 def _read_zip(file: BinaryIO, watcher: Watcher) -> None:
@@ -66,7 +66,7 @@ def _read_zip(file: BinaryIO, watcher: Watcher) -> None:
                 message = f"member {info.filename!r}: {error}"
                 raise zipfile.BadZipFile(message) from error
     if num_unread:
-        why = "encrypted, or packed by a method that is not known here"
+        why = "encrypted, or packed with an unknown method"
         watcher.notice(f"members not checked: {num_unread:,}, {why}")
 
 
@@ -79,12 +79,12 @@ def _read_all(stream: IO[bytes], file: BinaryIO, watcher: Watcher) -> None:
 
 
 def differences(path: Path, expected: Mapping[str, str], watcher: Watcher) -> list[str]:
-    """Return in words which files a sound archive lacks, or has with another SHA-256 than that.
+    """Return messages about missing files and files with another SHA-256 in a sound archive.
 
-    `expected` are hex digits by path. Files beyond those are not looked at.
+    `expected` has the hexadecimal SHA-256 by path. Other files are ignored.
     """
     if not zipfile.is_zipfile(path):
-        return ["it is no zip"]
+        return ["it is not a zip"]
     found = []
     with zipfile.ZipFile(path) as archive:
         members = {info.filename: info for info in archive.infolist()}
@@ -105,6 +105,6 @@ def differences(path: Path, expected: Mapping[str, str], watcher: Watcher) -> li
 
 
 def is_page(path: Path) -> bool:
-    """Tell whether a file is a web page, which Kaggle may send instead of an archive."""
+    """Return True for a web page, which Kaggle may send instead of an archive."""
     with path.open("rb") as file:
         return file.read(HEAD_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_PAGE_STARTS)

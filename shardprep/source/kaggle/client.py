@@ -1,29 +1,36 @@
-"""The child process, run as `python -P -m`: the unmodified kaggle client, for one order.
+"""The child process of one order, run as `python -P -m`: the unmodified kaggle client.
 
-One rule: `kaggle` is imported below `main` alone, here and in `client_upload`, and the parent
-learns of it one line of JSON at a time: {"alive": …}, {"size": …}, {"sent": …}, {"arrived": …},
-{"state": …}, then {"done": …} or {"fault": …}.
+The child reports to the parent (`client_process`) in lines of JSON on the pipe that was its stdout:
+{"alive": …}, {"size": …}, {"sent": …}, {"arrived": …}, {"state": …}, then {"done": …} or
+{"fault": …}. The fault has the fields of a `ClientError`. `kaggle` prints, exits and reads settings
+when it is imported, so it is imported only after stdout is replaced: below `main`, here and in
+`client_upload`.
 """
 
 from __future__ import annotations
 
+import email.utils
 import json
 import os
+import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable
+from typing import Any
 
-from shardprep.source.kaggle.client_fault import fault_of
+from shardprep.source.kaggle.client_error import ClientError
 
-if TYPE_CHECKING:
-    from shardprep.source.kaggle.client_fault import Say
+_Say = Callable[..., None]
+"""Function that sends the parent a line of JSON with its keyword arguments."""
 
 _CHUNK_BYTES = 1 << 16
-"""Written at once, so a slow line is seen to move; the client's own 1 MiB can take minutes."""
+"""Size of one write, small so that a slow download shows progress; the client's 1 MiB can take
+minutes."""
 
 
 def main(arguments: list[str]) -> None:
-    """Be the child: do one order and report on the pipe that was stdout.
+    """Run one order in the child process, and report on the pipe that was stdout.
 
     The orders: download KIND SLUG FOLDER, state SLUG POLL_S, create FOLDER TEMPORARY PUBLIC, and
     version FOLDER TEMPORARY MESSAGE; before them "login", or "anonymous".
@@ -40,16 +47,16 @@ def main(arguments: list[str]) -> None:
             api = client_upload.UploadApi(say)
             api.authenticate()
             getattr(client_upload, order)(api, *rest)
-    except SystemExit:  # how the client says that it has no credentials
+    except SystemExit:  # the client exits if it has no credentials
         say(fault={"kind": "credentials"})
     except Exception as error:
-        say(fault=fault_of(error))
+        say(fault=_fault_of(error))
     else:
         say(done=True)
 
 
-def _take_stdout() -> Say:
-    """Keep the pipe for our lines alone; the client prints to nowhere."""
+def _take_stdout() -> _Say:
+    """Reserve the pipe for our lines, and discard the output of the client."""
     pipe = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -63,13 +70,13 @@ def _take_stdout() -> Say:
 
 
 def _end_with_parent() -> None:
-    """Die when the parent has: its end of our stdin closes, however it died."""
+    """Exit when the parent dies: its end of our stdin is then closed."""
     while os.read(0, 1):
         pass
     os._exit(1)
 
 
-def _download(say: Say, login: str, kind: str, slug: str, folder: str) -> None:
+def _download(say: _Say, login: str, kind: str, slug: str, folder: str) -> None:
     from kaggle.api.kaggle_api_extended import (  # type: ignore[import-untyped] # noqa: PLC0415
         KaggleApi,
     )
@@ -77,9 +84,9 @@ def _download(say: Say, login: str, kind: str, slug: str, folder: str) -> None:
     say(alive="imported")
 
     class Api(KaggleApi):  # type: ignore[misc]
-        """The client with its own retries off: they use a signed URL after it has expired.
+        """The client without its own retries, which use a signed URL after it has expired.
 
-        A retry of ours asks for a new URL, and goes on with the same partial file.
+        Our retry asks for a new URL and continues the partial file.
         """
 
         def download_file(self, response: Any, *args: Any, **kwargs: Any) -> None:
@@ -95,6 +102,60 @@ def _download(say: Say, login: str, kind: str, slug: str, folder: str) -> None:
         api.competition_download_files(slug, path=folder, quiet=True)
     else:
         api.dataset_download_files(slug, path=folder, quiet=True, unzip=False)
+
+
+def _fault_of(error: Exception) -> dict[str, Any]:
+    """Describe an exception, without its text if that may contain a signed URL."""
+    if isinstance(error, ImportError):
+        return {"kind": "import", "message": str(error)}
+    if isinstance(error, ClientError):  # of `client_upload`
+        return {"kind": error.kind, "message": error.message}
+    import requests  # noqa: PLC0415 - slow, for faults only
+    import urllib3  # noqa: PLC0415
+
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return _http_fault(error.response)
+    lost = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError)
+    if isinstance(error, lost):
+        cause = _innermost(error)
+        kind = "unresolved" if isinstance(cause, socket.gaierror) else "connection"
+        said = getattr(cause, "strerror", None) or type(cause).__name__
+        return {"kind": kind, "message": said}
+    if isinstance(error, OSError):
+        return {"kind": "disk", "message": f"{error.strerror}: {error.filename}"}
+    text = f": {error}" if type(error) is ValueError else ""
+    return {"kind": "client", "message": type(error).__name__ + text}
+
+
+def _http_fault(response: Any) -> dict[str, Any]:
+    try:
+        said = response.json()
+    except (ValueError, RuntimeError):  # not JSON; or the body of a stream was consumed
+        said = {}
+    said = said if isinstance(said, dict) else {}
+    status = response.status_code if response.status_code >= 400 else said.get("code", 0)
+    message = str(said.get("message") or response.reason)
+    wait = _seconds(response.headers.get("Retry-After", ""))
+    return {"kind": "http", "status": status, "message": message, "retry_after_s": wait}
+
+
+def _seconds(retry_after: str) -> float | None:
+    """Parse a Retry-After header: seconds or a date."""
+    try:
+        return max(0.0, float(retry_after))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Return the innermost error, of the operating system; outer layers add a URL."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return error
 
 
 if __name__ == "__main__":

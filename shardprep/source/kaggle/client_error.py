@@ -1,11 +1,11 @@
-"""Failures of the client, and the one-line errors for them, each with the next step."""
+"""Failures of the client: when to retry, and the one-line error with the next step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.ref import SITE
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from shardprep.source.kaggle.ref import KaggleRef
 
 _SETTINGS = f"{SITE}/settings"
-AGAIN = "run the same command again: it goes on where it stopped"
-_LATER = "run the same command again later: it goes on where it stopped"
+AGAIN = "run the same command again: it continues where it stopped"
+_LATER = "run the same command again later: it continues where it stopped"
 
 FaultKind = Literal[
     "http",
@@ -34,7 +34,7 @@ FaultKind = Literal[
 
 @dataclass(eq=False)
 class ClientError(Exception):
-    """One attempt of the client came to nothing."""
+    """One attempt of the client failed."""
 
     kind: FaultKind
     message: str = ""
@@ -42,33 +42,55 @@ class ClientError(Exception):
     status: int = 0
     retry_after_s: float | None = None
     in_body: bool = False
-    """True if the client had begun to write the file."""
+    """True if the client had started to write the file."""
 
     @property
     def is_passing(self) -> bool:
-        """True if the same request may succeed a little later."""
+        """True if the same request may succeed later."""
         is_busy = self.status in (408, 429) or self.status >= 500
         return self.kind in ("connection", "silent", "expired") or self.spoils_file or is_busy
 
     def after_answer(self) -> ClientError:
         """Return this fault for a run that Kaggle has answered before.
 
-        A name that could be resolved then is not wrong, so the same request may succeed later.
+        The name was resolved then, so it is correct, and the same request may succeed later.
         """
         return replace(self, kind="connection") if self.kind == "unresolved" else self
 
     @property
     def spoils_file(self) -> bool:
-        """True if the file on disk may no longer be what the server sent.
+        """True if the file on disk may have other content than the server sent.
 
         kaggle 2.2.4 writes the body of an error over the partial file, and keeps its note that the
-        file is good to go on with.
+        file can be continued.
         """
         return self.in_body and self.kind in ("http", "client")
 
 
+@dataclass(frozen=True, slots=True)
+class RetryLimits:
+    """Waiting times in seconds and number of attempts of a download or upload."""
+
+    silence_s: float = 60.0
+    """Silence after which the client is ended."""
+    attempts: int = 5
+    """Attempts in a row without progress."""
+    backoff_s: float = 2.0
+    """Pause before the second attempt; it doubles before each further one."""
+    longest_wait_s: float = 300.0
+    """Longest pause that a server may request."""
+
+    def wait_s(self, fault: ClientError, failures: int) -> float | None:
+        """Return the seconds until the next attempt, or None after the last."""
+        wait = self.backoff_s * 2 ** (failures - 1)
+        if fault.retry_after_s is not None:
+            wait = fault.retry_after_s
+        is_last = failures >= self.attempts or wait > self.longest_wait_s
+        return None if is_last or not fault.is_passing else wait
+
+
 def explained(ref: KaggleRef, fault: ClientError, *, upload: bool = False) -> SourceError:
-    """Return the error of a failed attempt to download, or to upload, with the next step."""
+    """Return the error for a failed download or upload, with the next step."""
     known = credentials()
     if fault.kind == "credentials" or fault.status == 401:
         return _not_accepted(ref, known) if known else no_credentials(ref)
@@ -81,18 +103,18 @@ def explained(ref: KaggleRef, fault: ClientError, *, upload: bool = False) -> So
 
 
 def _upload_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str] | None:
-    """Return what is said of an upload alone, None where it is as for a download."""
+    """Return problem and next step for an upload, or None if they are as for a download."""
     said = f"{fault.status}: {fault.message}" if fault.status else fault.message
     if fault.status == 403:
         why = f"is {ref.owner} you, or an organisation of yours? Is the phone number verified?"
-        return f"Kaggle refuses the upload ({said})", f"{why} See {_SETTINGS}"
+        return f"Kaggle rejects the upload ({said})", f"{why} See {_SETTINGS}"
     if fault.kind == "refused" or (400 <= fault.status < 500 and not fault.is_passing):
-        hint = f"see {SITE}/{ref.owner}/datasets for what is there and how much, then {AGAIN}"
+        hint = f"see {SITE}/{ref.owner}/datasets for your datasets and quota, then {AGAIN}"
         if "title" in said.lower() or "slug" in said.lower():
-            hint = "choose another --title or name"
-        return f"Kaggle refuses it ({said})", hint
+            hint = f"choose another {OptionName('title')} or name"
+        return f"Kaggle rejects it ({said})", hint
     return {
-        "expired": ("the address to send to has expired", AGAIN),
+        "expired": ("the upload address has expired", AGAIN),
         "client": (f"the kaggle client failed ({said})", AGAIN),
         "disk": (f"cannot be written ({said})", "free some space, or set SHARDPREP_CACHE"),
     }.get(fault.kind)
@@ -116,9 +138,9 @@ def _http_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
         lines = f"Kaggle has no such {ref.kind} (404)", f"check the name at {ref.page}; {also}"
     elif status == 429:
         wait = f"{fault.retry_after_s:,.0f} s" if fault.retry_after_s else "some minutes"
-        lines = "Kaggle limits how often it is asked (429)", f"wait {wait}, then {AGAIN}"
+        lines = "Kaggle limits the number of requests (429)", f"wait {wait}, then {AGAIN}"
     elif status >= 500:
-        lines = f"Kaggle answers with an error of its own ({said})", _LATER
+        lines = f"Kaggle has an internal error ({said})", _LATER
     else:
         lines = f"Kaggle cannot serve it ({said})", f"see {ref.page} in a browser"
     return lines
@@ -134,9 +156,12 @@ def _other_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
             "no connection to Kaggle: its name cannot be resolved",
             "check the network; in a notebook, turn the internet on or add the data as an input",
         ),
-        "silent": ("nothing has come from Kaggle", _LATER),
+        "silent": ("no data from Kaggle", _LATER),
         "import": ("the kaggle client cannot be loaded", "pip install 'kaggle>=2.2.4,<3' six"),
-        "disk": ("cannot be written", "free some space, or choose another --to or SHARDPREP_CACHE"),
+        "disk": (
+            "cannot be written",
+            f"free some space, or choose another {OptionName('to')} or SHARDPREP_CACHE",
+        ),
         "client": ("the kaggle client failed", f"download it from {ref.page} and give that file"),
         "died": ("the kaggle client was ended from outside", f"free some memory, then {AGAIN}"),
     }[fault.kind]
@@ -146,10 +171,10 @@ def _other_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
 
 
 def no_credentials(ref: KaggleRef) -> SourceError:
-    """List every way to give credentials."""
+    """Return the error for missing credentials, with every way to set them."""
     return SourceError(
         str(ref),
-        "no Kaggle credentials are found",
+        "no Kaggle credentials found",
         f"make a token at {_SETTINGS} and set KAGGLE_API_TOKEN or save it as "
         "~/.kaggle/access_token; or set KAGGLE_USERNAME and KAGGLE_KEY; or save kaggle.json in "
         "~/.kaggle, ~/.config/kaggle or KAGGLE_CONFIG_DIR; or run kaggle auth login",
@@ -157,13 +182,13 @@ def no_credentials(ref: KaggleRef) -> SourceError:
 
 
 def _not_accepted(ref: KaggleRef, known: list[Credential]) -> SourceError:
-    """Name the credentials that were sent, and the good ones that they may hide."""
+    """Return the error for rejected credentials, naming others that they hide."""
     first, *others = (credential.source for credential in known)
     what = f"Kaggle does not accept the credentials of {first} (401)"
     if not others:
         return SourceError(str(ref), what, f"renew them at {_SETTINGS}, or run kaggle auth login")
     return SourceError(
         str(ref),
-        f"{what}, which are taken before those of {', '.join(others)}",
+        f"{what}, which have priority over those of {', '.join(others)}",
         f"remove {first} to use {others[0]}, or renew it at {_SETTINGS}",
     )

@@ -1,7 +1,7 @@
-"""One run of the client in a child process: what it prints, exits or hangs on stays there.
+"""Run the client in a child process, so that its output, exits and hangs stay there.
 
-The child says how it goes in lines of JSON. The client has no timeouts, so the parent ends a child
-that gives no sign of life.
+The child reports in lines of JSON. The client has no timeouts, so the parent ends a child that
+sends no report and no byte for too long. The child exits by itself when the parent dies.
 """
 
 from __future__ import annotations
@@ -15,16 +15,22 @@ import time
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
+from shardprep.errors import SourceError
+from shardprep.progress import Watcher
 from shardprep.source.kaggle import client
 from shardprep.source.kaggle.client_error import ClientError
 from shardprep.source.kaggle.credentials import config_folder, credentials
+from shardprep.storage.space import shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from shardprep.source.kaggle.credentials import Credential
+    from shardprep.source.kaggle.ref import KaggleRef
 
+_PARTIAL_SUFFIX = ".kaggle-partial"
+"""Suffix of the client's note next to an incomplete file."""
 _POLL_S = 0.1
 _MIN_SECRET = 8
 _MAX_MESSAGE = 200
@@ -39,26 +45,26 @@ def client_reports(
     lock: int | None = None,
     progress: Callable[[], object] = lambda: None,
 ) -> Iterator[Iterator[dict[str, Any]]]:
-    """Let the client do one order, in a child that ends with the context; yield its reports.
+    """Run one order of the client in a child that ends with the context, and yield its reports.
 
-    There is an empty one each moment in which it says nothing. The last one has "done".
+    A report is empty while the child is silent. The last report has "done".
 
     Args:
-        order: the name of what to do and its arguments, as `client` takes them.
+        order: name and arguments of the order, as in `client`.
         folder: a folder that the client may write to.
-        silence_s: seconds without a sign of life after which the child is ended.
-        lock: descriptor of a locked file; the child holds it too, as long as it lives.
-        progress: returns another value where the child lives though it says nothing.
+        silence_s: seconds of silence after which the child is ended.
+        lock: descriptor of a locked file; the child inherits it.
+        progress: returns a changed value while a silent child makes progress.
 
     Raises:
-        ClientError: it failed, died or was silent, while the reports were read.
+        ClientError: the child failed, died or was silent for too long.
 
     """
     known = credentials()
     command = [sys.executable, "-P", "-m", client.__name__]
     command += ["login" if known else "anonymous", *order]
     environment = dict(os.environ)
-    if not config_folder().exists():  # or the import makes one, and fails where it cannot
+    if not config_folder().exists():  # otherwise the import tries to create one
         environment["KAGGLE_CONFIG_DIR"] = str(folder)
     child = subprocess.Popen(  # noqa: S603 - a module of ours
         command,
@@ -77,6 +83,61 @@ def client_reports(
             raise
         finally:
             child.kill()
+
+
+def receive(ref: KaggleRef, folder: Path, watcher: Watcher, *, lock: int, silence_s: float) -> None:
+    """Download an archive with the client, which continues a partial file that still matches.
+
+    Args:
+        ref: the archive.
+        folder: folder of the archive, with only the client's files.
+        watcher: gets the size and the progress; if it raises, the child is ended.
+        lock: descriptor of a locked file; the child inherits it.
+        silence_s: seconds without data or a report after which the child is ended.
+
+    Raises:
+        ClientError: the client failed, died or was silent.
+        SourceError: the archive does not fit on the disk.
+
+    """
+    order = ["download", ref.kind, ref.slug, str(folder)]
+    num_bytes = bytes_in(folder)
+    total: int | None = None
+    in_body = False
+    with client_reports(
+        order, folder, silence_s=silence_s, lock=lock, progress=lambda: bytes_in(folder)
+    ) as reports:
+        try:
+            for report in reports:
+                before, num_bytes = num_bytes, bytes_in(folder)
+                if "size" in report:
+                    in_body, total = True, report["size"]
+                    check_space(folder, str(ref), max(0, (total or 0) - num_bytes))
+                    watcher.start("downloading", total, "bytes", num_bytes)
+                elif num_bytes != before:
+                    check_space(folder, str(ref), max(0, (total or 0) - num_bytes))
+                    watcher.advance(num_bytes - before)
+        except ClientError as fault:
+            fault.in_body = in_body
+            raise
+
+
+def bytes_in(folder: Path) -> int:
+    """Return the number of downloaded bytes in a folder."""
+    return sum(path.stat().st_size for path in arrived(folder))
+
+
+def arrived(folder: Path) -> list[Path]:
+    """Return the files that the client wrote, complete or not."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in paths if path.suffix != _PARTIAL_SUFFIX]
+
+
+def check_space(folder: Path, name: str, num_bytes: int) -> None:
+    """Check that a folder has space for the missing bytes."""
+    if lacking := shortage(folder, num_bytes):
+        hint = "free some space, or choose another place with --to or SHARDPREP_CACHE"
+        raise SourceError(name, f"does not fit {folder}: {lacking}", hint)
 
 
 def _reports(
@@ -99,7 +160,7 @@ def _reports(
 
 
 def _lines(pipe: int) -> Iterator[dict[str, Any]]:
-    """Yield what the child says, and {} each time it has said nothing for a moment."""
+    """Yield the reports of the child, and {} after each moment of silence."""
     text = b""
     while True:
         if not connection.wait([pipe], _POLL_S):

@@ -1,8 +1,8 @@
-"""Uploads in the child process, by the unmodified client, made to say what it keeps to itself.
+"""Uploads in the child process, by the unmodified client with full error reports.
 
-Left alone, the client goes on without a file that the server refuses, and makes a dataset of the
-others; it tries again for minutes without a word, and never asks anew for an address that has
-expired. Here each of these ends the run, and the next one goes on with what has arrived.
+By itself, the client skips a file that the server rejects and creates a dataset from the others. It
+retries silently for minutes, and never requests a new address for an expired one. Here each of
+these ends the run, and the next run continues.
 """
 
 from __future__ import annotations
@@ -24,35 +24,33 @@ from kagglesdk.datasets.types.dataset_api_service import (  # type: ignore[impor
     ApiGetDatasetRequest,
 )
 
-from shardprep.source.kaggle.client_fault import UploadError
+from shardprep.source.kaggle.client_error import ClientError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.source.kaggle.client_fault import Say
-
 _REPORT_S = 0.2
 """Seconds between two reports of bytes."""
 _ABSENT = (403, 404)
-"""HTTP status for a dataset that is not there; Kaggle does not tell it from one of others."""
+"""HTTP status for a missing dataset. Kaggle uses it for foreign datasets too."""
 
 
 class UploadApi(KaggleApi):  # type: ignore[misc]
-    """The client, with each of its attempts a run of its own, and each refusal an error."""
+    """The client with one attempt for each run, and an error for each rejection."""
 
     MAX_UPLOAD_RESUME_ATTEMPTS = 1
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Callable[..., None]) -> None:
         super().__init__()
         self.say = say
         self.num_sent = 0
-        """Bytes of the files that have arrived."""
+        """Bytes of the completed files."""
         self.answer: requests.Response | Exception | None = None
-        """Answer to the last transfer, or what has ended it."""
+        """Answer or exception of the last transfer."""
         requests.Session = lambda: _Session(self)  # type: ignore[assignment,misc] # here alone
 
     def with_retry(self, func: Callable[[Any], Any], *_: Any, **__: Any) -> Callable[[Any], Any]:
-        """Call once; an answer that refuses ends the run while what was sent is still noted."""
+        """Call once; a rejection ends the run while the sent files are still recorded."""
 
         def called(request: Any) -> Any:
             self.say(alive="asking")
@@ -61,16 +59,16 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
         return called
 
     def upload_files(self, *args: Any, **kwargs: Any) -> None:
-        """Send all files; say so before Kaggle is asked to make something of them."""
+        """Send all files, and report that before Kaggle is asked to create the version."""
         super().upload_files(*args, **kwargs)
         self.say(arrived=True)
 
     def upload_complete(self, path: str, url: str, quiet: bool, resume: bool = False) -> int:  # noqa: FBT001 - the client's own
-        """Send a file, or the rest of it; raise what the client would only print.
+        """Send a file or its rest; raise errors that the client would only print.
 
         Raises:
-            UploadError: what has arrived is lost, since the address has expired.
-            requests.HTTPError: the server refuses.
+            ClientError: the address has expired, so the sent part is lost.
+            requests.HTTPError: the server rejects the file.
 
         """
         self.answer = None
@@ -81,16 +79,16 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
         if isinstance(answer, Exception):
             raise answer
         if answer is None:
-            raise UploadError("client", f"{Path(path).name} was not sent")
+            raise ClientError("client", f"{Path(path).name} was not sent")
         if resume and not _is_passing(answer.status_code):
-            raise UploadError("expired", f"status {answer.status_code}")
+            raise ClientError("expired", f"status {answer.status_code}")
         raise requests.HTTPError(answer.reason, response=answer)
 
     def _upload_blob(self, path: str, quiet: bool, kind: Any, context: Any, *more: Any) -> Any:  # noqa: FBT001 - the client's own
-        """Send a file; forget the address of one that the server wants no more of."""
+        """Send a file, and drop its address if the server accepts no more data."""
         try:
             token = super()._upload_blob(path, quiet, kind, context, *more)
-        except (requests.HTTPError, UploadError):
+        except (requests.HTTPError, ClientError):
             answer = self.answer
             if isinstance(answer, requests.Response) and not _is_passing(answer.status_code):
                 Path(context.get_upload_info_file_path(path)).unlink(missing_ok=True)
@@ -101,7 +99,7 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
 
 
 class _Session(requests.Session):
-    """A session that tells how far it is, and tries nothing again by itself."""
+    """A session that reports progress and never retries."""
 
     def __init__(self, api: UploadApi) -> None:
         super().__init__()
@@ -123,9 +121,9 @@ class _Session(requests.Session):
 
 
 class _Meter:
-    """A bar in the place of the client's, told of every byte that is read from the file."""
+    """Replaces the client's bar, and reports every byte read from the file."""
 
-    def __init__(self, say: Say, num_bytes: int) -> None:
+    def __init__(self, say: Callable[..., None], num_bytes: int) -> None:
         self._say, self._num_bytes, self._said_s = say, num_bytes, 0.0
 
     def update(self, num_bytes: int) -> None:
@@ -136,26 +134,26 @@ class _Meter:
 
 
 def state(api: UploadApi, slug: str, poll_s: str) -> None:
-    """Say what Kaggle has of a dataset, without end: after a second, two, four, then `poll_s`."""
+    """Report the state of a dataset forever: after 1, 2, 4 seconds …, then every `poll_s`."""
     for i in itertools.count():
         api.say(state=_state(api, slug))
         time.sleep(min(2.0**i, float(poll_s)))
 
 
 def create(api: UploadApi, folder: str, temporary: str, public: str) -> None:
-    """Make a dataset of a folder with a `dataset-metadata.json`."""
+    """Create a dataset from a folder with a `dataset-metadata.json`."""
     _enter(folder, temporary)
     _granted(api.dataset_create_new(".", public=public == "public", quiet=True, dir_mode="zip"))
 
 
 def version(api: UploadApi, folder: str, temporary: str, message: str) -> None:
-    """Make a version of a dataset of a folder with a `dataset-metadata.json`."""
+    """Create a version of a dataset from a folder with a `dataset-metadata.json`."""
     _enter(folder, temporary)
     _granted(api.dataset_create_version(".", message, quiet=True, dir_mode="zip"))
 
 
 def _enter(folder: str, temporary: str) -> None:
-    """Let the client keep its notes in `temporary`, and name them by files, not by whole paths."""
+    """Make the client keep its notes in `temporary`, named by file instead of by full path."""
     tempfile.tempdir = temporary
     os.chdir(folder)
 
@@ -177,12 +175,12 @@ def _state(api: UploadApi, slug: str) -> dict[str, Any]:
 
 
 def _granted(answer: Any) -> Any:
-    """Return an answer, unless it refuses; that is an answer of status 200 all the same."""
+    """Return an answer; ClientError if it is a rejection, which has status 200 too."""
     if (getattr(answer, "status", None) or "ok").lower() != "ok":
-        raise UploadError("refused", answer.error or answer.status)
+        raise ClientError("refused", answer.error or answer.status)
     return answer
 
 
 def _is_passing(status: int) -> bool:
-    """Tell whether the same address may take the rest a little later."""
+    """Return True if the same address may accept the rest later."""
     return status >= 500 or status in (408, 429)

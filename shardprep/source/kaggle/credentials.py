@@ -1,6 +1,6 @@
-"""The Kaggle credentials of this machine, found where the client finds them, and in its order.
+"""The Kaggle credentials of this machine, found in the same places and order as by the client.
 
-They are read to say which ones were sent and to mask them in messages; the client reads its own.
+They are used to name the sent ones and to mask them in messages. The client reads its own.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """One way in which Kaggle credentials are given on this machine."""
+    """Kaggle credentials found on this machine."""
 
     source: str
-    """The variable or the file that holds them."""
+    """Environment variable or file of the credentials."""
     secrets: tuple[str, ...] = field(repr=False)
 
 
 def credentials() -> list[Credential]:
-    """Return the credentials in the order of the client, which takes the first and only that."""
+    """Return the credentials in the client's order. The client uses only the first."""
     return [*_tokens(), *_key_pairs(), *_logins()]
 
 
@@ -34,7 +34,7 @@ def _tokens() -> Iterator[Credential]:
     if env.get("KAGGLE_KERNEL_RUN_TYPE") and env.get("KAGGLE_DATA_PROXY_URL"):
         yield from _token_file(env.get("KAGGLE_API_V1_TOKEN", ""), "KAGGLE_API_V1_TOKEN")
     if token := env.get("KAGGLE_API_TOKEN"):
-        if os.path.exists(token):  # noqa: PTH110 - Path.exists raises where a token is too long
+        if os.path.exists(token):  # noqa: PTH110 - Path.exists raises for long tokens
             yield from _token_file(token, "KAGGLE_API_TOKEN")
         else:
             yield Credential("KAGGLE_API_TOKEN", (token,))
@@ -49,7 +49,7 @@ def _token_file(path: str, source: str) -> Iterator[Credential]:
 
 
 def _key_pairs() -> Iterator[Credential]:
-    """The user name and the key can come from two places; variables win one by one."""
+    """User name and key can come from two places; each variable overrides the file."""
     user, key = os.environ.get("KAGGLE_USERNAME"), os.environ.get("KAGGLE_KEY")
     if user and key:
         yield Credential("KAGGLE_USERNAME and KAGGLE_KEY", (key,))
@@ -72,7 +72,7 @@ def _logins() -> Iterator[Credential]:
 
 
 def config_folder() -> Path:
-    """Return the folder that the client takes for its own; it may not exist."""
+    """Return the client's configuration folder, which may not exist."""
     if folder := os.environ.get("KAGGLE_CONFIG_DIR"):
         return Path(folder)
     old = Path.home() / ".kaggle"

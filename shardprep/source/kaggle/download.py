@@ -1,4 +1,4 @@
-"""Downloads of archives, tried again until one is whole and in the cache, or an error ends it."""
+"""Download an archive, with retries, until it is complete and checked."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.progress import Watcher
 from shardprep.source.kaggle.archive_cache import ArchiveFolder, cache_folder, cached_archive
 from shardprep.source.kaggle.archive_check import damage, is_page
-from shardprep.source.kaggle.client_error import ClientError, explained, no_credentials
+from shardprep.source.kaggle.client_error import ClientError, RetryLimits, explained, no_credentials
+from shardprep.source.kaggle.client_process import arrived, bytes_in, check_space, receive
 from shardprep.source.kaggle.credentials import credentials
-from shardprep.source.kaggle.receive import arrived, bytes_in, check_space, receive
-from shardprep.source.kaggle.retry import RetryLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,20 +28,19 @@ def download(
     watcher: Watcher,
     retries: RetryLimits | None = None,
 ) -> Path:
-    """Return the checked archive of a ref, downloaded unless it is there already.
+    """Return the checked archive of a ref, downloading it if necessary.
 
-    An interrupted download is taken up again. A second process waits for the first and takes what
-    that one has brought.
+    An interrupted download is continued. A second process waits for the first and uses its archive.
 
     Args:
         ref: what to download.
-        to: a folder of the user's to put it into, instead of the cache.
-        refresh: download it even if it is there; what is there stays until the new one is whole.
-        watcher: told how it goes.
-        retries: how long and how often to try.
+        to: folder for the archive, instead of the cache.
+        refresh: download it again; the old archive stays until the new one is complete.
+        watcher: gets the progress.
+        retries: limits of the retries.
 
     Raises:
-        SourceError: it cannot be had; says why and what to do.
+        SourceError: the archive cannot be downloaded.
 
     """
     archives = ArchiveFolder(to or cache_folder(ref), ref)
@@ -65,7 +63,7 @@ def download(
     except OSError as error:
         place = str(error.filename or archives.folder)
         raise SourceError(
-            place, f"{error.strerror}", "choose another --to or SHARDPREP_CACHE"
+            place, f"{error.strerror}", f"choose another {OptionName('to')} or SHARDPREP_CACHE"
         ) from error
 
 
@@ -80,13 +78,13 @@ def _copied(archive: Path, folder: Path, watcher: Watcher) -> Path:
 
 
 def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryLimits) -> Path:
-    """Download until every checksum holds; damage costs a second download from zero, no third."""
+    """Download and check the archive; a damaged one is downloaded once more from the start."""
     ref = archives.ref
     found = ""
     for _ in range(2):
         _download_once(archives, lock, watcher, retries)
         paths = arrived(archives.incoming)
-        found = damage(paths[0], watcher) if len(paths) == 1 else "no archive"
+        found = damage(paths[0], watcher) if len(paths) == 1 else "not an archive"
         if not found:
             return paths[0]
         got_page = len(paths) == 1 and is_page(paths[0])
@@ -95,7 +93,7 @@ def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryL
             raise SourceError(
                 str(ref),
                 "Kaggle sent a web page instead of an archive",
-                f"open {ref.page} in a browser: something there may have to be confirmed first",
+                f"open {ref.page} in a browser: Kaggle may ask you to confirm something first",
             )
         watcher.notice(f"{ref} arrived damaged ({found}): starting again from zero")
     raise SourceError(
@@ -108,7 +106,7 @@ def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryL
 def _download_once(
     archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryLimits
 ) -> None:
-    """Let the client run until it says that it is done, again and again while that may help."""
+    """Run the client until it is done, with retries for passing faults."""
     ref, folder = archives.ref, archives.incoming
     have = most = at_first = bytes_in(folder)
     failures = 0
@@ -116,7 +114,7 @@ def _download_once(
         try:
             return receive(ref, folder, watcher, lock=lock, silence_s=retries.silence_s)
         except ClientError as fault:
-            if fault.spoils_file or bytes_in(folder) < have:  # the client wrote over it
+            if fault.spoils_file or bytes_in(folder) < have:  # the client overwrote it
                 _clear(folder)
             have = bytes_in(folder)
             failures = failures + 1 if have <= most else 1

@@ -1,4 +1,4 @@
-"""The state of a dataset on Kaggle, asked for until Kaggle is done with it."""
+"""The state of a dataset on Kaggle, polled until Kaggle has processed it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError
 from shardprep.progress import Watcher
-from shardprep.source.kaggle.client_error import AGAIN, ClientError, explained
+from shardprep.source.kaggle.client_error import AGAIN, ClientError, RetryLimits, explained
 from shardprep.source.kaggle.client_process import client_reports
-from shardprep.source.kaggle.retry import RetryLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,68 +18,67 @@ if TYPE_CHECKING:
     from shardprep.source.kaggle.ref import KaggleRef
 
 _FAILED = ("failed", "deleted")
-"""Words of Kaggle for a version that it has not made."""
+"""Kaggle's words for a version that it could not create."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits(RetryLimits):
-    """Limits of an upload: those of its requests, and of the time that Kaggle takes."""
+    """Limits of an upload: of its requests, and of the processing time at Kaggle."""
 
     processing_s: float = 7200.0
-    """Without a change of what Kaggle says that it does with the files."""
+    """Longest time without a change of Kaggle's state."""
     poll_s: float = 10.0
-    """Between two questions for that, the first ones apart."""
+    """Interval between later polls; the first are more frequent."""
     listing_s: float = 60.0
-    """In which Kaggle may still say of a version what it said of the one before."""
+    """Time in which Kaggle may still report the state of the previous version."""
 
 
 class KaggleState(NamedTuple):
-    """A dataset as Kaggle has it."""
+    """The state of a dataset on Kaggle."""
 
     user: str = ""
-    """The owner of the credentials, "" if that is not known."""
+    """Owner of the credentials; "" if unknown."""
     status: str | None = None
-    """Kaggle's word for the state of the newest version, None where there is no such dataset."""
+    """Kaggle's word for the state of the newest version; None without a dataset."""
     version: int | None = None
-    """Number of the newest version that is finished; None where there is none."""
+    """Number of the newest finished version, or None."""
     is_private: bool | None = None
 
     @property
     def has_failed(self) -> bool:
-        """Whether Kaggle could not make the newest version."""
+        """True if Kaggle could not create the newest version."""
         return self.status in _FAILED
 
     @property
     def in_words(self) -> str:
-        """The state in words, as Kaggle calls it."""
+        """The state in Kaggle's words."""
         return (self.status or "not there yet").replace("_", " ")
 
     def is_settled(self, version: int) -> bool:
-        """Tell whether Kaggle has that version, 0 for any or none, and nothing more to do."""
+        """Return True if Kaggle has finished that version (0: any or none)."""
         if not version:
             return self.status in (None, "ready", *_FAILED)
         return self.status == "ready" and (self.version or 0) >= version
 
 
 class KaggleDataset:
-    """A dataset that Kaggle has, or is to have."""
+    """A dataset on Kaggle, which may not exist yet."""
 
     def __init__(
         self, ref: KaggleRef, folder: Path, watcher: Watcher, limits: UploadLimits
     ) -> None:
-        """`folder` is one that the client may write to."""
+        """`folder` is writable for the client."""
         self.ref = ref
         self._folder, self._watcher, self._limits = folder, watcher, limits
         self._has_answered = False
 
     def settled(self, version: int = 0, before: KaggleState | None = None) -> KaggleState:
-        """Wait until Kaggle is done with that version and all before, or has failed.
+        """Wait until Kaggle has finished or failed that version and all earlier ones.
 
-        `before` is what Kaggle had when it was asked for the version: a failure in that is an old
-        one.
+        `before` is the state before the version was requested; a failure in it is an old one.
 
         Raises:
-            SourceError: it takes too long, or does not answer.
+            SourceError: Kaggle takes too long or does not answer.
 
         """
         there = self._asked(version, before)
@@ -92,7 +90,7 @@ class KaggleDataset:
         raise SourceError(str(self.ref), f"{what}, {limit}", f"see {self.ref.page}, then {AGAIN}")
 
     def pause(self, fault: ClientError, failures: int) -> None:
-        """Wait before the next attempt; raise what ended this one where there is to be none."""
+        """Wait before the next attempt, or raise the error if there is none."""
         error = explained(self.ref, fault, upload=True)
         seen = fault.after_answer() if self._has_answered else fault
         wait_s = self._limits.wait_s(seen, failures)
@@ -110,7 +108,7 @@ class KaggleDataset:
         raise AssertionError
 
     def _polled(self, version: int, before: KaggleState | None) -> KaggleState:
-        """Return the state when it is settled, has failed, or stays the same for too long."""
+        """Return the state when it is settled, failed or unchanged for too long."""
         limits, watcher = self._limits, self._watcher
         order = ["state", self.ref.slug, str(limits.poll_s)]
         old_status = before.status if before else ""

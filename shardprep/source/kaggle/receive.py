@@ -1,10 +1,10 @@
-"""The archive that the client writes, as it arrives in a folder."""
+"""Receive the archive that the client writes into a folder."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.progress import Watcher
 from shardprep.source.kaggle.client_error import ClientError
 from shardprep.source.kaggle.client_process import client_reports
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from shardprep.source.kaggle.ref import KaggleRef
 
 _PARTIAL_SUFFIX = ".kaggle-partial"
-"""Suffix of the note that the client keeps beside a file until it is complete."""
+"""Suffix of the client's note next to an incomplete file."""
 
 
 def receive(ref: KaggleRef, folder: Path, watcher: Watcher, *, lock: int, silence_s: float) -> None:
-    """Let the client fetch an archive; it goes on with a partial file that still fits.
+    """Download an archive with the client, which continues a partial file that still matches.
 
     Args:
         ref: the archive.
-        folder: the folder for it, with nothing in it but what the client left there.
-        watcher: told the size and every change of the file; where it raises, the child is ended.
-        lock: descriptor of a locked file; the child holds it too, as long as it writes.
-        silence_s: seconds without a byte or a report after which the child is ended.
+        folder: folder of the archive, with only the client's files.
+        watcher: gets the size and the progress; if it raises, the child is ended.
+        lock: descriptor of a locked file; the child inherits it.
+        silence_s: seconds without data or a report after which the child is ended.
 
     Raises:
-        ClientError: it failed, died or was silent.
+        ClientError: the client failed, died or was silent.
         SourceError: the archive does not fit on the disk.
 
     """
@@ -57,7 +57,7 @@ def receive(ref: KaggleRef, folder: Path, watcher: Watcher, *, lock: int, silenc
 
 
 def bytes_in(folder: Path) -> int:
-    """Return how many bytes of the archive have arrived in a folder."""
+    """Return the number of downloaded bytes in a folder."""
     return sum(path.stat().st_size for path in arrived(folder))
 
 
@@ -68,7 +68,9 @@ def arrived(folder: Path) -> list[Path]:
 
 
 def check_space(folder: Path, name: str, num_bytes: int) -> None:
-    """Check that a folder has room for bytes that are still to come."""
+    """Check that a folder has space for the missing bytes."""
     if lacking := shortage(folder, num_bytes):
-        hint = "free some space, or choose another place with --to or SHARDPREP_CACHE"
+        hint = (
+            f"free some space, or choose another place with {OptionName('to')} or SHARDPREP_CACHE"
+        )
         raise SourceError(name, f"does not fit {folder}: {lacking}", hint)

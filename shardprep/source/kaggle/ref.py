@@ -1,4 +1,4 @@
-"""References to archives of Kaggle, parsed from text. No request is sent here."""
+"""References to archives of Kaggle, parsed from text, without requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAGES = (
     rf"(competitions|c)/(?P<name>{_SLUG})(/.*)?",
     rf"datasets/{_DATASET}(/versions/{_VERSION})?(/.*)?",
 )
-"""Paths of pages on Kaggle, whatever follows."""
+"""Paths of pages on Kaggle, with any suffix."""
 _NAMES = (
     rf"(?P<name>{_SLUG})",
     rf"(?!(competitions|c|datasets)/){_DATASET}(/(versions/)?{_VERSION})?",
@@ -30,14 +30,14 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class KaggleRef:
-    """One archive that Kaggle offers; `str()` is how a person writes it."""
+    """An archive on Kaggle; `str()` is the form that users write."""
 
     kind: Literal["competition", "dataset"]
     owner: str
     """Owner of a dataset; "" for a competition."""
     name: str
     version: int | None = None
-    """Version of a dataset; None: the newest when it is downloaded."""
+    """Version of a dataset; None for the newest."""
 
     def __str__(self) -> str:
         return SCHEME + self.slug
@@ -50,29 +50,29 @@ class KaggleRef:
 
     @property
     def cache_path(self) -> Path:
-        """Its own folder, relative to the cache."""
+        """Folder of the archive, relative to the cache."""
         if self.kind == "competition":
             return Path("kaggle", "competitions", self.name)
         return Path("kaggle", "datasets", self.owner, self.name, str(self.version or "newest"))
 
     @property
     def page(self) -> str:
-        """The web page on which a person finds it."""
+        """The web page of the archive."""
         if self.kind == "competition":
             return f"{SITE}/competitions/{self.name}"
         return f"{SITE}/datasets/{self.owner}/{self.name}"
 
 
 def is_ref(source: str) -> bool:
-    """Tell whether a source means Kaggle: `kaggle:…`, or an address of kaggle.com."""
+    """Return True if a source is `kaggle:…` or an address of kaggle.com."""
     return source.startswith(SCHEME) or _host(source) in _HOSTS
 
 
 def parse_ref(text: str) -> KaggleRef:
-    """Return what `text` names: `[kaggle:]NAME`, `[kaggle:]OWNER/NAME[/VERSION]`, or a page's URL.
+    """Parse `[kaggle:]NAME`, `[kaggle:]OWNER/NAME[/VERSION]`, or the URL of a page.
 
     Raises:
-        RecipeError: it names neither a competition nor a dataset.
+        RecipeError: the text names neither a competition nor a dataset.
 
     """
     path = text.removeprefix(SCHEME)

@@ -1,7 +1,7 @@
-"""Uploads of a dataset: sent file by file, processed by Kaggle, downloaded and compared.
+"""Upload a dataset: send the files, wait for Kaggle, download the version and compare it.
 
-A version is made once, though the answer may be lost: a note says which one the last attempt would
-have made, and Kaggle is asked for it before the next.
+A version is created once, even if the answer is lost: a note names the version of the last attempt,
+and Kaggle is asked for it before the next attempt.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.errors import RecipeError, SourceError, some_of
+from shardprep.errors import OptionName, RecipeError, SourceError, some_of
 from shardprep.progress import Watcher
 from shardprep.source.kaggle.archive_check import differences
 from shardprep.source.kaggle.client_error import ClientError
-from shardprep.source.kaggle.client_process import client_reports
+from shardprep.source.kaggle.client_process import bytes_in, client_reports
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.kaggle_state import KaggleDataset, UploadLimits
-from shardprep.source.kaggle.receive import bytes_in
 from shardprep.source.kaggle.upload_folder import Note, UploadFolder
 from shardprep.source.kaggle.upload_metadata import check_new
 from shardprep.storage.space import shortage
@@ -31,15 +30,15 @@ if TYPE_CHECKING:
 
 
 class KaggleVersion(NamedTuple):
-    """A version that Kaggle has."""
+    """A version on Kaggle."""
 
     version: int
     was_there: bool
-    """An earlier upload has made it: nothing was sent."""
+    """True if an earlier upload had created it, so that nothing was sent."""
     is_checked: bool
-    """It was downloaded, and every byte is the dataset's."""
+    """True if it was downloaded and every byte is equal."""
     is_private: bool | None
-    """None where Kaggle does not say."""
+    """None if Kaggle does not say."""
 
 
 def upload(
@@ -50,18 +49,18 @@ def upload(
     watcher: Watcher,
     limits: UploadLimits | None = None,
 ) -> KaggleVersion:
-    """Let Kaggle have a dataset: make it, or a new version of it; go on with what was begun.
+    """Upload a dataset as a new dataset or version, continuing an interrupted upload.
 
     Args:
-        wanted: the dataset, as `check_publication` lets it pass; nothing of it is changed.
-        hashes: SHA-256 of each file, hex digits by its path.
-        check: download it when Kaggle is done, and compare every byte.
-        watcher: told how it goes; where it raises, the upload ends, and can be gone on with.
-        limits: how long and how often to try.
+        wanted: the dataset, checked by `check_publication`.
+        hashes: SHA-256 of each file in hexadecimal, by path.
+        check: download the version and compare every byte.
+        watcher: gets the progress; if it raises, the upload ends and can be continued.
+        limits: limits of the retries and of the processing time.
 
     Raises:
-        RecipeError: an option does not fit what Kaggle has, or its rules.
-        SourceError: it cannot be done; says why and what to do.
+        RecipeError: an option contradicts the dataset on Kaggle, or Kaggle's rules.
+        SourceError: the upload failed.
         BusyError: another process uploads to the same dataset.
 
     """
@@ -103,7 +102,7 @@ class _Run:
         return KaggleVersion(there.version or 0, was_there, note.is_checked, there.is_private)
 
     def _is_ours(self, there: KaggleState) -> bool:
-        """Tell whether the newest version on Kaggle is one of these files, by the note."""
+        """Return True if, by the note, the newest version on Kaggle has these files."""
         note, newest = self._folder.note, there.version or 0
         is_asked_for = note.is_asked_for and note.fingerprint == self._fingerprint
         if there.status != "ready" or not is_asked_for:
@@ -111,28 +110,32 @@ class _Run:
         return newest > note.after if note.version is None else newest == note.version
 
     def _check_against(self, there: KaggleState) -> None:
-        """Check what is asked for against what Kaggle has; RecipeError where it does not fit."""
+        """Check the options against the dataset on Kaggle; RecipeError if they contradict it."""
         wanted, ref = self._wanted, self._wanted.ref
         if there.status is None:
             check_new(wanted)
             if there.user and there.user.lower() != ref.owner.lower():
-                line = f"the credentials are those of {there.user}: Kaggle refuses"
+                line = f"the credentials belong to {there.user}: Kaggle rejects the upload"
                 self._watcher.notice(f"{line} unless {ref.owner} is an organisation of theirs")
             return
         settings = f"{ref.page}/settings"
         if there.is_private is not None and there.is_private is wanted.is_public:
             is_now = "private" if there.is_private else "public"
-            hint = "leave --public out" if there.is_private else "add --public to publish it"
-            what = f"the dataset is {is_now} on Kaggle, and so would be the new version"
+            hint = (
+                f"leave {OptionName('public')} out"
+                if there.is_private
+                else f"add {OptionName('public')} to publish it"
+            )
+            what = f"the dataset is {is_now} on Kaggle, and the new version would be too"
             raise RecipeError(str(ref), what, f"{hint}, or change that at {settings}")
         if wanted.title is not None or wanted.license is not None:
             line = f"{ref} has its title and licence already"
             self._watcher.notice(f"{line}: they are changed at {settings}")
 
     def _delivered(self, there: KaggleState) -> KaggleState:
-        """Send the files until Kaggle takes them, which one lost answer may hide.
+        """Send the files until Kaggle accepts them, which a lost answer may hide.
 
-        Returns what Kaggle had before that.
+        Returns the state before.
         """
         failures = 0
         while not self._is_ours(there):
@@ -148,17 +151,19 @@ class _Run:
         return there
 
     def _made(self, before: KaggleState) -> KaggleState:
-        """Wait until Kaggle has made a version of what was sent; SourceError where it cannot."""
+        """Wait until Kaggle has created the version; SourceError if it fails."""
         version = self._folder.note.after + 1
         there, ref = self._kaggle.settled(version, before), self._wanted.ref
         if there.has_failed:
             self._folder.forget()
             what = f"Kaggle could not process version {version} ({there.in_words})"
-            raise SourceError(str(ref), what, f"{ref.page} may say why; then run the command again")
+            raise SourceError(
+                str(ref), what, f"{ref.page} may show the reason; then run the command again"
+            )
         return there
 
     def _send(self, there: KaggleState) -> None:
-        """Send the files that have not arrived, and let Kaggle make a version of them."""
+        """Send the missing files, and request a version of all files."""
         wanted, folder = self._wanted, self._folder
         num_bytes = wanted.num_bytes
         if there.status is None:
@@ -173,7 +178,7 @@ class _Run:
         with client_reports(arguments, folder.path, silence_s=self._limits.silence_s) as reports:
             for report in reports:
                 if "sent" in report:
-                    sent = min(report["sent"], num_bytes)  # the zip of a folder may be larger
+                    sent = min(report["sent"], num_bytes)  # the zip of a folder can be larger
                     self._num_sent = max(self._num_sent, sent)
                     if before is None:
                         self._watcher.start("uploading", num_bytes, "bytes", sent)
@@ -184,25 +189,30 @@ class _Run:
                     folder.write_note(replace(note, is_asked_for=True))
 
     def _compare(self, there: KaggleState) -> None:
-        """Download a version, and compare every byte; the next run sends all anew where any differ.
+        """Download a version and compare every byte; after a difference, all is sent again.
 
         Raises:
-            SourceError: it cannot be had, or is not what was sent.
+            SourceError: the version cannot be downloaded, or differs from the sent files.
 
         """
         wanted, folder = self._wanted, self._folder
         folder.back.mkdir(exist_ok=True)
         have = bytes_in(folder.back)
         if lacking := shortage(folder.back, max(0, wanted.num_bytes - have), have):
-            what = f"what Kaggle has does not fit {folder.back} for the check: {lacking}"
-            hint = "free some space, set SHARDPREP_CACHE to another folder, or add --no-check"
+            what = f"the copy from Kaggle does not fit {folder.back} for the check: {lacking}"
+            hint = (
+                "free some space, set SHARDPREP_CACHE to another "
+                f"folder, or add {OptionName('no_check')}"
+            )
             raise SourceError(str(wanted.ref), what, hint)
         ref = replace(wanted.ref, version=there.version)
-        self._watcher.notice(f"Kaggle has version {there.version}: it comes back for a check")
+        self._watcher.notice(f"Kaggle has version {there.version}: downloading it for a check")
         archive = download(
             ref, to=folder.back, refresh=True, watcher=self._watcher, retries=self._limits
         )
         if found := differences(archive, self._hashes, self._watcher):
             folder.forget()
-            what = f"what Kaggle sends back is not what was sent: {some_of(found, 3)}"
-            raise SourceError(str(ref), what, "run the same command again: it sends all files anew")
+            what = f"the copy from Kaggle differs from the sent files: {some_of(found, 3)}"
+            raise SourceError(
+                str(ref), what, "run the same command again: it sends all files again"
+            )

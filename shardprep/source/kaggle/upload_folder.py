@@ -1,9 +1,9 @@
-"""The folder of an upload in the cache: what is sent, what has arrived, and what came back.
+"""The folder of an upload in the cache: sent files, notes, and the copy for the check.
 
 files/     links to the files of the dataset, and the client's `dataset-metadata.json`
-.kaggle/   the client's notes: the address of each file, to go on with it
-note.json  of which files the last upload was, and which version it has made
-back/      the archive that is downloaded for the check
+.kaggle/   the client's notes: the upload address of each file
+note.json  the files of the last upload, and the version that it created
+back/      the archive downloaded for the check
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _METADATA = "dataset-metadata.json"
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The last upload that was begun."""
+    """The last started upload."""
 
     fingerprint: str = ""
-    """Hash of the paths, sizes and hashes of its files."""
+    """Hash of the paths, sizes and hashes of the files."""
     after: int = 0
-    """Version that was the newest on Kaggle when it began, 0 for none."""
+    """Newest version on Kaggle at the start; 0 for none."""
     is_asked_for: bool = False
-    """All has arrived, and Kaggle was asked to make a version of it."""
+    """True if all files were sent and the version was requested."""
     version: int | None = None
-    """Version that it has made, None as long as that is not known."""
+    """Created version; None while unknown."""
     is_checked: bool = False
-    """It has come back as it was sent."""
+    """True if the downloaded copy was equal."""
 
 
 class UploadFolder:
-    """Knowledge of this machine about uploads to one dataset of Kaggle."""
+    """This machine's notes about uploads to one Kaggle dataset."""
 
     def __init__(self, ref: KaggleRef) -> None:
         self.path = cache_root() / "kaggle" / "uploads" / ref.owner / ref.name
@@ -54,42 +54,42 @@ class UploadFolder:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Make the folder, readable for its owner alone, and be the only one at work in it.
+        """Create the folder, readable only for its owner, and lock it.
 
         Raises:
-            BusyError: another upload to the same dataset is at work.
+            BusyError: another upload to the same dataset is running.
 
         """
-        make_cache(self.path).chmod(0o700)  # the client's notes let anyone write to an address
+        make_cache(self.path).chmod(0o700)  # notes contain upload addresses
         with locked(self.path, who="upload", flag="SHARDPREP_CACHE"):
             yield
 
     @property
     def note(self) -> Note:
-        """The note, one of nothing where there is none."""
+        """The note, or an empty one."""
         try:
             return Note(**json.loads(self._note.read_text()))
         except (OSError, ValueError, TypeError):
             return Note()
 
     def write_note(self, note: Note) -> None:
-        """Keep a note. What has arrived of other files than it is of is forgotten."""
+        """Write the note, and forget sent files of other datasets."""
         if note.fingerprint != self.note.fingerprint:
             shutil.rmtree(self.path / ".kaggle", ignore_errors=True)
         write_durably(self._note, json.dumps(asdict(note)).encode())
 
     def forget(self) -> None:
-        """Let the next run send everything anew."""
+        """Forget all sent files, so that the next run sends everything."""
         self._note.unlink(missing_ok=True)
         self.clear()
 
     def clear(self) -> None:
-        """Remove all but the note."""
+        """Remove everything except the note."""
         for folder in (self.files, self.back, self.path / ".kaggle"):
             shutil.rmtree(folder, ignore_errors=True)
 
     def link(self, dataset: Path, paths: Iterable[str], metadata: dict[str, object]) -> None:
-        """Lay out what the client is to send, by links: the dataset's own folder stays as it is."""
+        """Create the folder to send from links; the dataset's own folder is not changed."""
         shutil.rmtree(self.files, ignore_errors=True)
         for path in paths:
             link = self.files / path

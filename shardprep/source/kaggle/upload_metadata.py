@@ -1,7 +1,7 @@
-"""A dataset as Kaggle is to have it, checked against Kaggle's rules before a byte is sent.
+"""The metadata of an upload, checked against Kaggle's rules before anything is sent.
 
-The rules are those of the client (title, slug), of its page on metadata (licences) and of the
-server (size, number of files).
+The client has the rules for title and slug, its page on metadata the licences, and the server the
+limits of size and number of files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.errors import RecipeError, SourceError
+from shardprep.errors import OptionName, RecipeError, SourceError
 from shardprep.source.kaggle.client_error import no_credentials
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.storage.space import megabytes
@@ -28,31 +28,31 @@ LICENSES = (
     *("GPL-2.0", "GPL-3.0", "LGPL-3.0", "AGPL-3.0", "FDL-1.3", "apache-2.0"),
     *("US-Government-Works", "EU-ODP-Legal-Notice", "copyright-authors", "other", "unknown"),
 )
-"""Names that Kaggle gives to licences."""
+"""Kaggle's names of licences."""
 _UNKNOWN = "unknown"
-"""Licence of a private dataset for which none is given."""
+"""Default licence of a private dataset."""
 _LENGTHS = range(6, 51)
-"""Characters of a title, and of the slug of a new dataset."""
+"""Allowed lengths of a title and of the slug of a new dataset."""
 _SLUG = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 _MAX_BYTES = 200 * 10**9
 _MAX_FILES = 1000
-"""Files that are uploaded; a folder is one."""
+"""Maximum number of uploaded files; a folder counts as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A dataset, and what Kaggle is to make of it."""
+    """A dataset to upload, with the metadata for Kaggle."""
 
     folder: Path
     sizes: Mapping[str, int]
-    """Bytes of each file, by its path in the folder."""
+    """Size of each file in bytes, by path."""
     ref: KaggleRef
     message: str
-    """Notes of a version; those of the first are Kaggle's own."""
+    """Notes of a version; for the first version Kaggle writes its own."""
     title: str | None = None
-    """Title of a new dataset; None: the words of its name."""
+    """Title of a new dataset; None means the words of its name."""
     license: str | None = None
-    """Licence of a new dataset; None: unknown, for a private one."""
+    """Licence of a new dataset; None means unknown, for a private dataset."""
     is_public: bool = False
 
     @property
@@ -61,7 +61,7 @@ class Publication:
         return sum(self.sizes.values())
 
     def metadata(self, *, is_new: bool) -> dict[str, object]:
-        """Return the client's `dataset-metadata.json`: of a new dataset, or of a new version."""
+        """Return the client's `dataset-metadata.json` for a new dataset or version."""
         if not is_new:
             return {"id": self.ref.slug}
         title = _checked_title(self.title or self.ref.name.replace("-", " "))
@@ -70,11 +70,11 @@ class Publication:
 
 
 def check_publication(wanted: Publication) -> None:
-    """Check what can be known without a request.
+    """Check everything that needs no request.
 
     Raises:
-        RecipeError: Kaggle takes no such name, title or licence.
-        SourceError: the dataset is too large, or there are no credentials.
+        RecipeError: Kaggle would reject the name, title or licence.
+        SourceError: the dataset is too large, or credentials are missing.
 
     """
     _check_target(wanted.ref)
@@ -85,27 +85,33 @@ def check_publication(wanted: Publication) -> None:
     num_bytes, num_files = wanted.num_bytes, len({path.split("/")[0] for path in wanted.sizes})
     if num_bytes > _MAX_BYTES:
         what = f"the dataset has {megabytes(num_bytes)}, Kaggle takes {megabytes(_MAX_BYTES)}"
-        raise SourceError(str(wanted.ref), what, "build it with a smaller --size or --quality")
+        raise SourceError(
+            str(wanted.ref),
+            what,
+            f"build it with a smaller {OptionName('size')} or {OptionName('quality')}",
+        )
     if num_files > _MAX_FILES:
         what = f"the dataset has {num_files:,} files, Kaggle takes {_MAX_FILES:,}"
-        raise SourceError(str(wanted.ref), what, "build it with fewer --shards")
+        raise SourceError(str(wanted.ref), what, f"build it with fewer {OptionName('shards')}")
     if not credentials():
         raise no_credentials(wanted.ref)
 
 
 def check_new(wanted: Publication) -> None:
-    """Check what Kaggle asks of a new dataset; RecipeError where it would refuse."""
+    """Check Kaggle's rules for a new dataset; RecipeError if one is broken."""
     ref = wanted.ref
     if len(ref.name) not in _LENGTHS:
         what = f"the name of a new dataset has {_LENGTHS[0]} to {_LENGTHS[-1]} characters"
         raise RecipeError(str(ref), f"{what}, this one {len(ref.name)}", "choose another")
     if wanted.is_public and wanted.license is None:
         what = "is missing, and a public dataset needs one"
-        raise RecipeError("--license", what, "add --license CC-BY-4.0, or another")
+        raise RecipeError(
+            OptionName("license"), what, f"add {OptionName('license')} CC-BY-4.0, or another"
+        )
 
 
 def _check_target(ref: KaggleRef) -> None:
-    """Check that a ref is a dataset that Kaggle could have, neither competition nor version."""
+    """Check that a ref names a dataset, not a competition or a version."""
     if ref.kind == "competition":
         what, hint = "is a competition, and takes no dataset", "write kaggle:OWNER/NAME"
     elif ref.version is not None:
@@ -125,7 +131,7 @@ def _checked_title(title: str) -> str:
     title = " ".join(title.split())
     if len(title) not in _LENGTHS:
         what = f"a title has {_LENGTHS[0]} to {_LENGTHS[-1]} characters, {title!r} {len(title)}"
-        raise RecipeError("--title", what)
+        raise RecipeError(OptionName("title"), what)
     return title
 
 
@@ -134,5 +140,5 @@ def _checked_license(name: str) -> str:
     known = {one.casefold(): one for one in LICENSES}
     if name.casefold() not in known:
         hint = f"the names are {', '.join(LICENSES)}"
-        raise RecipeError("--license", f"Kaggle has no licence {name!r}", hint)
+        raise RecipeError(OptionName("license"), f"Kaggle has no licence {name!r}", hint)
     return known[name.casefold()]

@@ -1,1 +1,1 @@
-"""A chunk of items to framed record bytes; bad images become rejections."""
+"""Encode a chunk of items to framed records; bad images become rejections."""

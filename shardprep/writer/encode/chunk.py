@@ -1,4 +1,4 @@
-"""A chunk, the unit of parallel work: a run of items of one shard, and what becomes of it."""
+"""The chunk, which is the unit of parallel work: some items of one shard, and their outcomes."""
 
 from __future__ import annotations
 
@@ -6,66 +6,69 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shardprep.catalog.items import Item
-from shardprep.catalog.labels.targets import Target
 from shardprep.image.annotation_types import AnnotationSpec
-from shardprep.image.annotations import PlacedObjects
-from shardprep.image.process import RejectionKind
 from shardprep.source.members import Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import pyarrow as pa
 
-class ObjectCounts(NamedTuple):
-    """The objects and the mask of one image, as `items.parquet` has them."""
+    # Decoders are not imported where records are copied.
+    from shardprep.image.annotations import PlacedObjects
+    from shardprep.image.process import RejectionKind
+
+
+class ImageObjectCounts(NamedTuple):
+    """Counts of the objects and the mask of one image, as in `items.parquet`."""
 
     labels: tuple[int, ...] | None
-    """Class index of each stored object, in the order of the record; None where none are stored."""
+    """Class index of each stored object, in the order of the record; None without objects."""
     num_clipped: int
     dropped: Mapping[str, int]
-    """Objects that are not stored, by reason."""
+    """Number of objects that are not stored, by reason."""
     pixels: Mapping[int, int] | None
-    """Pixels of the mask of classes by their value, ascending; None where none is stored."""
+    """Pixels of a class mask by value, ascending; None without a mask."""
 
     @classmethod
-    def of(cls, found: PlacedObjects, spec: AnnotationSpec) -> ObjectCounts:
-        """Return the counts of the objects that a record holds."""
-        ignored = {spec.ignore: found.num_ignored} if found.num_ignored else {}
+    def of(cls, placed: PlacedObjects, spec: AnnotationSpec) -> ImageObjectCounts:
+        """Return the counts of placed objects."""
+        ignored = {spec.ignore: placed.num_ignored} if placed.num_ignored else {}
         return cls(
-            found.labels if spec.has_objects else None,
-            found.num_clipped,
-            dict(sorted(found.dropped.items())),
-            dict(sorted({**found.pixels, **ignored}.items())) if spec.masks == "classes" else None,
+            placed.labels if spec.has_objects else None,
+            placed.num_clipped,
+            dict(sorted(placed.dropped.items())),
+            dict(sorted({**placed.pixels, **ignored}.items())) if spec.masks == "classes" else None,
         )
 
 
 UNREADABLE: Final = "unreadable"
-"""Kind of the rejection of an item whose bytes the source did not give."""
+"""Kind of rejection if the source does not give the bytes of an item."""
 
 
 class Outcome(NamedTuple):
-    """The outcome of one item: a record, or a rejection."""
+    """The outcome of one item: a record or a rejection."""
 
     kind: str
-    """Kind of the rejection; "" for a written item."""
+    """Kind of rejection; "" for a written item."""
     reason: str
-    """Reason of the rejection, or damage of a written image; "" for none."""
+    """Reason of the rejection, or damage of a written image; may be ""."""
     length: int
-    """Size of its framed record in bytes, 0 for a rejected item."""
+    """Bytes of the framed record, 0 for a rejected item."""
     height: int
     width: int
-    """Height and width of the original in pixels, 0 where its header cannot be read."""
+    """Height and width of the original in pixels, 0 if its header cannot be read."""
     format: str
     num_bytes: int
-    """Size of the original in bytes."""
+    """Bytes of the original."""
     sha256: str
-    """SHA-256 of the original, hex; "" where it cannot be read."""
+    """SHA-256 of the original in hexadecimal; "" if it cannot be read."""
     is_dark: bool = False
     """Whether a written image is nearly black."""
-    objects: ObjectCounts | None = None
-    """Counts of the objects and masks of a written item, None where none are stored."""
+    objects: ImageObjectCounts | None = None
+    """Counts of objects and masks of a written item, None without annotations."""
     is_copied: bool = False
-    """Whether a written image is the one that another dataset had stored."""
+    """Whether the stored image was copied from another dataset."""
 
     @classmethod
     def unread(cls, item: Item | Member, kind: RejectionKind, reason: str) -> Outcome:
@@ -73,39 +76,27 @@ class Outcome(NamedTuple):
         return cls(kind, reason, 0, 0, 0, "", item.extent.num_bytes, "")
 
 
-class OldImage(NamedTuple):
-    """The record of an image in another dataset, and what its item table says of it."""
-
-    file: str
-    """Path or address of the shard."""
-    offset: int
-    """Start of the framed record in bytes."""
-    key: str
-    target: Target
-    outcome: Outcome
-
-
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
-    """A run of items of one shard."""
+    """Some adjacent items of one shard."""
 
     shard: str
     start: int
-    """Position of the first item in the shard's plan."""
+    """Position of the first item in the shard."""
     items: Sequence[Item]
-    """As columns, of which each item is made when it is asked for, or as objects."""
-    old: Sequence[OldImage | None] = ()
-    """The image of each item that another dataset has stored; () for none at all."""
+    """Items as columns, or few of them as objects."""
+    old: pa.Table | None = None
+    """For each item, the row of its stored record in another dataset, of nulls if it has none."""
 
     def __str__(self) -> str:
         last = self.start + len(self.items) - 1
         return f"{self.shard}, items {self.start}-{last} (from {self.items[0].key})"
 
     def apart(self) -> Iterator[ChunkTask]:
-        """Yield a task for each item alone, in order."""
+        """Yield a task for each item, in order."""
         for at in range(len(self.items)):
-            own = slice(at, at + 1)
-            yield ChunkTask(self.shard, self.start + at, self.items[own], self.old[own])
+            old = None if self.old is None else self.old.slice(at, 1)
+            yield ChunkTask(self.shard, self.start + at, self.items[at : at + 1], old)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +104,14 @@ class EncodedChunk:
     """The records and outcomes of a chunk."""
 
     data: bytes | bytearray
-    """The framed records of the written items, in plan order, back to back."""
+    """Framed records of the written items, in plan order."""
     outcomes: tuple[Outcome, ...]
-    """Outcome of each item, in plan order."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds of each stage, if they are counted."""
+    """Seconds by stage, if they are counted."""
 
     @classmethod
     def joined(cls, pieces: Sequence[EncodedChunk]) -> EncodedChunk:
-        """Return the pieces of one chunk, in plan order, as one."""
+        """Return consecutive pieces as one chunk."""
         if len(pieces) == 1:
             return pieces[0]
         outcomes = tuple(outcome for piece in pieces for outcome in piece.outcomes)
@@ -129,5 +119,5 @@ class EncodedChunk:
 
     @classmethod
     def lost(cls, item: Item, kind: RejectionKind, reason: str) -> EncodedChunk:
-        """Return the chunk of one item that no worker could finish."""
+        """Return the chunk of one item that ended its worker."""
         return cls(b"", (Outcome.unread(item, kind, reason),))

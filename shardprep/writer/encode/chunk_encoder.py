@@ -1,19 +1,17 @@
-"""The work of a worker: items in, framed records and one outcome per item out.
+"""The encoder of a build: items in, framed records and one outcome per item out.
 
-The same `encode_chunk` serves every engine. It reads the source and touches nothing else.
+It reads the source and touches nothing else, so any engine can run it anywhere.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import time
 from array import array
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep import profiling
 from shardprep.catalog.items import Item
 from shardprep.dataset import schema as names
 from shardprep.dataset import tfrecord
@@ -26,7 +24,13 @@ from shardprep.profiling import stage
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.range_reads import read_ahead
-from shardprep.writer.encode.chunk import UNREADABLE, ChunkTask, EncodedChunk, ObjectCounts, Outcome
+from shardprep.writer.encode.chunk import (
+    UNREADABLE,
+    ChunkTask,
+    EncodedChunk,
+    ImageObjectCounts,
+    Outcome,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,9 +47,7 @@ class ChunkEncoder:
     columns: tuple[str, ...] = ()
     """Names of the features that `Item.columns` holds."""
     annotations: AnnotationSpec | None = None
-    """Form of boxes and masks, None where none are stored."""
-    is_timed: bool = False
-    """Whether to count the seconds of each stage."""
+    """Form of boxes and masks, None if none are stored."""
 
     @property
     def is_annotated(self) -> bool:
@@ -53,51 +55,26 @@ class ChunkEncoder:
         return self.annotations is not None
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Return the records of the task's items; a bad image is an outcome, never an error.
-
-        `before_item` is called before each of them: an engine that gives an item only so much
-        time starts its clock anew.
-        """
-        if not self.is_timed:
-            return encode_chunk(task, self, before_item)
-        return counted(lambda: encode_chunk(task, self, before_item))
-
-
-def counted(encode: Callable[[], EncodedChunk]) -> EncodedChunk:
-    """Return the chunk that a call makes, with the seconds of each stage of it."""
-    profiling.start()
-    before = profiling.taken()
-    start = time.perf_counter()
-    chunk = encode()
-    seconds = {"store": 0.0, **profiling.taken()}
-    seconds["other"] = time.perf_counter() - start - sum(seconds.values())
-    profiling.add(before)
-    return EncodedChunk(chunk.data, chunk.outcomes, seconds)
-
-
-def encode_chunk(
-    task: ChunkTask, encoder: ChunkEncoder, before_item: Callable[[], None]
-) -> EncodedChunk:
-    """Read, process, encode and frame the items, in order."""
-    records: list[bytes] = []
-    outcomes: list[Outcome] = []
-    items = list(task.items)
-    with closing(read_ahead([item.extent.span for item in items])) as ahead:
-        for item in items:
-            wait_for(ahead)
-            before_item()
-            data = read_item(item)
-            if isinstance(data, Outcome):
-                record, outcome = b"", data
-            else:
-                record, outcome = encode_item(item, data, sha256_of(data), encoder)
-            records.append(record)
-            outcomes.append(outcome)
-    return EncodedChunk(b"".join(records), tuple(outcomes))
+        """Read, process, encode and frame the items of a task, in order; see `Encoder`."""
+        records: list[bytes] = []
+        outcomes: list[Outcome] = []
+        items = list(task.items)
+        with closing(read_ahead([item.extent.span for item in items])) as ahead:
+            for item in items:
+                wait_for(ahead)
+                before_item()
+                data = read_item(item)
+                if isinstance(data, Outcome):
+                    record, outcome = b"", data
+                else:
+                    record, outcome = encode_item(item, data, sha256_of(data), self)
+                records.append(record)
+                outcomes.append(outcome)
+        return EncodedChunk(b"".join(records), tuple(outcomes))
 
 
 wait_for = stage("read")(next)
-"""Waits for what is read ahead."""
+"""Waits until the next range that is read ahead has arrived."""
 
 
 def encode_item(
@@ -107,14 +84,14 @@ def encode_item(
     encoder: ChunkEncoder,
     stored: ProcessedImage | None = None,
 ) -> tuple[bytes, Outcome]:
-    """Return the framed record of an item, empty where it is rejected, and its outcome.
+    """Return the framed record of an item, b"" if it is rejected, and its outcome.
 
     Args:
         item: of the plan.
-        data: its original.
-        sha256: that of the original, hex.
-        encoder: says how.
-        stored: what `process_image` would make of the original, where that is known.
+        data: bytes of the original.
+        sha256: SHA-256 of `data` in hexadecimal.
+        encoder: has the options.
+        stored: the result of `process_image` if it is known.
 
     """
     image = stored or process_image(data, encoder.spec)
@@ -122,11 +99,11 @@ def encode_item(
     facts = (original.height, original.width, original.format, len(data))
     objects = counts = None
     if isinstance(image, ProcessedImage) and encoder.annotations is not None:
-        found = _objects(item, image, encoder.annotations)
-        if isinstance(found, Rejection):
-            image = found
+        placed = _objects(item, image, encoder.annotations)
+        if isinstance(placed, Rejection):
+            image = placed
         else:
-            objects, counts = found, ObjectCounts.of(found, encoder.annotations)
+            objects, counts = placed, ImageObjectCounts.of(placed, encoder.annotations)
     if isinstance(image, Rejection):
         return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
     framed = _framed(item, image, objects, encoder)
@@ -135,7 +112,7 @@ def encode_item(
 
 
 def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
-    """Return the objects and masks of an item; none of one whose source says nothing of it."""
+    """Return the objects and masks of an item; empty if the source has no annotation of it."""
     try:
         files = [_read(member) for member in item.masks]
     except MemberError as error:
@@ -149,7 +126,7 @@ _placed = stage("annotate")(place_objects)
 
 
 def read_item(item: Item | Member) -> bytes | Outcome:
-    """Return the bytes of an item, or its rejection where they cannot be had."""
+    """Return the bytes of an item, or its rejection."""
     try:
         return _read(item)
     except MemberError as error:
@@ -165,7 +142,7 @@ def _read(item: Item | Member) -> bytes:
 
 @stage("hash")
 def sha256_of(data: bytes) -> str:
-    """Return the SHA-256 of an original, hex."""
+    """Return the SHA-256 of `data` in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 

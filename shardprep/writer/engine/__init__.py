@@ -1,5 +1,22 @@
-"""Engines: the writers of a build's shards, on this machine or on a Ray cluster.
+"""Engines write the shards of a build: on this machine (`pool`) or on a Ray cluster (`ray`).
 
-An engine gets shards and yields what is done of them; who owns a shard writes and commits it. The
-bytes do not depend on the engine.
+The bytes do not depend on the engine. `job` says what to write, `worker_handle` is a worker as its
+parent sees it, `worker_main` is what runs in the process, `worker_process` sets that process up.
+
+How parent and worker work together on this machine:
+
+- The worker sends b"" when it is up. The parent sends one `ChunkOrder` at a time: a chunk to
+  encode, and for an owned shard its head. The worker answers each order once: with `ChunkResult`
+  and the records, which the parent writes, or with `ShardProgress` for a chunk that it has written
+  itself.
+- A shard has one owner. A worker that owns a shard writes, hashes and commits the file; no record
+  passes through the parent. After the last chunk it commits in a thread while it encodes the next
+  shard, and sends `ShardCommitted`, in the order of its shards. `LogLine` may come at any time.
+- The chunks of a shared shard go to any worker, and the parent writes them in order.
+- A worker that lacks memory exits with `STARVED`, and one whose item takes too long is ended by
+  SIGALRM: both count as deaths. Any other exception is sent as the answer, and ends the build.
+- When a worker dies, the parent starts another one. Shards that were not committed lose their
+  temporary files, their progress is taken back, and they are shared from then on. The chunk that
+  the worker was at is *suspect*: its items are tried one by one, and an item that ends the worker
+  again is rejected. After SIGKILL, which means a lack of memory, an item has four more tries.
 """

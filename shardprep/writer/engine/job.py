@@ -1,33 +1,28 @@
-"""The job of an engine: the shards to write, and the means. The engine yields its progress.
-
-An engine may run anywhere and in any order. It writes each shard and its receipt through a
-`ShardWriter`, so that what it leaves behind counts as done, however it ends. A shard has one owner:
-a worker of this machine, a task of a cluster, or, where its chunks are encoded by several,
-`write_chunks`. An owner commits a shard while the next one is written, as syncing and sending need
-not cost the workers' time; few at once, so that neither memory, nor the temporary folder, nor what
-is lost when a build fails grows with their number.
-"""
+"""The job of an engine: the shards to write, and how to write them."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+
+import numpy as np
 
 from shardprep import profiling
 from shardprep.profiling import stage
 from shardprep.writer.encode.chunk import UNREADABLE, ChunkTask, EncodedChunk
-from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import ShardPlan, chunks
-from shardprep.writer.reuse.reused_images import OldImages
 from shardprep.writer.shard import ShardHead, ShardWriter
 from shardprep.writer.workspace.files import Folders
 
+if TYPE_CHECKING:
+    from shardprep.writer.engine.worker_process import WorkerLimits  # and multiprocessing
+
 _COMMITS_AT_ONCE = 2
+"""Bounds the memory, the temporary files and the work that is lost when a build fails."""
 LEAVE_S = 10.0
 """Seconds that running commits get to end when a build fails."""
 
@@ -40,7 +35,10 @@ class Encoder(Protocol):
         """Whether the records have boxes or masks."""
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Return the records of the task's items; as `ChunkEncoder` does."""
+        """Return the records of the task's items; a bad image is an outcome, never an error.
+
+        Calls `before_item` before each item, so that an engine can restart its clock.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +51,18 @@ class ShardJob:
     num_items: int
     """Items of the whole build; their number decides the size of chunks."""
     record_bytes: int
-    """Estimated bytes of a record."""
+    """Estimated size of a record, which bounds the size of chunks."""
+    is_timed: bool = False
+    """Whether workers count the seconds of each stage."""
 
     def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
         """Yield the chunks of a shard."""
-        old = () if shard.old is None else OldImages(shard.old)
         start = 0
         for items in chunks(shard, self.num_items, self.record_bytes):
             stop = start + len(items)
-            yield ChunkTask(shard.name, start, items, old[start:stop])
+            # Rows are taken, because a slice would travel with the whole table.
+            old = None if shard.old is None else shard.old.take(np.arange(start, stop))
+            yield ChunkTask(shard.name, start, items, old)
             start = stop
 
     def writer(self, shard: ShardHead) -> ShardWriter:
@@ -69,133 +70,106 @@ class ShardJob:
         return ShardWriter(self.folders, shard, is_annotated=self.encoder.is_annotated)
 
 
-class Progress(NamedTuple):
-    """Items that are done, written or rejected."""
+class ItemCounts(NamedTuple):
+    """Numbers of items that are done, written or rejected."""
 
-    num_items: int
-    num_rejected: int
-    """Rejected items among `num_items`."""
+    num_items: int = 0
+    num_rejected: int = 0
     num_copied: int = 0
-    """Items among `num_items` whose image another dataset had stored."""
+    """Items whose image another dataset had stored."""
     num_unreadable: int = 0
-    """Items among `num_rejected` whose bytes the source did not give."""
+    """Rejected items whose bytes the source did not give."""
 
-    def plus(self, more: Progress) -> Progress:
-        """Return both together."""
-        return Progress(*map(sum, zip(self, more, strict=True)))
+    def plus(self, more: ItemCounts) -> ItemCounts:
+        """Return the sums."""
+        return ItemCounts(*map(sum, zip(self, more, strict=True)))
 
-    def taken_back(self) -> Progress:
-        """Return what makes up for items that were counted and are to be done again."""
-        return Progress(*(-count for count in self))
+    def negative(self) -> ItemCounts:
+        """Return the counts that cancel these, for items that are to be done again."""
+        return ItemCounts(*(-count for count in self))
 
     @classmethod
-    def of(cls, chunk: EncodedChunk) -> Progress:
-        """Return what a chunk adds."""
+    def of(cls, chunk: EncodedChunk) -> ItemCounts:
+        """Return the counts of a chunk."""
         num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
         num_copied = sum(outcome.is_copied for outcome in chunk.outcomes)
         num_unreadable = sum(outcome.kind == UNREADABLE for outcome in chunk.outcomes)
         return cls(len(chunk.outcomes), num_rejected, num_copied, num_unreadable)
 
 
-Engine = Callable[[ShardJob, Sequence["ShardPlan"], int], Generator[Progress]]
-"""Takes the job, the shards, and how many workers it may have."""
+OnProgress = Callable[[ItemCounts], None]
+"""Called with the items that are done since the last call."""
+Engine = Callable[[ShardJob, Sequence[ShardPlan], int, OnProgress], None]
+"""Writes shards and their receipts with at most this number of workers, anywhere and in any order.
+
+Shards are written through `ShardWriter`, so that all that is committed counts as done however the
+engine ends.
+"""
 
 
-def of_shards(
-    shards: Iterable[ShardPlan], encoded: Iterable[EncodedChunk]
-) -> Iterator[tuple[ShardPlan, EncodedChunk]]:
-    """Yield each chunk with the shard that it is of; chunks come in plan order."""
-    found = iter(encoded)
-    for shard in shards:
-        num_left = len(shard.items)
-        while num_left:
-            chunk = next(found)
-            num_left -= len(chunk.outcomes)
-            yield shard, chunk
+class Workers(NamedTuple):
+    """What runs a build."""
+
+    engine: Engine
+    num: int
+    """Processes that encode images, at least 1; on a cluster, tasks that run at a time."""
 
 
-def write_chunks(
-    job: ShardJob, found: Iterator[Progress | tuple[ShardPlan, EncodedChunk]]
-) -> Iterator[Progress]:
-    """Write shards from their chunks, which come in plan order, a shard after the other.
+class ShardSink:
+    """Writes shards from their chunks, given in plan order, one shard after the other.
 
-    Progress that comes with them, of shards that others write, is passed on. A shard is abandoned
-    where its chunks do not come to an end.
+    A full shard is committed in a thread while the next one is written. Leaving the context waits
+    for all commits and raises their errors; after an exception the unfinished shard is removed.
     """
-    with _commits() as commit, contextlib.closing(filled(job, found)) as steps:
-        for one in steps:
-            if isinstance(one, Progress):
-                yield one
-            else:
-                commit(one)
 
+    def __init__(self, job: ShardJob) -> None:
+        self._job = job
+        self._writer: ShardWriter | None = None
+        self._commits: deque[Future[None]] = deque()
 
-def filled(
-    job: ShardJob, found: Iterator[Progress | tuple[ShardPlan, EncodedChunk]]
-) -> Generator[Progress | ShardWriter]:
-    """Yield progress as `write_chunks` does, and each full shard, for the caller to commit."""
-    writer: ShardWriter | None = None
-    try:
-        while (one := _awaited(found)) is not None:
-            if isinstance(one, Progress):
-                yield one
-                continue
-            shard, chunk = one
-            if writer is None:
-                writer = job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
-            profiling.add(chunk.seconds)
-            start = writer.num_items
-            writer.append(shard.part(slice(start, start + len(chunk.outcomes))), chunk)
-            yield Progress.of(chunk)
-            if writer.is_full:
-                full, writer = writer, None
-                yield full
-    finally:
-        if writer is not None:
-            writer.abandon()
-
-
-@stage("wait")
-def _awaited(
-    found: Iterator[Progress | tuple[ShardPlan, EncodedChunk]],
-) -> Progress | tuple[ShardPlan, EncodedChunk] | None:
-    return next(found, None)
-
-
-@contextlib.contextmanager
-def _commits() -> Iterator[Callable[[ShardWriter], None]]:
-    """Give what begins to commit a full shard; the end waits for all, and raises their errors."""
-    begun: deque[Future[None]] = deque()
+    def append(self, shard: ShardPlan, chunk: EncodedChunk) -> Future[None] | None:
+        """Write the next chunk of a shard; return the commit that begins with its last one."""
+        if self._writer is None:
+            self._writer = self._job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
+        profiling.add(chunk.seconds)
+        start = self._writer.num_items
+        self._writer.append(shard.part(slice(start, start + len(chunk.outcomes))), chunk)
+        if not self._writer.is_full:
+            return None
+        self._await_all_but(_COMMITS_AT_ONCE - 1)
+        full, self._writer = self._writer, None
+        self._commits.append(_begin_commit(full))
+        return self._commits[-1]
 
     @stage("write")
-    def await_all_but(most: int) -> None:
-        while len(begun) > most:
-            begun.popleft().result()
+    def _await_all_but(self, most: int) -> None:
+        while len(self._commits) > most:
+            self._commits.popleft().result()
 
-    def commit(writer: ShardWriter) -> None:
-        await_all_but(_COMMITS_AT_ONCE - 1)
-        begun.append(begin_commit(writer))
+    def __enter__(self) -> Self:
+        return self
 
-    try:
-        yield commit
-    except BaseException:
-        wait(begun, timeout=LEAVE_S)
-        raise
-    await_all_but(0)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+        if kind is None:
+            self._await_all_but(0)
+        else:
+            wait(self._commits, timeout=LEAVE_S)
 
 
-def begin_commit(writer: ShardWriter) -> Future[None]:
-    """Commit a full shard in a thread of its own; the future raises what that meets."""
+def _begin_commit(writer: ShardWriter) -> Future[None]:
+    """Commit a full shard in a thread of its own; the future raises its errors."""
     future: Future[None] = Future()
 
     def run() -> None:
         try:
             writer.commit()
-        except BaseException as error:  # the future raises it where it is waited for
+        except BaseException as error:
             future.set_exception(error)
         else:
             future.set_result(None)
 
-    # One that hangs in the network must not keep an interrupted program from ending: a daemon.
+    # A daemon, so that a commit that hangs in the network does not keep the program from ending.
     threading.Thread(target=run, name="shardprep commit", daemon=True).start()
     return future

@@ -1,9 +1,9 @@
-"""The engine of this machine: processes that own shards, and share the chunks of the last ones.
+"""The engine of this machine: worker processes that own shards, and share the chunks of some.
 
-A worker reads, encodes, writes and commits a whole shard; the parent counts. Some shards are left
-for the end, or all where there are few, or small ones beside a large one: their chunks go to
-whoever is idle and are written here, so that no worker is without work while another one has a
-shard. So are the shards of workers that died, whose last chunk is tried item by item.
+The first shards are owned: a worker reads, encodes, writes and commits the whole shard, and this
+process only counts. The last shards are shared: their chunks go to any idle worker and are written
+here, so that no worker is idle while another one still has a shard. All shards are shared if there
+are few, or if one is much larger than the others. The shards of a worker that died are shared too.
 """
 
 from __future__ import annotations
@@ -11,26 +11,20 @@ from __future__ import annotations
 import heapq
 import time
 from collections import deque
-from contextlib import closing
 from itertools import chain, islice
 from multiprocessing import connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep import profiling
+from shardprep.profiling import stage
 from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
-from shardprep.writer.engine.job import Progress, ShardJob, write_chunks
+from shardprep.writer.engine.job import LEAVE_S, ItemCounts, OnProgress, ShardJob, ShardSink
 from shardprep.writer.engine.worker_handle import OwnedShard, Worker
-from shardprep.writer.engine.worker_main import Encode, Kept, Work
+from shardprep.writer.engine.worker_main import Encode, Work
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import ShardPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
-
-    _Chunk = tuple[ShardPlan | None, ChunkTask, bool]
-    """A chunk, its shard, and whether it has ended a process before."""
-    _Found = tuple[Any, EncodedChunk]
-    """An encoded chunk, and the shard of it."""
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _WINDOW = 2
 """Chunks begun and not yet taken, per worker: bounds memory, hides uneven chunks."""
@@ -38,19 +32,17 @@ _MOST_SHARED = 8
 """Shards that are left for the end: this process writes as many while a worker writes one."""
 _BUSY = 0.95
 """Share of the workers' time from which on they count as busy to the end."""
-_LEAVE_S = 10.0
-"""Seconds that workers get to commit a whole shard when a build fails."""
 
 
 def write_shards(
-    job: ShardJob, shards: Sequence[ShardPlan], num_workers: int
-) -> Generator[Progress]:
+    job: ShardJob, shards: Sequence[ShardPlan], num_workers: int, on_progress: OnProgress
+) -> None:
     """Write the shards with processes of this machine; an `Engine`.
 
-    An item that ends its worker twice, the second time alone, is rejected: as `timeout` where it
+    An item that ends its worker twice, the second time alone, is rejected: as `timeout` if it
     took longer than the limits allow, else as `crashed`. One whose worker is killed by SIGKILL is
-    tried some more times. Progress comes chunk by chunk; what was done of a shard whose worker has
-    died is taken back. Closing the iterator ends the workers.
+    tried some more times. Progress comes chunk by chunk; if a worker dies, the counts of its shard
+    are taken back.
 
     Raises:
         BuildError: a worker cannot be started, or many die one after the other.
@@ -61,21 +53,39 @@ def write_shards(
     tasks = (task for shard in shards for task in job.tasks(shard))
     num_tasks = sum(1 for _ in islice(tasks, num_workers))
     num_workers = max(1, num_tasks)  # workers without a task are not started
-    pool = _Pool(_Shards(job, shards, num_workers))
-    with closing(pool.run(Work(job.encoder, job.limits, job.writer), num_workers)) as found:
-        yield from write_chunks(job, found)
+    work = Work(job.encoder, job.limits, job.writer, job.is_timed)
+    with ShardSink(job) as sink:
+
+        def on_chunk(shard: ShardPlan | None, chunk: EncodedChunk) -> None:
+            assert shard is not None  # noqa: S101 - of `_Shards`
+            sink.append(shard, chunk)
+            on_progress(ItemCounts.of(chunk))
+
+        _Pool(_Shards(job, shards, num_workers), on_chunk, on_progress).run(work, num_workers)
 
 
 def run_chunks(
-    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
-) -> Generator[EncodedChunk]:
-    """Yield the result of each task, in the order of the tasks.
+    encode: Encode,
+    tasks: Iterable[ChunkTask],
+    num_workers: int,
+    limits: WorkerLimits,
+    on_chunk: Callable[[EncodedChunk], None],
+) -> None:
+    """Call `on_chunk` with the result of each task, in the order of the tasks.
 
-    Items are rejected and errors raised as by `write_shards`. Closing it ends the workers.
+    Items are rejected and errors raised as by `write_shards`.
     """
-    pool = _Pool(_Chunks(tasks))
-    with closing(pool.run(Work(encode, limits), num_workers)) as found:
-        yield from (one[1] for one in found if not isinstance(one, Progress))
+    pool = _Pool(_Chunks(tasks), lambda _, chunk: on_chunk(chunk), lambda _: None)
+    pool.run(Work(encode, limits), num_workers)
+
+
+class _SharedChunk(NamedTuple):
+    """A chunk that comes back from its worker."""
+
+    shard: ShardPlan | None
+    task: ChunkTask
+    is_suspect: bool
+    """Whether it has ended a process before."""
 
 
 class _Chunks:
@@ -84,50 +94,52 @@ class _Chunks:
     def __init__(self, tasks: Iterable[ChunkTask]) -> None:
         self._tasks = iter(tasks)
 
-    def next(self, *, may_send: bool) -> OwnedShard | _Chunk | None:
-        """Return what the next idle worker is to do; a chunk only where one may be sent."""
-        task = next(self._tasks, None) if may_send else None
-        return None if task is None else (None, task, False)
+    def next(self, *, may_share: bool) -> OwnedShard | _SharedChunk | None:
+        """Return the next order for an idle worker; a chunk only if one may be shared."""
+        task = next(self._tasks, None) if may_share else None
+        return None if task is None else _SharedChunk(None, task, is_suspect=False)
 
     def take_back(self, lost: OwnedShard) -> None:
         """Take a shard whose worker died."""
 
 
 class _Shards(_Chunks):
-    """The shards that no worker has begun: those to be owned, and those whose chunks come back."""
+    """The shards that no worker has begun: those to be owned, and those to be shared."""
 
     def __init__(self, job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> None:
-        """Let as many chunks come back as workers would else be idle for in the end."""
         num_owned = _num_owned([len(shard.items) for shard in shards], num_workers)
         self._job = job
         self._own, self._shared = deque(shards[:num_owned]), deque(shards[num_owned:])
         self._chunks = self._of_shared()
 
-    def _of_shared(self) -> Iterator[_Chunk]:
+    def _of_shared(self) -> Iterator[_SharedChunk]:
         while self._shared:
             shard = self._shared.popleft()
-            yield from ((shard, task, False) for task in self._job.tasks(shard))
+            for task in self._job.tasks(shard):
+                yield _SharedChunk(shard, task, is_suspect=False)
 
-    def next(self, *, may_send: bool) -> OwnedShard | _Chunk | None:
-        """Return a shard, then chunks; again a shard where more chunks come than are written."""
+    def next(self, *, may_share: bool) -> OwnedShard | _SharedChunk | None:
+        """Return a shard, then chunks; a shard again when chunks come faster than are written."""
         shard = self._own.popleft() if self._own else None
-        chunk = None if shard or not may_send else next(self._chunks, None)
+        chunk = None if shard or not may_share else next(self._chunks, None)
         if shard is None and chunk is None and self._shared:
             shard = self._shared.pop()
         return chunk if shard is None else OwnedShard(shard, self._job)
 
     def take_back(self, lost: OwnedShard) -> None:
-        """Take a shard whose worker died, which may have been the fault of the chunk it was at."""
+        """Share a shard whose worker died, perhaps because of the chunk it was at."""
         shard, suspect = lost.plan, None if lost.task is None else lost.task.start
-        chunks = ((shard, task, task.start == suspect) for task in self._job.tasks(shard))
+        chunks = (
+            _SharedChunk(shard, task, task.start == suspect) for task in self._job.tasks(shard)
+        )
         self._chunks = chain(self._chunks, chunks)
 
 
 def _num_owned(sizes: Sequence[int], num_workers: int) -> int:
-    """Return how many shards of so many items are owned, in their order; the others are shared.
+    """Return how many of the shards, given by their numbers of items, have an owner.
 
-    Shards are about equal, but for a split that is smaller than one. While the last of those owned
-    is written, there must be chunks enough for all other workers.
+    Shards have about equal sizes, except in a split that is smaller than one shard. While the last
+    owned shard is written, there must be enough chunks for all other workers.
     """
     uneven = max(len(sizes) % num_workers, num_workers // 2)
     most = max(0, len(sizes) - _MOST_SHARED)
@@ -142,65 +154,66 @@ def _num_owned(sizes: Sequence[int], num_workers: int) -> int:
 
 
 class _Pool:
-    """The workers, what they have not begun, and the chunks that they have sent back."""
+    """The workers, their orders, and the chunks that came back out of order."""
 
-    def __init__(self, todo: _Chunks) -> None:
-        self._todo = todo
+    def __init__(
+        self,
+        todo: _Chunks,
+        on_chunk: Callable[[ShardPlan | None, EncodedChunk], None],
+        on_progress: OnProgress,
+    ) -> None:
+        self._todo, self._on_chunk, self._on_progress = todo, on_chunk, on_progress
         self._workers: list[Worker] = []
         self._begun: dict[int, ShardPlan | None] = {}
-        """Number of each chunk that was begun and not yet taken, and its shard."""
+        """Number of each chunk that was begun and not yet passed on, and its shard."""
         self._done: dict[int, EncodedChunk] = {}
-        self._num_taken = 0
+        self._num_passed_on = 0
 
-    def run(self, work: Work, num_workers: int) -> Generator[Progress | _Found]:
-        """Yield what is done of owned shards as it comes, and sent chunks in their order."""
+    def run(self, work: Work, num_workers: int) -> None:
+        """Do everything; pass on shared chunks in order, and progress of owned shards at once."""
         try:
-            self._workers.extend(Worker(work) for _ in range(num_workers))
+            for _ in range(num_workers):
+                self._workers.append(Worker(work, self._on_progress, self._take_back))
             while True:
-                self._give()
-                if self._num_taken in self._done:
-                    shard = self._begun.pop(self._num_taken)
-                    yield shard, self._done.pop(self._num_taken)
-                    self._num_taken += 1
+                for worker in self._workers:
+                    if worker.is_idle and self._assign(worker):
+                        worker.send_order()
+                number = self._num_passed_on
+                if number in self._done:
+                    self._on_chunk(self._begun.pop(number), self._done.pop(number))
+                    self._num_passed_on += 1
                     continue
-                busy = {one.pipe: one for one in self._workers if one.is_busy}
+                busy = {worker.pipe: worker for worker in self._workers if worker.is_busy}
                 if not busy:
                     return
-                for pipe in connection.wait(list(busy)):
-                    yield from self._taken(busy[pipe])  # type: ignore[index]
+                for pipe in _wait(list(busy)):
+                    worker = busy[pipe]  # type: ignore[index]
+                    chunk = worker.advance()
+                    if chunk is not None:
+                        self._done[worker.number] = chunk
         finally:
             self._end()
 
-    def _give(self) -> None:
-        for worker in self._workers:
-            if not worker.is_idle:
-                continue
-            may_send = len(self._begun) < _WINDOW * len(self._workers)
-            order = self._todo.next(may_send=may_send)
-            if isinstance(order, OwnedShard):
-                worker.own(order)
-            elif order is not None:
-                number = self._num_taken + len(self._begun)
-                self._begun[number], task, is_suspect = order
-                worker.begin(number, task, is_suspect=is_suspect)
+    def _assign(self, worker: Worker) -> bool:
+        """Assign the next order to an idle worker, if there is one."""
+        may_share = len(self._begun) < _WINDOW * len(self._workers)
+        order = self._todo.next(may_share=may_share)
+        if isinstance(order, OwnedShard):
+            worker.assign_shard(order)
+        elif order is not None:
+            number = self._num_passed_on + len(self._begun)
+            self._begun[number] = order.shard
+            worker.assign_chunk(number, order.task, is_suspect=order.is_suspect)
+        return order is not None
 
-    def _taken(self, worker: Worker) -> Iterator[Progress]:
-        """Take what a worker has to say."""
-        result = worker.advance()
-        if isinstance(result, Kept):
-            profiling.add(result.seconds)
-            yield result.progress
-        elif isinstance(result, EncodedChunk):
-            self._done[worker.number] = result
-        else:
-            for lost in result:
-                self._todo.take_back(lost)
-                yield lost.done.taken_back()
+    def _take_back(self, lost: OwnedShard) -> None:
+        self._todo.take_back(lost)
+        self._on_progress(lost.done.negative())
 
     def _end(self) -> None:
         """End the processes; shards that are being committed get a while for it."""
         try:
-            until = time.monotonic() + _LEAVE_S
+            until = time.monotonic() + LEAVE_S
             for worker in self._workers:
                 if not worker.is_committing:
                     worker.end()
@@ -209,3 +222,6 @@ class _Pool:
         finally:
             for worker in self._workers:
                 worker.end()
+
+
+_wait = stage("wait")(connection.wait)

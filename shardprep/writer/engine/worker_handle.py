@@ -1,7 +1,6 @@
-"""A worker as its parent sees it: one process at a time, and what that has to do.
+"""A worker as its parent sees it: one process at a time, replaced when it dies.
 
-When the process dies, another takes its place. A chunk is tried again there, each item alone: what
-kills a second time is rejected. Shards that were not committed go back to the parent.
+`shardprep.writer.engine` says what happens to the shards and chunks of a process that died.
 """
 
 from __future__ import annotations
@@ -12,21 +11,22 @@ import os
 import signal
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+from shardprep import profiling
 from shardprep.errors import BuildError
 from shardprep.image.process import RejectionKind
 from shardprep.storage.atomic_file import new_token
 from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
 from shardprep.writer.engine import worker_process
-from shardprep.writer.engine.job import Progress, ShardJob
+from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob
 from shardprep.writer.engine.worker_main import (
     ALARM,
-    Committed,
-    Kept,
-    Order,
-    Said,
-    Sent,
+    ChunkOrder,
+    ChunkResult,
+    LogLine,
+    ShardCommitted,
+    ShardProgress,
     Work,
     receive_bytes,
     serve,
@@ -35,47 +35,55 @@ from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import ShardHead
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
 _MOST_LOST_IN_A_ROW = 16
-"""Items lost with none done between them: not the images are at fault then, but the machine."""
+"""Items lost one after the other: then the machine is at fault, not the images."""
 _MOST_KILLS = 4
-"""Kills by SIGKILL at one item alone before it is rejected: what sends that is the system, for want
-of memory, or a person, and hardly ever an image."""
+"""Kills by SIGKILL at one item alone before it is rejected: the system sends that for want of
+memory, hardly ever because of an image."""
 _MOST_FAILED_STARTS = 3
 _KILL = getattr(signal, "SIGKILL", None)
 
 
+_Answer: TypeAlias = EncodedChunk | ShardProgress | ShardCommitted | LogLine | Exception
+
+
 class OwnedShard:
-    """A shard that a worker writes, as its parent sees it."""
+    """A shard that a worker owns."""
 
     def __init__(self, plan: ShardPlan, job: ShardJob) -> None:
-        """Take a shard of a job."""
         self.plan = plan
         self.head = ShardHead(plan.name, plan.split, len(plan.items), new_token())
         self._tasks = job.tasks(plan)
         self.task: ChunkTask | None = next(self._tasks, None)
-        """The chunk that is at work; None once all are encoded."""
-        self.done = Progress(0, 0)
+        """The chunk that is being encoded; None after the last one."""
+        self.done = ItemCounts()
         self._output = job.folders.output
 
-    def advance(self, step: Progress) -> None:
+    def advance(self, counts: ItemCounts) -> None:
         """Go on to the next chunk."""
-        self.done = self.done.plus(step)
+        self.done = self.done.plus(counts)
         self.task = next(self._tasks, None)
 
     def abandon(self) -> None:
-        """Remove what a process has left that died."""
+        """Remove the temporary file of a process that died."""
         with contextlib.suppress(OSError):
             self._output.abandon(self.head.name, self.head.token)
 
 
 class Worker:
-    """One process at a time, and what it has to do."""
+    """A process that carries out one order at a time, and its replacements.
 
-    def __init__(self, work: Work) -> None:
-        """Start the process; it does not wait until that is up."""
-        self._work = work
+    It is given `on_progress` for the chunks of owned shards, and `on_lost` for shards that are not
+    committed when the process dies.
+    """
+
+    def __init__(
+        self, work: Work, on_progress: OnProgress, on_lost: Callable[[OwnedShard], None]
+    ) -> None:
+        self._work, self._on_progress, self._on_lost = work, on_progress, on_lost
         self._num_lost = 0
         self._num_kills = 0
         self._num_failed_starts = 0
@@ -83,10 +91,11 @@ class Worker:
         self._owned: OwnedShard | None = None
         self._committing: deque[OwnedShard] = deque()
         self.number = -1
-        """Place of the last chunk among all that come back."""
+        """Number of the last shared chunk."""
         self._start()
 
     def _start(self) -> None:
+        """Start the process, without waiting for it."""
         context = worker_process.start_server()
         self.pipe, theirs = context.Pipe()
         self._is_up = False
@@ -106,123 +115,134 @@ class Worker:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has anything to say sooner or later."""
+        """Whether a message will come."""
         return self.is_committing or not self.is_idle
 
     @property
     def is_committing(self) -> bool:
-        """Whether a shard is whole that is not committed."""
+        """Whether a full shard is not committed yet."""
         return bool(self._committing)
 
-    def begin(self, number: int, task: ChunkTask, *, is_suspect: bool = False) -> None:
-        """Start with a chunk that comes back; one that is suspect has ended a process before."""
+    def assign_chunk(self, number: int, task: ChunkTask, *, is_suspect: bool = False) -> None:
+        """Assign a shared chunk; the items of a suspect one are tried one by one."""
         self.number = number
         self._todo = deque(task.apart() if is_suspect else [task])
         self._parts: list[EncodedChunk] = []
         self._is_suspect = is_suspect
-        self._send()
 
-    def own(self, shard: OwnedShard) -> None:
-        """Start with a shard."""
+    def assign_shard(self, shard: OwnedShard) -> None:
+        """Assign a shard that it is to own."""
         self._owned = shard
-        self._send()
 
-    def advance(self) -> EncodedChunk | Kept | list[OwnedShard]:
-        """Take what the process has to say.
-
-        Return a chunk that is done, what has become of one that is kept, else the shards that are
-        lost because the process died, most often none.
-        """
-        lost: list[OwnedShard] = []
+    def advance(self) -> EncodedChunk | None:
+        """Take a message of the process, or its death; return the shared chunk if it is done."""
         try:
-            if not self._is_up:
-                self._is_up = self.pipe.recv_bytes() == b""
-                return []
             answer = self._receive()
         except (EOFError, OSError):
-            lost = self._replace()
-        else:
-            self._num_lost = self._num_kills = self._num_failed_starts = 0
-            if isinstance(answer, Exception):
+            had_chunk = bool(self._todo)
+            self._replace()
+            if had_chunk:
+                return self._go_on_with_chunk()
+            if not self.is_idle:  # the dead process was not up yet, and its shard is not lost
+                self.send_order()
+            return None
+        return None if answer is None else self._take(answer)
+
+    def _take(self, answer: _Answer) -> EncodedChunk | None:
+        self._num_lost = self._num_kills = self._num_failed_starts = 0
+        match answer:
+            case Exception():
                 raise answer
-            if isinstance(answer, Said):
-                logging.getLogger(answer.logger).log(answer.level, "%s", answer.line)
-                return []
-            if isinstance(answer, Committed):
+            case LogLine(logger, level, line):
+                logging.getLogger(logger).log(level, "%s", line)
+            case ShardCommitted(error):
                 self._committing.popleft()
-                if answer.error is not None:
-                    raise answer.error
-                return []
-            if isinstance(answer, Kept):
-                self._go_on(answer)
-                return answer
-            self._todo.popleft()
-            self._parts.append(answer)
-        if not self.is_idle:
-            self._send()
-            return lost
-        return lost or EncodedChunk.joined(self._parts)
+                if error is not None:
+                    raise error
+            case ShardProgress():
+                self._go_on_with_shard(answer)
+            case EncodedChunk():
+                self._todo.popleft()
+                self._parts.append(answer)
+                return self._go_on_with_chunk()
+        return None
 
     def await_commit(self, until: float) -> None:
-        """Let the process commit a whole shard, until a monotonic time."""
+        """Let the process commit its full shards, until a monotonic time."""
         with contextlib.suppress(EOFError, OSError):
             while self._committing and self.pipe.poll(max(0.0, until - time.monotonic())):
                 answer = self._receive()
                 if isinstance(answer, Exception):
                     return
-                if isinstance(answer, Committed):
+                if isinstance(answer, ShardCommitted):
                     self._committing.popleft()
 
     def end(self) -> None:
-        """End the process, whatever it is doing; no file is left that it has not committed."""
+        """End the process, whatever it is doing, and remove its temporary files."""
         self._process.kill()
         self._process.join()
         self.pipe.close()
         for shard in self._unfinished():
             shard.abandon()
 
-    def _send(self) -> None:
+    def send_order(self) -> None:
+        """Send the next chunk of what is assigned."""
         own = self._owned
         if own is None:
-            order = Order(self._todo[0], is_suspect=self._is_suspect)
+            order = ChunkOrder(self._todo[0], is_suspect=self._is_suspect)
         else:
             assert own.task is not None  # noqa: S101 - it is not whole
-            order = Order(own.task, own.head)
+            order = ChunkOrder(own.task, own.head)
         with contextlib.suppress(OSError):  # it died: `advance` will hear of it
             self.pipe.send(order)
 
-    def _receive(self) -> EncodedChunk | Kept | Committed | Said | Exception:
-        answer: Sent | Kept | Committed | Said | Exception = self.pipe.recv()
-        if isinstance(answer, Sent):
+    def _receive(self) -> _Answer | None:
+        """Return the next message; None for the one that says that the process is up."""
+        if not self._is_up:
+            self._is_up = self.pipe.recv_bytes() == b""
+            return None
+        answer: ChunkResult | _Answer = self.pipe.recv()
+        if isinstance(answer, ChunkResult):
             data = receive_bytes(self.pipe, answer.num_bytes)
             return EncodedChunk(data, answer.outcomes, answer.seconds)
         return answer
 
-    def _go_on(self, kept: Kept) -> None:
-        """Go on with the shard that a chunk was written to."""
+    def _go_on_with_chunk(self) -> EncodedChunk | None:
+        if self._todo:
+            self.send_order()
+            return None
+        return EncodedChunk.joined(self._parts)
+
+    def _go_on_with_shard(self, progress: ShardProgress) -> None:
         shard = self._owned
         assert shard is not None  # noqa: S101 - only a chunk of one is kept
-        shard.advance(kept.progress)
+        shard.advance(progress.counts)
         if shard.task is None:
             self._owned = None
             self._committing.append(shard)
         else:
-            self._send()
+            self.send_order()
+        profiling.add(progress.seconds)
+        self._on_progress(progress.counts)
 
     def _unfinished(self) -> list[OwnedShard]:
         return [*self._committing, *([] if self._owned is None else [self._owned])]
 
-    def _replace(self) -> list[OwnedShard]:
-        """Start a new process; return the shards that the dead one has lost.
-
-        A chunk that it was to send back is tried one item at a time from now on.
-        """
+    def _replace(self) -> None:
+        """Start a new process; give up the shards of the dead one, and try its chunk apart."""
         self._process.join()
         code = self._process.exitcode
         how = worker_process.cause_of_death(code)
         self.pipe.close()
-        lost: list[OwnedShard] = []
-        if not self._is_up:
+        if self._is_up:
+            lost, self._owned = self._unfinished(), None
+            self._committing.clear()
+            for shard in lost:
+                shard.abandon()
+                self._on_lost(shard)
+            if self._todo:
+                self._try_apart(code, how)
+        else:
             self._num_failed_starts += 1
             if self._num_failed_starts == _MOST_FAILED_STARTS:
                 raise BuildError(
@@ -230,18 +250,10 @@ class Worker:
                     f"a worker could not be started, {_MOST_FAILED_STARTS} times ({how})",
                     "is there memory left for another process?",
                 )
-        else:
-            lost, self._owned = self._unfinished(), None
-            self._committing.clear()
-            for shard in lost:
-                shard.abandon()
-            if self._todo:
-                self._try_apart(code, how)
         self._start()
-        return lost
 
     def _try_apart(self, code: int | None, how: str) -> None:
-        """Go on after the death of the process at a chunk that was to come back."""
+        """Choose the next step for the chunk that the process died at."""
         if not self._is_suspect:
             self._is_suspect = True
             self._todo = deque(self._todo[0].apart())
@@ -255,7 +267,7 @@ class Worker:
             raise BuildError(
                 str(task),
                 f"workers die at one image after the other ({how})",
-                "what is done is kept: free some memory and run the same command again",
+                "finished shards are kept: free some memory and run the same command again",
             )
         kind: RejectionKind = "crashed"
         times = f"{self._num_kills + 2} times" if self._num_kills else "twice"

@@ -1,7 +1,6 @@
-"""The process of a worker: it encodes one chunk at a time, until its parent hangs up.
+"""The main function of a worker process: it encodes chunk after chunk until its parent hangs up.
 
-A chunk goes back, or stays: of a shard that the process owns, it writes and commits the file
-itself, and only counts go back. A shard is committed while the next one is begun.
+The messages are explained in `shardprep.writer.engine`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import logging
 import os
 import signal
 import threading
+import time
 import traceback
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -21,7 +21,7 @@ from shardprep.errors import InternalError, ShardprepError, is_short_of_memory
 from shardprep.profiling import stage
 from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.engine import worker_process
-from shardprep.writer.engine.job import Progress
+from shardprep.writer.engine.job import ItemCounts
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.shard import ShardHead, ShardWriter
 
@@ -32,56 +32,58 @@ if TYPE_CHECKING:
 Encode: TypeAlias = "Callable[[ChunkTask, Callable[[], None]], EncodedChunk]"
 
 ALARM = getattr(signal, "SIGALRM", None)
-"""Signal that ends a process whose item takes too long; None where there is none."""
+"""Signal that ends a process whose item takes too long; None on Windows."""
 STARVED = 1
 """Exit code of a process that lacks memory."""
 _BROKEN = frozenset({"not_an_image", "undecodable", "truncated", "bad_mask"})
-"""Kinds of rejection that a decoder may also come to where it gets no memory."""
+"""Kinds of rejection that a decoder also reports when it gets no memory."""
 
 
 class Work(NamedTuple):
-    """Arguments of a process."""
+    """What a process is started with."""
 
     encode: Encode
     limits: WorkerLimits
     new_writer: Callable[[ShardHead], ShardWriter] | None = None
-    """Begins a shard that is owned; None where none is."""
+    """Begins an owned shard; None if no shard is owned."""
+    is_timed: bool = False
+    """Whether to count the seconds of each stage."""
 
 
-class Order(NamedTuple):
-    """A chunk to encode."""
+class ChunkOrder(NamedTuple):
+    """To a worker: encode a chunk."""
 
     task: ChunkTask
     head: ShardHead | None = None
-    """The shard that it is written to; None where it comes back."""
+    """The owned shard that the chunk is written to; None if the chunk is sent back."""
     is_suspect: bool = False
-    """Whether it has ended a process before: what it lacks memory for now, it always will."""
+    """Whether it has ended a process before: if it lacks memory now, it always will."""
 
 
-class Sent(NamedTuple):
-    """An encoded chunk, whose bytes follow in the pipe."""
+class ChunkResult(NamedTuple):
+    """From a worker: an encoded chunk, whose bytes follow in the pipe."""
 
     num_bytes: int
     outcomes: tuple[Outcome, ...]
     seconds: dict[str, float]
 
 
-class Kept(NamedTuple):
-    """Outcome of a chunk that its worker has written to a shard of its own."""
+class ShardProgress(NamedTuple):
+    """From a worker: a chunk is written to the shard that it owns."""
 
-    progress: Progress
+    counts: ItemCounts
     seconds: dict[str, float]
 
 
-class Committed(NamedTuple):
-    """The oldest whole shard is committed."""
+class ShardCommitted(NamedTuple):
+    """From a worker: the commit of its oldest full shard has ended."""
 
     error: Exception | None
-    """The reason for which it is not."""
+    """None if the shard is committed."""
 
 
-class Said(NamedTuple):
-    """A line for people, such as that a store does not answer."""
+class LogLine(NamedTuple):
+    """From a worker: a line of the log, such as that a store does not answer."""
 
     logger: str
     level: int
@@ -91,10 +93,10 @@ class Said(NamedTuple):
 def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
     """Encode chunk after chunk until the parent hangs up. Ctrl-C is the parent's to handle.
 
-    The environment is the parent's of now: the server that this was forked from may be older.
+    `environment` is the parent's of now: the server that this was forked from may be older.
     """
     os.environ.update(environment)
-    gc.freeze()  # of what was imported nothing is ever garbage
+    gc.freeze()  # modules are never garbage
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if ALARM is not None:
         signal.signal(ALARM, signal.SIG_DFL)
@@ -102,109 +104,119 @@ def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
     worker_process.hold_memory(work.limits.worker_bytes)
     worker_process.silence_stderr()
     worker_process.without_pandas()
-    with contextlib.suppress(EOFError, OSError):
+    worker_process.keep_buffers()
+    answers = _Answers(pipe)
+    shards = _OwnedShards(work, answers)
+    with contextlib.suppress(EOFError, OSError):  # the parent has gone
         pipe.send_bytes(b"")
-        _Encoder(pipe, work).run()
-
-
-class _Encoder:
-    """The work of a process, which answers each order once, and each commit."""
-
-    def __init__(self, pipe: Connection, work: Work) -> None:
-        self._pipe = pipe
-        self._work = work
-        self._answering = threading.Lock()
-        self._writer: ShardWriter | None = None
-        self._commit: threading.Thread | None = None
-
-        says = logging.Handler()
-        says.emit = self._say  # type: ignore[method-assign]
-        logging.getLogger("shardprep").addHandler(says)
-
-    def _say(self, record: logging.LogRecord) -> None:
-        """Leave a line to the parent: this process has no place to write it to."""
-        with contextlib.suppress(OSError):  # the parent has gone
-            self._answer(Said(record.name, record.levelno, record.getMessage()))
-
-    def run(self) -> None:
-        """Carry out order after order; EOFError where the parent hangs up."""
         while True:
-            order: Order = self._pipe.recv()
-            task, head = order.task, order.head
+            order: ChunkOrder = pipe.recv()
             data: bytes | bytearray = b""
-            answer: Sent | Kept | Exception
+            answer: ChunkResult | ShardProgress | Exception
             try:
-                chunk = encoded(self._work, task, is_suspect=order.is_suspect)
-                if head is None:
+                chunk = encoded(work, order.task, is_suspect=order.is_suspect)
+                if order.head is None:
                     data = chunk.data
-                    answer = Sent(len(data), chunk.outcomes, chunk.seconds)
+                    answer = ChunkResult(len(data), chunk.outcomes, chunk.seconds)
                 else:
-                    answer = self._kept(task, head, chunk)
+                    answer = shards.write(order.task, order.head, chunk)
             except Exception as error:
                 if is_short_of_memory(error) and not order.is_suspect:
                     os._exit(STARVED)  # a new process tries the items one by one
-                answer = _told(error, str(task))
-            self._answer(answer, data)
-            if self._writer is not None and self._writer.is_full:
-                self._begin_commit(self._writer)
-                self._writer = None
+                answer = _sendable(error, str(order.task))
+            answers.send(answer, data)
+            shards.commit_full()
 
-    def _kept(self, task: ChunkTask, head: ShardHead, chunk: EncodedChunk) -> Kept:
+
+class _Answers:
+    """The way back to the parent, for the main thread, the commit thread and the log."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._lock = threading.Lock()
+        handler = logging.Handler()
+        handler.emit = self._send_line  # type: ignore[method-assign]
+        logging.getLogger("shardprep").addHandler(handler)
+
+    def _send_line(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # the parent has gone
+            self.send(LogLine(record.name, record.levelno, record.getMessage()))
+
+    def send(self, answer: object, data: bytes | bytearray = b"") -> None:
+        with self._lock:
+            self._pipe.send(answer)
+            if isinstance(answer, ChunkResult):
+                _send_bytes(self._pipe, data)
+
+
+class _OwnedShards:
+    """The shards that this process owns: one is written while the one before is committed."""
+
+    def __init__(self, work: Work, answers: _Answers) -> None:
+        self._work, self._answers = work, answers
+        self._writer: ShardWriter | None = None
+        self._commit: threading.Thread | None = None
+
+    def write(self, task: ChunkTask, head: ShardHead, chunk: EncodedChunk) -> ShardProgress:
         """Write a chunk to its shard."""
-        writer = self._writer
-        if writer is None:
+        if self._writer is None:
             assert self._work.new_writer is not None  # noqa: S101 - a shard is owned
-            writer = self._writer = self._work.new_writer(head)
-        writer.append(task.items, chunk)
+            self._writer = self._work.new_writer(head)
+        self._writer.append(task.items, chunk)
         if chunk.seconds:
             chunk.seconds["store"] += profiling.taken().get("write", 0.0)
-        return Kept(Progress.of(chunk), chunk.seconds)
+        return ShardProgress(ItemCounts.of(chunk), chunk.seconds)
+
+    def commit_full(self) -> None:
+        """Begin to commit a full shard, after the answer to its last chunk is sent."""
+        if self._writer is not None and self._writer.is_full:
+            self._begin_commit(self._writer)
+            self._writer = None
 
     @stage("write")
     def _begin_commit(self, writer: ShardWriter) -> None:
-        """Commit beside the encoding of what follows, one shard at a time.
-
-        Its last chunk is answered before, so that the parent knows that the shard is whole.
-        """
         if self._commit is not None:
             self._commit.join()
 
         def commit() -> None:
-            failed = None
+            failure = None
             try:
                 writer.commit()
             except Exception as error:
                 if is_short_of_memory(error):
                     os._exit(STARVED)
-                failed = _told(error, writer.head.name)
+                failure = _sendable(error, writer.head.name)
             except BaseException:  # a panic of the store's client
                 os._exit(STARVED)
             with contextlib.suppress(OSError):  # the parent has gone
-                self._answer(Committed(failed))
+                self._answers.send(ShardCommitted(failure))
 
         self._commit = threading.Thread(target=commit, daemon=True)
         self._commit.start()
 
-    def _answer(self, answer: object, data: bytes | bytearray = b"") -> None:
-        with self._answering:
-            self._pipe.send(answer)
-            if isinstance(answer, Sent):
-                _send_bytes(self._pipe, data)
-
 
 def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> EncodedChunk:
-    """Encode a chunk within the time that each item has.
+    """Return an encoded chunk; the process ends by SIGALRM if an item takes too long.
 
-    MemoryError where its lack may have rejected a sound image, but not of a chunk that is suspect.
+    Raises MemoryError if a lack of memory may have rejected a sound image, unless the chunk is
+    suspect.
     """
+    before, start = profiling.taken(), time.perf_counter()
+    if work.is_timed:
+        profiling.start()
     try:
         chunk = work.encode(task, partial(worker_process.start_clock, work.limits.item_s))
-    except OSError as error:  # only those of writing are no fault of ours
+    except OSError as error:  # only errors of writing are the system's own
         if is_short_of_memory(error):
             raise
         raise _fault(str(task)) from error
     finally:
         worker_process.start_clock(0)
+    if work.is_timed:
+        elapsed = time.perf_counter() - start
+        chunk.seconds.update({"store": 0.0, **profiling.taken()})
+        chunk.seconds["other"] = elapsed - sum(chunk.seconds.values())
+    profiling.add(before)
     kinds = {outcome.kind for outcome in chunk.outcomes}
     is_starved = "crashed" in kinds or (kinds & _BROKEN and not worker_process.has_memory())
     if is_starved and not is_suspect:
@@ -212,13 +224,13 @@ def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> Encoded
     return chunk
 
 
-def _told(error: Exception, where: str) -> Exception:
-    """Return an error as it is told to the parent: one that users know of, or a fault of ours."""
+def _sendable(error: Exception, where: str) -> Exception:
+    """Return an error of ours or of the system unchanged, any other as an `InternalError`."""
     return error if isinstance(error, ShardprepError | OSError) else _fault(where)
 
 
 def _fault(where: str) -> InternalError:
-    """Return the error for the exception that is handled."""
+    """Return the error for the exception that is being handled."""
     what = f"a worker failed: {traceback.format_exc(limit=-3)}"
     return InternalError(where, what, "this is a fault of shardprep")
 
@@ -233,7 +245,7 @@ def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:
 
 
 def receive_bytes(pipe: Connection, num_bytes: int) -> bytearray:
-    """Return the bytes that were sent. `Connection.recv_bytes` takes three times as long."""
+    """Return bytes from the pipe; `Connection.recv_bytes` takes three times as long."""
     if not hasattr(os, "readv"):
         return bytearray(pipe.recv_bytes())
     data = bytearray(num_bytes)

@@ -1,4 +1,5 @@
-"""Split, order and shard of every item, decided before an image is stored.
+"""Decide split, order and shard of every item before an image is stored.
 
 A plan is a function of items, options and seed, so the bytes of a build depend on nothing else.
+
 """

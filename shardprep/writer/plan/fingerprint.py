@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 
 from PIL import features
 
-from shardprep.catalog.objects.rules import annotation_files, parse_masks_rule
-from shardprep.catalog.splits import parse_split_rule
-from shardprep.catalog.tables.metadata_files import named_files, read_table
+from shardprep.catalog.tables.metadata_files import read_table
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import shipped_schemas
@@ -36,11 +34,11 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 SPLIT_RATIOS = "split ratios"
-"""Name, among the versions, of what ratios of `--split` mean."""
+"""Name of the version of `--split` ratios."""
 _SPLIT_RATIOS_VERSION = "2"
-"""From 2 on, a split of the source that the ratios leave out stays whole."""
+"""Since 2, a split of the source that the ratios do not name stays whole."""
 _FIT_WITHIN = {"fit within": "2"}
-"""Version of the sizes that `--fit within` makes: from 2 on, they follow from those of the file."""
+"""Version of the sizes of `--fit within`; since 2 they follow from the size of the file."""
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
 _EXTRAS = {
     "pydicom": "dicom",
@@ -49,10 +47,10 @@ _EXTRAS = {
     "pylibjpeg-openjpeg": "dicom",
     "pillow-heif": "heif",
 }
-"""Packages that decode a further format where they are installed, and its name among items."""
+"""Optional packages that decode a format, and its name in item tables."""
 _CODECS = ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2")
 _WITH_CODECS = frozenset({"tensorflow", "torch", "jax", "cv2"})
-"""Packages that bring libraries of these names for the whole process."""
+"""Packages that load libraries of these names into the process."""
 _BLOCK_BYTES = 1 << 20
 
 
@@ -61,7 +59,7 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
     follow_links = recipe.follow_links
     signature = source_signature(recipe.source, outputs(recipe), follow_links=follow_links)
     inputs = {"source": signature}
-    for file in (*named_files(recipe), *annotation_files(recipe)):
+    for file in recipe.named_files:
         if Path(file).is_file():
             inputs[file] = _sha256(read_table(file, recipe.max_member_size))
     if recipe.schema != "auto" and recipe.schema not in shipped_schemas():
@@ -69,9 +67,9 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
         inputs["schema"] = (
             _sha256(read_named(schema, MAX_DOCUMENT_BYTES)) if schema.is_file() else "missing"
         )
-    draws = parse_masks_rule(recipe.masks).kind == "format"
+    draws = recipe.rules.masks.kind == "format"
     drawn = {"pycocotools": version("pycocotools")} if draws else {}
-    is_cut = bool(recipe.split) and parse_split_rule(recipe.split).kind == "ratio"
+    is_cut = recipe.rules.split.kind == "ratio"
     rules = {SPLIT_RATIOS: _SPLIT_RATIOS_VERSION} if is_cut else {}
     return Fingerprint(
         inputs=inputs,
@@ -85,27 +83,29 @@ def source_signature(
 ) -> str:
     """Return a hash that changes when the source does.
 
-    A zip is told by its size and its central directory, which holds the CRC-32 of every member,
-    wherever it lies; another file by size and modification time; a folder by names, sizes and
-    modification times of all its files but those in the folders `leave_out`, and by the names of
-    what is left out of it, such as links that lead outside without `follow_links`. In object
-    storage the ETag stands for the modification time.
+    For a zip it covers the size and the central directory, which has the CRC-32 of every member;
+    for another file size and modification time; for a folder names, sizes and modification times of
+    all files outside of the folders `leave_out`, and the names of skipped entries, such as
+    links that lead outside without `follow_links`. In object storage the ETag replaces the
+    modification time.
 
     Raises:
-        SourceError: there is no such file or folder.
+        SourceError: the file or folder does not exist.
 
     """
     is_object = is_url(str(source))
     if is_object:
-        range_reads.forget()  # what it was, and whether it has changed since, must be seen anew
-    found = list(find_files(source, leave_out, follow_links=follow_links))
-    if not found or found[0].relative:
-        lines = [f"{one.relative} {one.problem or f'{one.num_bytes} {one.mark}'}" for one in found]
+        range_reads.forget()  # the current state must be read, not a cached one
+    files = list(find_files(source, leave_out, follow_links=follow_links))
+    if not files or files[0].relative:
+        lines = [
+            f"{file.relative} {file.problem or f'{file.num_bytes} {file.mark}'}" for file in files
+        ]
         text = "\n".join(lines if is_object else sorted(lines))
         return _sha256(text.encode(errors="surrogateescape"))
     try:
-        whole = PlainExtent.named(found[0].path, found[0].num_bytes)
-        return _file_signature(whole, str(found[0].mark))
+        whole = PlainExtent.named(files[0].path, files[0].num_bytes)
+        return _file_signature(whole, str(files[0].mark))
     except MemberError as error:
         raise SourceError(str(source), str(error)) from error
 
@@ -123,24 +123,25 @@ def _file_signature(whole: PlainExtent, mark: str) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of everything that shapes the bytes of a dataset."""
-    found = {name: _version(name) for name in _PACKAGES}
-    found |= {name: number for name in _EXTRAS if (number := _extra_version(name))}
+    known = {name: _version(name) for name in _PACKAGES}
+    known |= {name: number for name in _EXTRAS if (number := _extra_version(name))}
     # A process that has loaded these asks Pillow for the version of their zlib, not of its own.
     is_shared = not _WITH_CODECS.isdisjoint(sys.modules)
-    return found | (_codecs_of_workers() if is_shared else _codecs())
+    return known | (_codecs_of_workers() if is_shared else _codecs())
 
 
 def fit_version(fit: str) -> dict[str, str]:
-    """Return the version of the sizes that a fit makes, where they have one."""
+    """Return the version of the sizes that a fit makes, if they have one."""
     return _FIT_WITHIN if fit == "within" else {}
 
 
 def used_versions(of: Mapping[str, str], formats: Collection[str]) -> dict[str, str]:
-    """Return the versions that shape images of some formats: of extras those that decode them.
+    """Return the versions that shape images of some formats.
 
-    A build cannot know its formats before it reads, so it is recorded with all that was installed.
+    A build does not know its formats before it reads, so its fingerprint has all that is installed.
+
     """
-    return {name: one for name, one in of.items() if _EXTRAS.get(name) in (None, *formats)}
+    return {name: number for name, number in of.items() if _EXTRAS.get(name) in (None, *formats)}
 
 
 def _codecs() -> dict[str, str]:
@@ -149,7 +150,7 @@ def _codecs() -> dict[str, str]:
 
 @functools.cache
 def _codecs_of_workers() -> dict[str, str]:
-    """Return what a process of those that encode says: nothing of the caller's is loaded there."""
+    """Return the codecs of a worker process, which has none of the caller's modules."""
     context = start_server()
     here, there = context.Pipe(duplex=False)
     worker = context.Process(target=_tell_codecs, args=(there,), daemon=True)
@@ -157,12 +158,12 @@ def _codecs_of_workers() -> dict[str, str]:
     there.close()
     with here:
         try:
-            found: dict[str, str] = here.recv()
+            codecs: dict[str, str] = here.recv()
         except EOFError as error:
             how = f"a worker could not be started (exit code {worker.exitcode})"
             raise BuildError("shardprep build", how, "is there memory left for it?") from error
     worker.join()
-    return found
+    return codecs
 
 
 def _tell_codecs(pipe: Connection) -> None:
@@ -171,13 +172,12 @@ def _tell_codecs(pipe: Connection) -> None:
 
 @functools.cache
 def _version(package: str) -> str:
-    """Return the version of a package, whose metadata take a millisecond to parse."""
+    """Return the version of a package; its metadata take a millisecond to parse."""
     return version(package)
 
 
 @functools.cache
 def _extra_version(package: str) -> str:
-    """Return the version of a package that may be missing, "" where it is."""
     try:
         return version(package)
     except PackageNotFoundError:

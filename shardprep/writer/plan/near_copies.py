@@ -1,8 +1,15 @@
-"""Near copies among the items of a build: left out, or kept in one split."""
+"""Near copies among the items of a build: found by their pixels, left out or kept in one split.
+
+Each image is processed as in the build, and the result is hashed as `shardprep report` does. So
+both find the same near copies. The hashes are kept in the cache of this machine for later builds of
+this source with the same stored images.
+
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,17 +18,45 @@ import numpy as np
 
 from shardprep.catalog.items import Item, Items
 from shardprep.errors import shown
-from shardprep.image.phash import joined, near_groups
+from shardprep.image.decode import stored_pixels
+from shardprep.image.phash import (
+    LEAST_SIDE,
+    PHASH,
+    TILE,
+    grey_levels,
+    joined,
+    near_groups,
+    phashes,
+    tile,
+)
+from shardprep.image.process import Rejection, process_image
+from shardprep.image.spec import ImageSpec
+from shardprep.progress import Watcher
+from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped
+from shardprep.source.range_reads import read_ahead
+from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
+from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
+from shardprep.writer.encode.chunk_encoder import read_item
+from shardprep.writer.engine.pool import run_chunks
+from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.plan.fingerprint import fit_version, source_signature, versions
+from shardprep.writer.shard import RETRIED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from shardprep.image.phash import Pixels
+
+    Phashes = np.ndarray[Any, Any]
+    Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 NEAR_COPY = "a near copy of another"
 """Reason for leaving out an image by `--dedup near`."""
 _KEPT_FIRST = ("test", "validation", "train")
-"""Splits in the order in which a copy is kept there; one of another name is for evaluation."""
+"""Splits by precedence of the copy that is kept; splits of other names count as test."""
 _MOST_SHOWN = 60
 """Characters of a key in a remark."""
 
@@ -32,11 +67,11 @@ class NearCopies:
 
     items: Items
     groups: tuple[tuple[int, ...], ...]
-    """Positions of the items of each group, two at least, ascending."""
+    """Positions of the items of each group of at least two, ascending."""
 
     @classmethod
     def among(cls, items: Items, hashes: np.ndarray[Any, Any]) -> NearCopies:
-        """Return those among items by their `phash.PHASH`."""
+        """Return the near copies among items, given their `phash.PHASH`."""
         numbers = near_groups(hashes)
         order = np.argsort(numbers, kind="stable")
         runs = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
@@ -44,24 +79,25 @@ class NearCopies:
 
     @property
     def digest(self) -> str:
-        """Hash of all that a plan takes from here, hex."""
+        """Hash of the groups in hexadecimal, to compare the plans of two runs."""
         keys = [[self.items.members.keys[i] for i in group] for group in self.groups]
         return hashlib.sha256(repr(keys).encode()).hexdigest()
 
     @cached_property
     def _kept_of(self) -> dict[int, int]:
-        """Position of each copy → that of the one of its group that stays.
+        """Position of each copy that is left out → position of the one that is kept.
 
-        That one is in the test or validation set if any is; among these it is the first.
+        That is the first one in the test or validation set if any is there, else the first.
+
         """
-        found: dict[int, int] = {}
+        kept_of: dict[int, int] = {}
         for group in self.groups:
             kept = min(group, key=lambda i: (_rank(self.items[i].split), i))
-            found.update((i, kept) for i in group if i != kept)
-        return found
+            kept_of.update((i, kept) for i in group if i != kept)
+        return kept_of
 
     def without(self) -> tuple[Items, list[Skipped]]:
-        """Return the items but all but one of each group, and those that are left out."""
+        """Return the items with one of each group, and the others as skipped."""
         items, kept_of = self.items, self._kept_of
         skipped = [
             Skipped(items[i].key, NEAR_COPY, items[i].extent.num_bytes, items[kept].key)
@@ -70,10 +106,11 @@ class NearCopies:
         return items.take(np.delete(np.arange(len(items)), sorted(kept_of))), skipped
 
     def together(self) -> Items:
-        """Return the items, those of a group here in one that no split may part.
+        """Return the items with near copies in one group, which no split may divide.
 
-        Groups that names or tables give stay whole: those that near copies join are one, with the
-        name of the first of them. Others have the key of their first item for a name.
+        Groups that near copies connect become one, with the name of the first. A new group is named
+        by the key of its first item.
+
         """
         items = self.items
         firsts: dict[str, int] = {}
@@ -93,25 +130,25 @@ class NearCopies:
         return replace(items, group=Coded.of(groups))
 
     def remarks(self, final: Iterable[Item], *, are_left_out: bool) -> list[str]:
-        """Return remarks for the user, a line each; `final` are the items in their final splits."""
+        """Return remarks for the user, a line each; `final` has the items in their final splits."""
         if not self.groups:
             return ["no near copies are found"]
         sizes = [len(group) for group in self.groups]
         if are_left_out:
-            targets = [{self.items[i].target for i in one} - {None} for one in self.groups]
-            number = sum(len(one) > 1 for one in targets)
+            targets = [{self.items[i].target for i in group} - {None} for group in self.groups]
+            number = sum(len(group) > 1 for group in targets)
             odd = f"; {number:,} of these have one with another target" if number else ""
             copies = "copy" if len(self._kept_of) == 1 else "copies"
             kept = "1 image" if len(sizes) == 1 else f"{len(sizes):,} images"
             return [f"left out: {len(self._kept_of):,} near {copies} of {kept}{odd}"]
         groups = "1 group" if len(sizes) == 1 else f"{len(sizes):,} groups"
-        found = f"{groups} of near copies, {sum(sizes):,} images in all"
-        return [f"{found}; the largest has {max(sizes):,}", *self._across(final)]
+        text = f"{groups} of near copies, {sum(sizes):,} images in all"
+        return [f"{text}; the largest has {max(sizes):,}", *self._across(final)]
 
     def _across(self, final: Iterable[Item]) -> list[str]:
-        """Return a remark on the groups that are in several splits, none where there are none."""
+        """Return a remark on the groups that are in several splits, if there are any."""
         wanted = {self.items[i].key for group in self.groups for i in group}
-        split_of = {one.key: one.split for one in final if one.key in wanted}
+        split_of = {first.key: first.split for first in final if first.key in wanted}
         parted: list[dict[str, str]] = []
         for group in self.groups:
             keys = [self.items[i].key for i in group]
@@ -119,11 +156,136 @@ class NearCopies:
             parted += [example_of] if len(example_of) > 1 else []
         if not parted:
             return []
-        one, two = (shown(key, _MOST_SHOWN) for key in sorted(parted[0].values())[:2])
-        found = f"{len(parted):,} of these are in several of the given splits, as {one} and {two}"
+        first, second = (shown(key, _MOST_SHOWN) for key in sorted(parted[0].values())[:2])
+        text = (
+            f"{len(parted):,} of these are in several of the given splits, as {first} and {second}"
+        )
         cuts = "--split RATIOS that name these cut labelled images anew"
-        return [f"{found}: {cuts}, --dedup near leaves copies out"]
+        return [f"{text}: {cuts}, --dedup near leaves copies out"]
 
 
 def _rank(split: str) -> int:
     return _KEPT_FIRST.index(split) if split in _KEPT_FIRST else 0
+
+
+_VERSION = 1
+"""Version of the cached hashes, for changes of the hash function."""
+_AT_ONCE = 64
+"""Largest number of items that a worker hashes at a time."""
+_TASKS_A_WORKER = 8
+"""Least number of tasks per worker if there are enough items."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHasher:
+    """An `Encoder` that hashes items."""
+
+    spec: ImageSpec
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        """Return the `PHASH` of each item that can be stored, and the outcome of every item."""
+        tiles: list[Pixels] = []
+        outcomes: list[Outcome] = []
+        spans = [item.extent.span for item in task.items]
+        for item, _ in zip(task.items, read_ahead(spans), strict=True):
+            before_item()
+            hashed = self._tile(item)
+            if isinstance(hashed, Outcome):
+                outcomes.append(hashed)
+            else:
+                tiles.append(hashed)
+                outcomes.append(Outcome("", "", PHASH.itemsize, 0, 0, "", 0, ""))
+        stack = np.array(tiles, np.uint8).reshape(-1, TILE, TILE, 3)
+        return EncodedChunk(phashes(stack, grey_levels(stack)).tobytes(), tuple(outcomes))
+
+    def _tile(self, item: Item) -> Pixels | Outcome:
+        """Return the tile of the stored image of an item, or its rejection."""
+        data = read_item(item)
+        if isinstance(data, Outcome):
+            return data
+        image = process_image(data, self.spec)
+        if isinstance(image, Rejection):
+            return Outcome(image.kind, image.reason, 0, 0, 0, "", len(data), "")
+        raw_size = (image.height, image.width) if self.spec.format == "raw" else None
+        return tile(stored_pixels(image.data, raw_size, LEAST_SIDE))
+
+
+def hash_images(
+    items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watcher
+) -> Phashes:
+    """Return the `PHASH` of the stored image of each item, from the cache if possible.
+
+    An image that cannot be stored is not `decoded`; the build rejects it with the reason.
+
+    Raises:
+        BuildError: many workers die, one after the other.
+        SourceError, StorageError: the source cannot be read.
+
+    """
+    signature = source_signature(recipe.source, outputs(recipe), follow_links=recipe.follow_links)
+    made_by = sorted((versions() | fit_version(spec.fit)).items())
+    made_of = f"{_VERSION} {signature} {spec} {made_by}"
+    file = array_file("near", hashlib.sha256(made_of.encode()).hexdigest()[:32])
+    keys = np.array([_hash_of(key) for key in items.members.keys], np.uint64)
+    result, is_known = _kept(file, keys)
+    todo = np.flatnonzero(~is_known).tolist()
+    if not todo:
+        return result
+    watcher.start("looking for near copies", len(items), "images", len(items) - len(todo))
+    has_affinity = hasattr(os, "sched_getaffinity")  # macOS and Windows do not tell
+    num_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    num_workers = min(num_workers, num_cores, len(todo))
+    size = max(1, min(_AT_ONCE, len(todo) // (num_workers * _TASKS_A_WORKER)))
+    limits = WorkerLimits.of(recipe.timeout, recipe.max_pixels)
+    places = iter(todo)
+
+    def on_chunk(chunk: EncodedChunk) -> None:
+        hashes = iter(np.frombuffer(chunk.data, PHASH))
+        for outcome in chunk.outcomes:
+            i = next(places)
+            is_known[i] = outcome.kind not in RETRIED
+            if not outcome.kind:
+                result[i] = next(hashes)
+        num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
+        watcher.advance(len(chunk.outcomes), num_rejected)
+
+    try:
+        tasks = _tasks(items.take(np.array(todo)), size)
+        run_chunks(ImageHasher(spec), tasks, num_workers, limits, on_chunk)
+    finally:
+        _keep(file, keys[is_known], result[is_known])
+    return result
+
+
+def _tasks(items: Sequence[Item], size: int) -> Iterator[ChunkTask]:
+    for start in range(0, len(items), size):
+        yield ChunkTask("near copies", start, tuple(items[start : start + size]))
+
+
+def _hash_of(key: str) -> int:
+    """Return a hash of the key of an item, 64 bits."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
+
+
+def _kept(file: Path, keys: Keys) -> tuple[Phashes, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Return the cached hashes of items, and whether each is known."""
+    result, is_known = np.zeros(len(keys), PHASH), np.zeros(len(keys), bool)
+    cached = kept_arrays(file) or {}
+    there, hashes = cached.get("keys"), cached.get("hashes")
+    if there is None or hashes is None or not len(there):
+        return result, is_known
+    if there.dtype != np.uint64 or hashes.dtype != PHASH or there.shape != hashes.shape:
+        return result, is_known
+    places = np.searchsorted(there, keys).clip(max=len(there) - 1)
+    is_known = there[places] == keys
+    result[is_known] = hashes[places[is_known]]
+    return result, is_known
+
+
+def _keep(file: Path, keys: Keys, hashes: Phashes) -> None:
+    """Add hashes of items to those in the cache."""
+    cached = kept_arrays(file) or {}
+    if cached.keys() == {"keys", "hashes"}:
+        keys, hashes = np.append(cached["keys"], keys), np.append(cached["hashes"], hashes)
+    keys, places = np.unique(keys, return_index=True)
+    keep_arrays(file, {"keys": keys, "hashes": hashes[places]})

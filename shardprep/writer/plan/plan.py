@@ -1,18 +1,37 @@
-"""The plan of a build: everything that is decided before the first image is decoded."""
+"""The plan of a build: everything that is decided before the first image is decoded.
+
+Its outline, the plan without the items, is written to the folder of receipts, so that `finalize`
+needs no source.
+
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from shardprep.catalog.objects.combine import AnnotationFacts
-from shardprep.dataset.schema import Schema
+from pydantic import Field, model_validator
+
+from shardprep.dataset import documents
+from shardprep.dataset.annotation_counts import Unmatched
+from shardprep.dataset.documents import Count, Document, Name, Version
+from shardprep.dataset.manifest import Fingerprint, Manifest
+from shardprep.dataset.schema import MAX_SIDE, Schema
+from shardprep.errors import BuildError, DatasetError, RecipeError, printable
 from shardprep.image.spec import ImageSpec
+from shardprep.recipe.recipe import Recipe, stored_recipe
 from shardprep.source.listing import Skipped
+from shardprep.storage.folder import Folder
 from shardprep.writer.plan.shard_plan import Part, ShardItems, ShardPlan
+from shardprep.writer.workspace.files import OUTLINE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    # Decoders are not imported where records are copied.
+    from shardprep.catalog.objects.combine import AnnotationFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +49,11 @@ class BuildPlan:
     """Names of the features that `Item.columns` holds."""
     findings: list[str]
     annotations: AnnotationFacts | None
-    """Boxes and masks, None where none are stored."""
+    """Boxes and masks, None if none are stored."""
     estimated_bytes: int
-    """Estimated size of all shards together."""
+    """Estimated size of all shards."""
     near_copies: str = ""
-    """Hash of the near copies that it is made by, hex; "" where none are looked for."""
+    """`NearCopies.digest`; "" if near copies are not searched for."""
 
     @property
     def num_items(self) -> int:
@@ -42,14 +61,14 @@ class BuildPlan:
         return sum(len(shard.items) for shard in self.shards)
 
     def of_part(self, part: Part) -> BuildPlan:
-        """Return the plan of one part, with the source's findings as they are."""
+        """Return the plan of one part, with all findings of the source."""
         shards = tuple(part.of(self.shards))
         num_items = sum(len(shard.items) for shard in shards)
         estimate = self.estimated_bytes * num_items // self.num_items
         return replace(self, shards=shards, estimated_bytes=estimate)
 
     def without_others(self, part: Part) -> BuildPlan:
-        """Return the plan with the items of one part; of the others their number alone is kept."""
+        """Return the plan with the items of one part, and only the number of the others."""
         if part.count == 1:
             return self
         mine = {shard.name for shard in part.of(self.shards)}
@@ -61,3 +80,161 @@ def _kept(shard: ShardPlan, wanted: Collection[str]) -> ShardPlan:
         return shard
     is_wanted = shard.name in wanted
     return shard._replace(items=shard.items.alone() if is_wanted else shard.items.counted())
+
+
+_SHOWN_ROWS = 10
+"""Number of rows without an image that are listed."""
+
+
+class PlannedShard(Document):
+    """One shard, without its items."""
+
+    name: str
+    split: Name
+
+
+class Outline(Document):
+    """All facts about the future dataset that are known before the first image is read."""
+
+    name: Name
+    version: Version
+    fingerprint: Fingerprint
+    spec: ImageSpec
+    dataset_schema: Schema
+    labels_from: str
+    num_rows_without_image: Count
+    rows_without_image: tuple[str, ...]
+    """Some of their ids."""
+    unmatched: Unmatched | None = None
+    """Annotations without an image, and images without an annotation; None without annotations."""
+    num_rescaled: Count = 0
+    """Images of repacked datasets whose annotations were scaled when they were built."""
+    shards: tuple[PlannedShard, ...]
+    """In the order of the dataset."""
+    skipped: dict[str, Count]
+    """Inputs that never became items, by reason."""
+    max_rejected: float = Field(ge=0, le=1)
+    """Largest share of rejected images."""
+    max_dropped: float = Field(default=1, ge=0, le=1)
+    """Largest share of bad objects."""
+    near_copies: str = ""
+    """`NearCopies.digest`; "" if near copies are not searched for."""
+    mask_padding: int | None = None
+    """Value of class masks in the padding, unless it is the background; None in other builds, and
+    in those begun by versions that wrote the background."""
+    findings: tuple[str, ...] = ()
+    """Remarks on the plan for the user, a line each."""
+    num_parts: int = Field(ge=1)
+    """Number of parts of the build, as given to the run that wrote this; 1: not cut."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        counts = Counter(shard.split for shard in self.shards)
+        names = [
+            documents.shard_name(self.name, split, i, count)
+            for split, count in counts.items()
+            for i in range(count)
+        ]
+        for shard, wanted in zip(self.shards, names, strict=True):
+            if shard.name != wanted:
+                message = f"a shard is called {shard.name!r}, not {wanted}"
+                raise ValueError(message)
+        if self.spec.size is not None and not all(1 <= side <= MAX_SIDE for side in self.spec.size):
+            message = f"spec.size is {self.spec.size}"
+            raise ValueError(message)
+        if type(self.fingerprint.options.get("seed")) is not int:
+            message = "fingerprint.options has no seed"
+            raise ValueError(message)
+        return self
+
+
+def make_outline(
+    plan: BuildPlan, recipe: Recipe, fingerprint: Fingerprint, num_parts: int
+) -> Outline:
+    """Return the outline of a plan."""
+    return Outline(
+        name=plan.name,
+        version=recipe.version,
+        fingerprint=fingerprint,
+        spec=plan.spec,
+        dataset_schema=plan.schema,
+        labels_from=printable(plan.labels_from),
+        num_rows_without_image=len(plan.rows_without_image),
+        rows_without_image=tuple(map(printable, plan.rows_without_image[:_SHOWN_ROWS])),
+        unmatched=None if plan.annotations is None else plan.annotations.unmatched,
+        shards=tuple(PlannedShard(name=entry.name, split=entry.split) for entry in plan.shards),
+        skipped=dict(sorted(Counter(entry.reason for entry in plan.skipped).items())),
+        max_rejected=recipe.max_rejected,
+        max_dropped=recipe.max_dropped,
+        near_copies=plan.near_copies,
+        mask_padding=_mask_padding(plan),
+        findings=tuple(plan.findings),
+        num_parts=num_parts,
+    )
+
+
+def _mask_padding(plan: BuildPlan) -> int | None:
+    form = None if plan.annotations is None else plan.annotations.spec
+    if form is None or form.masks != "classes" or plan.spec.fit != "pad":
+        return None
+    return None if form.background == form.ignore else form.ignore
+
+
+def write_outline(state: Folder, outline: Outline) -> None:
+    """Write the outline of a build; BuildError if another plan has written one."""
+    check_outline(state, outline)
+    state.write(OUTLINE_FILE, outline.model_dump_json(indent=2).encode())
+
+
+def check_outline(state: Folder, outline: Outline) -> None:
+    """Check that the shards of the unfinished build follow from the same plan.
+
+    The fingerprint covers the plan, except for near copies, which an unreadable image may change,
+    and for the padding of masks, which is known after these are recognised.
+
+    """
+    there = None
+    if outline.near_copies or outline.mask_padding is not None:
+        with contextlib.suppress(BuildError):  # a damaged one is written anew
+            there = read_outline(state)
+    if there is not None and there.near_copies != outline.near_copies:
+        raise BuildError(
+            str(state),
+            "was begun with other near copies: some image could be read by one run alone",
+            f"remove {state} and start again, with an image that fails on an --exclude-list",
+        )
+    if there is not None and there.mask_padding != outline.mask_padding:
+        raise BuildError(
+            str(state),
+            "was begun by a version that wrote the background class into masks beside padded "
+            f"images, and this one writes {outline.mask_padding}",
+            f"remove {state} to start again, or end the build with that version",
+        )
+
+
+def read_outline(state: Folder) -> Outline | None:
+    """Return the outline of the unfinished build, or None."""
+    data = state.read(OUTLINE_FILE)
+    try:
+        return None if data is None else documents.parse_document(Outline, data)
+    except documents.DocumentError as error:
+        where = state.located(OUTLINE_FILE)
+        raise BuildError(
+            where, f"is damaged ({error})", "run the build, or its parts, again"
+        ) from error
+
+
+def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
+    """Return the recipe of a dataset, with a source and an output folder of today.
+
+    Raises:
+        DatasetError: this version does not know all of its keys.
+
+    """
+    keys = {"source": source, "out": out, "name": manifest.name, "version": manifest.version}
+    try:
+        return stored_recipe({**manifest.fingerprint.options, **keys, "max_rejected": 1.0})
+    except RecipeError as error:
+        raise DatasetError(
+            manifest.name, "was built by another version, with other options", "build it again"
+        ) from error

@@ -1,11 +1,14 @@
 """Order, shard and part of every item, as a pure function.
 
-It follows from the keys, labels, options and the seed alone, never from the order in which a disk
-lists its files, from the number of workers, or from time.
+The result follows from keys, labels, options and seed. It does not depend on the order of files on
+a disk, on the number of workers, or on time. Items are sorted by a hash of each key, so adding an
+item does not change the order of the others.
+
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -15,9 +18,9 @@ import numpy as np
 
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.documents import shard_name
-from shardprep.errors import RecipeError
+from shardprep.errors import OptionName, RecipeError
 from shardprep.source.members import Member, Members
-from shardprep.writer.plan.shuffle import shuffled
+from shardprep.source.string_column import Texts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,27 +29,27 @@ if TYPE_CHECKING:
 _Shard = TypeVar("_Shard")
 
 SHARD_BYTES = 128 << 20
-"""Size of a shard in bytes where no number is asked for: large enough to stream, small enough to
-spread over readers."""
+"""Default size of a shard: large enough to stream, small enough to spread over readers."""
 MAX_CHUNK_ITEMS = 256
 _FEW_ITEMS = 16
-"""Number of items of a chunk up to which they travel sooner as objects than as columns."""
+"""Largest number of items that travel as objects; more travel faster as columns."""
 _CHUNK_BYTES = 16 << 20
 _CHUNKS_A_BUILD = 64
 
 
 class ShardPlan(NamedTuple):
-    """One shard to be written: the slice of the plan that travels to a worker."""
+    """One shard to be written; it travels to a worker."""
 
     name: str
-    """File name."""
     split: str
     items: ShardItems | tuple[Item, ...]
     """Items in the order of their records; a slice of them is a tuple."""
     old: Table | None = None
-    """A row for each item that `OldImages` takes, of nulls where it has none; None: none has.
+    """For each item, the row of its stored record in another dataset, of nulls if it has none.
 
-    Where records are copied, those of the items of all shards, by `ShardItems.rows`."""
+    In a repack these are the rows of the items of all shards, by `ShardItems.rows`.
+
+    """
 
     @property
     def members(self) -> Members:
@@ -57,18 +60,18 @@ class ShardPlan(NamedTuple):
 
     @property
     def columns(self) -> Items:
-        """All items as columns: millions are counted in them without an object of each."""
+        """All items as columns, without an object for each."""
         return self.part(slice(None))
 
     def part(self, rows: slice) -> Items:
-        """Return some of the items as columns of their own."""
+        """Return some items as columns of their own."""
         if isinstance(self.items, ShardItems):
             return self.items.part(rows)
         return Items.of(self.items[rows])
 
 
 class ShardItems(Sequence["Item"]):
-    """The items of one shard: rows of the columns of all, or of its own once it has travelled."""
+    """The items of one shard, as rows of all items' columns, or of its own after pickling."""
 
     __slots__ = ("_items", "rows")
 
@@ -76,7 +79,6 @@ class ShardItems(Sequence["Item"]):
         """Take the columns, and the positions of the items in them."""
         self._items = items
         self.rows = rows
-        """Positions of the items in the columns."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -101,31 +103,31 @@ class ShardItems(Sequence["Item"]):
 
     @property
     def members(self) -> Members:
-        """Key and extent of each."""
+        """Key and extent of each item."""
         return self._items.members.take(self.rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ShardItems, (self._items.take(self.rows), np.arange(len(self), dtype=np.int32))
 
     def alone(self) -> ShardItems:
-        """Return the items in columns of their own, which hold on to no others."""
+        """Return the items in columns of their own, which do not keep the others in memory."""
         make, columns = self.__reduce__()
         alone: ShardItems = make(*columns)
         return alone
 
     def part(self, rows: slice) -> Items:
-        """Return some of the items as columns of their own."""
+        """Return some items as columns of their own."""
         return self._items.take(self.rows[rows])
 
     def counted(self) -> ShardItems:
-        """Return what knows the number of the items alone; to ask for one is an IndexError."""
+        """Return a value that only has the number of the items."""
         nothing = self._items.take(np.empty(0, np.int64))
         return ShardItems(nothing, np.broadcast_to(np.int32(0), len(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the equal parts of a build, which machines do independently: every N-th shard."""
+    """One of the equal parts of a build, for several machines: every N-th shard."""
 
     number: int
     """From 1 to `count`."""
@@ -135,7 +137,7 @@ class Part:
         return f"{self.number}/{self.count}"
 
     def of(self, shards: Sequence[_Shard]) -> Sequence[_Shard]:
-        """Return the shards of this part, none where there are fewer shards than parts."""
+        """Return the shards of this part; empty if there are fewer shards than parts."""
         return shards[self.number - 1 :: self.count]
 
 
@@ -171,9 +173,9 @@ def plan_shards(
         num_shards = min(largest, max(1, round(share / SHARD_BYTES)))
     if num_shards > largest:
         raise RecipeError(
-            "--shards",
+            OptionName("shards"),
             f"{num_shards:,} shards are asked for, the largest split has {largest:,} images",
-            f"use --shards {largest} or fewer",
+            f"use {OptionName('shards')} {largest} or fewer",
         )
     order = shuffled(columns.members.keys, seed, b"order").astype(np.int32)
     codes = columns.split.codes[order]
@@ -192,10 +194,11 @@ def plan_shards(
 
 
 def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Sequence[Item]]:
-    """Yield the items of a shard in chunks, the unit of parallel work. No bytes depend on its size.
+    """Yield the items of a shard in chunks; the bytes do not depend on their size.
 
-    Small enough that a build of `num_items` keeps many workers busy to its end and that a chunk
-    of records of about `record_bytes` fits in memory many times over.
+    Chunks are small enough that a build of `num_items` keeps many workers busy to its end, and that
+    many chunks of records of about `record_bytes` fit in memory.
+
     """
     size = min(MAX_CHUNK_ITEMS, max(1, _CHUNK_BYTES // max(1, record_bytes)))
     size = max(1, min(size, -(-num_items // _CHUNKS_A_BUILD)))
@@ -205,9 +208,10 @@ def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Seque
 
 
 def numbers_of(shards: Iterable[int], count: int) -> str:
-    """Return the numbers of the parts, of `count`, that hold some shards, as "2,5,7-9".
+    """Return the numbers of the parts, of `count`, that have these shards, as "2,5,7-9".
 
-    Shards are counted from 0, parts from 1. Array jobs take the text as it is.
+    Shards are counted from 0, parts from 1. Array jobs accept the text.
+
     """
     numbers = sorted({shard % count + 1 for shard in shards})
     runs = [
@@ -220,3 +224,32 @@ def numbers_of(shards: Iterable[int], count: int) -> str:
 def _split_order(split: str) -> tuple[int, str]:
     known = ("train", "validation", "test")
     return (known.index(split) if split in known else len(known), split)
+
+
+_HASH_BYTES = 16
+_AT_ONCE = 1 << 16
+"""Number of keys that are objects at a time."""
+
+
+def shuffled(keys: Texts, seed: int, purpose: bytes) -> NDArray[np.int64]:
+    """Return the positions of keys in shuffled order, int64[keys].
+
+    Shuffles of one seed for different purposes are independent.
+
+    """
+    begun = hashlib.blake2b(digest_size=_HASH_BYTES, key=b"%s %d" % (purpose, seed))
+    hashes = np.empty((len(keys), 2), ">u8")
+    for start in range(0, len(keys), _AT_ONCE):
+        some = keys[start : start + _AT_ONCE]
+        digests = []
+        for key in some.encoded():
+            own = begun.copy()
+            own.update(key)
+            digests.append(own.digest())
+        pairs = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)
+        hashes[start : start + len(some)] = pairs
+    high = hashes[:, 0].astype(np.uint64)
+    order = np.argsort(high)
+    if (high[order[1:]] == high[order[:-1]]).any():
+        order = np.lexsort((hashes[:, 1].astype(np.uint64), high))
+    return order

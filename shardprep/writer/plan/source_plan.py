@@ -1,4 +1,4 @@
-"""The plan of a source: its images, listed, labelled, split and cut into shards."""
+"""The plan of a source: its images are listed, labelled, split and cut into shards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.objects.combine import AnnotationFacts
-from shardprep.catalog.splits import parse_split_rule
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -23,33 +22,27 @@ from shardprep.dataset.schema import (
     Schema,
     load_schema,
 )
-from shardprep.errors import RecipeError, SchemaError
+from shardprep.errors import OptionName, RecipeError, SchemaError
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
-from shardprep.writer.plan.near_copies import NearCopies
+from shardprep.writer.plan.near_copies import NearCopies, hash_images
 from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.prehash import hash_images
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.plan.split_cut import Cut, cut_splits, rows_to_cut, without_spoilers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
-
-    from shardprep.catalog.items import Items
-    from shardprep.catalog.objects.combine import AnnotationFacts
-    from shardprep.dataset.schema import Encoding
-    from shardprep.recipe.recipe import Recipe
 _RECORD_OVERHEAD_BYTES = 200
-"""Bytes of a record besides its image and key: framing and feature names."""
+"""Bytes of a record in addition to image and key: framing and feature names."""
 
 
 @contextlib.contextmanager
 def _paused_collection() -> Iterator[None]:
-    """Pause the garbage collector, which finds nothing in objects that are only made."""
+    """Pause the garbage collector: a plan makes millions of objects and no garbage."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -64,12 +57,13 @@ def _paused_collection() -> Iterator[None]:
 def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int = 1) -> BuildPlan:
     """Return the plan of a recipe.
 
-    Compressed inner archives are unpacked in `work_dir`, which must live until the items are read.
-    The workers are for near copies, which are looked for in the pixels.
+    Compressed inner archives are unpacked in `work_dir`, which must exist until the items are read.
+    The workers search for near copies.
+
     """
     catalog = make_catalog(recipe, work_dir, watcher.notice)
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
-    ratios = parse_split_rule(recipe.split).ratios if recipe.split else {}
+    ratios = recipe.rules.split.ratios
     items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
     near = None
     if recipe.finds_near:
@@ -100,7 +94,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
 
 
 def _found_by(catalog: Catalog) -> str:
-    """Return the sources of labels, boxes and masks, in one line for the user."""
+    """Return the sources of labels, boxes and masks in one line."""
     if catalog.annotations is None:
         return catalog.labels_from
     labels = () if catalog.target_kind == "none" else (catalog.labels_from,)
@@ -108,13 +102,13 @@ def _found_by(catalog: Catalog) -> str:
 
 
 def _without_image(catalog: Catalog) -> tuple[str, ...]:
-    """Return the ids in label tables, and the names in annotations, that no image has."""
-    found = catalog.annotations
-    return catalog.rows_without_image + (() if found is None else found.without_image)
+    """Return ids in label tables and names in annotations without an image."""
+    annotations = catalog.annotations
+    return catalog.rows_without_image + (() if annotations is None else annotations.without_image)
 
 
 def _records_bytes(items: Items, spec: ImageSpec) -> int:
-    """Return about how many bytes all records take."""
+    """Return the estimated size of all records."""
     readable = ~items.members.are_refused
     num_bytes = int(items.members.num_bytes[readable].sum())
     key_length = int(items.members.keys.lengths()[readable].sum())
@@ -123,20 +117,20 @@ def _records_bytes(items: Items, spec: ImageSpec) -> int:
 
 
 def _cut(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
-    """Return the items in their final splits, and those that a cut leaves out."""
+    """Return the items in their final splits, and the left out ones."""
     if not ratios:
         return Cut(items, items.take(np.empty(0, np.int64)))
     num_cut = len(rows_to_cut(items, ratios))
     if not num_cut:
         given = ", ".join(items.split.counts())
         what = f"the source gives {given}, and ratios cut train and the splits that they name"
-        raise RecipeError("--split", what, "name one of these")
+        raise RecipeError(OptionName("split"), what, "name one of these")
     cut = cut_splits(items, ratios, seed)
     counts = cut.items.split.counts()
     empty = [split for split in ratios if split not in counts]
     if empty:
         raise RecipeError(
-            "--split",
+            OptionName("split"),
             f"{empty[0]}={ratios[empty[0]]:g} of {num_cut:,} images leaves none",
             "give it a larger share, or leave it out",
         )
@@ -144,7 +138,7 @@ def _cut(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
 
 
 def _recut(items: Items, ratios: Mapping[str, float]) -> list[str]:
-    """Return a remark if ratios mix several splits of the source, none if they do not."""
+    """Return a remark if ratios mix several splits of the source."""
     if not ratios:
         return []
     counts = items.split.take(rows_to_cut(items, ratios)).counts()
@@ -170,16 +164,17 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     schema = load_schema(name)
     if lacking := sorted(schema.annotations.keys() - {*annotations, CROWD}):
         raise SchemaError(
-            f"--schema {name}",
+            f"{OptionName('schema')} {name}",
             f"asks for {lacking[0]!r}, and no such boxes or masks are found",
-            "say where they are with --boxes or --masks, or leave --schema out",
+            f"say where they are with {OptionName('boxes')} or "
+            f"{OptionName('masks')}, or leave {OptionName('schema')} out",
         )
     if schema.target not in (None, TARGET_FEATURES.get(kind)):
         found = "no labels are found" if kind == "none" else f"the targets are of kind {kind}"
         raise SchemaError(
-            f"--schema {name}",
+            f"{OptionName('schema')} {name}",
             f"asks for {schema.target!r}, and {found}",
-            "say where they are with --labels, or leave --schema out",
+            f"say where they are with {OptionName('labels')}, or leave {OptionName('schema')} out",
         )
     labels = catalog.label_names if schema.target else ()
     columns = {column.name: column.dtype for column in catalog.columns}
@@ -187,20 +182,20 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     return schema.filled(spec.fixed_size, encoding, labels, columns, annotations)
 
 
-def _annotation_features(found: AnnotationFacts) -> dict[str, tuple[str, ...]]:
-    """Return the features of boxes and masks, and the class names of those that have some."""
-    spec, features = found.spec, dict[str, tuple[str, ...]]()
+def _annotation_features(facts: AnnotationFacts) -> dict[str, tuple[str, ...]]:
+    """Return the features of boxes and masks, with their class names."""
+    spec, features = facts.spec, dict[str, tuple[str, ...]]()
     if spec.has_objects:
-        features.update({BOX: (), BOX_LABEL: found.names})
+        features.update({BOX: (), BOX_LABEL: facts.names})
         features.update({CROWD: ()} if spec.crowds else {})
     if spec.masks == "instances":
         features[OBJECT_MASK] = ()
     if spec.masks == "classes":
-        features[MASK] = found.names
+        features[MASK] = facts.names
     return features
 
 
 def _without_target(annotations: Collection[str]) -> str:
-    """Return the name of the shipped schema of a set without targets of images."""
+    """Return the name of the shipped schema for images without targets."""
     names = {OBJECT_MASK: "instances", BOX: "detection", MASK: "segmentation"}
     return next((name for feature, name in names.items() if feature in annotations), "unlabelled")

@@ -1,11 +1,12 @@
 """The cut of items into splits by ratio, as a pure function of keys, labels, groups and a seed.
 
-Train is cut, and every split that the ratios name; a split that they leave out stays whole.
+The train split is cut, and every split that the ratios name; other splits stay whole.
 
 Items with groups or several classes are cut by iterative stratification (Sechidis, Tsoumakas,
-Vlahavas: On the Stratification of Multi-label Data, ECML PKDD 2011), with groups in place of single
-examples: the rarest class is dealt out first, its largest groups first, each to the split that
-still wants most of this class.
+Vlahavas: On the Stratification of Multi-label Data, ECML PKDD 2011), with groups instead of single
+examples: the rarest class is distributed first, its largest groups first, each to the split that
+still needs most of this class.
+
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.splits import is_cut
 from shardprep.source.dictionary_column import Coded
-from shardprep.writer.plan.shuffle import shuffled
+from shardprep.writer.plan.shard_plan import shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,11 +29,10 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _NO_CLASS = -1
-"""Class index of items without a class."""
 
 
 class Cut(NamedTuple):
-    """Items with their new splits, and those that are left out."""
+    """Items with their new splits, and the left out ones."""
 
     items: Items
     left_out: Items
@@ -41,10 +41,10 @@ class Cut(NamedTuple):
 def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) -> Cut:
     """Return the items with splits cut by ratio, the same share of every class in each.
 
-    Per class and split, the count is the exact share rounded down or up; images of one group are
-    not parted, and come as near to it as their groups allow. Where there are labels, an
-    unlabelled set is not cut: it keeps its split, or is left out where the cut makes a split of
-    that name of labelled items, which it would spoil.
+    Per class and split, the count is the exact share rounded down or up. Groups are not divided,
+    and the counts come as near to the shares as the groups allow. If there are labels, unlabelled
+    items are not cut: they keep their split, or are left out if the cut makes a split of that name.
+
     """
     stay, left_out = without_spoilers(items, ratios)
     pool = rows_to_cut(stay, ratios)
@@ -70,7 +70,7 @@ def rows_to_cut(items: Items, ratios: Mapping[str, float]) -> Ints:
 
 
 def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
-    """Return the items but those without a label whose split a cut makes of labelled ones."""
+    """Return the items without unlabelled ones in splits that a cut makes of labelled ones."""
     columns = Items.of(items)
     labelled = columns.are_labelled
     spoils = ~labelled & columns.split.fit(lambda split: split in ratios) & labelled.any()
@@ -80,9 +80,10 @@ def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
 
 
 def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> Ints:
-    """Return the place among `ratios` of the split of each item, cut class by class.
+    """Return the index into `ratios` for each item, cut class by class.
 
-    Items have no groups and one class at most, `strata`; they are given in a shuffled order.
+    Items have no groups and at most one class, `strata`, and are in shuffled order.
+
     """
     counts = strata.counts()
     ordered = sorted(counts)
@@ -90,7 +91,7 @@ def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> I
     ranks = np.array([rank.get(stratum, -1) for stratum in strata.values])
     by_stratum = np.argsort(ranks[strata.codes], kind="stable")
     debts = dict.fromkeys(ratios, 0.0)
-    shares = [list(_shares(counts[one], ratios, debts).values()) for one in ordered]
+    shares = [list(_shares(counts[stratum], ratios, debts).values()) for stratum in ordered]
     places = np.empty(len(strata), np.int64)
     places[by_stratum] = np.repeat(
         np.tile(np.arange(len(ratios)), len(ordered)), np.array(shares, np.int64).ravel()
@@ -99,7 +100,7 @@ def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> I
 
 
 def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]) -> dict[str, int]:
-    """Return the items of a class per split; rounding favours splits that it disfavoured before."""
+    """Return the number of items of a class per split; rounding evens out over classes."""
     total = sum(ratios.values())  # 1 within a rounding error, which would cost items
     exact = {split: num_items * ratio / total for split, ratio in ratios.items()}
     counts = {split: int(share + 1e-9) for split, share in exact.items()}
@@ -116,9 +117,10 @@ def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]
 def _cut_together(
     strata: Coded[tuple[int, ...]], group: Coded[str], ratios: Mapping[str, float]
 ) -> Ints:
-    """Return the place of the split of each item, near the ratios in total and for every class.
+    """Return the index into `ratios` for each item, near the ratios in total and per class.
 
-    No group is parted. The order of the items decides between what is otherwise equal.
+    Groups are not divided. Ties are decided by the order of the items.
+
     """
     alone = ~group.fit(bool)
     names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)
@@ -129,13 +131,13 @@ def _cut_together(
     counts: list[Counter[int]] = [Counter() for _ in range(len(first_rows))]
     sizes = np.bincount(group_of, minlength=len(counts)).tolist()
     left: Counter[int] = Counter()
-    for one, labels in zip(group_of, strata, strict=True):
-        counts[one].update(labels or (_NO_CLASS,))
+    for unit, labels in zip(group_of, strata, strict=True):
+        counts[unit].update(labels or (_NO_CLASS,))
         left.update(labels or (_NO_CLASS,))
     by_class: dict[int, list[int]] = defaultdict(list)
-    for one, classes in enumerate(counts):
+    for unit, classes in enumerate(counts):
         for label in classes:
-            by_class[label].append(one)
+            by_class[label].append(unit)
     wanted = {
         split: Counter({k: n * share for k, n in left.items()}) for split, share in ratios.items()
     }
@@ -144,16 +146,16 @@ def _cut_together(
     split_of: dict[int, str] = {}
     while left:
         label = min(left, key=lambda label: (left[label], label))
-        waiting = [one for one in by_class[label] if one not in split_of]
-        for one in sorted(waiting, key=lambda one: -counts[one][label]):
+        waiting = [unit for unit in by_class[label] if unit not in split_of]
+        for unit in sorted(waiting, key=lambda unit: -counts[unit][label]):
             split = max(ratios, key=lambda s: (wanted[s][label] + owed[s], room[s]))
-            split_of[one] = split
-            wanted[split].subtract(counts[one])
-            room[split] -= sizes[one]
-            left.subtract(counts[one])
+            split_of[unit] = split
+            wanted[split].subtract(counts[unit])
+            room[split] -= sizes[unit]
+            left.subtract(counts[unit])
         for split in ratios:  # what rounding left: over many small classes it adds up
             owed[split] += wanted[split][label]
         left = +left
     place = {split: i for i, split in enumerate(ratios)}
-    places: Ints = np.array([place[split_of[one]] for one in range(len(counts))], np.int64)
+    places: Ints = np.array([place[split_of[unit]] for unit in range(len(counts))], np.int64)
     return places[np.array(group_of, np.int64)]

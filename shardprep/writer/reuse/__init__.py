@@ -1,1 +1,1 @@
-"""Stored images of finished datasets, copied into a new one by reuse and by repack."""
+"""Copy stored images and records of finished datasets, for `build --reuse` and `repack`."""

@@ -1,149 +1,348 @@
-"""Reuse: a build that copies the images another dataset has stored, and encodes the others.
+"""Reuse: a build that copies images which another dataset has stored.
 
-An item is told by its key, or where it has moved by its file name and size; whether the bytes are
-the same its SHA-256 says, once the source is read. The bytes of the new dataset are those of a
-build without it.
+An item is found by its key, or by file name and size if it was moved. Its SHA-256, once the source
+is read, tells whether the bytes are the same. If the record of an item would be the same too, it is
+copied. If only its key, label or other features differ, a new record is made around the stored
+image. Everything else, such as an item whose stored record is damaged, is encoded from its source.
+So the new dataset has the bytes of a build without reuse.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+import contextlib
+import functools
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset import item_table
+from shardprep.catalog.items import Items
+from shardprep.catalog.labels.targets import Target
+from shardprep.dataset import item_table, tfrecord
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
-from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
+from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, TARGET_FEATURES, WIDTH
+from shardprep.errors import RecordError
+from shardprep.image.placement import Placement
+from shardprep.image.process import Original, ProcessedImage, ordinary_placement
 from shardprep.image.spec import ImageSpec
-from shardprep.writer.encode.chunk_encoder import ChunkEncoder
-from shardprep.writer.engine.job import Engine, Progress, ShardJob
+from shardprep.profiling import stage
+from shardprep.source.byte_range import MemberError, PlainExtent
+from shardprep.source.range_reads import read_ahead
+from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
+from shardprep.writer.encode.chunk_encoder import (
+    ChunkEncoder,
+    encode_item,
+    read_item,
+    sha256_of,
+    wait_for,
+)
+from shardprep.writer.engine.job import Encoder
 from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
-from shardprep.writer.plan.recorded_recipe import recorded_recipe
+from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan
-from shardprep.writer.reuse.reuse_encoder import CopyEncoder
-from shardprep.writer.reuse.reused_images import OldRecords, with_files
+from shardprep.writer.reuse.stored_records import RecordRun, StoredRecords, with_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     Rows = np.ndarray[Any, np.dtype[np.int64]]
+    from collections.abc import Callable
 
 _COLUMNS = (
     "key", "status", "reason", "shard", "offset", "length", "label", "labels", "target", "text",
     "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
 )  # fmt: skip
 _SHAPE_NO_IMAGE = frozenset({"pyarrow", "pycocotools", REPACKED, SPLIT_RATIOS})
-"""Names of versions that shape items, annotations and their order alone, which are made anew."""
+"""Versions that only shape item tables, annotations and order, which are always made anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class OldDataset:
-    """A finished dataset that images are copied from. It is only read."""
+    """A finished dataset that images are copied from."""
 
     where: str
-    """Its path or address."""
-    made: Fingerprint
-    """The options and versions that its images follow from."""
-    records: OldRecords
+    """Path or address."""
+    made_by: Fingerprint
+    """The options and versions that its images depend on."""
+    mark: ManifestMark
+    dtypes: tuple[tuple[str, str], ...]
+    """Name and dtype of each feature of its records."""
     rows: pa.Table
-    """The rows of its written items."""
+    """Rows of its written items."""
 
-    def engine(self, base: Engine, notice: Callable[[str], None]) -> Engine:
-        """Return the engine that copies what it can, and has all else encoded by `base`.
+    def applied(
+        self, encoder: ChunkEncoder, shards: Sequence[ShardPlan]
+    ) -> tuple[Encoder, Sequence[ShardPlan], str]:
+        """Return the encoder that copies stored images, shards with their rows, and a remark.
 
-        Raises ChangedError where the dataset is replaced meanwhile.
+        If the images were made with other options, return the encoder and the shards unchanged.
+
         """
-
-        def copying(
-            job: ShardJob, shards: Sequence[ShardPlan], num_workers: int
-        ) -> Generator[Progress]:
-            encoder = cast("ChunkEncoder", job.encoder)  # of a build: it alone copies
-            places = self.places(shards)
-            notice(self.prospect(encoder.spec, places))
-            if self.changes(encoder.spec):
-                yield from base(job, shards, num_workers)
-                return
-            copier = CopyEncoder(encoder, self.records.for_records_of(encoder.schema))
-            ends = np.cumsum([len(shard.items) for shard in shards])
-            own = np.split(places, ends[:-1])
-            planned = [
-                shard._replace(old=self.rows.take(pa.array(rows, mask=rows < 0)))
-                for shard, rows in zip(shards, own, strict=True)
-            ]
-            yield from base(replace(job, encoder=copier), planned, num_workers)
-
-        return copying
+        places = self.places(shards)
+        remark = self.prospect(encoder.spec, places)
+        if self.changes(encoder.spec):
+            return encoder, shards, remark
+        ends = np.cumsum([len(shard.items) for shard in shards])
+        planned = [
+            shard._replace(old=self.rows.take(pa.array(rows, mask=rows < 0)))
+            for shard, rows in zip(shards, np.split(places, ends[:-1]), strict=True)
+        ]
+        return ReuseEncoder(encoder, self.mark, self.dtypes), planned, remark
 
     def prospect(self, spec: ImageSpec, places: Rows) -> str:
-        """Return in words how many of the items with these `places` may be copied, or why none."""
+        """Return a remark on how many items with these `places` may be copied, or why none."""
         if changes := self.changes(spec):
             return f"no image is copied from {self.where}: made with other {', '.join(changes)}"
         num_known = int((places >= 0).sum())
         return f"{num_known:,} of {len(places):,} images may be copied from {self.where}"
 
     def changes(self, spec: ImageSpec) -> list[str]:
-        """Return the options and versions by which images of this `spec` would be others."""
+        """Return the options and versions that would make other images for this `spec`."""
         now = versions() | fit_version(spec.fit)
-        return fingerprint_differences(self.made, _making(spec, now, _formats(self.rows)))
+        return fingerprint_differences(self.made_by, _making(spec, now, _formats(self.rows)))
 
     def places(self, shards: Sequence[ShardPlan]) -> Rows:
         """Return the row of each item that may have the same bytes, −1 for none."""
         members = [shard.members for shard in shards]
-        keys = pa.chunked_array([one.keys.array.cast(pa.string()) for one in members], pa.string())
+        keys = pa.chunked_array(
+            [member.keys.array.cast(pa.string()) for member in members], pa.string()
+        )
         sizes = pa.array(np.concatenate([np.empty(0, np.int64), *(m.num_bytes for m in members)]))
-        found = _found(keys, self.rows["key"])
+        rows = _found(keys, self.rows["key"])
         known = np.asarray(self.rows["original_bytes"]) if len(self.rows) else np.zeros(1, int)
-        is_other = (found < 0) | (known[found] != np.asarray(sizes))
+        is_other = (rows < 0) | (known[rows] != np.asarray(sizes))
         moved = pa.array(np.flatnonzero(is_other))
         old = _names(self.rows["key"], self.rows["original_bytes"])
-        found[is_other] = _found(_names(keys.take(moved), sizes.take(moved)), old)
-        return found
+        rows[is_other] = _found(_names(keys.take(moved), sizes.take(moved)), old)
+        return rows
 
 
 def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     """Return a dataset to copy images from.
 
     Raises:
-        DatasetError: a document of it is missing or damaged, or is of another version.
+        DatasetError: a document is missing or damaged, or was written by another version.
         StorageError: object storage does not answer, or refuses.
 
     """
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(_COLUMNS, intact=True)
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
-    records = OldRecords(dataset.mark, tuple(schema.dtypes.items()))
     rows = with_files(item_table.with_status(table, item_table.WRITTEN), dataset)
-    made = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
-    several = {name for name in made.options if name not in manifest.fingerprint.options}
-    made.options.update(dict.fromkeys(several, "several"))  # of datasets that were merged
-    return OldDataset(str(dataset), made, records, rows)
+    made_by = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
+    several = {name for name in made_by.options if name not in manifest.fingerprint.options}
+    made_by.options.update(dict.fromkeys(several, "several"))  # of datasets that were merged
+    dtypes = tuple(schema.dtypes.items())
+    return OldDataset(str(dataset), made_by, dataset.mark, dtypes, rows)
 
 
 def _formats(rows: pa.Table) -> set[str]:
-    """Return the formats of originals."""
     return {*pc.unique(rows["original_format"]).cast("string").to_pylist()}
 
 
 def _making(spec: ImageSpec, of: Mapping[str, str], formats: Collection[str]) -> Fingerprint:
-    """Return what images of originals of some formats follow from besides these."""
+    """Return the options and versions that images of originals of some formats depend on."""
     options = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(spec).items()
     }
     used = used_versions(of, formats)
-    shaping = {name: one for name, one in used.items() if name not in _SHAPE_NO_IMAGE}
+    shaping = {name: number for name, number in used.items() if name not in _SHAPE_NO_IMAGE}
     return Fingerprint(inputs={}, options=options, versions=shaping)
 
 
 def _names(keys: Any, sizes: Any) -> Any:
-    """Return what stays of items that are moved to another folder: file names and sizes."""
+    """Return size and file name, which do not change when an item is moved."""
     names = pc.replace_substring_regex(keys, r"^.*/", "")
     return pc.binary_join_element_wise(pc.cast(sizes, pa.string()), names, " ")
 
 
 def _found(wanted: Any, among: Any) -> Rows:
-    """Return the place of each value among others, −1 for none."""
+    """Return the index of each value in `among`, −1 if it is not there."""
     return np.array(pc.fill_null(pc.index_in(wanted, among), -1), np.int64)
+
+
+_TABLED = frozenset({IMAGE, FILENAME, HEIGHT, WIDTH, *TARGET_FEATURES.values()})
+"""Features that follow from the image and from what the item table says of it."""
+_FACTS: dict[str, str | int] = {
+    "reason": "", "length": 0, "original_height": 0, "original_width": 0, "original_format": "",
+    "original_bytes": 0, "original_sha256": "",
+}  # fmt: skip
+"""Columns of the fields of an `Outcome` after its kind, and their values for null."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseEncoder:
+    """Copies what tasks with `old` rows allow, and has everything else encoded."""
+
+    encoder: ChunkEncoder
+    mark: ManifestMark
+    """Used to detect that the other dataset was replaced."""
+    dtypes: tuple[tuple[str, str], ...]
+    """Name and dtype of each feature of its records."""
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether boxes or masks are stored."""
+        return self.encoder.is_annotated
+
+    @property
+    def copies_records(self) -> bool:
+        """Whether the record of an unchanged item is copied."""
+        own = dict(self.dtypes)
+        return own == self.encoder.schema.dtypes and _TABLED.issuperset(own)
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        """Return the records of the task's items; ChangedError if the dataset was replaced."""
+        if task.old is None:
+            return self.encoder(task, before_item)
+        return _ChunkCopy(task, task.old, self).encoded(before_item)
+
+
+class _ChunkCopy:
+    """The records of one chunk."""
+
+    def __init__(self, task: ChunkTask, old: pa.Table, reuse: ReuseEncoder) -> None:
+        self._reuse = reuse
+        self._items = items = Items.of(task.items)
+        self._members = items.members.listed()
+        facts = (_values(old, name, null) for name, null in _FACTS.items())
+        self._outcomes = [
+            Outcome._make(("", *values, False, None, True)) for values in zip(*facts, strict=True)
+        ]
+        """Outcome of each item whose record is copied."""
+        self._is_same = [False] * len(items)
+        """Whether the record of each item is the stored one, if its original is."""
+        if reuse.copies_records:
+            now = ((m.key, target) for m, target in zip(self._members, items.target, strict=True))
+            before = zip(old["key"].to_pylist(), targets_of(old), strict=True)
+            self._is_same = [one == two for one, two in zip(now, before, strict=True)]
+        others = np.flatnonzero(~np.array(self._is_same, bool))
+        self._others = dict(zip(others.tolist(), items.listed(others), strict=True))
+        lengths, offsets = (pc.fill_null(old[name], -1) for name in ("length", "offset"))
+        has_record = pc.and_(
+            pc.greater_equal(lengths, tfrecord.FRAME_BYTES), pc.greater_equal(offsets, 0)
+        )
+        self._places: list[int] = np.flatnonzero(has_record.to_numpy()).tolist()
+        """Place of the item of each stored record."""
+        have_keys = any(name == FILENAME for name, _ in reuse.dtypes)
+        self._records = StoredRecords(old.filter(has_record), have_keys=have_keys)
+        self._runs = {self._places[run.start]: run for run in self._records.runs()}
+        """Runs by the place of the item of their first record."""
+        self._sound: dict[int, memoryview] = {}
+        """The sound records of the last run, framed, by the place of their item."""
+
+    def encoded(self, before_item: Callable[[], None]) -> EncodedChunk:
+        """Copy or encode the items, in order."""
+        records: list[bytes | memoryview] = []
+        outcomes: list[Outcome] = []
+        with closing(read_ahead(self._spans())) as ahead:
+            for place in range(len(self._items)):
+                run = self._runs.get(place)
+                wait_for(ahead)
+                if run is not None:
+                    wait_for(ahead)
+                before_item()
+                if run is not None:
+                    self._read(run)
+                record, outcome = self._record(place)
+                records.append(record)
+                outcomes.append(outcome)
+        if any(outcome.is_copied for outcome in outcomes):
+            self._reuse.mark.check()
+        return EncodedChunk(b"".join(records), tuple(outcomes))
+
+    def _spans(self) -> list[PlainExtent]:
+        """Return the ranges to read: each original, then the run that begins with its record."""
+        spans = []
+        for place, member in enumerate(self._members):
+            spans.append(member.extent.span)
+            if place in self._runs:
+                spans.append(self._runs[place].extent)
+        return spans
+
+    @stage("read")
+    def _read(self, run: RecordRun) -> None:
+        """Read a run; if it cannot be read as a whole, such as at a cut shard, its records."""
+        self._sound.clear()
+        try:
+            self._keep_sound(run.start, run.stop, run.extent.read())
+        except MemberError:
+            for number in range(run.start, run.stop):
+                with contextlib.suppress(MemberError):
+                    data = self._records.extent(number).read()
+                    self._keep_sound(number, number + 1, data)
+
+    def _keep_sound(self, start: int, stop: int, data: bytes) -> None:
+        view, end = memoryview(data), 0
+        lengths = self._records.lengths[start:stop].tolist()
+        sound = self._records.are_sound(start, stop, data)
+        for place, length, is_sound in zip(self._places[start:stop], lengths, sound, strict=True):
+            end += length
+            if is_sound:
+                self._sound[place] = view[end - length : end]
+
+    def _record(self, place: int) -> tuple[bytes | memoryview, Outcome]:
+        data = read_item(self._members[place])
+        if isinstance(data, Outcome):
+            return b"", data
+        sha256, stored = sha256_of(data), self._outcomes[place]
+        record = self._sound.get(place) if stored.sha256 == sha256 else None
+        if record is not None and self._is_same[place]:
+            return record, stored
+        image = None if record is None else self._image(stored, bytes(record), data)
+        item = self._others.get(place) or self._items[place]
+        return encode_item(item, data, sha256, self._reuse.encoder, image)
+
+    @stage("frame")
+    def _image(self, stored: Outcome, record: bytes, data: bytes) -> ProcessedImage | None:
+        """Return what `process_image` would; None if that is not known without it.
+
+        Annotations need the placement of the image, so annotated images are taken only if
+        `ordinary_placement` knows it.
+        """
+        encoder = self._reuse.encoder
+        spec, placement = encoder.spec, None
+        if encoder.is_annotated:
+            placement = None if stored.reason else ordinary_placement(data, spec)
+            if placement is None:
+                return None
+        try:
+            payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
+            values = _decoder(self._reuse.dtypes).decode(payload)
+        except RecordError:
+            return None
+        size = spec.fixed_size or (*values.get(HEIGHT, ()), *values.get(WIDTH, ()))
+        image = values.get(IMAGE, [])
+        if len(size) != 2 or len(image) != 1 or not isinstance(image[0], bytes):
+            return None
+        height, width = map(int, size)
+        placement = placement or Placement.whole((height, width))
+        original = Original(stored.height, stored.width, stored.format)
+        return ProcessedImage(image[0], height, width, original, placement, stored.reason)
+
+
+@functools.lru_cache(maxsize=4)
+def _decoder(dtypes: tuple[tuple[str, str], ...]) -> ExampleDecoder:
+    return ExampleDecoder(dict(dtypes), (IMAGE, HEIGHT, WIDTH))
+
+
+def _values(rows: pa.Table, name: str, null: str | int) -> list[Any]:
+    column = rows[name].cast("string") if isinstance(null, str) else rows[name]
+    values: list[Any] = pc.fill_null(column, null).to_pylist()
+    return values
+
+
+def targets_of(rows: pa.Table) -> list[Target]:
+    """Return the targets, from whichever of the four columns of targets is not empty."""
+    for name in ("label", "labels", "target", "text"):
+        column = rows[name]
+        if column.null_count < len(column):
+            values: list[Any] = column.to_pylist()
+            return [tuple(value) if isinstance(value, list) else value for value in values]
+    return [None] * len(rows)

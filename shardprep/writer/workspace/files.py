@@ -1,4 +1,4 @@
-"""The files of an unfinished build beside its shards, and the two folders that hold them.
+"""The files of an unfinished build other than shards, and the two folders that hold them.
 
 The files are in `<version>.incomplete/`. On a disk the shards are there too; in object storage they
 are where `Workspace.output` says.
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from shardprep.dataset.documents import DocumentError, parse_document
 from shardprep.dataset.manifest import Fingerprint
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, OptionName
 from shardprep.storage.folder import Folder
 
 BUILD_FILE = ".build.json"
@@ -87,7 +87,7 @@ def taken_over(state: Folder) -> BuildError:
     return BuildError(
         str(state),
         "another build has taken the place of this one",
-        "end one of them, or give another --name or --version",
+        f"end one of them, or give another {OptionName('name')} or {OptionName('version')}",
     )
 
 
@@ -99,7 +99,7 @@ def disturbed(state: Folder) -> DisturbedError:
 
 
 def read_build(state: Folder) -> Build | None:
-    """Return the content of the `BUILD_FILE`, None if there is no such file."""
+    """Return the content of the `BUILD_FILE`, or None."""
     data = state.read(BUILD_FILE)
     return None if data is None else parse_build(state, data)
 
@@ -127,5 +127,5 @@ def new_build(fingerprint: Fingerprint) -> bytes:
 
 
 def hash_of(fingerprint: Fingerprint) -> str:
-    """Return the hash by which the receipts of one build differ from those of another."""
+    """Return the hash that links receipts to their build."""
     return hashlib.sha256(dump_build(Build(fingerprint))).hexdigest()

@@ -1,4 +1,4 @@
-"""Find the workspace of a recipe, or the unfinished build that a path or an address means."""
+"""Find the workspace of a recipe, or of the build that a path or an address means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.storage.folder import LocalFolder, ObjectFolder
 from shardprep.storage.url import ObjectUrl, parse_place
-from shardprep.writer.plan.plan_summary import read_outline
+from shardprep.writer.plan.plan import read_outline
 from shardprep.writer.workspace.local import LocalWorkspace
 from shardprep.writer.workspace.remote import ObjectWorkspace
 from shardprep.writer.workspace.states import Workspace
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 def workspace_of(recipe: Recipe) -> Workspace:
-    """Return the workspace in which the dataset of a recipe is built."""
+    """Return the workspace for the dataset of a recipe."""
     return _at(parse_place(recipe.out), (recipe.dataset_name, recipe.version))
 
 
 def find_workspace(where: str) -> Workspace:
-    """Return the workspace of a dataset, finished or not, or of the one in a folder.
+    """Return the workspace of a dataset, finished or not, or of the only one in a folder.
 
-    An unfinished build goes before finished datasets.
+    An unfinished build has precedence over finished datasets.
 
     Raises:
-        DatasetError: there is none, or there are several.
+        DatasetError: no dataset or several datasets are found.
 
     """
     root = parse_place(where)
@@ -56,7 +56,7 @@ def find_workspace(where: str) -> Workspace:
 
 
 def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
-    """Check that the unfinished parts below the recipe's `out` are those that are asked for."""
+    """Raise DatasetError if other unfinished parts are below the recipe's `out`."""
     root = parse_place(recipe.out)
     if isinstance(root, Path) and not root.is_dir():
         return
@@ -65,7 +65,7 @@ def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
     if others:
         raise DatasetError(
             asked.location,
-            f"has no unfinished parts, but others lie in {some_of(others)}",
+            f"has no unfinished parts, but others are in {some_of(others)}",
             "run " + ", ".join(f"`shardprep finalize {one}`" for one in others[:4]),
         )
 
@@ -74,12 +74,11 @@ def _is_in_parts(workspace: Workspace) -> bool:
     try:
         outline = read_outline(workspace.state)
     except BuildError:
-        return True  # `finalize` says what is wrong with it
+        return True  # `finalize` reports the damage
     return outline is not None and outline.num_parts > 1
 
 
 def _at(root: Path | ObjectUrl, names: Sequence[str] = ()) -> Workspace:
-    """Return the workspace of a version's folder, finished or not, below a root."""
     folder = below(root, names)
     if isinstance(folder, ObjectUrl):
         return ObjectWorkspace(folder._replace(key=folder.key.removesuffix(INCOMPLETE_SUFFIX)))

@@ -15,7 +15,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE, Fingerprint, Manifest, loa
 from shardprep.storage.atomic_file import sync_folder
 from shardprep.storage.folder import Folder, LocalFolder
 from shardprep.storage.lock import LOCK_FILE, locked
-from shardprep.storage.objects import ObjectFacts
+from shardprep.storage.objects import ListedObject
 from shardprep.writer.workspace.files import (
     BUILD_FILE,
     RECEIPTS_DIR,
@@ -30,16 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalWorkspace:
-    """A workspace on a disk, kept by locks.
-
-    Its methods are those of `ObjectWorkspace`; `states` uses either.
-    """
+    """A workspace on a disk, protected by locks; has the methods of `ObjectWorkspace`."""
 
     final: Path
-    """The dataset's folder, which is there only when the dataset is complete."""
+    """Folder of the dataset, which exists only when it is complete."""
 
     is_exclusive = True
-    """Whether `held` keeps others out, so that a build found unfinished is no longer at work."""
+    """Whether `held` keeps others out, so that no other run uses an unfinished build."""
 
     @property
     def location(self) -> str:
@@ -48,59 +45,59 @@ class LocalWorkspace:
 
     @property
     def incomplete(self) -> Path:
-        """The folder that the build works in."""
+        """Folder of the unfinished build."""
         return self.final.with_name(self.final.name + INCOMPLETE_SUFFIX)
 
     @property
     def state(self) -> LocalFolder:
-        """The folder of the files that `states` names."""
+        """Folder of the files in `workspace.files`."""
         return LocalFolder(self.incomplete)
 
     def output(self, build: Build, old: bytes | None) -> Folder:
-        """Return the folder that a build writes the dataset's files to.
-
-        `old` is the manifest of the dataset that it is to replace.
-        """
+        """Return the folder for the dataset's files; `old` is the manifest that is replaced."""
         del build, old
         return self.state
 
     def stands(self) -> bool:
-        """Tell whether there is a finished dataset, damaged or not."""
+        """Return whether there is a finished dataset, damaged or not."""
         return has_manifest(self.final)
 
     def published(self) -> bytes | None:
-        """Return the bytes of the manifest in object storage, which shows what others do there."""
+        """Return the manifest in object storage as bytes, to detect other runs; None on a disk."""
         return None
 
     def finished(self) -> Manifest | None:
-        """Return the manifest of the finished dataset, None where there is none."""
+        """Return the manifest of the finished dataset, or None."""
         return load_manifest(self.final) if self.stands() else None
 
     def sealed(self) -> Manifest | None:
-        """Return the manifest of a dataset that is complete but not published, else None."""
+        """Return the manifest of a dataset that is complete and not published, else None."""
         work = self.incomplete
         return load_manifest(work) if (work / MANIFEST_FILE).is_file() else None
 
-    def files(self) -> Mapping[str, ObjectFacts]:
-        """Return all files of the finished dataset's folder, foreign ones too, by name."""
+    def files(self) -> Mapping[str, ListedObject]:
+        """Return all files in the folder of the finished dataset, foreign ones too, by name."""
         folder = LocalFolder(self.final)
         return {
-            name: ObjectFacts(name, (folder.path / name).stat().st_size, "")
+            name: ListedObject(name, (folder.path / name).stat().st_size, "")
             for name in folder.names()
         }
 
     def documents(self, output: Folder | None = None) -> Path:
-        """Return a local folder with all files of the finished dataset but its shards.
+        """Return a local folder with all files of the finished dataset except its shards.
 
-        With `output`, with those that a build without a manifest has written there.
+        With `output`, return the files that a build without a manifest has written there.
+
         """
         return self.final if output is None else self.incomplete
 
     @contextlib.contextmanager
     def held(self, *, alone: bool) -> Iterator[bool]:
-        """Keep other builds out: all of them, or only those that must be `alone`.
+        """Keep other builds out: all of them, or only builds that must be `alone`.
 
-        Gives whether this storage has locks; held alone, clears temporary files of dead processes.
+        Yields whether this storage has locks. Alone, it also removes temporary files of dead
+        processes.
+
         """
         with locked(self.incomplete, alone=alone) as is_held:
             if alone and is_held:
@@ -108,7 +105,6 @@ class LocalWorkspace:
             yield is_held
 
     def _sweep(self) -> None:
-        """Remove temporary files of processes that died."""
         work = self.incomplete
         shutil.rmtree(work / SCRATCH_DIR, ignore_errors=True)
         for path in (*work.glob(".*.tmp"), *work.glob("*/.*.tmp")):
@@ -116,19 +112,20 @@ class LocalWorkspace:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Give a local folder for unpacked archives, removed in the end."""
+        """Give a local folder for unpacked archives, which is removed at the end."""
         below = self.incomplete / SCRATCH_DIR  # the disk that has room for the dataset
         below.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=below, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
     def start(self, fingerprint: Fingerprint, *, over: bytes | None) -> bool:
-        """Write the `BUILD_FILE` of a build to an otherwise empty workspace.
+        """Write the `BUILD_FILE` of a new build, and remove everything else of the workspace.
 
-        `over` is the `BUILD_FILE` of a build that is taken over; return False where another one is
-        there now. A finished dataset stays as it is.
+        `over` is the `BUILD_FILE` of a build that is taken over; return False if another one is
+        there now. A finished dataset is not touched.
+
         """
-        del over  # the lock is held, and the finished dataset lies elsewhere
+        del over  # the lock is held, and the finished dataset is in another folder
         for path in self.incomplete.iterdir():
             if path.name != LOCK_FILE:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -136,9 +133,10 @@ class LocalWorkspace:
         return True
 
     def adopt(self, file: str, mark: str, name: str) -> str:
-        """Make a file of the finished dataset the file `name` of the build, copied only if need be.
+        """Make a file of the finished dataset the file `name` of the build, by a link if possible.
 
-        `mark` is its ETag there, "" on a disk; what is returned is its ETag in the build.
+        `mark` is its ETag, "" on a disk; returns its ETag in the build.
+
         """
         path, to = self.final / file, self.incomplete / name
         if not to.exists():
@@ -150,18 +148,18 @@ class LocalWorkspace:
         return mark
 
     def discard(self) -> None:
-        """Remove a build that came to nothing."""
+        """Remove a build without work."""
         shutil.rmtree(self.incomplete, ignore_errors=True)
         with contextlib.suppress(OSError):  # other datasets are in there, or it is not ours
             self.final.parent.rmdir()
             self.final.parent.parent.rmdir()
 
     def seal(self, manifest: Manifest, output: Folder) -> None:
-        """Write the manifest of the files in `output`: from then on the dataset is complete."""
+        """Write the manifest of the files in `output`: then the dataset is complete."""
         output.write(MANIFEST_FILE, manifest.dumps().encode())
 
     def is_settled(self, manifest: Manifest) -> bool:
-        """Tell whether `publish` of the finished dataset, which has this manifest, has ended."""
+        """Return whether `publish` of the finished dataset has ended."""
         del manifest
         return True  # a rename does all at once
 
@@ -170,9 +168,10 @@ class LocalWorkspace:
         # `start` has removed them.
 
     def publish(self, manifest: Manifest, old: bytes | None) -> None:
-        """Give the sealed dataset its name and remove all else; an interrupted run goes on.
+        """Rename the sealed dataset and remove the rest; continues an interrupted run.
 
         `old` is the manifest of the dataset that it replaces.
+
         """
         del manifest, old
         incomplete, final = self.incomplete, self.final

@@ -1,25 +1,26 @@
-"""A workspace in object storage, where nothing can be renamed and nothing locked.
+"""A workspace in object storage, where nothing can be renamed or locked.
 
-Where no finished dataset stands, shards and documents are written under their final names and the
-manifest, which comes last, makes them a dataset. Where one stands, they are written as a draft
-beside it, which `dataset.draft` puts in force.
+Without a finished dataset, shards and documents are written under their final names, and the
+manifest, which is written last, makes them a dataset. With one, they are written as a draft in a
+folder of it, and one write of the manifest puts the draft in force (`dataset.remote_files`).
 
-Any number of runs of one build may work here at once, and any of them may end at any request. Five
-rules make that safe, as a store can write an object on a condition, but not remove one:
+Any number of runs of one build may work here at the same time, and each may end at any request. A
+store can write an object on a condition, but not remove one. Five rules make this safe:
 
-1. `BUILD_FILE` is only created where none is, or exchanged for the one that was read. A token makes
-   its bytes unlike those of any other run, so that exactly one run has begun the build.
+1. `BUILD_FILE` is created only if none exists, or exchanged for the one that was read. A token
+   makes its bytes unlike those of any other run, so exactly one run has begun the build.
 2. Equal runs write equal bytes, so it does not matter whose object is there.
-3. The draft is named for the token. Nobody finds files of an earlier draft in it, and a manifest in
-   it means that all its files were complete.
-4. A run removes only what no equal run can need: files that are no part of the dataset, a draft
+3. The draft is named by the token. So it has no files of an earlier draft, and a manifest in it
+   means that all its files are complete.
+4. A run removes only what no equal run can need: files that are not part of the dataset, a draft
    when all its files have their final names, and the state of the build, `BUILD_FILE` last.
 5. A run that misses state or a draft looks for the manifest of the run that removed them. If an
-   equal dataset was published since this run began, that is the result; else it begins again
+   equal dataset was published since this run began, that is the result; else the run begins again
    (`states.shared`).
 
-A run whose `BUILD_FILE` was exchanged by another build stops at its next look at it, which comes
+A run whose `BUILD_FILE` was exchanged by another build stops when it looks at it next, which is
 just before each write under a final name.
+
 """
 
 from __future__ import annotations
@@ -35,14 +36,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE, belongs, inventory, is_own
 from shardprep.dataset.manifest import MANIFEST_FILE, Fingerprint, Manifest, parse_manifest
-from shardprep.dataset.remote_files import RemoteFiles
+from shardprep.dataset.remote_files import (
+    DRAFT_PREFIX,
+    RemoteFiles,
+    draft_in_force,
+    in_force,
+    under,
+)
 from shardprep.dataset.schema import parse_schema
-from shardprep.dataset.staged_version import DRAFT_PREFIX, draft_in_force, in_force, under
-from shardprep.errors import BuildError, BusyError
+from shardprep.errors import BuildError, BusyError, OptionName
 from shardprep.storage import objects
 from shardprep.storage.folder import Folder, ObjectFolder
 from shardprep.storage.lock import locked
-from shardprep.storage.objects import ObjectFacts
+from shardprep.storage.objects import ListedObject
 from shardprep.storage.store_error import ChangedError
 from shardprep.storage.url import ObjectUrl
 from shardprep.writer.workspace.files import (
@@ -62,15 +68,12 @@ if TYPE_CHECKING:
 _NUM_THREADS = 16
 """Number of threads that wait for the store."""
 _MOST_LOOKS = 4
-"""Times that the files of a dataset are listed, where other runs move them meanwhile."""
+"""Times that the files of a dataset are listed while other runs move them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectWorkspace:
-    """A workspace in object storage, kept by the fingerprint in its `BUILD_FILE`.
-
-    Its methods are documented in `LocalWorkspace`.
-    """
+    """A workspace in object storage; `LocalWorkspace` documents the methods."""
 
     url: ObjectUrl
 
@@ -106,11 +109,11 @@ class ObjectWorkspace:
         data = self._root.read(name)
         return None if data is None else parse_manifest(data, str(self.url / name))
 
-    def files(self) -> Mapping[str, ObjectFacts]:
+    def files(self) -> Mapping[str, ListedObject]:
         return self._looked(lambda found: in_force(self.url, found))
 
-    def _looked(self, look: Callable[[dict[str, ObjectFacts]], Found]) -> Found:
-        """Return what is made of all objects; list them again if another run has moved some."""
+    def _looked(self, look: Callable[[dict[str, ListedObject]], Found]) -> Found:
+        """Return the result of `look` for all objects; list again if another run moves some."""
         for num_left in reversed(range(_MOST_LOOKS)):
             try:
                 return look(self._found())
@@ -119,7 +122,7 @@ class ObjectWorkspace:
                     raise
         raise AssertionError
 
-    def _found(self) -> dict[str, ObjectFacts]:
+    def _found(self) -> dict[str, ListedObject]:
         return {facts.name: facts for facts in objects.listing(self.url)}
 
     def sealed(self) -> Manifest | None:
@@ -193,7 +196,7 @@ class ObjectWorkspace:
         if begun is not None and begun.fingerprint != manifest.fingerprint:
             return True  # another build is at work, which removes what it finds
 
-        def is_settled(found: Mapping[str, ObjectFacts]) -> bool:
+        def is_settled(found: Mapping[str, ListedObject]) -> bool:
             drafts = {name.partition("/")[0] for name in found if name.startswith(DRAFT_PREFIX)}
             if begun is None:
                 return not drafts and not self.state.names()
@@ -218,19 +221,20 @@ class ObjectWorkspace:
     def _overtaken(self) -> BuildError:
         return BuildError(
             self.location,
-            "another build was published here meanwhile",
-            "add --overwrite to replace it, or give another --version or --name",
+            "another build was published here at the same time",
+            f"add {OptionName('overwrite')} to replace it, or give another "
+            f"{OptionName('version')} or {OptionName('name')}",
         )
 
     def _owner(self, manifest: Manifest) -> Build | None:
-        """Return the content of the `BUILD_FILE`, which must not be another build's."""
+        """Return the content of the `BUILD_FILE`; BuildError if it is another build's."""
         begun = read_build(self.state)
         if begun is not None and begun.fingerprint != manifest.fingerprint:
             raise taken_over(self.state)
         return begun
 
     def _check_published(self, manifest: Manifest) -> None:
-        """Check that no other build has taken over, nor been published since."""
+        """Check that no other build has taken over or was published since."""
         if self._owner(manifest) is None and self.published() != manifest.dumps().encode():
             raise disturbed(self.state)
 
@@ -257,7 +261,7 @@ class ObjectWorkspace:
         self._root.remove([seal])
 
     def _remove_others(self, manifest: Manifest, found: Iterable[str]) -> None:
-        """Remove files of datasets and drafts that are no part of the dataset."""
+        """Remove files of datasets and drafts that are not part of this dataset."""
         schema = parse_schema(
             (self._root.read(SCHEMA_FILE) or b"").decode(), str(self.url / SCHEMA_FILE)
         )
@@ -280,7 +284,7 @@ class ObjectWorkspace:
             state.remove(left)
 
     def documents(self, output: Folder | None = None) -> Path:
-        def copied(found: Mapping[str, ObjectFacts]) -> Path:
+        def copied(found: Mapping[str, ListedObject]) -> Path:
             if output is None:
                 found = in_force(self.url, found)
             elif output != self._root:
@@ -291,17 +295,16 @@ class ObjectWorkspace:
 
 
 def _draft_of(build: Build) -> str:
-    """Return the prefix of a build's draft, below the dataset."""
     return f"{DRAFT_PREFIX}{build.token or 'unnamed'}"
 
 
 def _is_removed(name: str) -> bool:
-    """Tell whether a file goes where another dataset comes: one of a dataset, or of a draft."""
+    """Return whether a file belongs to a dataset or a draft."""
     return is_own(name) or name.startswith(DRAFT_PREFIX)
 
 
 def _sweep(folder: Path) -> None:
-    """Remove a folder of unpacked archives that a killed process has left here."""
+    """Remove a folder of unpacked archives that a killed process has left."""
     with contextlib.suppress(BuildError):  # one that is at work holds it, or it is another user's
         if not folder.is_symlink():
             with locked(folder) as is_held:
@@ -310,7 +313,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _new_scratch(start: str, ending: contextlib.ExitStack) -> Path:
-    """Return a new folder, held, and removed at the end."""
+    """Return a new locked folder, which is removed at the end."""
     while True:
         made = tempfile.TemporaryDirectory(prefix=start, ignore_cleanup_errors=True)
         folder = Path(ending.enter_context(made))

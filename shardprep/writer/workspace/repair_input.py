@@ -1,4 +1,4 @@
-"""A damaged dataset: its intact shards count as written when it is built once more."""
+"""A damaged dataset that is built again: its intact shards count as written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, inventory, is_own, read_schema
 from shardprep.dataset.item_table import columns_of, read_items, rows_by_shard
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
-from shardprep.errors import BuildError, ShardprepError, some_of
+from shardprep.errors import BuildError, OptionName, ShardprepError, some_of
 from shardprep.storage.regular_file import sha256_of
 from shardprep.writer.shard import Receipt, write_receipt
 from shardprep.writer.workspace.files import RECEIPTS_DIR, SCRATCH_DIR
@@ -26,26 +26,26 @@ _NUM_THREADS = 16
 
 
 class IntactShard(NamedTuple):
-    """The file that holds the bytes of a shard."""
+    """The file that has the bytes of a shard."""
 
     file: str
-    """File name; another than the shard's where files were swapped."""
+    """File name; not the shard's own if files were swapped."""
     mark: str
     """ETag in object storage; "" on a disk, where the bytes are hashed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedDataset:
-    """A dataset that is to be built once more, with the same bytes."""
+    """A dataset that is built again with the same bytes."""
 
     manifest: Manifest
-    """The manifest that the build must end with."""
+    """The manifest that must come out."""
     intact: Mapping[str, IntactShard]
     """Intact shards by name."""
     items: Path | None
-    """`items.parquet`; None where it is damaged, and every shard must be written again."""
+    """`items.parquet`; None if it is damaged: then every shard is written again."""
     foreign: Sequence[str]
-    """Files that are no part of a dataset, and stay."""
+    """Files that are not part of a dataset, and are kept."""
 
     def __str__(self) -> str:
         num_all = len(self.manifest.shards)
@@ -54,7 +54,7 @@ class DamagedDataset:
         return f"the dataset is there, but not whole: {what} built again"
 
     def take_into(self, workspace: Workspace) -> None:
-        """Make the intact shards, and the foreign files, part of the build begun there."""
+        """Make the intact shards and the foreign files part of the unfinished build."""
         for name in self.foreign:
             workspace.adopt(name, "", name)
         if self.items is None:
@@ -75,9 +75,10 @@ class DamagedDataset:
 def find_damage(
     workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
 ) -> DamagedDataset | None:
-    """Return the finished dataset if files of it are missing or cut, None if it is whole.
+    """Return the damage of a finished dataset, None if no file is missing or cut.
 
-    Only names and lengths are compared: `verify` finds the rest.
+    Only names and lengths are compared; `verify` checks the bytes.
+
     """
     files = workspace.files()
     folder = workspace.documents()
@@ -99,7 +100,8 @@ def find_damage(
         raise BuildError(
             workspace.location,
             f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built",
-            "build it where these are as they were, or add --overwrite to build all of it anew",
+            "build it where these are as they were, or add "
+            f"{OptionName('overwrite')} to build all of it anew",
         )
     items = folder / ITEMS_FILE
     is_sound = items.is_file() and sha256_of(items) == finished.files.get(ITEMS_FILE)
@@ -107,7 +109,7 @@ def find_damage(
 
 
 def foreign_files(files: Iterable[str]) -> list[str]:
-    """Return the files that are no part of a dataset, nor left by a process that died."""
+    """Return the files that are neither part of a dataset nor temporary."""
     return [
         name
         for name in files

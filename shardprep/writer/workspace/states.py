@@ -1,12 +1,12 @@
-"""The transitions between the states of a build that both storages share."""
+"""The states of a build, and the transitions between them that both storages share."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
-from shardprep.errors import BuildError, DatasetError
+from shardprep.errors import BuildError, DatasetError, OptionName, ShardprepError
 from shardprep.storage.store_error import ChangedError
 from shardprep.writer.workspace.files import (
     BUILD_FILE,
@@ -31,8 +31,55 @@ if TYPE_CHECKING:
 Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
 Result = TypeVar("Result")
 
+
+class BuildState(NamedTuple):
+    """The files in a state of a build.
+
+    `<v>` is `<out>/<name>/<version>`, `<token>` the random number in `.build.json`.
+
+    """
+
+    on_disk: str
+    in_store: str
+
+
+STATES = {
+    "absent": BuildState("nothing", "nothing"),
+    "begun": BuildState("`<v>.incomplete/.build.json`", "the same, created only if none exists"),
+    "writing": BuildState(
+        "+ shards and receipts in `<v>.incomplete/`",
+        "+ receipts there; shards in `<v>/`, or in `<v>/.draft-<token>/` over a dataset",
+    ),
+    "documented": BuildState(
+        "+ tables and documents", "+ tables and documents in the folder of the shards"
+    ),
+    "sealed": BuildState("+ the manifest", "+ the manifest in the draft"),
+    "in force": BuildState("–", "the manifest in `<v>/`; draft or `.build.json` still there"),
+    "published": BuildState("folder renamed to `<v>`", "all files in `<v>/`, nothing else left"),
+}
+TRANSITIONS = {
+    "begin": {
+        ("absent", "begun"),
+        ("published", "begun"),
+        ("writing", "begun"),
+        ("documented", "begun"),
+        ("sealed", "begun"),
+    },
+    "take back": {("begun", "absent"), ("begun", "published")},
+    "write": {("begun", "writing")},
+    "complete": {("writing", "documented")},
+    "seal": {("documented", "sealed")},
+    "publish": {("sealed", "published")},
+}
+"""Transitions by what makes them. `begin` over a dataset or another build needs --overwrite."""
+IN_STORE = {
+    "seal": {("documented", "sealed"), ("documented", "in force")},
+    "publish": {("sealed", "in force"), ("in force", "published")},
+}
+"""Transitions that differ in object storage."""
+
 _MOST_TRIES = 5
-"""Times that a run starts again because an equal run has removed files of their build."""
+"""Times that a run starts again because an equal run has removed files."""
 
 
 @contextlib.contextmanager
@@ -48,12 +95,12 @@ def writing(workspace: Workspace) -> Iterator[None]:
         raise BuildError(
             str(error.filename or workspace.state),
             f"cannot be written ({error.strerror or error})",
-            "what is done is kept: free some space and run the same command again",
+            "finished shards are kept: free some space and run the same command again",
         ) from error
 
 
 def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
-    """Return the fingerprint of the build that was begun here, None where none was."""
+    """Return the fingerprint of the unfinished build, or None."""
     begun = read_build(workspace.state)
     if begun is not None:
         return begun.fingerprint
@@ -62,12 +109,12 @@ def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
 
 
 def is_begun(workspace: Workspace) -> bool:
-    """Tell whether there is an unfinished build, whose `BUILD_FILE` may be damaged."""
+    """Return whether there is an unfinished build, whose `BUILD_FILE` may be damaged."""
     return workspace.state.read(BUILD_FILE) is not None or workspace.sealed() is not None
 
 
 def has_work(workspace: Workspace) -> bool:
-    """Tell whether the unfinished build has written anything that it need not write again."""
+    """Return whether the unfinished build has written any shard."""
     start = f"{RECEIPTS_DIR}/"
     return workspace.sealed() is not None or any(
         name.startswith(start) and ".tfrecord-" in name for name in workspace.state.names()
@@ -75,10 +122,11 @@ def has_work(workspace: Workspace) -> bool:
 
 
 def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) -> bool:
-    """Take up the unfinished build of this fingerprint, or start a new one; tell whether it is new.
+    """Continue the unfinished build of this fingerprint, or start a new one; return True if new.
 
-    With `overwrite`, an unfinished build of another fingerprint may be removed; else it is an error
-    where it has done any work. A finished dataset, which the build is to replace, may be there.
+    An unfinished build of another fingerprint is removed with `overwrite`; else it is an error if
+    it has done any work. A finished dataset may be there, which the build is to replace.
+
     """
     there = workspace.state.read(BUILD_FILE)
     sealed = workspace.sealed() if there is None else None
@@ -90,8 +138,8 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
         if not changes:
             return False
         if not overwrite and (not workspace.is_exclusive or has_work(workspace)):
-            is_dead = "" if workspace.is_exclusive else "if that is no more at work, "
-            way = "add --overwrite to start again, or give the former options"
+            is_dead = "" if workspace.is_exclusive else "if that has ended, "
+            way = f"add {OptionName('overwrite')} to start again, or give the former options"
             raise _other_build(workspace, changes, is_dead + way)
     with writing(workspace):
         if workspace.start(fingerprint, over=there):
@@ -101,7 +149,7 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
 
 
 def join(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> None:
-    """Take up a build that others may be writing parts of, or start it; raise as `check_begun`."""
+    """Continue a build that others may write parts of, or start it; raises as `check_begun`."""
     if fingerprint_of(workspace) is None:
         with writing(workspace):
             is_new = workspace.state.create(BUILD_FILE, new_build(fingerprint))
@@ -115,7 +163,7 @@ def join(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> N
 
 
 def refuse_other_build(workspace: Workspace, fingerprint: Fingerprint) -> None:
-    """Check that no build of another fingerprint was begun here."""
+    """Raise BuildError if the unfinished build has another fingerprint."""
     begun = fingerprint_of(workspace)
     if begun is not None and (changes := fingerprint_differences(begun, fingerprint)):
         way = "give all parts the same source and options, or remove the folder to start again"
@@ -130,27 +178,29 @@ def _other_build(workspace: Workspace, changes: list[str], hint: str) -> BuildEr
 def refuse_other_dataset(
     workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
 ) -> None:
-    """Check that the finished dataset has this fingerprint, versions aside."""
+    """Raise BuildError if the finished dataset has another fingerprint, versions aside."""
     there = finished.fingerprint.model_copy(update={"versions": fingerprint.versions})
     if changes := fingerprint_differences(there, fingerprint):
         raise BuildError(
             workspace.location,
             f"is there already, and was built with other {', '.join(changes)}",
-            "add --overwrite to replace it, or give another --version or --name",
+            f"add {OptionName('overwrite')} to replace it, or give another "
+            f"{OptionName('version')} or {OptionName('name')}",
         )
 
 
 def check_begun(workspace: Workspace, old: bytes | None) -> None:
-    """Check that no dataset was published before this run had begun and after it found `old`."""
+    """Raise LateError if a dataset was published since this run found `old`."""
     if workspace.published() != old:
         where, what = workspace.location, "another build has just finished here"
         raise LateError(where, what, "run the command again")
 
 
 def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> Folders:
-    """Return the folders that the build of this fingerprint, begun here, writes to.
+    """Return the folders that the unfinished build of this fingerprint writes to.
 
-    `old` is the manifest of the dataset that it is to replace, None where there is none.
+    `old` is the manifest of the dataset that is replaced, or None.
+
     """
     build = read_build(workspace.state)
     if build is None:
@@ -162,26 +212,43 @@ def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None
 
 
 def forget(workspace: Workspace, shards: Iterable[str]) -> None:
-    """Remove the receipts of shards, so that these are written again."""
+    """Remove the receipts of shards, so that they are written again."""
     workspace.state.remove([receipt_name(shard) for shard in shards])
 
 
-def take_back(workspace: Workspace, fingerprint: Fingerprint, *, is_new: bool) -> None:
-    """Remove a build that failed before any work was done, if no other run may be using it.
+@contextlib.contextmanager
+def begun(
+    workspace: Workspace, fingerprint: Fingerprint, replaced: bytes | None, *, overwrite: bool
+) -> Iterator[None]:
+    """Begin a build as `begin`; remove it again if it fails before any work is done.
 
-    `is_new` tells whether this run has begun it.
+    `replaced` is the manifest that was published when this run began. In object storage other runs
+    may use the build, so only the run that has begun it removes it.
+
     """
-    begun = fingerprint_of(workspace)
-    if begun is None:  # in object storage an equal run has removed it, and may begin another
+    is_new = begin(workspace, fingerprint, overwrite=overwrite)
+    try:
+        check_begun(workspace, replaced)
+        yield
+    except BaseException:
+        # The first error is raised, not an error of the clean-up.
+        with contextlib.suppress(ShardprepError, OSError):
+            _take_back(workspace, fingerprint, is_new=is_new)
+        raise
+
+
+def _take_back(workspace: Workspace, fingerprint: Fingerprint, *, is_new: bool) -> None:
+    there = fingerprint_of(workspace)
+    if there is None:  # in object storage an equal run has removed it, and may begin another
         is_ours = workspace.is_exclusive
     else:
-        is_ours = not fingerprint_differences(begun, fingerprint)
+        is_ours = not fingerprint_differences(there, fingerprint)
     if (is_new or workspace.is_exclusive) and is_ours and not has_work(workspace):
         workspace.discard()
 
 
 def take_back_unbegun(workspace: Workspace) -> None:
-    """Remove what a part has left that failed before the build was begun."""
+    """Remove what a failed part has left before the build was begun."""
     if is_begun(workspace):
         return
     with contextlib.suppress(BuildError), workspace.held(alone=True) as is_held:
@@ -190,7 +257,7 @@ def take_back_unbegun(workspace: Workspace) -> None:
 
 
 def end_publishing(workspace: Workspace, finished: Manifest) -> None:
-    """Publish to its end a finished dataset whose publishing was interrupted."""
+    """Complete the publishing of a finished dataset if it was interrupted."""
     if not workspace.is_settled(finished):
         with workspace.held(alone=True), writing(workspace):
             workspace.publish(finished, finished.dumps().encode())
@@ -203,8 +270,9 @@ def shared(
 ) -> Result | Manifest:
     """Return the result of an attempt, or the manifest of an equal run that was published first.
 
-    An attempt takes the manifest that was there when it began. It is made again where an equal run
-    has removed files of their build. Without a fingerprint, a run of any build counts as equal.
+    An attempt takes the manifest that is published when it begins. It is repeated if an equal run
+    has removed files of the build. Without a fingerprint, all runs count as equal.
+
     """
     for num_left in reversed(range(_MOST_TRIES)):
         old = workspace.published()
@@ -225,7 +293,7 @@ def shared(
 
 
 def _equal_dataset(workspace: Workspace, fingerprint: Fingerprint | None) -> Manifest | None:
-    """Return the manifest of the finished dataset if it is one of this fingerprint, or any is."""
+    """Return the manifest of the finished dataset if it has this fingerprint."""
     with contextlib.suppress(DatasetError):  # it is damaged
         there = workspace.finished()
         if there and not (fingerprint and fingerprint_differences(there.fingerprint, fingerprint)):

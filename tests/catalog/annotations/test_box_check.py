@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.catalog.catalog import Catalog
-    from shardprep.catalog.objects.formats.box_format import Form
     from shardprep.image.annotation_types import Floats
+    from shardprep.recipe.object_rules import BoxForm
 
 HEIGHT, WIDTH = 30, 40
 NUM_IMAGES, NUM_BOXES = 5, 8
-FORMS: tuple[Form, ...] = ("xyxy", "xywh", "center")
+FORMS: tuple[BoxForm, ...] = ("xyxy", "xywh", "center")
 
 
 def corners() -> Floats:
@@ -57,7 +57,7 @@ def boxes(found: Catalog) -> Floats:
     return np.concatenate(several)
 
 
-def table(form: Form, *, columns: str, is_cell: bool = False, share: bool = False) -> str:
+def table(form: BoxForm, *, columns: str, is_cell: bool = False, share: bool = False) -> str:
     numbers = box_format.numbers(corners() / ((WIDTH, HEIGHT) * 2 if share else 1), form)
     cells = [",".join(f"{value:.8g}" for value in one) for one in numbers.tolist()]
     cells = [f'"[{one}]"' if is_cell else one for one in cells]
@@ -70,7 +70,7 @@ def table(form: Form, *, columns: str, is_cell: bool = False, share: bool = Fals
 @pytest.mark.parametrize("true", FORMS)
 @pytest.mark.parametrize("asked", FORMS)
 def test_a_reading_that_does_not_fit_names_the_one_that_does(
-    tmp_path: Path, asked: Form, true: Form, columns: str, *, share: bool
+    tmp_path: Path, asked: BoxForm, true: BoxForm, columns: str, *, share: bool
 ) -> None:
     text = table(true, columns=columns, is_cell=columns == "bbox", share=share)
     option = f"csv:t.csv:id:{asked}({columns})"
@@ -94,7 +94,7 @@ def test_a_reading_that_does_not_fit_names_the_one_that_does(
     [("x1,y1,x2,y2", "xywh"), ("x,y,w,h", "xyxy"), ("cx,cy,w,h", "xyxy")],
 )
 def test_names_of_columns_that_the_boxes_contradict_are_an_error(
-    tmp_path: Path, names: str, true: Form
+    tmp_path: Path, names: str, true: BoxForm
 ) -> None:
     with pytest.raises(SourceError, match=rf"write {true}\({names}\) instead of"):
         made(tmp_path, {"t.csv": table(true, columns=names)}, boxes="csv:t.csv")
@@ -197,6 +197,6 @@ def test_a_tenth_of_the_boxes_may_pass_the_edge_and_no_more(tmp_path: Path, num_
 
 @given(arrays(np.float64, (5, 4), elements=st.floats(-1e6, 1e6)), st.sampled_from(FORMS))
 @settings(max_examples=50, deadline=None)
-def test_numbers_are_what_corners_are_read_from(values: Floats, form: Form) -> None:
+def test_numbers_are_what_corners_are_read_from(values: Floats, form: BoxForm) -> None:
     read = box_format.corners(values, form)
     np.testing.assert_allclose(box_format.numbers(read, form), values, atol=1e-6)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardprep.catalog.objects.known_formats import FORMATS, box_files, parse_boxes
+from shardprep.catalog.objects.known_formats import FORMATS
 from shardprep.errors import RecipeError, SourceError
+from shardprep.recipe.object_rules import BOX_FORMATS, parse_box_rule
 from tests.support.annotated import PIXELS, opened, source
 from tests.support.builders import SHARED_DATA, write_folder
 
@@ -86,12 +87,10 @@ def test_a_set_of_classes_with_a_stray_document_is_no_set_of_boxes(tmp_path: Pat
     assert source(tmp_path, texts, *keys).signs() == []
 
 
-@pytest.mark.parametrize(
-    "option", ["", "auto", "tfod", "voc:x", "labelme:x", "csv:", "csv:t.csv:id", "COCO"]
-)
+@pytest.mark.parametrize("option", ["tfod", "voc:x", "labelme:x", "csv:", "csv:t.csv:id", "COCO"])
 def test_a_value_that_is_no_format(option: str) -> None:
-    with pytest.raises(RecipeError, match="--boxes"):
-        parse_boxes(option)
+    with pytest.raises(RecipeError, match="boxes"):
+        parse_box_rule(option)
 
 
 def test_files_that_a_value_names() -> None:
@@ -102,10 +101,10 @@ def test_files_that_a_value_names() -> None:
         "yolo:x/data.yaml",
         "csv:a.csv,b.csv:id:x,y,w,h:c",
     ]
-    assert [box_files(option) for option in named] == [
+    assert [parse_box_rule(option).files for option in named] == [
         (), ("a.json", "b/c.json"), (), ("x/data.yaml",), ("a.csv", "b.csv"),
     ]  # fmt: skip
-    assert all(form.form.startswith(name) for name, form in FORMATS.items())
+    assert list(FORMATS) == list(BOX_FORMATS)
 
 
 def as_coco(sets: Sets, names: list[str]) -> dict[str, str]:

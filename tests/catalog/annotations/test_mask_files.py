@@ -15,6 +15,7 @@ from shardprep.catalog.objects.masks.mask_files import pair_masks
 from shardprep.catalog.objects.masks.mask_values import given_values, told_values
 from shardprep.errors import RecipeError, SourceError
 from shardprep.image.annotation_types import IGNORE
+from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.members import Member
@@ -60,21 +61,25 @@ def masks_of(made: Catalog) -> dict[str, list[str]]:
 )  # fmt: skip
 def test_a_pattern_pairs_images_with_the_nearest_masks(pattern: str, pairs: dict[str, str]) -> None:
     keys = sorted([*pairs, *pairs.values(), "other/z.jpg"])
-    found = pair_masks(keys, pattern)
+    found = pair_masks(keys, parse_mask_pattern(pattern))
     assert found.of_image == {image: [mask] for image, mask in pairs.items()}
     assert found.keys == set(pairs.values())
 
 
 def test_an_image_may_have_several_masks() -> None:
     keys = ["s/ab/images/ab.png", "s/ab/masks/2.png", "s/ab/masks/1.png", "s/cd/images/cd.png"]
-    found = pair_masks(sorted(keys), "{id}/masks/*.png")
+    found = pair_masks(sorted(keys), parse_mask_pattern("{id}/masks/*.png"))
     assert found.of_image == {"s/ab/images/ab.png": ["s/ab/masks/1.png", "s/ab/masks/2.png"]}
     names = ["b (1).png", "b (1)_mask.png", "b (1)_mask_1.png"]
-    assert pair_masks(names, "{stem}_mask*.png").of_image == {names[0]: names[1:]}
+    assert pair_masks(names, parse_mask_pattern("{stem}_mask*.png")).of_image == {
+        names[0]: names[1:]
+    }
 
 
 def test_a_mask_without_its_image_is_told() -> None:
-    found = pair_masks(["a/x.jpg", "masks/x.png", "masks/y.png"], "masks/{stem}.png")
+    found = pair_masks(
+        ["a/x.jpg", "masks/x.png", "masks/y.png"], parse_mask_pattern("masks/{stem}.png")
+    )
     assert found.without_image == ["masks/y.png"]
 
 
@@ -95,7 +100,7 @@ def test_masks_that_cannot_be_paired_are_an_error(
     keys: list[str], pattern: str, message: str
 ) -> None:
     with pytest.raises(SourceError) as error:
-        pair_masks(keys, pattern)
+        pair_masks(keys, parse_mask_pattern(pattern))
     assert message in str(error.value)
 
 
@@ -110,15 +115,15 @@ def test_masks_that_cannot_be_paired_are_an_error(
 def test_what_is_no_pattern_is_an_error_of_the_option(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(RecipeError) as error:
         catalog(tmp_path, {"a/x.jpg": jpeg()}, masks=pattern)
-    assert str(error.value).startswith("--masks")
+    assert str(error.value).startswith("test: masks")
 
 
 def test_a_hostile_pattern_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "FREE_S", 0.2)
     with pytest.raises(RecipeError, match="takes more than"):
-        pair_masks(["a" * 200 + ".png"], "{stem}" + "*a" * 20 + "b")
+        pair_masks(["a" * 200 + ".png"], parse_mask_pattern("{stem}" + "*a" * 20 + "b"))
     with pytest.raises(RecipeError, match="takes more than"):
-        pair_masks(["a" * 200 + ".png", "m/b.png"], "m/{stem:((a+)*)b}.png")
+        pair_masks(["a" * 200 + ".png", "m/b.png"], parse_mask_pattern("m/{stem:((a+)*)b}.png"))
 
 
 # The catalog

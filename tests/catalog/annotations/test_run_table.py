@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardprep.catalog.objects.formats.rle_table import RunRule, parse_run_rule, tell_order
+from shardprep.catalog.objects.formats.rle_table import tell_order
 from shardprep.errors import RecipeError, SourceError
 from shardprep.image.annotation_types import Runs
+from shardprep.recipe.object_rules import RunTableRule, parse_mask_rule
 from tests.catalog.builders import catalog
 from tests.support.builders import jpeg
 
@@ -63,20 +64,20 @@ def outlines(made: Catalog) -> dict[str, list[str] | None]:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("a.csv:id:rle", RunRule(("a.csv",), "id", "rle")),
-        ("x:y/a.csv:id:rle:label", RunRule(("x:y/a.csv",), "id", "rle", "label")),
-        ("a.csv,b.csv:id:rle", RunRule(("a.csv", "b.csv"), "id", "rle")),
-        ("a.csv:t/{id[0:2]}/{id}:rle", RunRule(("a.csv",), "t/{id[0:2]}/{id}", "rle")),
+        ("a.csv:id:rle", RunTableRule(("a.csv",), "id", "rle")),
+        ("x:y/a.csv:id:rle:label", RunTableRule(("x:y/a.csv",), "id", "rle", "label")),
+        ("a.csv,b.csv:id:rle", RunTableRule(("a.csv", "b.csv"), "id", "rle")),
+        ("a.csv:t/{id[0:2]}/{id}:rle", RunTableRule(("a.csv",), "t/{id[0:2]}/{id}", "rle")),
     ],
 )
-def test_the_parts_of_the_option(text: str, rule: RunRule) -> None:
-    assert parse_run_rule(text) == rule
+def test_the_parts_of_the_option(text: str, rule: RunTableRule) -> None:
+    assert parse_mask_rule(f"rle:{text}").runs == rule
 
 
 @pytest.mark.parametrize("text", ["", "a.csv", "a.csv:id", "a.csv:id:", "a.csv:a:b:c:d"])
 def test_an_option_that_lacks_a_part_is_an_error(text: str) -> None:
     with pytest.raises(RecipeError, match="is not FILE:ID:RLE"):
-        parse_run_rule(text)
+        parse_mask_rule(f"rle:{text}")
 
 
 def test_a_row_is_an_object_and_an_empty_cell_background(tmp_path: Path) -> None:

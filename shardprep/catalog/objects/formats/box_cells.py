@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shardprep.catalog.objects.formats import box_format
+from shardprep.recipe.object_rules import named_box_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardprep.catalog.objects.formats.box_format import Columns, Form
     from shardprep.catalog.tables.table import Table
     from shardprep.image.annotation_types import Floats
+    from shardprep.recipe.object_rules import BoxColumns, BoxForm
 
 NO_BOXES = frozenset(("", "[]", "[[]]", "{}", "-1", "none", "None", "nan", "NaN"))
 """Cells that say that an image has no object."""
@@ -41,7 +41,7 @@ class Boxes(NamedTuple):
     """None: the row's."""
     malformed: Counter[int]
     """Number of boxes that cannot be read, by row."""
-    form: Form | None
+    form: BoxForm | None
 
 
 def boxes_of_columns(table: Table, places: Sequence[int]) -> Boxes:
@@ -114,12 +114,12 @@ def _is_number(word: str) -> bool:
 def _of_dicts(cells: Sequence[tuple[int, str]]) -> Boxes:
     """Return boxes such as `[{'x': 1, 'y': 2, 'width': 3, 'height': 4}]`, by their keys."""
     rows, values, malformed = array("q"), array("d"), Counter[int]()
-    form: Form | None = None
-    known: dict[tuple[str, ...], Columns | None] = {}
+    form: BoxForm | None = None
+    known: dict[tuple[str, ...], BoxColumns | None] = {}
     for number, cell in cells:
         for entries in _dicts(cell):
             keys = tuple(entries)
-            columns = known.setdefault(keys, box_format.named_columns(keys))
+            columns = known.setdefault(keys, named_box_columns(keys))
             if columns is None or form not in (None, columns.form):
                 malformed[number] += 1
                 continue

@@ -7,46 +7,23 @@ leaves the image or turns boxes inside out: most of real boxes, against one in a
 from __future__ import annotations
 
 import io
-import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.errors import RecipeError
+from shardprep.recipe.object_rules import BoxForm
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from shardprep.image.annotation_types import Floats
     from shardprep.source.byte_range import Extent
 
-Form = Literal["xyxy", "xywh", "center"]
-"""Two corners; the first corner, width and height; or the center, width and height."""
-WORDS: dict[Form, str] = {
+WORDS: dict[BoxForm, str] = {
     "xyxy": "two corners (xyxy)",
     "xywh": "corner, width and height (xywh)",
     "center": "center, width and height (center)",
 }
-_NAMES: dict[Form, tuple[str, ...]] = {
-    "xyxy": (
-        "xmin ymin xmax ymax", "x1 y1 x2 y2", "x0 y0 x1 y1", "left top right bottom",
-        "xtl ytl xbr ybr", "minx miny maxx maxy", "x y x2 y2", "x y xmax ymax",
-        "startx starty endx endy", "xstart ystart xend yend",
-    ),
-    "xywh": (
-        "x y w h", "x y width height", "xmin ymin w h", "xmin ymin width height",
-        "left top width height", "left top w h", "x1 y1 w h", "x1 y1 width height",
-    ),
-    "center": (
-        "xcenter ycenter width height", "xcenter ycenter w h", "centerx centery width height",
-        "cx cy w h", "cx cy width height", "xc yc w h",
-    ),
-}  # fmt: skip
-"""Names of four columns as `plain` gives them."""
-_PREFIX = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
-_FORCED = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)
 _MOST_RELATIVE = 1.0001
 """Largest value of boxes in shares: six decimals may round up."""
 _BAD = 0.01
@@ -64,68 +41,13 @@ _TURNED = (5, 6, 7, 8)
 _ORIENTATION = 0x0112
 
 
-class Columns(NamedTuple):
-    """Meaning of four numbers by the names of their columns or keys."""
-
-    names: tuple[str, ...]
-    """The four in the order x, y, x or width, y or height; one for all of them in a cell."""
-    form: Form | None = None
-    """None: the boxes must tell it."""
-
-
-def parse_columns(text: str, option: str) -> Columns:
-    """Return the columns of a BOX: one or four, alone or in `xywh(…)`, `xyxy(…)` or `center(…)`.
-
-    Raises:
-        RecipeError: it is none of these.
-
-    """
-    match = _FORCED.fullmatch(text.strip())
-    form = match["form"] if match else None
-    if match and form not in WORDS:
-        hint = "use xywh(…), xyxy(…) or center(…)"
-        raise RecipeError(option, f"{form}(…) is not a form of boxes", hint)
-    names = tuple(name.strip() for name in (match["columns"] if match else text).split(","))
-    if len(names) not in (1, 4) or not all(names):
-        raise RecipeError(option, f"{text!r} is neither one column nor four", "BOX is x,y,w,h")
-    named = named_columns(names)
-    if named is None:
-        return Columns(names, form)  # type: ignore[arg-type]
-    if form is not None and named.form != form:
-        return Columns(names, form)  # type: ignore[arg-type]
-    return named
-
-
-def plain(name: str) -> str:
-    """Return a name of a column without case, signs and words for a box: "Roi.X1" is x1."""
-    return _PREFIX.sub("", letters(name))
-
-
-def letters(name: str) -> str:
-    """Return a name of a column without case and signs: "Roi.X1" is roix1."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def named_columns(names: Sequence[str]) -> Columns | None:
-    """Return which of all these columns hold boxes, by their names alone; None where none do."""
-    found: dict[str, str] = {}
-    for name in names:
-        found.setdefault(plain(name), name)
-    for form, variants in _NAMES.items():
-        for variant in variants:
-            wanted = variant.split()
-            if all(part in found for part in wanted):
-                return Columns(tuple(found[part] for part in wanted), form)
-    return None
-
-
 def is_relative(boxes: Floats) -> bool:
     """Tell whether boxes, float64[n, 4], are shares of the sides of their images."""
     finite = boxes[np.isfinite(boxes)]
     return bool(finite.size) and bool(np.abs(finite).max() <= _MOST_RELATIVE)
 
 
-def told_form(boxes: Floats, sizes: Floats) -> Form | None:
+def told_form(boxes: Floats, sizes: Floats) -> BoxForm | None:
     """Return the reading of boxes, float64[n, 4], that leaves them sound; None if it is open.
 
     `sizes` are heights and widths of their images, float64[n, 2], NaN where they are not known.
@@ -136,7 +58,7 @@ def told_form(boxes: Floats, sizes: Floats) -> Form | None:
     boxes, sizes = boxes[known], sizes[known]
     if not len(boxes):
         return None
-    wrong: dict[Form, float] = {}
+    wrong: dict[BoxForm, float] = {}
     for form in ("xyxy", "xywh"):
         read = np.maximum(corners(boxes, form), 0.0)  # both forms share the first corner
         wrong[form] = float(np.mean(are_outside(read, sizes)))
@@ -161,7 +83,7 @@ def are_outside(corners: Floats, sizes: Floats) -> NDArray[np.bool_]:
 
 
 @_UNBOUNDED
-def numbers(corners: Floats, form: Form) -> Floats:
+def numbers(corners: Floats, form: BoxForm) -> Floats:
     """Return boxes, x, y, x, y, as the four numbers that `corners` reads."""
     if form == "xyxy":
         return corners
@@ -170,7 +92,7 @@ def numbers(corners: Floats, form: Form) -> Floats:
 
 
 @_UNBOUNDED
-def corners(boxes: Floats, form: Form) -> Floats:
+def corners(boxes: Floats, form: BoxForm) -> Floats:
     """Return boxes, float64[n, 4], as x and y of the first corner, x and y of the second."""
     if form == "xyxy":
         return boxes

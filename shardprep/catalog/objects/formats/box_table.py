@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -12,11 +11,17 @@ import numpy as np
 
 from shardprep.catalog.objects.formats import box_format
 from shardprep.catalog.objects.formats.box_cells import NO_BOXES, boxes_of_cells, boxes_of_columns
-from shardprep.catalog.objects.formats.box_format import Columns, Form
 from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, ObjectTable
 from shardprep.catalog.objects.parsed import Found
 from shardprep.catalog.tables.row_matching import find_ids, match_table
-from shardprep.errors import RecipeError, SourceError, shown
+from shardprep.errors import SourceError, shown
+from shardprep.recipe.object_rules import (
+    BoxColumns,
+    BoxForm,
+    BoxTableRule,
+    letters,
+    named_box_columns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,8 +31,6 @@ if TYPE_CHECKING:
     from shardprep.catalog.tables.table import Table
     from shardprep.image.annotation_types import Floats
 
-_COLON = re.compile(r":(?![^{}]*\})")
-"""Colon between columns, which is none of a template such as {id[0:2]}."""
 ONE_CLASS = "object"
 """Class of all boxes where no column says it."""
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
@@ -46,51 +49,9 @@ _SAMPLE = 200
 """Number of rows that are looked at to recognise a table."""
 
 
-@dataclass(frozen=True, slots=True)
-class BoxRule:
-    """The parts of `csv:FILE:ID:BOX[:LABEL]`."""
-
-    files: tuple[str, ...]
-    id_column: str = ""
-    boxes: Columns | None = None
-    """None to find the columns by their names."""
-    label_column: str = ""
-    """"" for boxes of one class, or with labels in their cells."""
-
-
-def parse_box_rule(argument: str, option: str = "--boxes csv") -> BoxRule:
-    """Return the parts of what follows `csv:`.
-
-    Raises:
-        RecipeError: it names no file, or has too few or too many parts.
-
-    """
-    files, *parts = split_files(argument)
-    if not files or len(parts) not in (0, 2, 3):
-        hint = "use csv:FILE:ID:BOX or csv:FILE:ID:BOX:LABEL"
-        raise RecipeError(option, f"{argument!r} is not FILE:ID:BOX", hint)
-    several = tuple(file.strip() for file in files.split(","))
-    if not parts:
-        return BoxRule(several)
-    return BoxRule(
-        several, parts[0], box_format.parse_columns(parts[1], option), "".join(parts[2:])
-    )
-
-
-def split_files(argument: str) -> list[str]:
-    """Return the files, and the parts after them; a path and a template may hold a colon."""
-    match = re.match(r"(.*?\.(csv|tsv|txt|json))(:|$)", argument, re.IGNORECASE | re.DOTALL)
-    if match is None:
-        return _COLON.split(argument)
-    files, rest = match[1], argument[match.end() :]
-    while more := re.match(r"(,[^:]*?\.(csv|tsv|txt|json))(:|$)", rest, re.IGNORECASE):
-        files, rest = files + more[1], rest[more.end() :]
-    return [files, *_COLON.split(rest)] if match[3] else [files]
-
-
 def read_box_table(
     table: Table,
-    rule: BoxRule,
+    rule: BoxTableRule,
     index: KeyIndex,
     size_of: Callable[[int], tuple[int, int] | None] = lambda _: None,
 ) -> Found:
@@ -159,12 +120,14 @@ def read_box_table(
         documents=tuple(name for name, _ in table.parts) or (table.name,),
         without_image=_without_image(boxes, match),
         findings=findings,
-        notation=Columns(columns.names, form),
+        notation=BoxColumns(columns.names, form),
         is_table=True,
     )
 
 
-def _objects(table: Table, boxes: Boxes, match: TableMatch, form: Form, label: str) -> ObjectTable:
+def _objects(
+    table: Table, boxes: Boxes, match: TableMatch, form: BoxForm, label: str
+) -> ObjectTable:
     objects = ObjectTable(len(match.row_of))
     place = table.column(label) if label else None
     if place is not None:
@@ -192,9 +155,9 @@ def _without_image(boxes: Boxes, match: TableMatch) -> dict[str, int]:
     return found
 
 
-def _side_columns(table: Table, columns: Columns) -> tuple[int, int] | None:
+def _side_columns(table: Table, columns: BoxColumns) -> tuple[int, int] | None:
     """Return the columns of height and width of the images, if they are not of the boxes."""
-    names = {box_format.letters(t): i for i, t in enumerate(table.header) if t not in columns.names}
+    names = {letters(t): i for i, t in enumerate(table.header) if t not in columns.names}
     for height, width in _SIDES:
         if height in names and width in names:
             return names[height], names[width]
@@ -249,28 +212,28 @@ def _sizes(
     return np.array(sizes, np.float64).reshape(-1, 2)
 
 
-def _find_columns(table: Table) -> Columns:
+def _find_columns(table: Table) -> BoxColumns:
     """Return the columns with boxes: by their names, or the one whose cells hold four numbers."""
-    named = box_format.named_columns(table.header)
+    named = named_box_columns(table.header)
     if named is not None:
         return named
     sample = table.rows[:: max(1, len(table.rows) // _SAMPLE)]
     for place, title in enumerate(table.header):
         cells = [row[place] for row in sample if row[place] not in NO_BOXES]
         if cells and all(map(_BRACKETS.match, cells)):
-            return Columns((title,))
+            return BoxColumns((title,))
     what = f"it is not clear which columns are boxes: {', '.join(table.header)}"
     raise SourceError(table.name, what, "name them: --boxes csv:FILE:ID:x,y,w,h")
 
 
-def _find_label(table: Table, columns: Columns, id_column: str) -> str:
+def _find_label(table: Table, columns: BoxColumns, id_column: str) -> str:
     """Return the column that is called like a class, "" without one."""
     others = (t for t in table.header if t not in (*columns.names, id_column))
     return next((title for title in others if _LABELS.search(title)), "")
 
 
-def recognised_rule(table: Table, index: KeyIndex) -> str:
-    """Return the rule that reads a table of boxes, "" unless it surely is one.
+def recognised_rule(table: Table, index: KeyIndex) -> tuple[str, str]:
+    """Return the value of `--boxes` that reads a table, and its column of ids; "" if not sure.
 
     Its columns are called as those of boxes are and ids repeat over its rows, or a column holds
     four numbers in brackets.
@@ -279,10 +242,11 @@ def recognised_rule(table: Table, index: KeyIndex) -> str:
         columns = _find_columns(table)
         ids = find_ids(index, table)
     except SourceError:
-        return ""
+        return "", ""
     place = table.column(ids)
     if len(columns.names) == 4 and len({row[place] for row in table.rows}) == len(table.rows):
-        return ""
+        return "", ""
     label = _find_label(table, columns, ids)
-    parts = [table.name, ids, ",".join(columns.names), label]
-    return ":".join(part for part in parts if part) if ":" not in "".join(parts[1:]) else ""
+    parts = ["csv", table.name, ids, ",".join(columns.names), label]
+    rule = ":".join(part for part in parts if part)
+    return ("", "") if ":" in "".join(parts[2:]) else (rule, ids)

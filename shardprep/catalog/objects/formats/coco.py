@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.catalog.objects.formats.box_format import Columns
+from shardprep.catalog.names import document_split, natural_order
 from shardprep.catalog.objects.formats.coco_document import image_of, outline_of, segment_of
 from shardprep.catalog.objects.formats.json_stream import elements
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import MALFORMED, NO_BOX, NO_OBJECT, ObjectTable
 from shardprep.catalog.objects.parsed import Found
-from shardprep.catalog.splits import document_split, natural_order
 from shardprep.errors import SourceError, shown, some_of
+from shardprep.recipe.object_rules import BoxColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -279,7 +279,7 @@ class _Reader:
             without_image=self._missing,
             num_elsewhere=self._num_elsewhere,
             splits=self._splits if any(self._splits) else None,
-            notation=Columns(("bbox",), "xywh"),
+            notation=BoxColumns(("bbox",), "xywh"),
             segments=self._masks,
             findings=findings,
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.catalog.objects.formats.pairing import stem
+from shardprep.catalog.names import stem
 from shardprep.catalog.objects.object_table import MOST_SIDE
 from shardprep.image.annotation_types import Counts, Polygons, Segment
 

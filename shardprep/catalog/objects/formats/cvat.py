@@ -14,11 +14,11 @@ from xml.parsers import expat
 
 import numpy as np
 
+from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.formats.shapes import box_of, ellipse, rectangle, turned
 from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, ObjectTable
 from shardprep.catalog.objects.parsed import Found
-from shardprep.catalog.splits import given_split, natural_order
 from shardprep.errors import SourceError, some_of
 from shardprep.image.annotation_types import Polygons, Runs
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardprep.catalog.names import stem
 from shardprep.catalog.objects.formats.bounded_read import MOST_VALUES, has_many_values
-from shardprep.catalog.objects.formats.pairing import Pairing, stem
+from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.formats.shapes import box_of, ellipse, rectangle
 from shardprep.catalog.objects.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.objects.parsed import Found

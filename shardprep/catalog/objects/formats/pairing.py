@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from shardprep.catalog.names import folder_splits, given_split, stem
 from shardprep.catalog.objects.detect_by_name import IMAGE_FOLDER
-from shardprep.catalog.splits import folder_splits, given_split
 from shardprep.catalog.tables.row_matching import AmbiguousIdError
 from shardprep.errors import SourceError
 from shardprep.image.signatures import IMAGE_SUFFIXES
@@ -120,11 +120,6 @@ class Pairing:
         if len(self._paths) <= _MOST_FOLDERS:  # no image lies where no folder is
             paths = [path for path in paths if f"/{path}/" in self._all_paths]
         return list(dict.fromkeys([*paths, ""]))
-
-
-def stem(key: str) -> str:
-    """Return the name of a file without folders and extension, in form NFC."""
-    return composed(key.rpartition("/")[2].rpartition(".")[0])
 
 
 def num_named(index: KeyIndex, keys: Iterable[str]) -> tuple[int, int]:

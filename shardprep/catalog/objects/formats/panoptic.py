@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from shardprep.catalog.names import stem
 from shardprep.catalog.objects.find_documents import ENOUGH, Sign
 from shardprep.catalog.objects.formats.coco_document import is_coco, is_panoptic, stated_names
-from shardprep.catalog.objects.formats.pairing import num_named, stem
-from shardprep.catalog.objects.known_formats import box_files
+from shardprep.catalog.objects.formats.pairing import num_named
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError, shown, some_of
 from shardprep.image.annotation_types import Segment
@@ -46,9 +46,10 @@ def segment_masks(
         SourceError: there is no such document.
 
     """
-    options = {o for o in (recipe.boxes, recipe.masks) if o.startswith("coco:")}
+    rules = (recipe.rules.boxes, recipe.rules.masks.outlines)
+    coco = sorted({(one.text, one.files) for one in rules if one.kind == "coco"})
     found: dict[str, SegmentMasks] = {}
-    for file in dict.fromkeys(file for option in sorted(options) for file in box_files(option)):
+    for file in dict.fromkeys(file for _, files in coco for file in files):
         folder = _named_as(file, members)
         if folder:
             key, data = documents.find(file)
@@ -63,15 +64,18 @@ def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Document
 
     It is as it was where a document of polygons or run lengths is in the source as well.
     """
-    if recipe.masks != "coco":
+    masks = recipe.rules.masks.outlines
+    if masks.kind != "coco" or masks.files:
         return recipe
     texts = documents.members(".json")
     near = [member for member in texts if _named_as(member.key, members)]
     keys = [member.key for member in near if is_panoptic(documents.read(member.key))]
     if not keys or any(is_coco(documents.read(one.key)) for one in texts if one.key not in keys):
         return recipe
-    masks = f"coco:{','.join(keys)}"
-    return replace(recipe, masks=masks, boxes=masks if recipe.boxes == "coco" else recipe.boxes)
+    text = f"coco:{','.join(keys)}"
+    if recipe.boxes == recipe.masks:
+        return recipe.with_rules(masks=text, boxes=text)
+    return recipe.with_rules(masks=text)
 
 
 def _named_as(document: str, members: Sequence[Member]) -> list[Member]:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 import numpy as np
 
 from shardprep.catalog.objects.formats.box_format import image_size
-from shardprep.catalog.objects.formats.box_table import ONE_CLASS, split_files
+from shardprep.catalog.objects.formats.box_table import ONE_CLASS
 from shardprep.catalog.objects.object_table import NO_BOX, ObjectTable
 from shardprep.catalog.objects.parsed import Found
 from shardprep.catalog.tables.row_matching import find_ids, row_ids
-from shardprep.errors import RecipeError, SourceError
+from shardprep.errors import SourceError
 from shardprep.image.annotation_types import RunOrder, Runs
+from shardprep.recipe.object_rules import RunTableRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,15 +51,6 @@ _WORDS = {
 }
 
 
-class RunRule(NamedTuple):
-    """The parts of "rle:FILE,FILE…:ID:RLE:LABEL"."""
-
-    files: tuple[str, ...]
-    id_column: str
-    run_column: str
-    label_column: str = ""
-
-
 class _Objects(NamedTuple):
     """The rows of a table."""
 
@@ -69,17 +61,8 @@ class _Objects(NamedTuple):
     how: str
 
 
-def parse_run_rule(argument: str) -> RunRule:
-    """Return the parts of what follows "rle:"."""
-    file, *columns = split_files(argument)
-    if not file or len(columns) not in (2, 3) or not all(columns):
-        what = f"{argument!r} is not FILE:ID:RLE or FILE:ID:RLE:LABEL"
-        raise RecipeError("--masks rle", what, "as in rle:train.csv:ImageId:EncodedPixels")
-    return RunRule(tuple(file.split(",")), *columns)
-
-
 def read_runs(
-    rule: RunRule,
+    rule: RunTableRule,
     index: KeyIndex,
     documents: Documents,
     extents: Sequence[Extent],
@@ -137,7 +120,7 @@ def read_runs(
     )
 
 
-def _objects(table: Table, rule: RunRule, index: KeyIndex) -> _Objects:
+def _objects(table: Table, rule: RunTableRule, index: KeyIndex) -> _Objects:
     """Return ids, cells and labels of all rows; "x.jpg_3" is the id x.jpg and the class 3."""
     title, texts = row_ids(table, rule.id_column)
     place = table.column(rule.run_column)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from shardprep.catalog.objects.formats.box_format import Columns
-from shardprep.catalog.objects.formats.pairing import Pairing, stem
+from shardprep.catalog.names import given_split, stem
+from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.formats.voc_file import NotVocError, VocError, VocFile, parse_voc
 from shardprep.catalog.objects.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.objects.parsed import Found
-from shardprep.catalog.splits import given_split
 from shardprep.catalog.tables.row_matching import AmbiguousIdError
 from shardprep.errors import SourceError, counted, some_of
 from shardprep.image.annotation_types import Segment
+from shardprep.recipe.object_rules import BoxColumns
 from shardprep.storage.text_file import decoded
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def read_voc(
         how=f"Pascal VOC, {counted(len(pairing.documents), 'XML file')}; boxes as written",
         documents=tuple(read),
         without_image=missing,
-        notation=Columns(("xmin", "ymin", "xmax", "ymax"), "xyxy"),
+        notation=BoxColumns(("xmin", "ymin", "xmax", "ymax"), "xyxy"),
         splits=splits if any(splits) else None,
         findings=findings,
     )

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shardprep.catalog.names import natural_order, stem
 from shardprep.catalog.objects.formats.bounded_read import read_each
-from shardprep.catalog.objects.formats.box_format import Columns
-from shardprep.catalog.objects.formats.pairing import Pairing, stem
+from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.objects.parsed import Found
-from shardprep.catalog.splits import natural_order
 from shardprep.errors import SourceError, counted, shown
 from shardprep.image.annotation_types import Polygons
+from shardprep.recipe.object_rules import BoxColumns
 from shardprep.storage.text_file import decoded
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def read_yolo(
         documents=(*keys.values(), *((names.key,) if names else ())),
         without_image=missing,
         splits=splits if any(splits) else None,
-        notation=Columns(("x", "y", "width", "height"), "center"),
+        notation=BoxColumns(("x", "y", "width", "height"), "center"),
         is_complete=True,
         findings=findings,
     )

@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 
     from shardprep.catalog.objects.find_documents import AnnotatedSource
     from shardprep.catalog.objects.parsed import Found
+    from shardprep.recipe.object_rules import FormatRule
     from shardprep.source.members import Member
 
 
-def read_source(argument: str, source: AnnotatedSource) -> Found:
-    """Return the objects of a source; `argument` is the file that names the classes, or "".
+def read_source(rule: FormatRule, source: AnnotatedSource) -> Found:
+    """Return the objects of a source; the rule may name the file with the names of classes.
 
     Raises:
         SourceError: files name the classes in different ways, or a file is damaged.
 
     """
-    documents = source.documents
+    documents, argument = source.documents, next(iter(rule.files), "")
     if argument:
         files = [yolo.NameFile(*documents.find(argument))]
     else:

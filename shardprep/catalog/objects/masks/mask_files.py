@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.catalog.filters import matched
+from shardprep.catalog.names import stem
 from shardprep.catalog.objects.detect_by_name import class_files, masks_by_folder
-from shardprep.catalog.objects.formats.pairing import Pairing, stem
+from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.formats.panoptic import segment_masks
-from shardprep.catalog.objects.rules import (
-    NAMES,
-    PATTERN_HINT,
-    Field,
-    check_pattern,
-    parse_masks_rule,
-    regular_expression,
-)
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
-from shardprep.errors import SourceError, shown
+from shardprep.errors import OptionName, SourceError, shown
+from shardprep.recipe.object_rules import NAME_FIELDS, PATTERN_HINT, MaskPattern, PatternField
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Members
 from shardprep.source.names import composed
@@ -104,7 +99,7 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
     Without a pattern, folders that look like those of masks are left out if boxes are stored, and
     are images like all others if none are. `--exclude` leaves masks out as it does images.
     """
-    rule = parse_masks_rule(recipe.masks)
+    rule = recipe.rules.masks
     segments = segment_masks(recipe, members, documents)
     if rule.kind != "pattern" and not recipe.is_annotated and not segments:
         return MasksBeside(members)
@@ -116,7 +111,7 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
         skipped = [_skipped(by_key[key], "looks like a mask") for key in sorted(others)]
         images = [member for key, member in by_key.items() if key not in others]
         return MasksBeside(Members.of(images), skipped=skipped, segments=segments)
-    files = pair_masks(list(by_key), rule.argument, others)
+    files = pair_masks(list(by_key), rule.pattern, others)
     used = files.keys
     classes = class_files(used, by_key) if recipe.instances else {}
     others.update(classes.values())
@@ -137,7 +132,9 @@ def _skipped(member: Member, reason: str) -> Skipped:
     return Skipped(member.key, reason, member.extent.num_bytes)
 
 
-def pair_masks(keys: Sequence[str], pattern: str, no_images: Collection[str] = ()) -> MaskFiles:
+def pair_masks(
+    keys: Sequence[str], pattern: MaskPattern, no_images: Collection[str] = ()
+) -> MaskFiles:
     """Return which of the keys are masks, and of which of the others.
 
     Every key whose end the pattern fits, regardless of case, is a mask and no image. `{stem}` is
@@ -149,19 +146,19 @@ def pair_masks(keys: Sequence[str], pattern: str, no_images: Collection[str] = (
     are masks of another kind.
 
     Raises:
-        RecipeError: the pattern is none.
         SourceError: it fits no file, or all, or no mask has an image, or one has several.
 
     """
-    check_pattern(pattern)
-    masks, fields = _matches(keys, pattern)
+    masks = _matches(keys, pattern)
     if not masks:
         example = shown(keys[0], _MOST_SHOWN)
-        raise SourceError("--masks", f"no file is called {pattern}", f"a key looks like {example}")
+        raise SourceError(
+            "--masks", f"no file is called {pattern.text}", f"a key looks like {example}"
+        )
     images = [key for key in keys if key not in masks and key not in no_images]
     if not images:
-        raise SourceError("--masks", f"{pattern} fits every image of the source", PATTERN_HINT)
-    search = _Search(images, pattern, fields)
+        raise SourceError("--masks", f"{pattern.text} fits every image of the source", PATTERN_HINT)
+    search = _Search(images, pattern)
     of_image: defaultdict[str, list[str]] = defaultdict(list)
     without: list[str] = []
     for key, values in masks.items():
@@ -172,42 +169,39 @@ def pair_masks(keys: Sequence[str], pattern: str, no_images: Collection[str] = (
             of_image[images[found]].append(key)
     if not of_image:
         mask, image = shown(without[0], _MOST_SHOWN), shown(images[0], _MOST_SHOWN)
-        what = f"no image belongs to {mask} or any other of {len(without):,} files {pattern}"
+        what = f"no image belongs to {mask} or any other of {len(without):,} files {pattern.text}"
         raise SourceError("--masks", what, f"an image looks like {image}")
     classes = {key: values["class"] for key, values in masks.items() if "class" in values}
     return MaskFiles(dict(of_image), without, classes)
 
 
-def _matches(
-    keys: Sequence[str], pattern: str
-) -> tuple[dict[str, dict[str, str]], dict[str, Field]]:
-    """Return what each field stands for in the keys that a pattern fits, and the fields by name."""
-    text, fields = regular_expression(composed(pattern))
+def _matches(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, str]]:
+    """Return the keys that a pattern fits, with the value of each field."""
     plain = [composed(key) for key in keys]
     found: dict[str, dict[str, str]] = {}
-    for name in fields:
+    for name in pattern.fields:
         searched = [composed(key) for key in found] if found else plain
-        groups = Pattern(text, "--masks", pattern, group=name, is_whole=True).search(searched)
+        groups = _expression(pattern.expression, pattern, name, is_whole=True).search(searched)
         if not found:
             found = {k: {} for k, group in zip(keys, groups, strict=True) if group is not None}
             groups = [group for group in groups if group is not None]
         for values, group in zip(found.values(), groups, strict=True):
             values[name] = group or ""
-    return found, fields
+    return found
 
 
 class _Search:
     """The search for the image of a mask."""
 
-    def __init__(self, images: Sequence[str], pattern: str, fields: Mapping[str, Field]) -> None:
+    def __init__(self, images: Sequence[str], pattern: MaskPattern) -> None:
         """Take the keys of images. Those whose name lacks a part that a field wants are not found.
 
         A pattern with parts is looked for among keys that are called by these parts alone.
         """
-        self._images = images
+        self._images, fields = images, pattern.fields
         named = sorted(
-            (group for group, field in fields.items() if field.name in NAMES),
-            key=lambda group: NAMES.index(fields[group].name),
+            (group for group, field in fields.items() if field.name in NAME_FIELDS),
+            key=lambda group: NAME_FIELDS.index(fields[group].name),
         )
         has_parts = any(fields[group].is_part for group in named)
         self._named = (
@@ -268,10 +262,22 @@ class _Search:
         return found[0] if found else None
 
 
-def _parts(images: Sequence[str], field: Field, pattern: str) -> list[str | None]:
-    """Return the part of each image's name that a field means."""
+def _parts(images: Sequence[str], field: PatternField, pattern: MaskPattern) -> list[str | None]:
+    """Return the part of each image's name that a field means, None if it has no such part."""
     take = stem if field.name != "name" else _base_name
-    return field.parts([take(key) for key in images], pattern)
+    names = [take(key) for key in images]
+    if field.letters is not None:
+        return [name[field.letters] for name in names]
+    if not field.expression:
+        return list(names)
+    group = min(1, re.compile(field.expression).groups)
+    return _expression(f"(?is){field.expression}", pattern, group).search(names)
+
+
+def _expression(
+    text: str, pattern: MaskPattern, group: str | int, *, is_whole: bool = False
+) -> Pattern:
+    return Pattern(text, OptionName("masks"), pattern.text, group, is_whole)
 
 
 def _base_name(key: str) -> str:

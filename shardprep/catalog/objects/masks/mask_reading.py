@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from shardprep.catalog.names import natural_order
 from shardprep.catalog.objects.formats.box_table import ONE_CLASS
 from shardprep.catalog.objects.masks.mask_values import (
     BACKGROUND,
@@ -16,7 +17,6 @@ from shardprep.catalog.objects.masks.mask_values import (
     naming_files,
     told_values,
 )
-from shardprep.catalog.splits import natural_order
 from shardprep.errors import SourceError, some_of
 from shardprep.image.annotation_types import Annotation
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from shardprep.catalog.objects.formats.box_table import ONE_CLASS
 from shardprep.catalog.objects.formats.yolo import NameFile
-from shardprep.catalog.splits import parse_pairs
-from shardprep.errors import RecipeError, SourceError, some_of
+from shardprep.errors import OptionError, OptionName, RecipeError, SourceError, some_of
 from shardprep.image.masks import MaskError, decode_mask, value_counts
+from shardprep.recipe.rules import parse_pairs
 from shardprep.source.byte_range import MemberError
 from shardprep.storage.text_file import CsvRows, decoded
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.tables.metadata_files import Documents
     from shardprep.source.members import Member
 
+_OPTION = OptionName("mask_values")
 Colour = tuple[int, int, int]
 NONE = -1
 """Index of what is of no class and ignored."""
@@ -218,7 +219,7 @@ def _named(file: str, data: bytes) -> dict[int, str]:
 
 def _pairs(text: str) -> list[tuple[str, str]]:
     """Return the pairs of "1=pet,#ff0000=car", in which several values may have one name."""
-    return [pair for part in text.split(",") for pair in parse_pairs(part, "--mask-values").items()]
+    return [pair for part in text.split(",") for pair in parse_pairs(part, _OPTION).items()]
 
 
 def _value(text: str) -> int | Colour:
@@ -229,7 +230,7 @@ def _value(text: str) -> int | Colour:
     elif re.fullmatch(r"\d{1,5}", text.strip()) and int(text) <= 65_535:
         return int(text)
     what = f"{text!r} is neither a value of a pixel nor a colour such as #ff0000"
-    raise RecipeError("--mask-values", what, "write 1=pet,2=background,255=ignore")
+    raise OptionError(_OPTION, what, "write 1=pet,2=background,255=ignore")
 
 
 def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:

@@ -1,6 +1,8 @@
-"""The Ray cluster: one that runs already, connected to and left again. None is ever started here.
+"""The connection to a Ray cluster that runs already.
 
-Ray waits long and says much where an address or a token is wrong; here it is one line, and soon.
+Ray waits for minutes and prints pages if an address or a token is wrong; here one line
+follows after seconds.
+
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardprep.errors import BuildError, RecipeError
+from shardprep.errors import BuildError, OptionName, RecipeError
 from shardprep.writer.engine.worker_process import silence_stderr
 
 if TYPE_CHECKING:
@@ -23,15 +25,15 @@ _ADDRESS = "RAY_ADDRESS"
 _AUTO = "auto"
 _KNOCK_S = 3.0
 _BEFORE_IMPORT = {
-    "RAY_NUM_REDIS_GET_RETRIES": "2",  # seconds for which it tries a server that refuses it
+    "RAY_NUM_REDIS_GET_RETRIES": "2",  # seconds during which it tries a server that refuses it
     "RAY_BACKEND_LOG_LEVEL": "fatal",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else workers that die are told of on stdout
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else Ray prints the deaths of workers on stdout
 }
-"""Variables that Ray reads when it is imported; the user's own come first."""
+"""Variables that Ray reads when it is imported; the user's values win."""
 
 _LAST_WORDS = (
-    "shardprep: ended at once, killed or with the Ray node of this machine; what is done is kept: "
-    "see that the node runs, and run the same command again"
+    "shardprep: ended at once, killed or with the Ray node of this machine; finished shards are "
+    "kept: see that the node runs, and run the same command again"
 )
 _LISTEN = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
@@ -40,23 +42,23 @@ _LISTEN = (
 
 
 class Node(NamedTuple):
-    """A machine of the cluster that tasks can run on."""
+    """A machine of the cluster that can run tasks."""
 
     id: str
     address: str
     num_cpus: int
-    """Number of processors that tasks may ask for."""
+    """Processors for tasks."""
     memory_bytes: int
 
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Be connected to the cluster of an address, as `wanted_address` returns it.
+    """Connect to the cluster of an address from `wanted_address`.
 
-    A connection that is there already is used, and left as it is.
+    An existing connection is used, and is not closed.
 
     Raises:
-        BuildError: it does not answer, or does not let us in.
+        BuildError: the cluster does not answer, or refuses.
 
     """
     ray = _ray()
@@ -79,10 +81,11 @@ def connected(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def last_words() -> Iterator[None]:
-    """Have a line said on stderr if this process ends before the block does.
+    """Print a line on stderr if this process ends before the block does.
 
-    Ray's core ends its process at once and without a word where it has lost its own node. So a
-    process beside it waits for the word that all is well, or for its silence.
+    Ray's core ends its process without a message if it has lost its own node. So a second process
+    waits until the block ends, or until this process is silent.
+
     """
     beside = subprocess.Popen(  # noqa: S603 - words of ours
         [sys.executable, "-I", "-S", "-c", _LISTEN, _LAST_WORDS],
@@ -97,8 +100,8 @@ def last_words() -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
-    """Return the nodes that are alive and have a processor for tasks; BuildError where none is."""
-    found = [
+    """Return the nodes that are alive and have a processor for tasks; BuildError if none has."""
+    alive = [
         Node(
             node["NodeID"],
             node["NodeManagerAddress"],
@@ -108,32 +111,33 @@ def nodes() -> list[Node]:
         for node in _ray().nodes()
         if node["Alive"] and node["Resources"].get("CPU", 0) >= 1
     ]
-    if not found:
+    if not alive:
         raise BuildError(
             "the Ray cluster",
             "has no node with a processor for tasks",
             "add one, and run the same command again",
         )
-    return found
+    return alive
 
 
 def wanted_address(address: str | None) -> str:
-    """Return the address that is meant: HOST:PORT, or "auto".
+    """Return the address to connect to: HOST:PORT, or "auto".
 
-    None is $RAY_ADDRESS, and so is "auto" where that is set, as with Ray itself.
+    None means $RAY_ADDRESS, and so does "auto" if that is set, as in Ray itself.
 
     Raises:
-        RecipeError: nothing says which cluster, or not in a form that is understood.
+        RecipeError: no address is given, or its form is wrong.
 
     """
-    where, text = "--ray-address", address
+    where: str | OptionName = OptionName("ray_address")
+    text = address
     if text in (None, "", _AUTO) and os.environ.get(_ADDRESS):
         where, text = _ADDRESS, os.environ[_ADDRESS]
     if not text:
         raise RecipeError(
-            "--engine ray",
+            OptionName("engine", "ray"),
             "no cluster is named",
-            f"give --ray-address HOST:PORT, or set {_ADDRESS}; none is started here",
+            f"give {OptionName('ray_address')} HOST:PORT, or set {_ADDRESS}; none is started here",
         )
     if text == _AUTO:
         return text
@@ -149,7 +153,7 @@ def wanted_address(address: str | None) -> str:
 
 
 def _knock(address: str) -> None:
-    """See that somebody listens: Ray itself would go on asking for minutes."""
+    """Check that somebody listens: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
@@ -164,7 +168,7 @@ def _knock(address: str) -> None:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Hide what Ray's core prints, past all settings, while it connects."""
+    """Hide what Ray's core prints while it connects, which no setting does."""
     sys.stderr.flush()
     stderr = os.dup(2)
     silence_stderr()
@@ -176,12 +180,12 @@ def _silent() -> Iterator[None]:
 
 
 def _refused(address: str, said: str) -> BuildError:
-    """Return the one line in place of the much that Ray has said."""
+    """Return the error of a connection as one line of Ray's message."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     if "oken" in said and "uthenticat" in said:
         return BuildError(
             address,
-            "the cluster wants a token, and there is none here or another",
+            "the cluster wants a token, and this machine has none or another one",
             "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the cluster's",
         )
     if "Version mismatch" in said:
@@ -196,7 +200,9 @@ def _refused(address: str, said: str) -> BuildError:
         )
     if address == _AUTO:
         return BuildError(
-            "--ray-address auto", "no Ray cluster runs on this machine", "give HOST:PORT"
+            OptionName("ray_address", "auto"),
+            "no Ray cluster runs on this machine",
+            "give HOST:PORT",
         )
     return BuildError(
         address,
@@ -211,5 +217,7 @@ def _ray() -> Any:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise BuildError("--engine ray", "needs Ray", "pip install 'shardprep[ray]'") from error
+        raise BuildError(
+            OptionName("engine", "ray"), "needs Ray", "pip install 'shardprep[ray]'"
+        ) from error
     return ray

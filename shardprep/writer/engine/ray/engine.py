@@ -1,10 +1,11 @@
-"""Shards on the nodes of a Ray cluster: what a node writes is done, whoever dies.
+"""The engine on a Ray cluster: tasks write shards on its nodes.
 
-A task writes some shards, one after the other, and answers for each that is committed, which is
-beside the encoding of the next. It encodes in the process that Ray gives it. Where that dies, its
-shards are tried again, and those that it was at with care: the process encodes no more itself but
-has one of its own for it, so that, as on one machine, an item that kills costs that item. Ray
-itself tries nothing again: it is counted here.
+A task writes some shards one after the other, and answers for each that is committed, while it
+encodes the next one. It encodes in the process that Ray gives it. If that process dies, its shards
+are tried again. The shards that it was at are tried with care: the task then encodes in a process
+of its own, so that, as on one machine, an item that kills costs only that item. Retries of Ray
+itself are off, because deaths are counted here.
+
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shardprep import profiling
 from shardprep.errors import BuildError, ShardprepError
 from shardprep.profiling import stage
-from shardprep.writer.engine.job import Progress, ShardJob
+from shardprep.writer.engine.job import OnProgress, ShardJob
 from shardprep.writer.engine.ray.cluster import Node, nodes
 from shardprep.writer.engine.ray.node_checks import terms, unfit
 from shardprep.writer.engine.ray.task import (
     MOST_BEGUN,
-    Order,
+    SharedJob,
     has_pandas,
     probe,
     write,
@@ -35,50 +36,53 @@ from shardprep.writer.engine.ray.task import (
 from shardprep.writer.plan.shard_plan import ShardPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from shardprep.writer.engine.ray.task import Done
 
     Asked = dict[Any, Node]
-    """Question, as Ray refers to its answer, to each node."""
+    """The node of each question, by the reference to its answer."""
 
 _MODULES = ("shardprep.writer.engine.ray.task", "shardprep.catalog.catalog")
-"""Modules of a task."""
+"""Modules that a worker imports while the plan is made."""
 _MOST_SHARDS = 8
-"""Shards of a task at most."""
+"""Largest number of shards of a task."""
 _MOST_DEATHS = 4
-"""Workers lost over one shard after which the cluster is at fault, and no image."""
+"""Workers that die at one shard before the build ends: then the cluster is at fault."""
 _BASE_BYTES = 300_000_000
-"""Bytes of a process with its libraries and a chunk of records."""
+"""Memory of a process with its libraries and a chunk of records."""
 _BYTES_A_BYTE = 32
-"""Bytes of memory for each byte of an image file: a JPEG decodes to ten times its bytes, of which
-some copies exist at once."""
+"""Memory per byte of an image file: a JPEG decodes to ten times its bytes, in several copies."""
 _ANSWER_S = 60.0
 _MOST_REPEATS = 3
-"""Times that a question is asked again on a node whose worker died of it."""
+"""Times that a question is repeated on a node whose worker died."""
 _LOOK_S = 10.0
 """Seconds without a finished shard after which the nodes are counted again."""
 _END_S = 10.0
 _DEATHS = (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.OutOfMemoryError)
-"""Errors of Ray by which a worker is lost."""
+"""Errors of Ray that mean the death of a worker."""
 
 
 def by_shards(
-    job: ShardJob, shards: Sequence[ShardPlan], num_workers: int, asked: Asked | None = None
-) -> Generator[Progress]:
+    job: ShardJob,
+    shards: Sequence[ShardPlan],
+    num_workers: int,
+    on_progress: OnProgress,
+    asked: Asked | None = None,
+) -> None:
     """Write the shards on the cluster that this process is connected to; an `Engine`.
 
-    `asked` is what `ask_versions` has returned, where that was called before.
-    At most `num_workers` tasks are given out and not yet finished. Progress comes shard by shard.
+    `asked` is the result of `ask_versions`, if that was called before. At most `num_workers` tasks
+    are given out and not yet finished. Progress comes shard by shard.
 
     Raises:
         ShardprepError: the nodes do not fit the build, or a shard cannot be written; the other
-            tasks are cancelled, and what is done is kept.
+            tasks are cancelled, and finished shards are kept.
         OSError: a node cannot write.
 
     """
     with terms(shards, job.folders.state) as agreed:
-        order = Order(job, agreed, str(Path.cwd()), has_pandas())
+        order = SharedJob(job, agreed, str(Path.cwd()), has_pandas())
         _check(ask_versions(nodes()) if asked is None else asked)
         _check(_ask(nodes(), probe, order))
         memory = min(_memory(job, shards), max(node.memory_bytes for node in nodes()))
@@ -97,7 +101,7 @@ def by_shards(
 
         running: dict[Any, deque[ShardPlan]] = {}
         try:
-            yield from _run(submit, deque(shards), num_workers, running)
+            _run(submit, deque(shards), num_workers, running, on_progress)
         finally:
             _cancel(running)
 
@@ -107,7 +111,8 @@ def _run(
     todo: deque[ShardPlan],
     num_workers: int,
     running: dict[Any, deque[ShardPlan]],
-) -> Iterator[Progress]:
+    on_progress: OnProgress,
+) -> None:
     deaths: Counter[str] = Counter()
     while todo or running:
         while todo and len(running) < num_workers:
@@ -119,7 +124,7 @@ def _run(
             continue
         left = running[ready]
         try:
-            progress, seconds = _result(next(ready), left[0])
+            counts, seconds = _result(next(ready), left[0])
         except _DEATHS as error:
             del running[ready]
             _note_deaths(deaths, left, error)
@@ -129,15 +134,16 @@ def _run(
         if not left:
             del running[ready]
         profiling.add(seconds)
-        yield progress
+        on_progress(counts)
 
 
 def _next_run(
     todo: deque[ShardPlan], deaths: Counter[str], num_workers: int
 ) -> Sequence[ShardPlan]:
-    """Take the shards of the next task: fewer towards the end, for tasks are to end together.
+    """Take the shards of the next task: fewer towards the end, so that tasks end together.
 
-    A shard over which a worker has died has a task of its own.
+    A shard at which a worker has died is a task of its own.
+
     """
     number = min(max(1, len(todo) // (2 * num_workers)), _MOST_SHARDS)
     run = [todo.popleft()]
@@ -148,17 +154,14 @@ def _next_run(
 
 
 def _note_deaths(deaths: Counter[str], left: Sequence[ShardPlan], error: Exception) -> None:
-    """Count the death of a worker for the shards that it was at; BuildError where it is the last.
-
-    Those are the first of them that it has not answered for.
-    """
+    """Count the death of a worker for the shards it was at: the first ones without an answer."""
     for shard, _ in zip(left, range(MOST_BEGUN), strict=False):
         deaths[shard.name] += 1
         if deaths[shard.name] == _MOST_DEATHS:
             raise BuildError(
                 shard.name,
                 f"{_MOST_DEATHS} workers died over it, at last by {type(error).__name__}",
-                "what is done is kept: see what ends them, and run the same command again",
+                "finished shards are kept: see what ends them, and run the same command again",
             ) from error
 
 
@@ -169,28 +172,28 @@ def _awaited(running: dict[Any, deque[ShardPlan]]) -> Any:
 
 
 def _result(ready: Any, shard: ShardPlan) -> Done:
-    """Return what a task answers for a shard; an error that it met is raised as if it were ours."""
+    """Return the answer for a shard, or raise its error."""
     try:
-        found: Done | ShardprepError | OSError = ray.get(ready)
+        answer: Done | ShardprepError | OSError = ray.get(ready)
     except _DEATHS:
         raise
     except exceptions.LocalRayletDiedError as error:
         raise BuildError(
             "the Ray node of this machine",
             "has died, and with it the way to the cluster (its raylet was ended)",
-            "what is done is kept: ray start it again, and run the same command again",
+            "finished shards are kept: ray start it again, and run the same command again",
         ) from error
     except exceptions.RayError as error:
         raise BuildError(
             shard.name, f"a worker failed: {_last_line(error)}", "see: ray logs"
         ) from error
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _cancel(running: dict[Any, deque[ShardPlan]]) -> None:
-    """End what still runs, and wait until it has: nothing is written any more."""
+    """Cancel the running tasks, and wait until they have ended."""
     for task in running:
         with contextlib.suppress(exceptions.RayError, ValueError):
             ray.cancel(task, force=True)
@@ -199,37 +202,39 @@ def _cancel(running: dict[Any, deque[ShardPlan]]) -> None:
         ray.wait(ends, num_returns=len(ends), timeout=_END_S)
 
 
-def ask_versions(found: Sequence[Node]) -> Asked:
-    """Ask nodes for their versions; a worker of each imports what it will need meanwhile."""
+def ask_versions(among: Sequence[Node]) -> Asked:
+    """Ask nodes for their versions; a worker of each imports its modules at the same time."""
     mine = version("shardprep")
 
-    def other_version() -> str:  # in here it travels as it is: a node may not have shardprep
+    def other_version() -> (
+        str
+    ):  # defined here, it is pickled by value: a node may not have shardprep
         from importlib import import_module  # noqa: PLC0415 - imported there
         from importlib.metadata import distributions  # noqa: PLC0415
 
-        there = {one.version for one in distributions(name="shardprep")} or {"none"}
+        there = {package.version for package in distributions(name="shardprep")} or {"none"}
         if mine not in there:
             return f"has shardprep {there.pop()}, where the build was started {mine}"
         for name in _MODULES:
             import_module(name)
         return ""
 
-    return _ask(found, other_version)
+    return _ask(among, other_version)
 
 
-def _ask(found: Sequence[Node], question: Callable[..., str], *arguments: object) -> Asked:
-    """Run a function on each node, all at once; it returns what is wrong there, "" for nothing."""
+def _ask(among: Sequence[Node], question: Callable[..., str], *arguments: object) -> Asked:
+    """Run a function on all nodes at once; it returns a problem, or ""."""
     remote = ray.remote(num_cpus=0, max_retries=_MOST_REPEATS)(question)
     return {
         remote.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)
         ).remote(*arguments): node
-        for node in found
+        for node in among
     }
 
 
 def _check(asked: Asked) -> None:
-    """Wait for the answers of all nodes; BuildError where anything is wrong with one."""
+    """Wait for the answers of all nodes; BuildError if anything is wrong with a node."""
     ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S)
     for ref in (*ready, *late):
         try:
@@ -243,7 +248,7 @@ def _check(asked: Asked) -> None:
 
 
 def _memory(job: ShardJob, shards: Sequence[ShardPlan]) -> int:
-    """Return what a task may be expected to take, in bytes: pixels are not known before."""
+    """Return the expected memory of a task in bytes."""
     largest = max(int(shard.members.num_bytes.max(initial=0)) for shard in shards)
     estimate = _BASE_BYTES + _BYTES_A_BYTE * largest
     return min(estimate, job.limits.worker_bytes or estimate)

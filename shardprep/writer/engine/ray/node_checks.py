@@ -1,8 +1,8 @@
-"""The terms that every machine of a build must meet: versions, the source, the place to write.
+"""Checks that every node meets the terms of a build: versions, the source, the output folder.
 
-A machine with another libjpeg would write other bytes, and one that cannot see the source would
-reject every image of it. So both are compared before the first image, and where a machine joins
-later, before its first.
+A node with another libjpeg would write other bytes, and one that cannot see the source would reject
+every image. So both are checked before the first image of each node.
+
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 _MOST_FILES = 16
-"""Files of the source that are compared: a folder has as many as it has images."""
+"""Files of the source that are compared."""
 _HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms of a build: a machine must find all of it as it is found here."""
+    """What every node must find as the node that started the build did."""
 
     versions: Mapping[str, str]
     samples: tuple[tuple[StoredExtent, str], ...]
-    """Some items, with the hash of their beginning or why it cannot be read here."""
+    """Some items, with the hash of their beginning or why it cannot be read."""
     folder: Folder
-    """Folder that receipts are written to."""
+    """Folder for receipts."""
     token: str
-    """Content of a file in there."""
+    """Content of a file in that folder."""
 
 
 @contextlib.contextmanager
@@ -54,15 +54,15 @@ def terms(shards: Iterable[ShardPlan], folder: Folder) -> Iterator[Terms]:
 
 
 def difference(terms: Terms) -> str:
-    """Return in words the first thing that is not on this machine as it must be, "" for nothing."""
+    """Return the first difference of this machine from the terms, or ""."""
     here = _versions()
     for name, wanted in terms.versions.items():
         if here.get(name) != wanted:
             return f"has {name} {here.get(name, 'None')}, where the build was started {wanted}"
     for extent, wanted in terms.samples:
-        found = _content(extent)
-        if found != wanted:
-            what = "other bytes" if len(found) == len(wanted) else found
+        content = _content(extent)
+        if content != wanted:
+            what = "other bytes" if len(content) == len(wanted) else content
             return f"does not read {extent.file} as where the build was started ({what})"
     return _trouble_with(terms.folder, terms.token)
 
@@ -82,7 +82,7 @@ def _versions() -> dict[str, str]:
 
 
 def _samples(shards: Iterable[ShardPlan]) -> Iterator[tuple[StoredExtent, str]]:
-    """Yield the first item of each file that items lie in, up to so many files."""
+    """Yield the first item of each of the first files."""
     seen: set[str] = set()
     for shard in shards:
         for item in shard.items:
@@ -116,5 +116,5 @@ def _trouble_with(folder: Folder, token: str) -> str:
 
 
 def _token_file(token: str) -> str:
-    """Return a name that is swept out like other unfinished files."""
+    """Return a name that is removed like other temporary files."""
     return f".machines-{token}.tmp"

@@ -1,4 +1,4 @@
-"""A task on a node of a Ray cluster: it writes shards, and answers for each that is committed."""
+"""A task on a node of a Ray cluster, which writes shards and answers for each of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import os
 from collections import deque
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,14 +17,7 @@ from shardprep import profiling
 from shardprep.errors import ShardprepError, is_short_of_memory
 from shardprep.profiling import stage
 from shardprep.writer.encode.chunk import EncodedChunk
-from shardprep.writer.engine.job import (
-    LEAVE_S,
-    Progress,
-    ShardJob,
-    begin_commit,
-    filled,
-    of_shards,
-)
+from shardprep.writer.engine.job import ItemCounts, ShardJob, ShardSink
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.ray.node_checks import Terms, difference, unfit
 from shardprep.writer.engine.worker_main import STARVED, Work, encoded
@@ -33,20 +26,20 @@ from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import done_receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
-    Done = tuple[Progress, dict[str, float]]
-    """Items of a shard that is written; seconds by stage, where they are counted."""
+    Done = tuple[ItemCounts, dict[str, float]]
+    """Counts of a shard that is committed, and seconds by stage."""
 
 MOST_BEGUN = 2
-"""Shards that a task is at, at most: one is committed while the next is encoded."""
+"""Shards that a task is at: one is committed while the next one is encoded."""
 
 _agreed: set[str] = set()
-"""Tokens of the builds whose terms this process has compared."""
+"""Tokens of the builds that this process has checked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SharedJob:
     """Values that all tasks of a build share."""
 
     job: ShardJob
@@ -54,19 +47,19 @@ class Order:
     folder: str
     """Folder that relative paths start from."""
     has_pandas: bool
-    """Whether pandas is to be had where the build was started; the command line hides it."""
+    """Whether pandas can be imported where the build was started."""
 
 
 def has_pandas() -> bool:
-    """Tell whether pandas can be imported here."""
+    """Return whether pandas can be imported here."""
     try:
         return importlib.util.find_spec("pandas") is not None
     except ModuleNotFoundError:
         return False
 
 
-def probe(order: Order) -> str:
-    """Return what is wrong with this node; runs there."""
+def probe(order: SharedJob) -> str:
+    """Return the problem of this node, or ""; runs there."""
     if order.terms.token in _agreed:
         return ""
     with _in(order.folder):
@@ -77,13 +70,14 @@ def probe(order: Order) -> str:
 
 
 def write(
-    order: Order,
+    order: SharedJob,
     shards: Sequence[ShardPlan],
     is_careful: bool,  # noqa: FBT001 - Ray
 ) -> Generator[Done | ShardprepError | OSError]:
-    """Write shards; runs on a node. Errors are values: Ray would make tracebacks of them.
+    """Write shards; runs on a node. Errors are values, as Ray would wrap exceptions.
 
-    A process that lacks memory ends, as one that a decoder has ended.
+    A process that lacks memory exits, which counts as a death.
+
     """
     if not order.has_pandas:
         without_pandas()
@@ -93,9 +87,9 @@ def write(
             return
         with (
             _in(order.folder),
-            contextlib.closing(_written(order.job, shards, is_careful=is_careful)) as found,
+            contextlib.closing(_written(order.job, shards, is_careful=is_careful)) as results,
         ):
-            yield from found
+            yield from results
     except Exception as error:
         if is_short_of_memory(error):
             os._exit(STARVED)
@@ -105,54 +99,50 @@ def write(
 
 
 def _written(job: ShardJob, shards: Sequence[ShardPlan], *, is_careful: bool) -> Generator[Done]:
-    """Write shards, each committed while the next one is encoded; yield what is done of each."""
+    """Write shards, each committed while the next one is encoded; yield the result of each."""
     profiling.taken()
-    begun: deque[tuple[Future[None], Progress]] = deque()
-    try:
+    begun: deque[tuple[Future[None], ItemCounts]] = deque()
+    with ShardSink(job) as sink:
         for shard in shards:
-            begun.append(_begun(job, shard, is_careful=is_careful))
+            begun.append(_begun(job, sink, shard, is_careful=is_careful))
             if len(begun) == MOST_BEGUN:
                 yield _committed(*begun.popleft())
         while begun:
             yield _committed(*begun.popleft())
-    except BaseException:
-        wait([commit for commit, _ in begun], timeout=LEAVE_S)
-        raise
 
 
-def _begun(job: ShardJob, shard: ShardPlan, *, is_careful: bool) -> tuple[Future[None], Progress]:
-    """Encode a shard unless it is done already; return the commit that it has begun."""
+def _begun(
+    job: ShardJob, sink: ShardSink, shard: ShardPlan, *, is_careful: bool
+) -> tuple[Future[None], ItemCounts]:
+    """Encode a shard unless it is done; return its running commit."""
     commit: Future[None] = Future()
     receipt = done_receipt(job.folders, shard.name)
     if receipt is not None:
         commit.set_result(None)
         num_items = len(shard.items)
-        return commit, Progress(num_items, num_items - receipt.shard.num_records)
+        return commit, ItemCounts(num_items, num_items - receipt.shard.num_records)
+    counts = ItemCounts()
+
+    def on_chunk(chunk: EncodedChunk) -> None:
+        nonlocal commit, counts
+        counts = counts.plus(ItemCounts.of(chunk))
+        commit = sink.append(shard, chunk) or commit
+
     if is_careful:
-        chunks = run_chunks(job.encoder, job.tasks(shard), 1, job.limits)
+        run_chunks(job.encoder, job.tasks(shard), 1, job.limits, on_chunk)
     else:
-        chunks = _encoded(job, shard)
-    progress = Progress(0, 0)
-    with (
-        contextlib.closing(chunks),
-        contextlib.closing(filled(job, of_shards([shard], chunks))) as steps,
-    ):
-        for one in steps:
-            if isinstance(one, Progress):
-                progress = progress.plus(one)
-            else:
-                commit = begin_commit(one)
-    return commit, progress
+        _encode(job, shard, on_chunk)
+    return commit, counts
 
 
-def _committed(commit: Future[None], progress: Progress) -> Done:
-    """Wait for a commit; return what is done with it."""
+def _committed(commit: Future[None], counts: ItemCounts) -> Done:
+    """Wait for a commit; return the result of its shard."""
     _await_commit(commit)
     seconds = profiling.taken()
     seconds.pop("wait", None)
     if "store" in seconds:
         seconds["store"] += seconds.pop("write", 0.0)
-    return progress, seconds
+    return counts, seconds
 
 
 @stage("write")
@@ -163,21 +153,20 @@ def _await_commit(commit: Future[None]) -> None:
     commit.result()
 
 
-def _encoded(job: ShardJob, shard: ShardPlan) -> Generator[EncodedChunk]:
-    """Yield the chunks of a shard, encoded in this process."""
-    work = Work(job.encoder, job.limits)
+def _encode(job: ShardJob, shard: ShardPlan, on_chunk: Callable[[EncodedChunk], None]) -> None:
+    work = Work(job.encoder, job.limits, is_timed=job.is_timed)
     keep_buffers()
     with limited(job.limits):
         for task in job.tasks(shard):
-            yield encoded(work, task)
+            on_chunk(encoded(work, task))
 
 
 @contextlib.contextmanager
 def _in(folder: str) -> Generator[None]:
-    """Be in a folder, where there is one of that name: else only absolute paths can be meant.
+    """Change into a folder if it exists; else paths must be absolute.
 
-    After a fault or a signal the process stays there: what is still being committed, in a thread,
-    has paths that start there.
+    After an error the process stays there, as a commit in a thread may use relative paths.
+
     """
     if not Path(folder).is_dir():
         yield

@@ -1,0 +1,113 @@
+"""Some records of a dataset as pictures with their boxes and masks."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardprep.dataset.example import ExampleDecoder
+from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.schema import (
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    FILENAME,
+    HEIGHT,
+    IMAGE,
+    MASK,
+    OBJECT_MASK,
+    WIDTH,
+)
+from shardprep.dataset.stored_size import open_stored
+from shardprep.errors import RecordError
+from shardprep.image.drawing import AnnotatedPicture, Legend, draw_contact_sheet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from shardprep.dataset.schema import Schema
+
+
+def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedPicture]:
+    """Yield at most `number` pictures from all over a dataset with boxes or masks, in its order.
+
+    Pictures with an object, or a mask of several classes, are preferred. Each record is read when
+    its picture is asked for.
+
+    Raises:
+        DatasetError: a document or a shard is missing or damaged.
+        RecordError: a record is damaged.
+
+    """
+    for record in _spread(dataset.record_rows(("num_objects", "mask_pixels")), number):
+        payload = dataset.read(record)
+        try:
+            yield annotated_picture(payload, dataset.schema)
+        except RecordError as error:
+            raise dataset.damaged(record, error.what) from error
+
+
+def contact_sheet(dataset: OpenDataset, number: int) -> bytes:
+    """Return a PNG with the pictures that `annotated_pictures` yields; raises as that."""
+    pictures = annotated_pictures(dataset, number)
+    legend = legend_of(dataset.schema)
+    sheet = draw_contact_sheet(pictures, legend)
+    out = io.BytesIO()
+    sheet.save(out, "PNG")
+    return out.getvalue()
+
+
+def legend_of(schema: Schema) -> Legend:
+    """Return the class names of a dataset's objects and masks."""
+    named = {name: feature.labels for name, feature in schema.annotations.items()}
+    return Legend(objects=named.get(BOX_LABEL, ()), mask=named.get(MASK, ()))
+
+
+def _spread(table: pa.Table, number: int) -> list[int]:
+    """Return the numbers of rows at equal distances; rows with something to draw are preferred."""
+    objects, pixels = table["num_objects"].to_pylist(), table["mask_pixels"].to_pylist()
+    has_some = np.array(
+        [bool(n) or len(counts or ()) > 1 for n, counts in zip(objects, pixels, strict=True)], bool
+    )
+    shown, others = np.flatnonzero(has_some), np.flatnonzero(~has_some)
+    chosen = _evenly(shown, number)
+    chosen = np.sort(np.concatenate((chosen, _evenly(others, number - len(chosen)))))
+    numbers: list[int] = chosen.tolist()
+    return numbers
+
+
+def _evenly(numbers: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Any:
+    most = min(most, len(numbers))
+    return numbers[np.arange(most) * len(numbers) // max(most, 1)]
+
+
+def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
+    """Return the image of a record with its boxes and masks; RecordError where it has none."""
+    dtypes = schema.dtypes
+    values: dict[str, Any] = dict(ExampleDecoder(dtypes, dtypes).decode(payload))
+    try:
+        return AnnotatedPicture(
+            title=values[FILENAME][0].decode(errors="replace") if FILENAME in values else "",
+            pixels=_pixels(values, schema),
+            boxes=np.array(values.get(BOX, ()), np.float64).reshape(-1, 4),
+            labels=values.get(BOX_LABEL, ()),
+            crowds=values.get(CROWD, ()),
+            masks=values.get(OBJECT_MASK, ()),
+            mask=next(iter(values.get(MASK, ())), b""),
+        )
+    except Exception as error:  # decoders raise anything
+        what = " ".join(str(error).split())[:200] or type(error).__name__
+        raise RecordError("", f"cannot be drawn ({what})") from error
+
+
+def _pixels(values: dict[str, Any], schema: Schema) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    data = values[IMAGE][0]
+    if schema.image.encoding == "raw":
+        size = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
+        return np.frombuffer(data, np.uint8).reshape(*size, 3)
+    with open_stored(data, "JPEG", "PNG") as image:
+        return np.asarray(image.convert("RGB"))

@@ -1,0 +1,378 @@
+"""The differences between two datasets, item by item.
+
+Items are matched by key, targets compared by class name, originals by SHA-256. Shards are read only
+if their SHA-256 differs and the item tables cannot show whether a record is the same: in datasets
+with boxes, masks or further features, and for records of equal length.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardprep.dataset import item_table
+from shardprep.dataset.card import Card
+from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
+from shardprep.dataset.item_check import check_values
+from shardprep.dataset.manifest import fingerprint_differences
+from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.record_changes import (
+    FEATURE,
+    MASK_PIXELS,
+    OBJECTS,
+    RECORD,
+    ComparedSide,
+    has_only_images,
+    has_other_classes,
+    record_changes,
+)
+from shardprep.errors import DatasetError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    Mask = np.ndarray[Any, np.dtype[np.bool_]]
+    Rows = np.ndarray[Any, np.dtype[np.int64]]
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Schema
+
+
+ADDED, REMOVED, SPLIT = "added", "removed", "split"
+TARGET, SOURCE = "target", "source"
+MEANINGS = {
+    ADDED: "written in the second alone",
+    REMOVED: "written in the first alone",
+    SPLIT: "in another split",
+    TARGET: "with another target",
+    OBJECTS: "with other objects: boxes, classes or outlines",
+    MASK_PIXELS: "with another mask",
+    FEATURE: "with another value of a further feature",
+    SOURCE: "made of other bytes of the source",
+    RECORD: "of the same bytes and target, stored as another image",
+}
+"""Kind of change → meaning, in the order of reports."""
+
+_COLUMNS = (
+    "key", "status", "kind", "reason", "split", "shard", "offset", "length",
+    "label", "labels", "target", "text", "original_sha256",
+)  # fmt: skip
+_ASPECTS = {SPLIT: "split", TARGET: "target", SOURCE: "original_sha256"}
+"""Kind of change → the column of the item table that shows it."""
+_BETWEEN = "\x1f"
+"""Separator of class names; no class name contains it."""
+
+
+class ItemChange(NamedTuple):
+    """A change of one item."""
+
+    key: str
+    """The item."""
+    kind: Literal[
+        "added", "removed", "split", "target", "objects", "mask", "feature", "source", "record"
+    ]
+    """Only in the second dataset; only in the first; in another split; with another target; with
+    other objects, another mask or another value of a feature; from other bytes of the source; or
+    from the same bytes and target, but with another stored image."""
+    before: str
+    """The value in the first dataset: split, target, objects that the second lacks, pixels of
+    classes, value of the feature, SHA-256 of the original or bytes of the record. If the item is
+    not written: the reason, or "" if it is not an input."""
+    after: str
+    """The same for the second dataset."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Difference(Card):
+    """The differences of two datasets. If their records differ, the command exits with 3."""
+
+    before: str
+    """The first dataset: a folder, or an address in object storage."""
+    after: str
+    """The second."""
+    is_equal: bool
+    """True if both have the same features, classes, splits and shards, byte for byte."""
+    num_before: int
+    """Number of records of the first dataset."""
+    num_after: int
+    """Number of records of the second dataset."""
+    num_same: int
+    """Number of items that are written in both and did not change."""
+    recipe: tuple[str, ...]
+    """Options, versions and inputs that differ, in words: "quality (90, now 95)"."""
+    features: tuple[str, ...]
+    """Differing features of the examples, in words."""
+    classes_added: tuple[str, ...]
+    """Class names that only the second has."""
+    classes_removed: tuple[str, ...]
+    """Class names that only the first has."""
+    num_changes: dict[str, int]
+    """Changes by kind; kinds without a change have 0."""
+    changes: Annotated[pa.Table, list[ItemChange]]
+    """Each change, by kind, then in the order of the dataset; in Python a table of them."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return both datasets, and changes by kind."""
+        lines: dict[str, Any] = {
+            "before": self.before,
+            "after": self.after,
+            "records": f"{self.num_before:,} before, {self.num_after:,} after",
+            "same": "every record" if self.is_equal else f"{self.num_same:,} items",
+            "changes": {kind: number for kind, number in self.num_changes.items() if number},
+            "features": self.features,
+            "classes added": self.classes_added,
+            "classes removed": self.classes_removed,
+            "recipe": self.recipe,
+        }
+        return {title: value for title, value in lines.items() if value}
+
+    def some(self, kind: str, number: int) -> list[ItemChange]:
+        """Return the first changes of a kind."""
+        return [ItemChange(**row) for row in first_changes(self.changes, kind, number)]  # type: ignore[arg-type]
+
+
+def compare(before: OpenDataset, after: OpenDataset) -> Difference:
+    """Return the differences between two datasets.
+
+    Raises:
+        DatasetError: a document of one of them is missing or damaged.
+        StorageError: object storage does not answer, or refuses.
+
+    """
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.map(_side, (before, after))
+    changes = pa.concat_tables(_changes(one, two))
+    counts = num_by_kind(changes, MEANINGS)
+    classes, classes_now = before.manifest.labels.names, after.manifest.labels.names
+    features = tuple(feature_differences(before.schema, after.schema))
+    num_before, num_after = (
+        sum(split.num_records for split in side.manifest.splits.values())
+        for side in (before, after)
+    )
+    num_common = num_before - counts[REMOVED]
+    return Difference(
+        before=str(before),
+        after=str(after),
+        is_equal=not features and classes == classes_now and _shards(before) == _shards(after),
+        num_before=num_before,
+        num_after=num_after,
+        num_same=num_common - _num_changed(changes),
+        recipe=tuple(
+            fingerprint_differences(before.manifest.fingerprint, after.manifest.fingerprint)
+        ),
+        features=features,
+        classes_added=tuple(name for name in classes_now if name not in {*classes}),
+        classes_removed=tuple(name for name in classes if name not in {*classes_now}),
+        num_changes=counts,
+        changes=changes,
+    )
+
+
+def _side(dataset: OpenDataset) -> ComparedSide:
+    table, manifest = dataset.item_rows(_COLUMNS), dataset.manifest
+    check_values(dataset, table)
+    for name in ("status", "kind", "split", "shard"):
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, table[name].cast("string"))
+    place = table.schema.get_field_index("target")
+    return ComparedSide(dataset, table.set_column(place, "target", _targets(table, manifest)))
+
+
+def _targets(table: pa.Table, manifest: Manifest) -> pa.ChunkedArray:
+    names = pa.array(manifest.labels.names, pa.string())
+    known = pc.if_else(pc.greater_equal(table["label"], 0), table["label"], None)
+    label = pc.take(names, known)
+    lists = table["labels"].combine_chunks()
+    named = pa.ListArray.from_arrays(
+        lists.offsets, pc.take(names, lists.values), mask=lists.is_null() if len(lists) else None
+    )
+    return pc.coalesce(
+        label,
+        table["text"],
+        pc.cast(table["target"], pa.string()),
+        pc.binary_join(named, _BETWEEN),
+    )
+
+
+def _shards(dataset: OpenDataset) -> dict[str, list[str]]:
+    splits = dataset.manifest.splits
+    return {name: [shard.sha256 for shard in split.shards] for name, split in splits.items()}
+
+
+def feature_differences(one: Schema, two: Schema) -> list[str]:
+    """Return the differences between the features of two schemas, in words."""
+    differences = [f"{name} is gone" for name in one.features if name not in two.features]
+    differences += [f"{name} is new" for name in two.features if name not in one.features]
+    for name, feature in one.features.items():
+        other = two.features.get(name)
+        if other is None:
+            continue
+        before, after = feature.model_dump(exclude={"doc"}), other.model_dump(exclude={"doc"})
+        differences += [
+            f"{name}: {key} {_words(before.get(key))}, now {_words(after.get(key))}"
+            for key in before.keys() | after.keys()
+            if before.get(key) != after.get(key)
+        ]
+    return sorted(differences)
+
+
+def _words(value: object) -> str:
+    if isinstance(value, tuple):
+        between = "x" if any(isinstance(one, int) for one in value) else ", "
+        return between.join("?" if one is None else str(one) for one in value) or "none"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _changes(before: ComparedSide, after: ComparedSide) -> list[pa.Table]:
+    """Return the changes of each kind, in the order of `MEANINGS`."""
+    one, two = before.table, after.table
+    one_there, two_there = _is_written(one), _is_written(two)
+    in_two = places_of(one["key"], two["key"], two_there)
+    is_common = one_there & (in_two >= 0)
+    removed, common = np.flatnonzero(one_there & ~is_common), np.flatnonzero(is_common)
+    is_new = two_there.copy()
+    is_new[in_two[common]] = False
+    appeared, gone = two.take(np.flatnonzero(is_new)), one.take(removed)
+    by_kind = {
+        ADDED: (appeared["key"], _outcome(appeared["key"], one), appeared["split"]),
+        REMOVED: (gone["key"], gone["split"], _outcome(gone["key"], two)),
+    }
+    is_other = {}
+    for kind, column in _ASPECTS.items():
+        was, now = rows_of(one[column], common), rows_of(two[column], in_two[common])
+        is_other[kind] = differ(was, now)
+        rows = np.flatnonzero(is_other[kind])
+        key = one["key"].take(common[rows])
+        by_kind[kind] = key, _text(was.take(rows)), _text(now.take(rows))
+    is_same_item = ~(is_other[SOURCE] | is_other[TARGET])
+    by_kind |= _changes_of_records(before, after, common, in_two[common], is_same_item)
+    return [change_table(kind, *by_kind[kind]) for kind in MEANINGS if kind in by_kind]
+
+
+def _changes_of_records(
+    before: ComparedSide, after: ComparedSide, rows: Rows, others: Rows, is_same_item: Mask
+) -> dict[str, tuple[Any, Any, Any]]:
+    """Return key, before and after of the changes inside records, by kind.
+
+    `rows` are the rows of common items in the first dataset, `others` in the second; `is_same_item`
+    says whether original and target of each are equal.
+    """
+    sides = [_records(before, rows), _records(after, others)]
+    keys, lengths = before.table["key"].take(rows), [side.table["length"] for side in sides]
+    is_longer = differ(*lengths)
+    is_read = ~_are_in_equal_shards(*sides) | has_other_classes(*sides)
+    if has_only_images(*sides):
+        is_read &= is_same_item & ~is_longer
+    read = np.flatnonzero(is_read)
+    compared = [side._replace(table=side.table.take(read)) for side in sides]
+    by_kind: dict[str, list[tuple[int, str, str]]] = {}
+    for difference in record_changes(*compared):
+        change = int(read[difference.number]), difference.before, difference.after
+        by_kind.setdefault(difference.kind, []).append(change)
+    is_stored_anew = is_longer & ~is_read if has_only_images(*sides) else np.zeros(len(rows), bool)
+    is_stored_anew[[row for row, *_ in by_kind.pop(RECORD, ())]] = True
+    stored = np.flatnonzero(is_stored_anew & is_same_item)
+    tables = {}
+    for kind, changes in by_kind.items():
+        changed, was_of, now_of = zip(*changes, strict=True)
+        tables[kind] = keys.take(pa.array(changed)), was_of, now_of
+    was, now = (_text(column.take(stored)) for column in lengths)
+    return tables | {RECORD: (keys.take(stored), was, now)}
+
+
+def _records(side: ComparedSide, rows: Rows) -> ComparedSide:
+    """Return the places of the records of some rows; DatasetError for an unknown shard."""
+    table = side.table.select(["shard", "offset", "length"]).take(rows)
+    for place, name in ((1, "offset"), (2, "length")):
+        table = table.set_column(place, name, pc.fill_null(table[name], 0))
+    shards = side.dataset.manifest.shards
+    for shard in table["shard"].unique().to_pylist():
+        if shard not in shards:
+            what = f"has a record in {str(shard)[:200]!r}, which the manifest does not list"
+            raise DatasetError(f"{side.dataset}/{ITEMS_FILE}", what, COPY_AGAIN)
+    return side._replace(table=table)
+
+
+def _are_in_equal_shards(one: ComparedSide, two: ComparedSide) -> Mask:
+    """Return which records are at the same place of shards with equal bytes."""
+    hashes = []
+    for side in (one, two):
+        shards = side.dataset.manifest.shards
+        known = pa.array([*shards], pa.string())
+        places = pc.index_in(side.table["shard"].combine_chunks(), known)
+        sums = pa.array([shard.sha256 for shard in shards.values()], pa.string())
+        hashes.append(pc.take(sums, places))
+    same = ~differ(*(pa.chunked_array([column]) for column in hashes))
+    return same & ~differ(one.table["offset"], two.table["offset"])
+
+
+def _is_written(table: pa.Table) -> Mask:
+    return np.asarray(pc.equal(table["status"], item_table.WRITTEN))
+
+
+def _outcome(keys: pa.ChunkedArray, other: pa.Table) -> pa.Array:
+    """Return why another dataset does not have some items, "" if they are not its inputs."""
+    places = pc.index_in(keys.combine_chunks(), other["key"])
+    status, reason = (
+        pc.fill_null(other[name].combine_chunks().take(places), "") for name in ("status", "reason")
+    )
+    said = pc.binary_join_element_wise(status, reason, ": ")
+    return pc.if_else(pc.equal(reason, ""), status, said)
+
+
+def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    text = pc.fill_null(pc.cast(column, pa.string()), "")
+    return pc.replace_substring(text, _BETWEEN, ", ")
+
+
+def _num_changed(changes: pa.Table) -> int:
+    apart = pc.is_in(changes["kind"], pa.array([ADDED, REMOVED]))
+    return len(pc.unique(changes.filter(pc.invert(apart))["key"]))
+
+
+_ROWS = pa.schema([(name, pa.string()) for name in ("key", "kind", "before", "after")])
+
+
+def places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) -> Rows:
+    """Return the row of each key among the other keys that are there, -1 for none."""
+    if len(keys) == len(others) and keys.equals(others):
+        return np.where(is_there, np.arange(len(keys)), -1)
+    rows = np.flatnonzero(is_there)
+    positions = pc.index_in(keys, rows_of(others, rows))
+    return np.append(rows, -1).take(np.asarray(pc.fill_null(positions, -1)))
+
+
+def rows_of(column: pa.ChunkedArray, rows: Rows) -> pa.ChunkedArray:
+    """Return some rows of a column; all rows are returned without a slow copy of their strings."""
+    is_all = len(rows) == len(column) and np.array_equal(rows, np.arange(len(rows)))
+    return column if is_all else column.take(rows)
+
+
+def differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> Mask:
+    """Return which rows of two columns differ; null equals only null."""
+    same = pc.fill_null(pc.equal(one, two), False)  # noqa: FBT003 - the value
+    both_null = pc.and_(pc.is_null(one), pc.is_null(two))
+    return ~np.asarray(pc.or_(same, both_null))
+
+
+def change_table(kind: str, key: Any, before: Any, after: Any) -> pa.Table:
+    """Return the changes of a kind."""
+    kinds = pa.array([kind] * len(key), pa.string())
+    return pa.table((key, kinds, before, after), _ROWS)
+
+
+def num_by_kind(changes: pa.Table, kinds: Iterable[str]) -> dict[str, int]:
+    """Return the number of changes of each kind, 0 for one without any."""
+    return {kind: pc.sum(pc.equal(changes["kind"], kind)).as_py() or 0 for kind in kinds}
+
+
+def first_changes(changes: pa.Table, kind: str, number: int) -> list[dict[str, str]]:
+    """Return the first changes of a kind, as keyword arguments."""
+    rows: list[dict[str, str]] = (
+        changes.filter(pc.equal(changes["kind"], kind)).slice(0, number).to_pylist()
+    )
+    return rows

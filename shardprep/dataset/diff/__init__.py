@@ -1,1 +1,0 @@
-"""Differences between two datasets, or between a dataset and a source."""

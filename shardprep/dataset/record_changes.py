@@ -1,0 +1,298 @@
+"""The differences between records of the same item in two datasets: objects, masks, the rest.
+
+Records that are equal byte for byte are decoded only if the datasets number their classes
+differently, because classes are compared by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shardprep.dataset.example import ExampleDecoder
+from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.schema import (
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    FILENAME,
+    HEIGHT,
+    IMAGE,
+    MASK,
+    OBJECT_MASK,
+    TARGET_FEATURES,
+    WIDTH,
+)
+from shardprep.dataset.tfrecord import unframe
+from shardprep.errors import RecordError, some_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from shardprep.dataset.schema import Schema
+
+    Values = dict[str, list[Any]]
+    Mask = np.ndarray[Any, np.dtype[np.bool_]]
+    Pixels = np.ndarray[Any, np.dtype[np.uint16]]
+
+OBJECTS, MASK_PIXELS, FEATURE, RECORD = "objects", "mask", "feature", "record"
+
+_OBJECT_FEATURES = (BOX, BOX_LABEL, CROWD, OBJECT_MASK)
+_IMAGE_FEATURES = (IMAGE, HEIGHT, WIDTH)
+_IN_THE_TABLE = {FILENAME, *TARGET_FEATURES.values()}
+"""Features that are compared by the item tables."""
+_BATCH_RECORDS = 256
+_BATCH_BYTES = 16 << 20
+_READS_AT_ONCE = 16
+_SHOWN = 3
+"""Objects or classes that a difference names at most."""
+_SHOWN_TEXT = 60
+
+
+class ComparedSide(NamedTuple):
+    """One of two datasets, and the items or records of it that are compared."""
+
+    dataset: OpenDataset
+    table: pa.Table
+    """Rows of the item table; of compared records `shard`, `offset` and `length`."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Features that the item table does not have."""
+        return frozenset(self.dataset.schema.features) - _IN_THE_TABLE
+
+
+class RecordChange(NamedTuple):
+    """A difference between two records."""
+
+    number: int
+    """Position of the record among the compared ones."""
+    kind: str
+    """`OBJECTS`, `MASK_PIXELS`, `FEATURE` or `RECORD`."""
+    before: str
+    after: str
+
+
+def has_only_images(one: ComparedSide, two: ComparedSide) -> bool:
+    """Return whether the image is the only feature to compare record by record."""
+    return not (one.names & two.names) - {*_IMAGE_FEATURES}
+
+
+def has_other_classes(one: ComparedSide, two: ComparedSide) -> bool:
+    """Return whether equal class numbers of objects or masks may mean different classes."""
+    features = one.dataset.schema.features, two.dataset.schema.features
+    return any(
+        features[0][name].labels != features[1][name].labels
+        for name in (BOX_LABEL, MASK)
+        if name in features[0] and name in features[1]
+    )
+
+
+def record_changes(one: ComparedSide, two: ComparedSide) -> Iterator[RecordChange]:
+    """Yield the differences between the records of two sides, in order; reads all of them.
+
+    Raises:
+        ChangedError: a dataset was replaced.
+        DatasetError: a shard is missing or shorter than its item table says.
+        RecordError: a record is damaged.
+        StorageError: object storage does not answer.
+
+    """
+    lengths = np.maximum(*(np.asarray(side.table["length"]) for side in (one, two)))
+    compared, is_any_decoded = _Comparison(one, two), has_other_classes(one, two)
+    with ThreadPoolExecutor(_READS_AT_ONCE, "shardprep-diff") as pool:
+        for rows in _batches(lengths):
+            payloads, others = (_payloads(side, rows, pool) for side in (one, two))
+            for number, pair in zip(rows, zip(payloads, others, strict=True), strict=True):
+                if is_any_decoded or pair[0] != pair[1]:
+                    yield from compared.changes(number, *pair)
+
+
+def _batches(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[range]:
+    """Yield ranges of records, limited in number and bytes; a larger record has its own range."""
+    start, num_bytes = 0, 0
+    for stop, length in enumerate(lengths.tolist()):
+        if stop > start and (stop - start == _BATCH_RECORDS or num_bytes + length > _BATCH_BYTES):
+            yield range(start, stop)
+            start, num_bytes = stop, 0
+        num_bytes += length
+    if start < len(lengths):
+        yield range(start, len(lengths))
+
+
+class _AdjacentRecords(NamedTuple):
+    shard: str
+    offset: int
+    lengths: list[int]
+
+
+def _payloads(side: ComparedSide, rows: range, pool: ThreadPoolExecutor) -> list[bytes]:
+    """Return the payloads of some records; adjacent ones are read together."""
+    runs: list[_AdjacentRecords] = []
+    part = side.table.slice(rows.start, len(rows))
+    for shard, offset, length in zip(*(column.to_pylist() for column in part.columns), strict=True):
+        last = runs[-1] if runs else None
+        if last and last.shard == shard and last.offset + sum(last.lengths) == offset:
+            last.lengths.append(length)
+        else:
+            runs.append(_AdjacentRecords(shard, offset, [length]))
+    return [one for read in pool.map(lambda run: _read(side.dataset, run), runs) for one in read]
+
+
+def _read(dataset: OpenDataset, run: _AdjacentRecords) -> list[bytes]:
+    data = dataset.files.read(run.shard, run.offset, sum(run.lengths))
+    where, at, payloads = f"{dataset}/{run.shard}", 0, []
+    for length in run.lengths:
+        payloads.append(unframe(data[at : at + length], where, run.offset + at))
+        at += length
+    return payloads
+
+
+class _Comparison:
+    def __init__(self, one: ComparedSide, two: ComparedSide) -> None:
+        self._sides = one, two
+        self._decoders = [
+            ExampleDecoder(side.dataset.schema.dtypes, side.dataset.schema.features)
+            for side in self._sides
+        ]
+        names = one.names & two.names
+        self._further = sorted(names - {*_OBJECT_FEATURES, *_IMAGE_FEATURES, MASK})
+        self._has_objects, self._has_mask = BOX in names or OBJECT_MASK in names, MASK in names
+
+    def changes(self, number: int, *payloads: bytes) -> Iterator[RecordChange]:
+        one, two = (self._values(side, number, payload) for side, payload in enumerate(payloads))
+        try:
+            yield from self._changes(number, one, two)
+        except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as error:
+            what = f"cannot be compared ({str(error)[:200] or type(error).__name__})"
+            raise self._damaged(0, number, what) from error
+
+    def _values(self, side: int, number: int, payload: bytes) -> Values:
+        try:
+            return dict(self._decoders[side].decode(payload))
+        except RecordError as error:
+            raise self._damaged(side, number, error.what) from error
+
+    def _damaged(self, side: int, number: int, what: str) -> RecordError:
+        dataset, table = self._sides[side]
+        row = table.slice(number, 1).to_pylist()[0]
+        hint = f"`shardprep verify {dataset}` says more"
+        return RecordError(f"{dataset}/{row['shard']}", what, hint, offset=row["offset"])
+
+    def _changes(self, number: int, one: Values, two: Values) -> Iterator[RecordChange]:
+        if self._has_objects and (words := self._objects(one, two)):
+            yield RecordChange(number, OBJECTS, *words)
+        if self._has_mask and (words := self._masks(one, two)):
+            yield RecordChange(number, MASK_PIXELS, *words)
+        for name in self._further:
+            if one[name] != two[name] and not _are_nan(one[name], two[name]):
+                yield RecordChange(
+                    number, FEATURE, *(f"{name} {_text(side[name])}" for side in (one, two))
+                )
+        if any(one.get(name) != two.get(name) for name in _IMAGE_FEATURES):
+            yield RecordChange(number, RECORD, "", "")
+
+    def _objects(self, *values: Values) -> tuple[str, str] | None:
+        """Return in words the objects that only one record has, None if all agree."""
+        lists = [
+            _objects(one, side.dataset.schema)
+            for one, side in zip(values, self._sides, strict=True)
+        ]
+        if lists[0] == lists[1]:
+            return None
+        counts = [Counter(one) for one in lists]
+        apart = [[*(counts[i] - counts[1 - i]).elements()] for i in (0, 1)]
+        if not any(apart):
+            return f"{len(lists[0]):,} objects", "the same in another order"
+        words = [[one.words for one in side] for side in apart]
+        if words[0] == words[1]:
+            words = [
+                [f"{one.words} with {one.num_pixels:,} pixels" for one in side] for side in apart
+            ]
+        before, after = (some_of(side, _SHOWN) for side in words)
+        return before, after
+
+    def _masks(self, *values: Values) -> tuple[str, str] | None:
+        """Return the classes with different pixels and their counts, None if all agree."""
+        names = [side.dataset.schema.features[MASK].labels for side in self._sides]
+        if names[0] == names[1] and values[0][MASK] == values[1][MASK]:
+            return None
+        common = {name: i for i, name in enumerate(dict.fromkeys((*names[0], *names[1])))}
+        pixels = []
+        for record, own in zip(values, names, strict=True):
+            mask = _mask_pixels(record[MASK][0]).astype(np.int64)
+            places = np.array([common[name] for name in own] or [0], np.int64)
+            is_class = mask < len(own)
+            pixels.append(np.where(is_class, places[np.where(is_class, mask, 0)], -1))
+        if np.array_equal(pixels[0], pixels[1]):
+            return None
+        counts = [Counter(record.ravel().tolist()) for record in pixels]
+        shown = [*common, "no class"]
+        other = [i for i in sorted({*counts[0], *counts[1]}) if counts[0][i] != counts[1][i]]
+        before, after = (
+            some_of([f"{shown[i]} {count[i]:,}" for i in other], _SHOWN) for count in counts
+        )
+        if pixels[0].shape == pixels[1].shape:
+            after = f"{after} ({np.count_nonzero(pixels[0] != pixels[1]):,} pixels differ)".strip()
+        return before, after
+
+
+class _ComparedObject(NamedTuple):
+    words: str
+    box: tuple[float, ...]
+    is_crowd: bool
+    mask: bytes
+
+    @property
+    def num_pixels(self) -> int:
+        return int(np.count_nonzero(_mask_pixels(self.mask))) if self.mask else 0
+
+
+def _objects(values: Values, schema: Schema) -> list[_ComparedObject]:
+    boxes = np.array(values.get(BOX, ()), np.float64).reshape(-1, 4)
+    masks: Sequence[bytes] = values.get(OBJECT_MASK, ())
+    number = max(len(boxes), len(masks))
+    labels, crowds = (values.get(name) or [0] * number for name in (BOX_LABEL, CROWD))
+    names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
+    height, width = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
+    objects = []
+    for i in range(number):
+        name = names[labels[i]] if 0 <= labels[i] < len(names) else str(labels[i])
+        box = tuple(boxes[i].tolist()) if i < len(boxes) else ()
+        words = f"{name}{' (crowd)' if crowds[i] else ''}"
+        if box:
+            sides = np.array((height, width, height, width))
+            ymin, xmin, ymax, xmax = (boxes[i] * sides).round(2).tolist()
+            words += f" {xmin:g},{ymin:g} {xmax - xmin:g}x{ymax - ymin:g}"
+        objects.append(
+            _ComparedObject(words, box, bool(crowds[i]), masks[i] if i < len(masks) else b"")
+        )
+    return objects
+
+
+def _mask_pixels(data: bytes) -> Pixels:
+    from shardprep.image.masks import (
+        decode_mask,  # with Pillow, which most comparisons never need
+    )
+
+    return decode_mask(data).pixels
+
+
+def _are_nan(one: Sequence[Any], two: Sequence[Any]) -> bool:
+    """Return whether two lists of numbers differ only in NaN."""
+    return len(one) == len(two) and all(
+        a == b
+        or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+def _text(values: Sequence[Any]) -> str:
+    texts = [one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in values]
+    return ", ".join(texts)[:_SHOWN_TEXT] or "nothing"

@@ -1,0 +1,177 @@
+"""Counts of the item table that a manifest states, for all records or for some."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardprep.dataset.annotation_counts import AnnotationTally
+from shardprep.dataset.item_table import (
+    ANNOTATED_COLUMNS,
+    WRITTEN,
+    columns_of,
+    rows_by_shard,
+    with_status,
+)
+from shardprep.dataset.manifest import Shard, Split, Totals
+from shardprep.image.spec import ImageSpec, fitted_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from shardprep.dataset.annotation_counts import AnnotationCounts
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Schema
+
+
+def _counts(column: pa.ChunkedArray) -> dict[Any, int]:
+    """Return the number of rows by value, in order of first appearance, without nulls."""
+    counts = column.drop_null().value_counts()
+    return dict(zip(*(one.to_pylist() for one in counts.flatten()), strict=True))
+
+
+@dataclass(slots=True)
+class _SplitTally:
+    shards: list[Shard] = field(default_factory=list)
+    labels: Counter[int] = field(default_factory=Counter)
+    num_unlabelled: int = 0
+    annotations: AnnotationTally = field(default_factory=AnnotationTally)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Running counts of shards, added in order; memory does not grow with their rows."""
+
+    spec: ImageSpec
+    """Size and format of the written images."""
+    _splits: dict[str, _SplitTally] = field(default_factory=dict)
+    _rejected: Counter[str] = field(default_factory=Counter)
+    _marks: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = field(default_factory=list)
+    """First 8 bytes of the SHA-256 of each written original, an array per shard."""
+    _places: list[int] = field(default_factory=list)
+    """Position of each shard's split."""
+    _are_enlarged: dict[tuple[int, int], bool] = field(default_factory=dict)
+    """Whether an original of each height and width has fewer pixels than its stored image."""
+    _num_damaged: int = 0
+    _num_enlarged: int = 0
+    _original_bytes: int = 0
+
+    def add(self, shard: Shard, split: str, table: pa.Table) -> None:
+        """Count the rows of a shard, written and rejected ones."""
+        tally = self._splits.setdefault(split, _SplitTally())
+        tally.shards.append(shard)
+        self._rejected.update(_counts(table["kind"].cast("string")))
+        written = with_status(table, WRITTEN)
+        tally.labels.update(_counts(written["label"]))
+        tally.labels.update(_counts(pc.list_flatten(written["labels"])))
+        tally.num_unlabelled += len(written) - sum(
+            pc.count(written[name]).as_py() for name in ("label", "labels", "target", "text")
+        )
+        if columns_of(table.schema) is ANNOTATED_COLUMNS:
+            tally.annotations.add(written)
+        self._num_damaged += pc.count(written["reason"]).as_py()
+        marks = "".join(pc.utf8_slice_codeunits(written["original_sha256"], 0, 16).to_pylist())
+        self._marks.append(np.frombuffer(bytes.fromhex(marks), ">u8").astype(np.uint64))
+        self._places.append(list(self._splits).index(split))
+        self._original_bytes += pc.sum(written["original_bytes"]).as_py() or 0
+        if self.spec.fixed_size is not None:
+            sizes = Counter(
+                zip(
+                    written["original_height"].to_pylist(),
+                    written["original_width"].to_pylist(),
+                    strict=True,
+                )
+            )
+            for size in sizes.keys() - self._are_enlarged.keys():
+                fitted = fitted_size(*size, self.spec)
+                self._are_enlarged[size] = math.prod(fitted) > math.prod(size)
+            self._num_enlarged += sum(
+                count for size, count in sizes.items() if self._are_enlarged[size]
+            )
+
+    def splits(self, labels: Sequence[str]) -> dict[str, Split]:
+        """Return the splits, in the order in which their first shards were added."""
+        return {
+            name: Split(
+                num_records=sum(shard.num_records for shard in tally.shards),
+                num_bytes=sum(shard.num_bytes for shard in tally.shards),
+                label_counts={label: tally.labels[i] for i, label in enumerate(labels)},
+                num_unlabelled=tally.num_unlabelled,
+                shards=tuple(tally.shards),
+            )
+            for name, tally in self._splits.items()
+        }
+
+    def annotations(self, schema: Schema) -> dict[str, AnnotationCounts]:
+        """Return the counts of objects and masks by split; none without such features."""
+        if not schema.annotations:
+            return {}
+        return {name: tally.annotations.counts(schema) for name, tally in self._splits.items()}
+
+    def totals(self, skipped: Counter[str]) -> Totals:
+        """Return the totals; `skipped` counts inputs that never became items, by reason."""
+        num_copies, num_leaks = self._copies()
+        shards = [shard for tally in self._splits.values() for shard in tally.shards]
+        num_written = sum(shard.num_records for shard in shards)
+        return Totals(
+            num_inputs=num_written + self._rejected.total() + skipped.total(),
+            num_written=num_written,
+            num_rejected=self._rejected.total(),
+            num_skipped=skipped.total(),
+            rejected=dict(sorted(self._rejected.items())),
+            skipped=dict(sorted(skipped.items())),
+            num_copies=num_copies,
+            num_leaks=num_leaks,
+            num_damaged=self._num_damaged,
+            num_enlarged=self._num_enlarged,
+            original_bytes=self._original_bytes,
+            num_bytes=sum(shard.num_bytes for shard in shards),
+        )
+
+    def _copies(self) -> tuple[int, int]:
+        """Return the number of originals that are copies, and of copies in another split."""
+        marks = np.concatenate(self._marks)
+        places = np.repeat(self._places, [len(marks) for marks in self._marks])
+        order = np.lexsort((places, marks))
+        same = marks[order][1:] == marks[order][:-1]
+        apart = places[order][1:] != places[order][:-1]
+        return int(same.sum()), int((same & apart).sum())
+
+
+COLUMNS = (
+    "status", "kind", "reason", "shard", "length", "label", "labels", "target", "text",
+    "original_width", "original_height", "original_bytes", "original_sha256",
+)  # fmt: skip
+"""Columns of the item table that are counted, in addition to `ANNOTATION_COLUMNS`."""
+
+
+def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:
+    """Return a manifest with the counts and sizes of some records only.
+
+    Splits and shards without any of them are left out; names and hashes refer to whole files. No
+    input counts as enlarged, rejected or skipped. `written` has the rows of the records, one or
+    more, in their order, with `COLUMNS` at least.
+    """
+    tally = Tally(ImageSpec(size=None, fit="none"))
+    rows = rows_by_shard(written)
+    for split, whole in manifest.splits.items():
+        for shard in whole.shards:
+            if shard.name in rows:
+                own = rows[shard.name]
+                size = {"num_records": len(own), "num_bytes": pc.sum(own["length"]).as_py() or 0}
+                tally.add(shard.model_copy(update=size), split, own)
+    return manifest.model_copy(
+        update={
+            "splits": tally.splits(schema.labels),
+            "totals": tally.totals(Counter()),
+            "annotations": tally.annotations(schema),
+        }
+    )

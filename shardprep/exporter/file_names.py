@@ -1,0 +1,83 @@
+"""File names of keys: safe on any file system, readable if possible, never equal for two keys.
+
+A name is the last part of a key without its suffix. If two names of one split would be equal, all
+names are whole keys; names that are still equal end in `~` and a hash of the key. No other name
+contains `~`, so no name can be made to look like another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_UNSAFE = re.compile(r"[^\w+=@,.-]|^[.-]")
+"""Characters that become `_`: slashes, blanks, special characters of shells and Windows, a
+leading dot."""
+_MOST_BYTES = 120
+"""Length of a readable name; file systems allow 255 bytes, including endings."""
+_HASH_DIGITS = 32
+
+
+def file_names(keys: Sequence[str], scopes: Sequence[str], *, dots: bool = True) -> list[str]:
+    """Return a name without suffix for each key, unique in its scope without regard to case.
+
+    Args:
+        keys: paths of images in their source.
+        scopes: the folder or archive of each name.
+        dots: keep dots inside of names; WebDataset takes what follows a dot for a suffix.
+
+    """
+    stems = [_without_suffix(key) for key in keys]
+    names = [_readable(stem.rpartition("/")[2], dots=dots) for stem in stems]
+    if not _repeated(names, scopes) and not any(_is_long(name) for name in names):
+        return names
+    names = [_readable(stem.replace("/", "__"), dots=dots) for stem in stems]
+    return _distinct(names, keys, scopes)
+
+
+def folder_names(texts: Sequence[str]) -> list[str]:
+    """Return a unique name for each of different texts, such as class names."""
+    return _distinct([_readable(text, dots=True) for text in texts], texts, [""] * len(texts))
+
+
+def _without_suffix(key: str) -> str:
+    start = key.rfind("/") + 1
+    dot = key.rfind(".", start)
+    return key[:dot] if start < dot < len(key) - 1 else key
+
+
+def _readable(text: str, *, dots: bool) -> str:
+    name = _UNSAFE.sub("_", unicodedata.normalize("NFC", text)) or "_"
+    return name if dots else name.replace(".", "_")
+
+
+def _is_long(name: str) -> bool:
+    return len(name.encode()) > _MOST_BYTES
+
+
+def _repeated(names: Iterable[str], scopes: Sequence[str]) -> set[int]:
+    """Return hashes of the names that occur twice in a scope, without regard to case."""
+    counts = Counter(
+        hash((scope, name.casefold())) for name, scope in zip(names, scopes, strict=True)
+    )
+    return {one for one, count in counts.items() if count > 1}
+
+
+def _distinct(names: Sequence[str], texts: Sequence[str], scopes: Sequence[str]) -> list[str]:
+    """Return names, with a hash of their text if they are repeated or too long."""
+    repeated = _repeated(names, scopes)
+    distinct = []
+    for name, text, scope in zip(names, texts, scopes, strict=True):
+        if hash((scope, name.casefold())) in repeated or _is_long(name):
+            digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+            short = name.encode()[:_MOST_BYTES].decode(errors="ignore")
+            distinct.append(f"{short}~{digest[:_HASH_DIGITS]}")
+        else:
+            distinct.append(name)
+    return distinct

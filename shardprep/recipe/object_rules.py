@@ -1,0 +1,329 @@
+"""The rules of `--boxes` and `--masks`, parsed when the recipe is made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from shardprep.errors import OptionError, OptionName, shown
+from shardprep.recipe.rules import SLICE, check_expression, letters_of
+from shardprep.source.names import composed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BOX_FORMATS = {
+    "coco": "coco[:FILE,…]",
+    "voc": "voc",
+    "yolo": "yolo[:NAMES]",
+    "csv": "csv:FILE:ID:BOX[:LABEL]",
+    "labelme": "labelme",
+    "via": "via[:FILE,…]",
+    "cvat": "cvat[:FILE,…]",
+}
+"""Name of a box format → syntax of its `--boxes` value, in the order of detection."""
+OUTLINE_FORMATS = ("coco", "yolo", "labelme", "via", "cvat")
+"""Box formats that can also contain outlines."""
+BoxForm = Literal["xyxy", "xywh", "center"]
+"""Two corners; the first corner, width and height; or the center, width and height."""
+_FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
+    "xyxy": (
+        "xmin ymin xmax ymax", "x1 y1 x2 y2", "x0 y0 x1 y1", "left top right bottom",
+        "xtl ytl xbr ybr", "minx miny maxx maxy", "x y x2 y2", "x y xmax ymax",
+        "startx starty endx endy", "xstart ystart xend yend",
+    ),
+    "xywh": (
+        "x y w h", "x y width height", "xmin ymin w h", "xmin ymin width height",
+        "left top width height", "left top w h", "x1 y1 w h", "x1 y1 width height",
+    ),
+    "center": (
+        "xcenter ycenter width height", "xcenter ycenter w h", "centerx centery width height",
+        "cx cy w h", "cx cy width height", "xc yc w h",
+    ),
+}  # fmt: skip
+"""Names of the four columns, in lower case, without punctuation and prefixes such as "bbox"."""
+_BOX_WORD = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
+_FORM = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)
+_COLON = re.compile(r":(?![^{}]*\})")
+"""A colon between columns, not inside a template such as {id[0:2]}."""
+_FIELDS = {"stem": "[^/]+", "name": "[^/]+", "id": "[^/]+", "dir": ".*", "class": "[^/]+"}
+"""Field of a mask pattern → regular expression for its value."""
+NAME_FIELDS = ("name", "stem", "id")
+"""Fields that identify one image."""
+_PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)|(\*\*/?)|(\*)")
+_FIELD = re.compile(rf"(?P<name>\w*)(?:\[{SLICE}\]|:(?P<expression>.+))?", re.DOTALL)
+PATTERN_HINT = "a pattern is such as masks/{stem}_mask.png, {dir}annot/{name} or {id}/masks/*.png"
+_MOST_SHOWN = 80
+_MASKS = OptionName("masks")
+
+
+class BoxColumns(NamedTuple):
+    """The columns or keys of the four numbers of a box."""
+
+    names: tuple[str, ...]
+    """Four names in the order x, y, x or width, y or height; one if a cell holds all four."""
+    form: BoxForm | None = None
+    """None to detect it from the boxes."""
+
+
+class BoxTableRule(NamedTuple):
+    """The parts of `csv:FILE,FILE…:ID:BOX:LABEL`."""
+
+    files: tuple[str, ...] = ()
+    id_column: str = ""
+    boxes: BoxColumns | None = None
+    """None to find the columns by their names."""
+    label_column: str = ""
+    """"" if all boxes have one class, or if their cells contain the labels."""
+
+
+class RunTableRule(NamedTuple):
+    """The parts of `rle:FILE,FILE…:ID:RLE:LABEL`."""
+
+    files: tuple[str, ...] = ()
+    id_column: str = ""
+    run_column: str = ""
+    label_column: str = ""
+
+
+_NO_BOX_TABLE = BoxTableRule()
+_NO_RUN_TABLE = RunTableRule()
+
+
+@dataclass(frozen=True, slots=True)
+class FormatRule:
+    """A value of `--boxes`, or a value of `--masks` whose outlines are drawn."""
+
+    kind: str = "none"
+    """"none", "auto" or a key of `BOX_FORMATS`."""
+    text: str = ""
+    files: tuple[str, ...] = ()
+    """Documents or tables; for "yolo", the file with the class names."""
+    table: BoxTableRule = _NO_BOX_TABLE
+
+    @property
+    def is_given(self) -> bool:
+        return self.kind != "none"
+
+
+class PatternField(NamedTuple):
+    """A field of a mask pattern: `{stem}`, `{stem[:-12]}` or `{stem:(.+)_left}`."""
+
+    name: str
+    text: str
+    """The field as written, without braces."""
+    letters: slice | None = None
+    """Letters of the name that are compared; None for all."""
+    expression: str = ""
+    """Expression whose first group, or whole match without a group, is compared; "" for all."""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether only a part of the name is compared."""
+        return self.letters is not None or bool(self.expression)
+
+    @property
+    def group(self) -> str:
+        """The regular expression for the field's value in the key of a mask."""
+        if self.expression and not re.compile(self.expression).groups:
+            return f"(?:{self.expression})"
+        return _FIELDS[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskPattern:
+    """A pattern for the names of mask files, such as `masks/{stem}_mask.png`."""
+
+    text: str
+    expression: str
+    """Regular expression for the whole key of a mask, with a group for each field."""
+    fields: dict[str, PatternField] = field(default_factory=dict)
+    """Name of a group → its field."""
+
+
+_NO_FORMAT = FormatRule()
+_NO_PATTERN = MaskPattern("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class MaskRule:
+    """A value of `--masks`."""
+
+    kind: Literal["none", "auto", "rle", "format", "pattern"] = "none"
+    text: str = ""
+    runs: RunTableRule = _NO_RUN_TABLE
+    """For kind "rle"."""
+    outlines: FormatRule = _NO_FORMAT
+    """For kind "format": the documents whose outlines are drawn."""
+    pattern: MaskPattern = _NO_PATTERN
+
+    @property
+    def is_given(self) -> bool:
+        return self.kind != "none"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return self.runs.files + self.outlines.files
+
+
+def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
+    """Return the rule of a `--boxes` value; errors name `option`."""
+    name, _, argument = text.partition(":")
+    if text in ("", "none", "auto"):
+        return FormatRule(text or "none", text)
+    if name not in BOX_FORMATS:
+        what = f"{shown(text, _MOST_SHOWN)!r} is not a format of boxes"
+        hint = f"use {', '.join(BOX_FORMATS.values())}"
+        raise OptionError(OptionName(option), what, hint, value=text)
+    if name == "csv":
+        table = _box_table_rule(argument)
+        return FormatRule(name, text, table.files, table)
+    if argument and ":" not in BOX_FORMATS[name]:
+        what = f"{name} does not take an argument, but has {argument!r}"
+        raise OptionError(OptionName(option), what)
+    if name == "yolo":
+        return FormatRule(name, text, (argument,) if argument else ())
+    files = tuple(file.strip() for file in argument.split(",") if file.strip())
+    return FormatRule(name, text, files)
+
+
+def parse_mask_rule(text: str) -> MaskRule:
+    """Return the rule of a `--masks` value."""
+    kind, _, argument = text.partition(":")
+    if text in ("", "none", "auto"):
+        return MaskRule("auto" if text == "auto" else "none", text)
+    if kind == "rle":
+        return MaskRule("rle", text, runs=_run_table_rule(argument))
+    if kind in OUTLINE_FORMATS:
+        return MaskRule("format", text, outlines=parse_box_rule(text, "masks"))
+    if "{" not in text:
+        what = f"{shown(text, _MOST_SHOWN)!r} is neither a pattern nor a form of masks"
+        hint = (
+            "use a pattern such as masks/{stem}_mask.png, rle:FILE:ID:RLE[:LABEL], "
+            f"{', '.join(OUTLINE_FORMATS)}, auto or none"
+        )
+        raise OptionError(_MASKS, what, hint, value=text)
+    return MaskRule("pattern", text, pattern=parse_mask_pattern(text))
+
+
+def _box_table_rule(argument: str) -> BoxTableRule:
+    option = OptionName("boxes", "csv")
+    files, *parts = _files_and_columns(argument)
+    if not files or len(parts) not in (0, 2, 3):
+        hint = "use csv:FILE:ID:BOX or csv:FILE:ID:BOX:LABEL"
+        raise OptionError(option, f"{argument!r} is not FILE:ID:BOX", hint)
+    several = tuple(file.strip() for file in files.split(","))
+    if not parts:
+        return BoxTableRule(several)
+    return BoxTableRule(several, parts[0], parse_box_columns(parts[1]), "".join(parts[2:]))
+
+
+def _run_table_rule(argument: str) -> RunTableRule:
+    files, *columns = _files_and_columns(argument)
+    if not files or len(columns) not in (2, 3) or not all(columns):
+        what = f"{argument!r} is not FILE:ID:RLE or FILE:ID:RLE:LABEL"
+        hint = "as in rle:train.csv:ImageId:EncodedPixels"
+        raise OptionError(OptionName("masks", "rle"), what, hint)
+    return RunTableRule(tuple(files.split(",")), *columns)
+
+
+def _files_and_columns(argument: str) -> list[str]:
+    """Return the files and the parts after them; paths and templates may contain colons."""
+    match = re.match(r"(.*?\.(csv|tsv|txt|json))(:|$)", argument, re.IGNORECASE | re.DOTALL)
+    if match is None:
+        return _COLON.split(argument)
+    files, rest = match[1], argument[match.end() :]
+    while more := re.match(r"(,[^:]*?\.(csv|tsv|txt|json))(:|$)", rest, re.IGNORECASE):
+        files, rest = files + more[1], rest[more.end() :]
+    return [files, *_COLON.split(rest)] if match[3] else [files]
+
+
+def parse_box_columns(text: str) -> BoxColumns:
+    """Return the columns of BOX: one or four, plain or in `xywh(…)`, `xyxy(…)` or `center(…)`."""
+    option = OptionName("boxes", "csv")
+    match = _FORM.fullmatch(text.strip())
+    form = match["form"] if match else None
+    if match and form not in _FORM_NAMES:
+        hint = "use xywh(…), xyxy(…) or center(…)"
+        raise OptionError(option, f"{form}(…) is not a form of boxes", hint)
+    names = tuple(name.strip() for name in (match["columns"] if match else text).split(","))
+    if len(names) not in (1, 4) or not all(names):
+        raise OptionError(option, f"{text!r} is neither one column nor four", "BOX is x,y,w,h")
+    named = named_box_columns(names)
+    if named is None or form not in (None, named.form):
+        return BoxColumns(names, form)  # type: ignore[arg-type]
+    return named
+
+
+def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
+    """Return the columns whose names are usual for boxes, or None."""
+    by_plain: dict[str, str] = {}
+    for name in names:
+        by_plain.setdefault(_BOX_WORD.sub("", letters(name)), name)
+    for form, variants in _FORM_NAMES.items():
+        for variant in variants:
+            wanted = variant.split()
+            if all(part in by_plain for part in wanted):
+                return BoxColumns(tuple(by_plain[part] for part in wanted), form)
+    return None
+
+
+def letters(name: str) -> str:
+    """Return a column name in lower case without punctuation: "Roi.X1" becomes "roix1"."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def parse_mask_pattern(text: str) -> MaskPattern:
+    """Return the pattern of a `--masks` value.
+
+    Raises:
+        OptionError: the pattern does not say which image a mask belongs to, or a field is invalid.
+
+    """
+    plain = composed(text)
+    matches = list(_PARTS.finditer(plain))
+    parts = [_field(match[1], text) for match in matches if match[1] is not None]
+    names = [part.name for part in parts]
+    if not {"dir", *NAME_FIELDS}.intersection(names):
+        what = f"{shown(text, _MOST_SHOWN)!r} does not say which image a mask belongs to"
+        raise OptionError(_MASKS, what, PATTERN_HINT, value=text)
+    whole = [part.text if part.name in NAME_FIELDS else part.name for part in parts]
+    if len(set(whole)) < len(whole):
+        raise OptionError(_MASKS, f"{shown(text, _MOST_SHOWN)!r} has a field twice", value=text)
+    expression, at, fields = "", 0, dict[str, PatternField]()
+    rest = iter(parts)
+    for match in matches:
+        expression += re.escape(plain[at : match.start()])
+        at = match.end()
+        if match[1] is None:
+            expression += {"**": ".*", "**/": "(?:.*/)?"}.get(match[0], "[^/]*")
+            continue
+        part = next(rest)
+        group = part.name if part.name not in fields else f"{part.name}{len(fields)}"
+        fields[group] = part
+        if part.name == "dir" and match[2]:
+            expression += "(?:(?P<dir>.*)/)?"  # the folder is optional
+        else:
+            expression += f"(?P<{group}>{part.group}){match[2]}"
+    expression += re.escape(plain[at:])
+    start = "" if plain.startswith("{dir}") else "(?:.*/)?"
+    return MaskPattern(text, f"(?is){start}{expression}", fields)
+
+
+def _field(text: str, pattern: str) -> PatternField:
+    match = _FIELD.fullmatch(text)
+    where = f"{shown(pattern, _MOST_SHOWN)!r} has a field {{{shown(text, _MOST_SHOWN)}}}"
+    if match is None or match["name"] not in _FIELDS:
+        names = ", ".join(map("{{{}}}".format, _FIELDS))
+        hint = f"fields are {names}; {{stem[:-4]}} and {{stem:(.+)_rgb}} are parts of a name"
+        raise OptionError(_MASKS, f"{where}, which is unknown", hint)
+    name, expression = match["name"], match["expression"] or ""
+    is_sliced = text != name and not expression
+    if (is_sliced and name not in NAME_FIELDS) or (expression and name == "dir"):
+        what = f"{where}, but only names have parts"
+        raise OptionError(_MASKS, what, "take parts of {stem}, {name} or {id}")
+    # Compiled inside a group, as it is used: flags within the expression are an error there.
+    hint = "write a regular expression, as in {stem:(.+)_rgb}"
+    check_expression(f"(?is)(?:{expression})", f"{where}, whose expression", _MASKS, hint)
+    return PatternField(name, text, letters_of(match) if is_sliced else None, expression)

@@ -1,0 +1,243 @@
+"""The rules of `--labels`, `--split`, `--group` and `--join`, parsed when the recipe is made."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+from shardprep.dataset.documents import NAME
+from shardprep.errors import OptionError, OptionName, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "none"]
+TABLE_SUFFIXES = (".csv", ".tsv")
+SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
+"""Regular expression for the slice in a field such as {id[0:2]}."""
+_MOST_SHOWN = 80
+_SLACK = 1e-6
+"""Tolerance for rounding in the sum of ratios."""
+
+
+class CsvRule(NamedTuple):
+    """The parts of `csv:FILE,FILE…:ID:LABEL`."""
+
+    files: tuple[str, ...]
+    id_column: str = ""
+    """A column, or a path template of several columns; "" to detect the column."""
+    label_columns: tuple[str, ...] = ()
+    """One column of names, or several columns of 1 and 0; ("*",) for all columns except the id;
+    () to detect the column."""
+
+
+_NO_TABLE = CsvRule(())
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRule:
+    """A value of `--labels`."""
+
+    kind: RuleKind
+    text: str = ""
+    depth: int = 1
+    """N of `folder:N`: 1 is the folder of the image."""
+    pattern: str = ""
+    """Expression of `regex:PATTERN`."""
+    table: CsvRule = _NO_TABLE
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRule:
+    """A value of `--split`; kind "folders" is the default."""
+
+    kind: Literal["folders", "ratio", "column", "list", "roots", "tables"]
+    text: str = ""
+    ratios: Mapping[str, float] = field(default_factory=dict)
+    """For kind "ratio": split → share. The shares add up to 1."""
+    column: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """For kind "column": cell → split; for "list": split → file; for "roots": split → glob."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(self.places.values()) if self.kind == "list" else ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRule:
+    """A value of `--group`."""
+
+    kind: Literal["none", "column", "folder", "regex"]
+    text: str = ""
+    """The rule without `near`."""
+    is_near: bool = False
+    """Whether near copies form groups too."""
+    depth: int = 1
+    pattern: str = ""
+
+
+class JoinRule(NamedTuple):
+    """A value of `--join`."""
+
+    file: str
+    key: str = ""
+    """The column of both tables; "" to detect it."""
+
+
+def parse_label_rule(text: str) -> LabelRule:
+    """Return the rule of a `--labels` value."""
+    option = OptionName("labels")
+    kind, _, argument = text.partition(":")
+    match kind:
+        case "auto" | "prefix" | "none" if not argument:
+            return LabelRule(kind, text)
+        case "folder":
+            return LabelRule("folder", text, depth=_depth(argument, option))
+        case "csv" if argument:
+            return LabelRule("csv", text, table=_csv_rule(argument))
+        case "csv":
+            raise OptionError(option, "csv: names no file", "use csv:FILE or csv:FILE:ID:LABEL")
+        case "regex":
+            _check_regex(argument, "label", option)
+            return LabelRule("regex", text, pattern=argument)
+    if kind in get_args(RuleKind):
+        raise OptionError(option, f"{kind} does not take an argument, but has {argument!r}")
+    hint = "use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE[:ID:LABEL] or none"
+    what = f"{shown(text, _MOST_SHOWN)!r} is not a rule for labels"
+    raise OptionError(option, what, hint, value=text)
+
+
+def parse_split_rule(text: str) -> SplitRule:
+    """Return the rule of a `--split` value."""
+    option = OptionName("split")
+    kind, colon, rest = text.partition(":")
+    if not text:
+        return SplitRule("folders")
+    if not colon and text != "tables":
+        return SplitRule("ratio", text, _ratios(text, option))
+    if kind == "tables":
+        return SplitRule("tables", text)
+    if kind not in ("column", "list", "roots"):
+        hint = "column:NAME, list:train=FILE,…, roots:train=GLOB,… or tables"
+        what = f"{shown(text, _MOST_SHOWN)!r} is not a rule for splits"
+        raise OptionError(option, what, f"use train=0.8,test=0.2, {hint}", value=text)
+    column = ""
+    if kind == "column":
+        column, _, rest = rest.partition(":")
+        if not column:
+            raise OptionError(option, "column: names no column", "use column:NAME")
+    places = parse_pairs(rest, option) if rest or kind != "column" else {}
+    for split in places.values() if kind == "column" else places:
+        _check_split_name(split, option)
+    return SplitRule(kind, text, {}, column, places)  # type: ignore[arg-type]
+
+
+def parse_group_rule(text: str) -> GroupRule:
+    """Return the rule of a `--group` value: near, a rule, or `near,RULE`."""
+    option = OptionName("group")
+    is_near = text.partition(",")[0] == "near"
+    rule = text.removeprefix("near").removeprefix(",") if is_near else text
+    kind, _, argument = rule.partition(":")
+    if kind == "regex" and argument:
+        if not _check_regex(argument, "", option).groups:
+            what = f"regex:{shown(argument, _MOST_SHOWN)} has no group"
+            raise OptionError(option, what, r"write regex:^(\d+)_")
+        return GroupRule("regex", rule, is_near, pattern=argument)
+    if kind == "folder":
+        return GroupRule("folder", rule, is_near, depth=_depth(argument, option))
+    return GroupRule("column" if rule else "none", rule, is_near)
+
+
+def parse_join_rule(text: str) -> JoinRule:
+    """Return the parts of `FILE[:KEY]`; a path may contain a colon."""
+    file, colon, key = text.rpartition(":")
+    has_key = colon and not key.lower().endswith(TABLE_SUFFIXES)
+    return JoinRule(file, key) if has_key else JoinRule(text)
+
+
+def parse_pairs(text: str, option: OptionName) -> dict[str, str]:
+    """Return the pairs of "a=b,c=d"."""
+    pairs = {}
+    for part in text.split(","):
+        left, sign, right = (piece.strip() for piece in part.partition("="))
+        if not (left and sign and right):
+            raise OptionError(option, f"{part.strip()!r} is not A=B", value=text)
+        pairs[left] = right
+    return pairs
+
+
+def letters_of(match: re.Match[str]) -> slice:
+    """Return the slice of a match of `SLICE`: [0] is the first letter, [:-4] all but four."""
+    start = int(match["start"]) if match["start"] else None
+    if match["colon"]:
+        return slice(start, int(match["stop"]) if match["stop"] else None)
+    return slice(None) if start is None else slice(start, (start + 1) or None)
+
+
+def check_expression(pattern: str, where: str, option: OptionName, hint: str = "") -> None:
+    """Raise OptionError unless a regular expression is valid; errors call it `where`."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise OptionError(option, f"{where} is not valid ({error})", hint) from error
+
+
+def _check_regex(pattern: str, group: str, option: OptionName) -> re.Pattern[str]:
+    """Return the compiled pattern, or raise OptionError if it is invalid or lacks the group."""
+    where = f"regex:{shown(pattern, _MOST_SHOWN)}"
+    check_expression(pattern, where, option)
+    compiled = re.compile(pattern)
+    if group and group not in compiled.groupindex:
+        raise OptionError(option, f"{where} has no group named {group}", f"write (?P<{group}>…)")
+    return compiled
+
+
+def _depth(argument: str, option: OptionName) -> int:
+    """Return the N of "folder:N", 1 for ""."""
+    if not re.fullmatch("([1-9][0-9]{0,3})?", argument):
+        what = f"folder:{shown(argument, _MOST_SHOWN)} is not folder:N"
+        raise OptionError(option, what, "N counts from 1")
+    return int(argument or 1)
+
+
+def _csv_rule(argument: str) -> CsvRule:
+    files, *columns = argument.rsplit(":", 2) if argument.count(":") >= 2 else (argument,)
+    id_column, labels = columns or ("", "")
+    names = tuple(name.strip() for name in labels.split(",") if name)
+    return CsvRule(tuple(files.split(",")), id_column, names)
+
+
+def _ratios(text: str, option: OptionName) -> dict[str, float]:
+    """Return the shares of splits; train gets the rest if it is not named."""
+    ratios: dict[str, float] = {}
+    for part in text.split(","):
+        name, sign, number = (piece.strip() for piece in part.partition("="))
+        try:
+            ratio = float(number)
+        except ValueError:
+            ratio = math.nan
+        if not sign or math.isnan(ratio):
+            hint = "as in train=0.8,validation=0.1,test=0.1"
+            raise OptionError(option, f"{part.strip()!r} is not NAME=RATIO", hint)
+        _check_split_name(name, option)
+        if name in ratios:
+            raise OptionError(option, f"{name!r} is named twice", "name each split once")
+        if not 0 < ratio <= 1:
+            raise OptionError(option, f"{name}={ratio:g}: must be above 0 and at most 1")
+        ratios[name] = ratio
+    total = sum(ratios.values())
+    if total < 1 - _SLACK and "train" not in ratios:
+        return {"train": round(1 - total, 9), **ratios}
+    if abs(total - 1) > _SLACK:
+        hint = "they must add up to 1, or leave train out, which takes the rest"
+        raise OptionError(option, f"the ratios add up to {total:g}", hint)
+    return ratios
+
+
+def _check_split_name(name: str, option: OptionName) -> None:
+    if not NAME.fullmatch(name):
+        what = f"{name!r} is not a name for a split"
+        raise OptionError(option, what, "use train, validation, test")

@@ -1,0 +1,146 @@
+"""Every command of the command line is a function of Python: the same options, the same result."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+import types
+import typing
+from typing import Any, Literal
+
+import pytest
+import typer
+
+import shardprep
+from shardprep.api.build import Plan
+from shardprep.api.download import Download
+from shardprep.api.sample import Sample
+from shardprep.api.upload import Upload
+from shardprep.benchmark.result import Benchmark
+from shardprep.catalog.init.survey import Survey
+from shardprep.cli.app import program
+from shardprep.dataset.describe import Facts
+from shardprep.dataset.diff import Difference
+from shardprep.dataset.fetch import Fetched
+from shardprep.exporter.export import Exported
+from shardprep.recipe.keywords import RecipeKeywords
+from shardprep.recipe.options import BUILD_OPTIONS
+from shardprep.recipe.recipe import _TYPES
+from shardprep.reporter.report import Report
+from shardprep.reporter.viewer.viewer import Viewer
+from shardprep.verifier.problem import Verification
+from shardprep.writer.build import PartResult
+from shardprep.writer.finalize import BuildResult
+from tests.support.json_page import RESULTS
+from tests.support.paths import ROOT
+
+COMMANDS: dict[str, Any] = vars(typer.main.get_command(program()))["commands"]
+OF_A_TERMINAL = {"as_json", "quiet", "log_level", "list_", "open_"}
+"""Options of what is printed or shown: a function prints nothing; `Report.keys` is `--list`."""
+NOT_WATCHED = {"inspect", "diff", "sample"}
+"""Commands that are done at once."""
+VALUES: dict[str, tuple[type, ...]] = {
+    "build": (BuildResult, PartResult, Plan),
+    "finalize": (BuildResult,),
+    "init": (Survey,),
+    "inspect": (Facts,),
+    "report": (Report,),
+    "view": (Viewer,),
+    "bench": (Benchmark,),
+    "verify": (Verification,),
+    "diff": (Difference,),
+    "repack": (BuildResult,),
+    "export": (Exported,),
+    "sample": (Sample,),
+    "download": (Download,),
+    "upload": (Upload,),
+    "fetch": (Fetched,),
+}
+OTHERWISE = {
+    (BuildResult, "path"): "location",
+    (PartResult, "path"): "location",
+    (Verification, "path"): "location",
+    (Fetched, "from"): "address",
+    (Report, "path"): "name",  # the page has the one that the caller gave
+}
+"""Keys of JSON that are called otherwise in Python, where `path` is the folder of the documents."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_is_a_function_with_its_options(name: str) -> None:
+    command = inspect.signature(getattr(shardprep, name))
+    here = set(command.parameters) - {"progress"}
+    assert here == {one.name for one in COMMANDS[name].params} - OF_A_TERMINAL
+    assert ("progress" in command.parameters) is (name not in NOT_WATCHED)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_has_its_default_from_the_function_alone(name: str) -> None:
+    """The command line passes on what is given: it has no defaults, and requires the same."""
+    command = inspect.signature(getattr(shardprep, name)).parameters
+    for one in COMMANDS[name].params:
+        assert one.default is None, one.name
+        if one.name not in OF_A_TERMINAL:
+            is_required = command[one.name].default is inspect.Parameter.empty
+            assert one.required is is_required, one.name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_is_declared_once(name: str) -> None:
+    module = importlib.import_module(f"shardprep.api.{name}")
+    own = getattr(importlib.import_module(f"shardprep.cli.{name}"), "OPTIONS", {})
+    named = {one.name for one in COMMANDS[name].params} - {"as_json", "quiet", "log_level"}
+    assert {*module.OPTIONS} | {*own} == named
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_result_has_what_json_prints(name: str) -> None:
+    assert len(VALUES[name]) == len(RESULTS[name])
+    for value, printed in zip(VALUES[name], RESULTS[name], strict=True):
+        for key in printed.__annotations__:
+            attribute = OTHERWISE.get((value, key), key)
+            fields = {one.name for one in dataclasses.fields(value)}
+            assert attribute in fields or hasattr(value, attribute), (name, key)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "repair"])
+def test_help_says_what_a_function_takes_returns_and_raises(name: str) -> None:
+    text = inspect.getdoc(getattr(shardprep, name)) or ""
+    assert text.splitlines()[0].endswith((".", ",", ":"))
+    command = inspect.signature(getattr(shardprep, name))
+    assert command.return_annotation is not inspect.Parameter.empty
+    if name != "repair":  # which is verify with an option
+        assert "Raises:" in text
+        assert all(f"    {one}: " in text for one in command.parameters)
+
+
+def test_the_types_of_an_option_have_the_one_that_is_declared() -> None:
+    """And a text, where that is read as people write it."""
+    hints = typing.get_type_hints(RecipeKeywords)
+    assert [*hints] == [name for name in BUILD_OPTIONS if name not in ("source", "out")]
+    for name, hint in hints.items():
+        declared = alternatives(_TYPES[name])
+        assert declared <= alternatives(hint), name
+        reads = BUILD_OPTIONS[name].read is not None
+        assert alternatives(hint) - declared <= ({str, int, list[str], dict[str, float]})
+        assert (str in alternatives(hint)) >= reads, name
+
+
+def alternatives(hint: Any) -> set[Any]:
+    """Return the types and values that a hint allows."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return set().union(*(alternatives(one) for one in typing.get_args(hint)))
+    if typing.get_origin(hint) is Literal:
+        return set(typing.get_args(hint))
+    return {hint}
+
+
+def test_the_table_has_each_function_and_its_result() -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)\([^|]*\| `(\w+)` \|", page, re.MULTILINE))
+    assert rows == {name: VALUES[name][0].__name__ for name in COMMANDS} | {
+        "repair": VALUES["verify"][0].__name__
+    }
+    assert {*rows} <= {*shardprep.__all__}

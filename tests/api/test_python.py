@@ -1,0 +1,318 @@
+"""The functions in programs of all kinds: nothing printed, nothing left behind, errors in place."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardprep
+from shardprep.api.progress import Progress
+from shardprep.errors import name_options_as_flags
+from tests.support.builders import animals, tree, write, zip_bytes
+from tests.support.processes import loaded, run_program
+
+WORKERS = """
+def workers():
+    server = forkserver._forkserver._forkserver_pid
+    status = [p.read_text() for p in pathlib.Path("/proc").glob("[0-9]*/stat") if p.exists()]
+    return [one for one in status if int(one.rpartition(")")[2].split()[1]) == server]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _as_python() -> Iterator[None]:
+    """Let errors name options as a caller from Python sees them."""
+    name_options_as_flags(yes=False)
+    yield
+    name_options_as_flags()
+
+
+@pytest.fixture(name="here")
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "pets.zip", zip_bytes(animals(24)))
+    return tmp_path
+
+
+def script(here: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run a script from a file, as people do."""
+    path = write(here / "script.py", textwrap.dedent(code).encode())
+    return subprocess.run(
+        [sys.executable, path], cwd=here, capture_output=True, text=True, check=False
+    )
+
+
+def test_each_function_returns_what_its_command_prints(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reports: list[Progress] = []
+    plan = shardprep.build("pets.zip", size="32x32", shards=2, dry_run=True)
+    assert plan.images == {"train": 24}
+    assert plan.splits == {"train": 2}
+    assert not (here / "tfrecords").exists()
+    built = shardprep.build("pets.zip", size=(32, 32), shards=2, workers=1, progress=reports.append)
+    assert (built.num_new_items, built.was_there) == (24, False)
+    assert shardprep.build(here / "pets.zip", size=32, shards=2).was_there
+    part = shardprep.build("pets.zip", "parts", part="1/1", size="32x32", shards=2, workers=1)
+    assert (part.num_shards, part.num_all_shards) == (2, 2)
+    whole = shardprep.finalize(here / "parts")
+    facts = shardprep.inspect()
+    assert facts.manifest.splits["train"].label_counts == {"cat": 12, "dog": 12}
+    assert facts.manifest == built.manifest
+    found = shardprep.verify(decode=True)
+    assert not found.problems
+    assert shardprep.diff("tfrecords", "parts").is_equal
+    report = shardprep.report("tfrecords", output="pets.html", thumbs=1)
+    assert (report.num_records, report.num_measured, report.keys("leaks")) == (24, 24, ())
+    page = report.html()
+    assert (here / "pets.html").read_text("ascii") == page
+    assert page.startswith("<!doctype html>")
+    options = page.split("Options of the build that are not the default")[1].split("</table>")[0]
+    assert re.findall('<th scope="row">(.*?)</th>', options) == ["shards", "size"]
+    survey = shardprep.init("pets.zip")
+    assert survey.classes == {"cat": 12, "dog": 12}
+    out, errors = capfd.readouterr()
+    assert (out, errors) == ("", ""), "a function prints nothing"
+    assert reports[-1] == Progress(), "the end is reported"
+    last = [one for one in reports if one.what][-1]
+    assert (last.num_done, last.total, last.unit) == (24, 24, "images")
+    assert reports[0].notice.startswith("24 images to 2 shards")
+
+    (here / "shardprep.toml").unlink()
+    told = subprocess.run(
+        [sys.executable, "-m", "shardprep", "build", "pets.zip", "--size", "32x32", "--shards",
+         "2", "--out", "told", "--json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    printed = json.loads(told.stdout)
+    assert printed["manifest"] == json.loads(built.manifest.model_dump_json())
+    assert tree(Path(printed["path"])) == tree(Path(built.location)) == tree(Path(whole.location))
+
+
+@pytest.mark.usefixtures("here")
+def test_a_damaged_dataset_is_repaired_and_says_what_it_was() -> None:
+    built = shardprep.build("pets.zip", size="32x32", workers=1)
+    before = tree(built.path)
+    shard = next(built.path.glob("*.tfrecord-*"))
+    shard.write_bytes(shard.read_bytes()[:-9])
+    problems = shardprep.verify().problems
+    assert {one.kind for one in problems} >= {"size"}
+    found = shardprep.repair(source="pets.zip", workers=1)
+    assert (found.problems, found.repaired) == ((), problems)
+    assert tree(built.path) == before
+    assert shardprep.repair(source="pets.zip").repaired is None, "there was no need"
+
+
+def test_an_error_says_where_what_and_the_way_out_in_words_of_python(here: Path) -> None:
+    with pytest.raises(shardprep.RecipeError) as wrong:
+        shardprep.build("pets.zip", quality=101)
+    assert (wrong.value.where, wrong.value.what) == (
+        "quality",
+        "101 is not a whole number from 1 to 100",
+    )
+    with pytest.raises(shardprep.RecipeError, match="qualty: unknown key; is quality meant"):
+        shardprep.build("pets.zip", qualty=90)  # type: ignore[call-overload]
+    with pytest.raises(shardprep.RecipeError, match=r"^part: 'x' is not I/N"):
+        shardprep.build("pets.zip", part="x")
+    for wrong_number in (0, -1, True, 1.5, "two"):
+        with pytest.raises(shardprep.RecipeError, match=r"^workers: .* is not a whole number"):
+            shardprep.build("pets.zip", workers=wrong_number)  # type: ignore[arg-type]
+    shardprep.build("pets.zip", size=32, workers=1)
+    with pytest.raises(shardprep.BuildError) as other:
+        shardprep.build("pets.zip", size=16, workers=1)
+    assert "add overwrite to replace it" in other.value.hint
+    write(here / "shardprep.toml", b"")
+    with pytest.raises(shardprep.RecipeError, match="add overwrite to replace it"):
+        shardprep.init("pets.zip")
+    with pytest.raises(shardprep.DatasetError, match="nowhere"):
+        shardprep.inspect("nowhere")
+    assert isinstance(other.value, shardprep.ShardprepError)
+
+
+def test_too_many_rejected_images_are_an_error_that_knows_the_totals(here: Path) -> None:
+    write(here / "bad.zip", zip_bytes(animals(6) | {"train/cat.9.jpg": b"no image"}))
+    with pytest.raises(shardprep.TooManyRejectedError) as many:
+        shardprep.build("bad.zip", size=32, workers=1, save_rejected="rejected")
+    assert many.value.manifest.totals.rejected == {"not_an_image": 1}
+    assert "max_rejected" in many.value.hint
+    assert len([*(here / "rejected").rglob("*.jpg")]) == 1
+    given = {"size": 32, "workers": 1, "max_rejected": "20%"}
+    assert shardprep.build("bad.zip", **given).manifest.totals.num_written == 6  # type: ignore[call-overload]
+
+
+def test_what_the_system_refuses_is_one_of_our_errors(here: Path) -> None:
+    shardprep.build("pets.zip", size=32, workers=1)
+    with pytest.raises(shardprep.ShardprepError):
+        shardprep.sample(here / "pets.zip" / "inside")
+
+
+@pytest.mark.usefixtures("here")
+def test_the_time_out_of_a_call_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDPREP_STORE_TIMEOUT", "77")
+    seen: list[str] = []
+    shardprep.build(
+        "pets.zip",
+        size=32,
+        workers=1,
+        store_timeout=5,
+        progress=lambda _: seen.append(os.environ["SHARDPREP_STORE_TIMEOUT"]),
+    )
+    assert set(seen) == {"5"}
+    assert os.environ["SHARDPREP_STORE_TIMEOUT"] == "77"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_profile_is_of_one_build_alone() -> None:
+    first = shardprep.build("pets.zip", size=32, workers=1, profile=True)
+    assert first.profile is not None
+    assert first.profile["decode"] > 0
+    assert shardprep.build("pets.zip", "again", size=32, workers=1).profile is None
+    there = shardprep.build("pets.zip", size=32, profile=True)
+    assert not (there.profile or {}).get("decode")
+
+
+@pytest.mark.thorough
+def test_a_script_needs_no_main_guard(here: Path) -> None:
+    """Workers that ran it again would print again, and start workers of their own."""
+    done = script(
+        here,
+        """
+        import shardprep
+        from shardprep.verifier import dataset
+        print("begins")
+        dataset._WORKER_BYTES = 1  # as many processes as for a large dataset
+        found = shardprep.build("pets.zip", size=32, shards=4, workers=2)
+        print(found.num_new_items, len(shardprep.verify(workers=2).problems))
+        """,
+    )
+    assert done.stderr == ""
+    assert done.stdout == "begins\n24 0\n"
+
+
+@pytest.mark.thorough
+def test_tensorflow_in_the_program_changes_no_byte_of_the_manifest(tmp_path: Path) -> None:
+    """It brings a zlib of its own, whose version Pillow would tell; workers have another."""
+    write(tmp_path / "pets.zip", zip_bytes(animals(24)))
+    run_program(
+        """
+        import sys, shardprep
+        assert "tensorflow" in sys.modules
+        shardprep.build(sys.argv[1], sys.argv[2], size=32, workers=1)
+        """,
+        tmp_path / "pets.zip",
+        tmp_path / "beside",
+    )
+    code = f"import shardprep; shardprep.build({str(tmp_path / 'pets.zip')!r}, 'plain', size=32)"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert tree(tmp_path / "beside/pets/1.0.0") == tree(tmp_path / "plain/pets/1.0.0")
+
+
+@pytest.mark.usefixtures("here")
+def test_two_threads_build_at_the_same_time() -> None:
+    found: dict[str, Any] = {}
+
+    def build(out: str) -> None:
+        found[out] = shardprep.build("pets.zip", out, size=32, workers=1)
+
+    threads = [threading.Thread(target=build, args=(name,)) for name in ("one", "two")]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(120)
+    assert tree(found["one"].path) == tree(found["two"].path)
+
+
+def test_ctrl_c_leaves_no_worker_and_a_build_that_goes_on(here: Path) -> None:
+    done = script(
+        here,
+        f"""
+        import os, pathlib, signal, time
+        from multiprocessing import forkserver
+        import shardprep
+        {textwrap.indent(WORKERS, " " * 8).strip()}
+        seen = []
+        def stop(now):
+            seen.append(now.num_done)
+            if now.num_done >= 12:
+                print("at work:", bool(workers()))
+                os.kill(os.getpid(), signal.SIGINT)
+        try:
+            shardprep.build("pets.zip", size=32, shards=6, workers=2, progress=stop)
+        except KeyboardInterrupt:
+            print("interrupted")
+        until = time.monotonic() + 60
+        while workers() and time.monotonic() < until:
+            time.sleep(0.01)
+        print("left:", len(workers()))
+        found = shardprep.build("pets.zip", size=32, shards=6, workers=2)
+        print(0 < found.num_new_items < 24, found.manifest.totals.num_written)
+        """,
+    )
+    assert done.stdout.splitlines() == ["at work: True", "interrupted", "left: 0", "True 24"]
+    other = shardprep.build("pets.zip", "other", size=32, shards=6, workers=1)
+    assert tree(here / "tfrecords/pets/1.0.0") == tree(other.path)
+
+
+@pytest.mark.usefixtures("here")
+def test_an_error_of_the_caller_ends_the_build_and_is_theirs() -> None:
+    def fail(now: Progress) -> None:
+        if now.num_done:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        shardprep.build("pets.zip", size=32, workers=1, progress=fail)
+    assert shardprep.build("pets.zip", size=32, workers=1).manifest.totals.num_written == 24
+
+
+def test_importing_the_package_costs_nothing() -> None:
+    heavy = {"tensorflow", "numpy", "pyarrow", "PIL", "pydantic", "rich", "typer", "kaggle"}
+    assert not loaded("import shardprep") & (heavy | {"importlib.metadata", "multiprocessing"})
+    found = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", "import shardprep"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    *_, last = found.stderr.splitlines()
+    assert int(last.split("|")[1]) < 60_000, "microseconds"
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("here")
+def test_functions_never_import_tensorflow_or_the_command_line() -> None:
+    code = 'import shardprep; shardprep.build("pets.zip", size=32, workers=1); shardprep.verify()'
+    assert not loaded(code) & {"tensorflow", "keras", "typer", "ray", "IPython"}
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("here")
+def test_a_build_does_without_masked_arrays() -> None:
+    """They take 10 ms; the first `numpy.unique` of numbers alone would import them."""
+    without = "from shardprep.writer.engine.worker_process import without_pandas; without_pandas()"
+    code = f'{without}; import shardprep; shardprep.build("pets.zip", size=32, workers=1)'
+    assert "numpy.ma" not in loaded(code)
+
+
+def test_the_package_lists_its_names_and_knows_no_others() -> None:
+    assert {*shardprep.__all__} <= {*dir(shardprep)}
+    assert all(getattr(shardprep, name) is not None for name in shardprep.__all__)
+    assert inspect.isfunction(shardprep.build)
+    with pytest.raises(AttributeError, match="no attribute 'biuld'"):
+        _ = shardprep.biuld
+
+
+@pytest.mark.thorough
+def test_true_shows_progress_on_stderr_alone(here: Path) -> None:
+    done = script(here, 'import shardprep\nshardprep.build("pets.zip", size=32, progress=True)')
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert done.stderr.startswith("24 images to 1 shard")

@@ -1,0 +1,93 @@
+"""The opened dataset: the same value for a folder and for object storage."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.dataset import example
+from shardprep.dataset.index import read_index
+from shardprep.dataset.item_table import read_items
+from shardprep.dataset.open_dataset import OpenDataset, open_dataset
+from shardprep.dataset.schema import FILENAME
+from shardprep.errors import DatasetError, RecipeError, RecordError
+from shardprep.storage.store_error import ChangedError
+from tests.support.builders import animals, build, tree, write, write_folder
+from tests.support.examples import flipped
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.object_store import Bucket
+
+
+@pytest.fixture(name="pets")
+def _pets(tmp_path: Path) -> Path:
+    source = write_folder(tmp_path / "source", animals(12))
+    return build(source, tmp_path / "sets", name="pets", shards=3, size="16x16").path
+
+
+def keys(dataset: OpenDataset) -> list[str]:
+    """Return the keys of all records, read by their numbers."""
+    total = dataset.manifest.totals.num_written
+    read = [example.decode(dataset.read(number))[FILENAME] for number in range(total)]
+    return [value.decode() for (value,) in read if isinstance(value, bytes)]
+
+
+def test_records_and_their_rows_have_one_order_wherever_the_dataset_is(
+    pets: Path, bucket: Bucket
+) -> None:
+    for name, data in tree(pets).items():
+        bucket.put(f"sets/pets/1.0.0/{name}", data)
+    for place, is_remote in ((pets, False), (f"{bucket.url}/sets", True)):
+        dataset = open_dataset(place)
+        assert dataset.is_remote == is_remote
+        rows = dataset.record_rows(("key", "offset"))
+        assert keys(dataset) == rows["key"].to_pylist() != sorted(rows["key"].to_pylist())
+        assert keys(pickle.loads(pickle.dumps(dataset))) == keys(dataset)
+        assert dataset.item_rows().equals(read_items(pets / "items.parquet"))
+        with pytest.raises(IndexError):
+            dataset.read(len(rows))
+    assert open_dataset(pets).folder("shardprep bench") == pets
+    with pytest.raises(RecipeError, match="shardprep fetch"):
+        open_dataset(f"{bucket.url}/sets").folder("shardprep bench")
+
+
+def test_a_damaged_record_is_named_and_the_others_are_read(pets: Path) -> None:
+    shard = next(iter(open_dataset(pets).manifest.shards.values()))
+    start = read_index(pets, shard)[1, 0].item()
+    write(pets / shard.name, flipped((pets / shard.name).read_bytes(), 8 * (start + 40)))
+    dataset = open_dataset(pets)
+    with pytest.raises(RecordError, match=rf"{shard.name}, record 1: offset {start:,}: "):
+        dataset.read(1)
+    assert dataset.read(0)
+    assert dataset.read(2)
+
+
+def test_of_a_replaced_dataset_nothing_is_read(pets: Path, tmp_path: Path) -> None:
+    dataset = open_dataset(pets)
+    dataset.mark.check()
+    other = build(tmp_path / "source", tmp_path / "other", name="pets", shards=2, size="8x8").path
+    shutil.rmtree(pets)
+    shutil.copytree(other, pets)
+    for read in (
+        lambda: dataset.read(0),
+        dataset.item_rows,
+        dataset.item_file,
+        lambda: dataset.files.check_shards([*dataset.manifest.shards.values()]),
+        dataset.mark.check,
+    ):
+        with pytest.raises(ChangedError):
+            read()
+
+
+def test_an_item_table_of_other_records_or_columns_is_an_error(pets: Path) -> None:
+    dataset = open_dataset(pets)
+    with pytest.raises(DatasetError, match="no column 'colour'; it has key, status"):
+        dataset.item_rows(("colour",))
+    write(pets / "items.parquet", (pets / "items.parquet").read_bytes() + b"PAR1")
+    with pytest.raises(DatasetError, match=r"items\.parquet"):
+        dataset.item_rows(intact=True)

@@ -1,0 +1,78 @@
+"""Small datasets that tests of the reader share, built once in a run of the suite."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from shardprep.errors import DatasetError
+from tests.support.builders import build, write, zip_bytes
+from tests.support.paths import shared_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+
+def pets(factory: pytest.TempPathFactory, members: Mapping[str, bytes], **options: Any) -> Path:
+    """Return a dataset of some files, the same folder for the same files and options.
+
+    Nobody changes it. By default labels are prefixes of file names.
+    """
+    data, options = zip_bytes(members), {"labels": "prefix", **options}
+    name = hashlib.sha256(data + repr(sorted(options.items())).encode()).hexdigest()[:16]
+
+    def make(root: Path) -> None:
+        build(write(root / "pets.zip", data), root / "out", **options)
+
+    folder: Path = shared_folder(factory, f"pets-{name}", make) / "out" / "pets" / "1.0.0"
+    return folder
+
+
+def refused(call: Callable[[], object]) -> str:
+    """Return the one line of the error of a call, which says what to do."""
+    with pytest.raises(DatasetError) as error:
+        call()
+    assert error.value.hint
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@functools.cache
+def written(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of the written images, in the order of items.parquet."""
+    table = pq.read_table(folder / "items.parquet").to_pylist()
+    return [row for row in table if row["status"] == "written"]
+
+
+def stored(folder: Path, split: str = "train") -> list[str]:
+    """Return the keys of a split, in the order of the shards."""
+    return [row["key"] for row in written(folder) if row["split"] == split]
+
+
+def batch_keys(batches: Any) -> list[list[str]]:
+    """Return the keys of batches of either reader, which are dicts."""
+    columns = (np.asarray(batch["image/filename"]).tolist() for batch in batches)
+    return [[key if isinstance(key, str) else key.decode() for key in column] for column in columns]
+
+
+def damage(folder: Path, *numbers: int) -> list[str]:
+    """Change a byte of some records of train; return what names them in errors."""
+    rows = [row for row in written(folder) if row["split"] == "train"]
+    for row in (rows[number] for number in numbers):
+        flip(folder / row["shard"], row["offset"] + 100)
+    return [f"{rows[number]['shard']}, record {rows[number]['record']}:" for number in numbers]
+
+
+def flip(file: Path, at: int) -> None:
+    """Change a bit of the byte at an offset of a file."""
+    with file.open("r+b") as stream:
+        stream.seek(at)
+        byte = stream.read(1)[0]
+        stream.seek(at)
+        stream.write(bytes((byte ^ 0x10,)))

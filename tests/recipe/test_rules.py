@@ -1,0 +1,84 @@
+"""The rules of a recipe: each is parsed once, and keeps the text that a dataset records."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import shardprep
+from shardprep.recipe import recipe as recipes
+from shardprep.recipe.recipe import make_recipe, stored_recipe
+from tests.support.builders import jpeg
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RULES = {
+    "labels": "csv:labels.csv:id:label",
+    "split": "column:fold:a=train,b=test",
+    "group": "near,folder:2",
+    "boxes": "none",
+    "masks": "none",
+    "join": ["more.csv:id"],
+}
+
+
+def test_a_build_parses_each_rule_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: Counter[str] = Counter()
+
+    def counted(key: str, parse: Any) -> Any:
+        def parsed(text: Any) -> Any:
+            calls[key] += 1
+            return parse(text)
+
+        return parsed
+
+    parsers = {key: counted(key, parse) for key, parse in recipes._PARSERS.items()}
+    monkeypatch.setattr(recipes, "_PARSERS", parsers)
+    folder = tmp_path / "source" / "images"
+    folder.mkdir(parents=True)
+    for name in "abcd":
+        (folder / f"{name}.jpg").write_bytes(jpeg(seed=ord(name)))
+    rows = "a,cat,a\nb,dog,a\nc,cat,b\nd,dog,b\n"
+    (tmp_path / "source/labels.csv").write_text(f"id,label,fold\n{rows}")
+    (tmp_path / "source/more.csv").write_text("id,age\na,1\n")
+    given: dict[str, Any] = dict(RULES, group="folder")
+    made = shardprep.build(tmp_path / "source", tmp_path / "out", workers=1, **given)
+    assert calls == dict.fromkeys(parsers, 1)
+    options = json.loads((made.path / "manifest.json").read_text())["fingerprint"]["options"]
+    assert {key: options[key] for key in given} == given
+
+
+def test_a_recipe_keeps_the_text_of_its_rules() -> None:
+    recipe = make_recipe({"source": "x.zip", **RULES}, "t")
+    recorded = recipe.fingerprint_options()
+    assert {key: recorded[key] for key in RULES} == RULES
+    again = stored_recipe({**recorded, "source": "x.zip"})
+    assert (again, again.rules) == (recipe, recipe.rules)
+
+
+def test_other_rules_leave_the_rest_as_parsed() -> None:
+    recipe = make_recipe({"source": "x.zip", **RULES}, "t")
+    other = recipe.with_rules(masks="{stem}_mask.png")
+    assert other.rules.masks.kind == "pattern"
+    assert other.rules.labels is recipe.rules.labels
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("labels", "fold"), ("labels", "folder:0"), ("labels", "csv:"), ("labels", "regex:("),
+        ("split", "train=2"), ("split", "column:"), ("group", "regex:a"), ("group", "folder:x"),
+        ("boxes", "tfod"), ("boxes", "voc:x"), ("masks", "labelme:x"), ("masks", "masks/*.png"),
+    ],
+)  # fmt: skip
+def test_a_malformed_rule_is_an_error_of_its_option(key: str, text: str) -> None:
+    with pytest.raises(shardprep.RecipeError) as error:
+        make_recipe({"source": "x.zip", key: text}, "shardprep.toml")
+    assert str(error.value).startswith(f"shardprep.toml: {key}: ")
+    with pytest.raises(shardprep.RecipeError) as error:
+        make_recipe({}, "shardprep.toml", {"source": "x.zip", key: text})
+    assert str(error.value).removeprefix("--").startswith(f"{key}: ")
