@@ -16,8 +16,7 @@ from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.config import BoxFormat
-from shardprep.reader.tf import batch_decode
-from shardprep.reader.tf import graph_annotations as in_graph
+from shardprep.reader.tf import batch_decode, decode, pipeline
 from tests.support import annotated as support
 from tests.support.annotated import CLASSES, HEIGHT, MASK_CLASSES, WIDTH, Marked, annotated
 
@@ -132,36 +131,37 @@ def test_a_transform_of_the_image_alone_is_refused_for_boxes_and_masks(
         assert "\n" not in str(error.value)
 
 
-@pytest.fixture(name="used")
-def _used(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[bool]:
-    """Fill batches by threads, or decode in the graph; whether it was so, for each dataset."""
-    allowed = batch_decode.is_faster
-    used: list[bool] = []
-    monkeypatch.setattr(batch_decode, "_PIXELS_A_CORE", 0)
-    monkeypatch.setattr(batch_decode, "_MOST_CORES", dict.fromkeys(("png", "raw"), 1 << 20))
+@pytest.fixture(name="by_threads")
+def _by_threads(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[Any]:
+    """Fill batches by threads, or decode in the graph; the decoders with threads."""
+    decoders: list[Any] = []
+    monkeypatch.setattr(pipeline, "is_faster", lambda *_: request.param)
+    begin = batch_decode.ThreadDecoder.__init__
 
-    def is_faster(schema: Any, asked: Any) -> bool:
-        used.append(request.param and allowed(schema, asked))
-        return used[-1]
+    def noted(self: Any, *args: Any, **options: Any) -> None:
+        begin(self, *args, **options)
+        decoders.append(self)
 
-    monkeypatch.setattr("shardprep.reader.tf.pipeline.is_faster", is_faster)
-    return used
+    monkeypatch.setattr(batch_decode.ThreadDecoder, "__init__", noted)
+    return decoders
 
 
-both_ways = pytest.mark.parametrize("used", [True, False], indirect=True, ids=["filled", "graph"])
+both_ways = pytest.mark.parametrize(
+    "by_threads", [True, False], indirect=True, ids=["filled", "graph"]
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("used", "as_supervised"),
+    ("by_threads", "as_supervised"),
     [(True, True), (False, True), (True, False)],  # features are never filled
-    indirect=["used"],
+    indirect=["by_threads"],
     ids=["filled", "graph", "features"],
 )
 def test_both_readers_give_the_same_batches(
     kind: str,
     as_supervised: bool,  # noqa: FBT001
-    used: list[bool],
+    by_threads: list[Any],
     sets: dict[str, Path],
 ) -> None:
     options: dict[str, Any] = {"seed": 3, "as_supervised": as_supervised}
@@ -170,8 +170,7 @@ def test_both_readers_give_the_same_batches(
     loaded = by_load(sets[kind], batch_size=4, **options)
     assert all_same(loaded, by_dataset(sets[kind], 4, **options))
     assert len(loaded) == 7
-    assert len(set(used)) == 1
-    assert used[0] <= as_supervised
+    assert not by_threads or as_supervised
 
 
 def test_what_is_read_is_what_was_drawn(sets: dict[str, Path]) -> None:
@@ -232,7 +231,7 @@ def test_the_spec_of_elements_says_what_is_known(sets: dict[str, Path]) -> None:
 
 @both_ways
 def test_max_boxes_keeps_the_largest_and_says_so_once(
-    used: list[bool], sets: dict[str, Path]
+    by_threads: list[Any], sets: dict[str, Path]
 ) -> None:
     whole = by_dataset(sets["all"], 4, seed=3)
     with pytest.warns(reader.Advice, match="max_boxes=3 keeps the largest") as told:
@@ -241,7 +240,7 @@ def test_max_boxes_keeps_the_largest_and_says_so_once(
     with pytest.warns(reader.Advice, match="max_boxes=3 keeps the largest") as told:
         assert all_same(cut, by_dataset(sets["all"], 4, seed=3, max_boxes=3))
     assert len(told) == 1
-    assert len(set(used)) == 1
+    assert len(by_threads) <= 1
     assert any(target["boxes"].shape[1] > 3 for _, target in whole)
     for (_, short), (_, long) in zip(cut, whole, strict=True):
         assert short["boxes"].shape[1:] == (3, 4)
@@ -496,7 +495,7 @@ def test_nearest_pixels_are_found_in_whole_numbers() -> None:
     column = tf.reshape(tf.range(10), (10, 1))
     for size in range(1, 30):
         wanted = [(2 * i + 1) * 10 // (2 * size) for i in range(size)]
-        found = in_graph.nearest(column, tf.constant([size, 1]))
+        found = decode.nearest(column, tf.constant([size, 1]))
         assert found[:, 0].numpy().tolist() == wanted
 
 

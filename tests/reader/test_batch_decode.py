@@ -15,7 +15,6 @@ from shardprep.dataset import example
 from shardprep.dataset.schema import IMAGE
 from shardprep.dataset.tfrecord import frame, read_records
 from shardprep.reader import ReadConfig
-from shardprep.reader.config import Request
 from shardprep.reader.tf import batch_decode, pipeline
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.processes import run_program
@@ -224,33 +223,36 @@ def test_an_image_that_nothing_decodes_is_named_by_shard_and_number(
         ({"as_supervised": False}, {}),
         ({}, {"on_error": "skip"}),
         ({}, {"image_size": (6, 8)}),
-        ({}, {"service": "grpc://localhost:1"}),
     ],
 )
 def test_what_cannot_be_filled_is_left_to_the_graph_of_records(
-    sets: dict[str, Path], options: dict[str, Any], config: dict[str, Any]
+    sets: dict[str, Path],
+    options: dict[str, Any],
+    config: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from shardprep.dataset.folder import read_schema
+    decoders = []
+    begin = batch_decode.ThreadDecoder.__init__
 
-    schema = read_schema(sets["jpeg"])
-    request = Request(sets["jpeg"], batch_size=8)
-    assert batch_decode.is_faster(schema, request)
-    changed: Any = {"batch_size": 8, "read_config": ReadConfig(**config), **options}
-    assert not batch_decode.is_faster(schema, Request(sets["jpeg"], **changed))
+    def noted(self: Any, *args: Any, **own: Any) -> None:
+        begin(self, *args, **own)
+        decoders.append(self)
+
+    monkeypatch.setattr(batch_decode.ThreadDecoder, "__init__", noted)
+    load(sets["jpeg"])
+    assert len(decoders) == 1
+    load(sets["jpeg"], **options, read_config=ReadConfig(**config))
+    assert len(decoders) == 1
 
 
 def test_small_images_on_many_cores_are_left_to_the_graph_of_records(
-    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from shardprep.dataset.folder import read_schema
-
-    schema = read_schema(sets["jpeg"])
-    request = Request(sets["jpeg"], batch_size=8)
     monkeypatch.setattr(batch_decode, "_PIXELS_A_CORE", 100)
     monkeypatch.setattr(batch_decode, "usable_cores", lambda: 1)
-    assert batch_decode.is_faster(schema, request)
+    assert batch_decode.is_faster((12, 16), "jpeg")
     monkeypatch.setattr(batch_decode, "usable_cores", lambda: 2)
-    assert not batch_decode.is_faster(schema, request)
+    assert not batch_decode.is_faster((12, 16), "jpeg")
 
 
 @pytest.mark.thorough
@@ -266,8 +268,10 @@ def test_replicas_share_them(sets: dict[str, Path]) -> None:
         from shardprep.reader.tf import batch_decode
         batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {"jpeg": 1024, "raw": 1024}
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-        made, init = [], batch_decode.Filled.__init__
-        batch_decode.Filled.__init__ = lambda self, *args: (made.append(1), init(self, *args))[1]
+        made, init = [], batch_decode.ThreadDecoder.__init__
+        batch_decode.ThreadDecoder.__init__ = (
+            lambda self, *args, **own: (made.append(1), init(self, *args, **own))[1]
+        )
         for folder in sys.argv[1:]:
             found = [
                 int(one.shape[0])

@@ -541,8 +541,10 @@ import sys
 from shardprep import reader
 from shardprep.reader.tf import batch_decode
 batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {"jpeg": 1024}
-made, init = [], batch_decode.Filled.__init__
-batch_decode.Filled.__init__ = lambda self, *args: (made.append(1), init(self, *args))[1]
+made, init = [], batch_decode.ThreadDecoder.__init__
+batch_decode.ThreadDecoder.__init__ = (
+    lambda self, *args, **own: (made.append(1), init(self, *args, **own))[1]
+)
 kept = []
 for options in (
     {}, {"cache": "memory"}, {"read_config": reader.ReadConfig(on_error="skip")}

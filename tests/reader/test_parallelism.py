@@ -10,7 +10,8 @@ import tensorflow as tf
 from shardprep import reader
 from shardprep.reader.config import Request
 from shardprep.reader.records.open import open_request
-from shardprep.reader.tf import parallelism
+from shardprep.reader.tf import parallelism, pipeline
+from shardprep.reader.tf.records import Cursor
 from tests.reader.datasets import pets
 from tests.support.builders import animals
 
@@ -32,7 +33,8 @@ def calls(folder: Path, monkeypatch: pytest.MonkeyPatch, free: int, **options: A
     monkeypatch.setattr(parallelism, "usable_cores", lambda: CORES)
     monkeypatch.setattr(parallelism, "free_bytes", lambda: free)
     request = Request(str(folder), **{"batch_size": 256, "dtype": "float32", **options})
-    return parallelism.batch_calls(open_request(request), request)
+    source = pipeline.Source(open_request(request))
+    return pipeline._Stages(source, request, Cursor).calls.batches
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,9 @@ def test_what_is_made_of_the_batches_is_refused(folder: Path, tmp_path: Path) ->
     data = batches(folder)
     resume = reader.ResumeInEpoch(tmp_path / "s", data)
     for options in ({}, {"class_weight": {0: 1.0, 1: 1.0}}):
-        with pytest.raises(DatasetError, match="has None steps an epoch, the batches are 12"):
+        with pytest.raises(
+            DatasetError, match="has None steps per epoch, and there are 12 batches"
+        ):
             model_of().fit(data.unbatch().batch(4), verbose=0, callbacks=[resume], **options)
 
 
@@ -396,29 +398,29 @@ def test_a_state_of_something_else_is_refused(
     with pytest.raises(DatasetError) as caught:
         fit(batches(folder, **options), saved, model=model_of(**ours))
     assert str(caught.value).startswith(f"{saved}: {said}")
-    assert "remove the file to begin anew" in str(caught.value)
+    assert "remove the file to start again" in str(caught.value)
     assert saved.read_bytes() == before
 
 
 def test_what_is_no_state_is_refused(folder: Path, saved: Path, tmp_path: Path) -> None:
     cut = write(tmp_path / "cut", saved.read_bytes()[:-100])
     for place in (cut, write(tmp_path / "empty", b""), write(tmp_path / "text", b"{}")):
-        with pytest.raises(DatasetError, match="is no state of ResumeInEpoch; remove the file"):
+        with pytest.raises(DatasetError, match="is not a state of ResumeInEpoch; remove the file"):
             reader.ResumeInEpoch(place, batches(folder))
     with pytest.raises(DatasetError, match=r"cannot be read \(Is a directory\)"):
         reader.ResumeInEpoch(tmp_path, batches(folder))
     with pytest.raises(DatasetError, match="use the path of a file on this machine"):
         reader.ResumeInEpoch("s3://bucket/state", batches(folder))
-    with pytest.raises(DatasetError, match=r"use what reader\.iterate has returned"):
+    with pytest.raises(DatasetError, match=r"use the result of reader\.iterate"):
         reader.ResumeInEpoch(tmp_path / "state", reader.load(folder, batch_size=8))
 
 
 def test_fit_is_given_the_same_data_whole(folder: Path, tmp_path: Path) -> None:
     data = batches(folder)
     resume = reader.ResumeInEpoch(tmp_path / "state", data)
-    with pytest.raises(DatasetError, match="fit has 5 steps an epoch, the batches are 12; "):
+    with pytest.raises(DatasetError, match="fit has 5 steps per epoch, and there are 12 batches; "):
         model_of().fit(data, steps_per_epoch=5, verbose=0, callbacks=[resume])
-    with pytest.raises(DatasetError, match="fit is given other data; give it the batches"):
+    with pytest.raises(DatasetError, match="fit gets other data; give it the batches"):
         used().fit(batches(folder), verbose=0, callbacks=[resume])
     assert not (tmp_path / "state").exists()
 

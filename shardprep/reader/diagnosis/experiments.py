@@ -21,9 +21,8 @@ from shardprep.reader.config import Request
 from shardprep.reader.decode.targets import target_of
 from shardprep.reader.diagnosis.diagnosis import Candidate
 from shardprep.reader.records.open import Subset, open_request
-from shardprep.reader.tf.cache.decoded_shards import small_twin
-from shardprep.reader.tf.decode import Finisher
-from shardprep.reader.tf.pipeline import Source, load, make_dataset
+from shardprep.reader.tf.finish import Changes, Finisher
+from shardprep.reader.tf.pipeline import cached_sample, load, make_dataset
 
 _SAMPLE_BYTES = 1 << 29
 """Largest number of decoded bytes of a sample."""
@@ -92,11 +91,9 @@ def trial(
     """Yield a request and a step changed by a candidate; a sample has about `num_images`."""
     if candidate.trial == "folder":
         with tempfile.TemporaryDirectory(prefix="shardprep-", dir=candidate.options["cache"]) as at:
-            small = open_request(sample(request, num_images))
-            twin = small_twin(small, request, Path(at))
-            source = Source(twin, is_cached=True)
-            dataset = make_dataset(source, replace(request, cache=False, repeat=True))
-            yield Changed(dataset, train, lambda: _evict(Path(at)), len(twin.records))
+            cached = cached_sample(sample(request, num_images), Path(at))
+            dataset = make_dataset(cached, replace(request, cache=False, repeat=True))
+            yield Changed(dataset, train, lambda: _evict(Path(at)), cached.subset.num_records)
         return
     dataset = pipeline(replace(request, **candidate.options), num_images)
     if candidate.trial == "in step":
@@ -139,7 +136,7 @@ def image_bytes(subset: Subset, request: Request) -> int | None:
 def _finishing(request: Request, train: Train) -> Train:
     """Return a step that first applies `augment` and `dtype`, as layers of a model would."""
     target = target_of(open_request(request).schema)
-    finish = tf.function(Finisher(request, target, 0))
+    finish = tf.function(Finisher(Changes.of(request), target, 0))
     return lambda batch: train(finish(batch, tf.zeros(1, tf.int64)))
 
 

@@ -38,10 +38,7 @@ from shardprep.reader.diagnosis.experiments import (
 )
 from shardprep.reader.diagnosis.timing import Step, Stopwatch, epoch_of
 from shardprep.reader.records.open import Subset, open_request
-from shardprep.reader.tf.parallelism import ahead, untuned
-from shardprep.reader.tf.pipeline import load
-from shardprep.reader.tf.python_calls import one_pipeline
-from shardprep.reader.tf.records import Reading
+from shardprep.reader.tf.pipeline import load, undecoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -187,7 +184,7 @@ class _Measurement:
         endless = replace(self.request, repeat=True)
         plain = replace(endless, augment=None, dtype="uint8")
         decode = measured.pipeline if plain == endless else self._alone(load(plain))
-        return replace(measured, decode=decode, read=self._alone(_records(plain)))
+        return replace(measured, decode=decode, read=self._alone(undecoded(plain, _READ_BLOCK)))
 
     def _compile(self, batch: Any) -> None:
         """Train on a full batch and on one of the size of the last batch, so that both compile."""
@@ -328,15 +325,6 @@ def _rest(most: float) -> None:
         cpu, begin = time.process_time(), time.perf_counter()
         time.sleep(_REST_S)
         is_busy = time.process_time() - cpu > _AT_REST * (time.perf_counter() - begin)
-
-
-@one_pipeline()
-def _records(request: Request) -> Any:
-    """Return batches of undecoded records, read as the pipeline reads them."""
-    subset = open_request(request)
-    reading = Reading(subset, subset.order(request), request)
-    read = reading.batches(_READ_BLOCK).map(lambda data, _: data)
-    return ahead(read.with_options(untuned()), request)
 
 
 def _num_images(batch: Any) -> int:

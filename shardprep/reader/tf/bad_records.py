@@ -1,122 +1,154 @@
-"""Reads past bad records: each costs itself alone, and the next good one stands in its place.
+"""Check records before the graph decodes them, and replace bad ones with `on_error="skip"`.
 
-So an epoch keeps its length, batches keep their size, and order and resume stay arithmetic. Which
-record stands in is a function of the shards alone: the next one, in the order of the split, whose
-checksums are right and whose image decodes.
+The next good record in the order of the split replaces a bad one. So an epoch keeps its length,
+batches keep their size, and order and resume stay arithmetic. The replacement is a function of the
+shards alone.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tensorflow as tf
 
-from shardprep.dataset import example
-from shardprep.dataset.schema import IMAGE
+from shardprep.dataset.example import ExampleDecoder
+from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
+from shardprep.dataset.stored_size import TooLargeError, check_stored_png
 from shardprep.errors import RecordError
+from shardprep.reader.array_types import Ints
 from shardprep.reader.config import BadRecord
-from shardprep.reader.tf.python_calls import as_written, in_python
+from shardprep.reader.records.records import Records
 
 if TYPE_CHECKING:
-    from shardprep.reader.array_types import Ints
-    from shardprep.reader.config import Request
-    from shardprep.reader.records.open import Subset
-    from shardprep.reader.tf.decode import Decoder
+    from collections.abc import Callable, Mapping
 
 _log = logging.getLogger("shardprep.reader")
 
 
-class GoodRecords:
-    """The records of a subset, those that are bad replaced."""
+class CheckedRecords:
+    """Reads records, and checks each of them once.
+
+    TensorFlow's own error for a record that is not an Example quotes its bytes, which Python cannot
+    show as text, and its limit on the size of a PNG is three times its limit on a JPEG.
+    """
+
+    def __init__(self, records: Records, dtypes: Mapping[str, str]) -> None:
+        self._records = records
+        self._decoder = ExampleDecoder(dtypes, {IMAGE, MASK, OBJECT_MASK})
+        self._is_checked = bytearray(len(records))
+
+    def read(self, positions: Ints) -> list[bytes]:
+        """Return the payloads of records. Raises the RecordError of a bad one."""
+        read = self._records.read(positions)
+        return [
+            self._read(position, payload)
+            for position, payload in zip(positions.tolist(), read, strict=True)
+        ]
+
+    def read_or_empty(self, positions: Ints) -> list[bytes]:
+        """Return the payloads of records, b"" for a bad one that is to be skipped."""
+        return self.read(positions)
+
+    def _read(self, position: int, read: memoryview | RecordError) -> bytes:
+        return self._sound(position, read)
+
+    def _sound(self, position: int, read: memoryview | RecordError) -> bytes:
+        """Return a payload, checked the first time. Raises the RecordError of a bad record."""
+        if isinstance(read, RecordError):
+            raise read
+        payload = bytes(read)
+        if not self._is_checked[position]:
+            try:
+                self._check(payload)
+            except RecordError as error:
+                raise self._records.damaged(position, error.what) from error
+            except TooLargeError as error:
+                raise self._records.damaged(position, str(error)) from error
+            self._is_checked[position] = 1
+        return payload
+
+    def _check(self, payload: bytes) -> None:
+        values = self._decoder.find(payload) or self._decoder.decode(payload)
+        for name in (IMAGE, MASK, OBJECT_MASK):
+            for data in values.get(name, ()):
+                if not isinstance(data, int | float):
+                    check_stored_png(data)
+
+
+class GoodRecords(CheckedRecords):
+    """Reads records, and replaces bad ones; each record is decoded once to check it."""
 
     def __init__(
         self,
-        subset: Subset,
-        decoder: Decoder,
-        request: Request,
-        *,
-        by: Literal["next", "none"] = "next",
-        is_cached: bool = False,
+        records: Records,
+        dtypes: Mapping[str, str],
+        decode: Callable[[Any], Any],
+        report: Callable[[BadRecord], None] | None,
     ) -> None:
-        """Put the next good record in the place of a bad one, or by="none" an empty one.
+        """Check records by `decode`, the function of the graph.
 
-        `is_cached` says that the records are decoded copies: bad ones were told of when these were
-        made.
+        Args:
+            records: the records.
+            dtypes: dtype of each feature.
+            decode: function of a serialized Example, a tensor.
+            report: called once for each bad record; None for no report.
+
         """
-        self._replaces = by == "next"
-        self._is_cached = is_cached
-        self._subset = subset
-        self._decoder = decoder
-        self._size = decoder.resize or decoder.schema.image_size or ()
-        self._tell = request.config.on_error
-        self._bad: dict[int, BadRecord] = {}
+        super().__init__(records, dtypes)
+        self._decode = decode
+        self._report = report
+        self._bad: set[int] = set()
         self._lock = threading.Lock()
 
     def read(self, positions: Ints) -> list[bytes]:
-        """Return the bytes of the records at some positions."""
-        found = []
-        for at, one in zip(positions.tolist(), self._subset.records.read(positions), strict=True):
-            if isinstance(one, RecordError):
-                self._note(at, one)
-                found.append(self._in_place_of(at)[0])
-            else:
-                found.append(bytes(one))
-        return found
+        """Return the payloads of records, with bad ones replaced."""
+        return [
+            payload or self._records.next_good(position, self._payload, self._bad, self._note)
+            for position, payload in zip(
+                positions.tolist(), self.read_or_empty(positions), strict=True
+            )
+        ]
 
-    @as_written
-    def image(self, record: Any, position: Any) -> tuple[Any, Any]:
-        """Return the bytes and the pixels of a record, or of the one in its place; for a graph."""
-        image = tf.TensorSpec((*(self._size or (None, None)), 3), tf.uint8)
-        specs = [tf.TensorSpec((), tf.string), image]
-        data, pixels = in_python(self._image, [record, position], specs, eager=True)
-        return data, pixels
+    def read_or_empty(self, positions: Ints) -> list[bytes]:
+        """Return the payloads of records, b"" for a bad one."""
+        return super().read(positions)
 
-    def _image(self, record: Any, position: Any) -> tuple[bytes, Any]:
-        data = record.numpy()
-        if not (data or self._replaces):
-            return self._in_place_of(int(position))
+    def _read(self, position: int, read: memoryview | RecordError) -> bytes:
         try:
-            return data, self._pixels(data)
+            return self._sound(position, read)
         except RecordError as error:
-            at = int(position)
-            self._note(at, error)
-            return self._in_place_of(at)
+            self._note(position, error)
+            return b""
 
-    def _pixels(self, payload: bytes) -> Any:
-        (data,) = example.decode(payload).get(IMAGE) or (b"",)
+    def _payload(self, position: int) -> bytes:
+        return self._sound(position, self._records.payload(position))
+
+    def _check(self, payload: bytes) -> None:
+        super()._check(payload)
         try:
-            if self._decoder.has_annotations:
-                self._decoder.one(tf.constant(payload))
-            return self._decoder.image(tf.constant(data))
+            self._decode(tf.constant(payload))
         except tf.errors.InvalidArgumentError as error:
             what = str(error.message).splitlines()[0].partition(" [Op:")[0]
             raise RecordError("image", what) from error
 
-    def _in_place_of(self, position: int) -> tuple[bytes, Any]:
-        """Return the bytes and the pixels of the record that stands in for a bad one."""
-        if not self._replaces:
-            return b"", np.zeros((*self._size, 3), np.uint8)
-        records = self._subset.records
-
-        def both(at: int) -> tuple[bytes, Any]:
-            data = bytes(records.payload(at))
-            return data, self._pixels(data)
-
-        return records.next_good(position, both, self._bad, self._note)
-
     def _note(self, position: int, error: RecordError) -> None:
-        """Tell of a bad record, once."""
-        bad = BadRecord(*self._subset.records.place(position), error.what)
+        """Report a bad record, once."""
         with self._lock:
-            if position in self._bad:
-                return
-            self._bad[position] = bad
-            if self._is_cached:
-                return
-            if callable(self._tell):
-                self._tell(bad)
-            else:
-                _log.warning("%s; left out, %d so far", bad, len(self._bad))
+            is_new = position not in self._bad
+            self._bad.add(position)
+            if is_new and self._report is not None:
+                self._report(BadRecord(*self._records.place(position), error.what))
+
+
+def log_bad_records() -> Callable[[BadRecord], None]:
+    """Return a function that logs bad records and counts them."""
+    num_bad = 0
+
+    def log(bad: BadRecord) -> None:
+        nonlocal num_bad
+        num_bad += 1
+        _log.warning("%s; left out, %d so far", bad, num_bad)
+
+    return log

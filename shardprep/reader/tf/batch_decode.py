@@ -1,105 +1,126 @@
-"""Batches of images filled in one call, straight from the shards.
+"""Decode records by threads of this package, into batches or one at a time.
 
-Records and pixels are those of `Decoder`. The graph carries positions, and threads of this package
-decode each image to where it stays. Where the graph carries records, every image is made in new
-memory and copied into its batch, raw ones four times. But one thread at a time runs Python, and to
-hand that over costs as much as an image does: where images are small and cores many, the graph of
-records is the faster one.
+The graph carries tags only, and threads decode each image into its row of the batch. In a graph of
+records, every image is allocated and then copied into its batch, raw images four times. But only
+one thread at a time runs Python, and passing that on costs as much as a small image: for small
+images on many cores the graph of records is faster.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
+from shardprep.dataset.schema import IMAGE
 from shardprep.machine import usable_cores
+from shardprep.reader.array_types import Ints
 from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
 from shardprep.reader.decode.crop import crop_keys
-from shardprep.reader.decode.targets import target_of
+from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
+from shardprep.reader.tf.decode import Elements
 from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
-    from shardprep.dataset.schema import Schema
-    from shardprep.reader.config import Request
-    from shardprep.reader.decode.features import DecodedExamples, ExampleReader
-    from shardprep.reader.tf.decode import Decoder
+    from collections.abc import Callable
 
 _PIXELS_A_CORE = 8192
-"""Pixels of the smallest image, for each core, for which threads pay; below it they contend for
-Python."""
+"""Smallest image, in pixels for each core, for which threads are faster than the graph."""
 _MOST_CORES: dict[str | None, int] = {"jpeg": 8, "raw": 3}
-"""Most cores for which threads pay, by encoding; raw images are only copied, by one thread."""
+"""Most cores for which threads are faster, by encoding; one thread copies raw images."""
 
 
-def is_faster(schema: Schema, request: Request) -> bool:
-    """Tell whether the batches of a request can be filled, and whether that is faster.
-
-    Crops always are: what cuts them runs in Python.
-    """
-    size, config = schema.image_size, request.config
-    targets = [schema.features[name] for name in target_of(schema).names]
-    can_be = (
-        request.batch_size is not None
-        and request.as_supervised
-        and all(one.dtype != "bytes" or one.kind == "mask" for one in targets)
-        and config.on_error == "raise"
-        and config.service is None
-    )
-    if request.crop is not None:
-        return can_be
+def is_faster(image_size: tuple[int, int] | None, encoding: str | None) -> bool:
+    """Return whether threads fill batches of whole images faster than the graph."""
+    cores = usable_cores()
     return (
-        can_be
-        and size is not None
-        and config.image_size in (None, size)
-        and usable_cores() <= _MOST_CORES.get(schema.image.encoding, 0)
-        and usable_cores() * _PIXELS_A_CORE <= size[0] * size[1]
+        image_size is not None
+        and cores <= _MOST_CORES.get(encoding, 0)
+        and cores * _PIXELS_A_CORE <= image_size[0] * image_size[1]
     )
 
 
-class Filled:
-    """Elements of a dataset by their tags: batches, or single ones where no size is given."""
+class ThreadDecoder:
+    """Decodes batches, or single elements, given their tags."""
 
     def __init__(
-        self, examples: ExampleReader | DecodedExamples, decoder: Decoder, key: int
+        self,
+        examples: ExampleReader | DecodedExamples,
+        elements: Elements,
+        *,
+        batch_size: int,
+        num_threads: int | None,
+        crop_key: int | None,
     ) -> None:
-        """Take what has the records; crops are drawn by `key`, that of the order."""
-        request = decoder.request
-        self._decoder = decoder
-        self._values, batch_size = examples.decoder, request.batch_size or 1
+        """Decode `examples`.
+
+        Args:
+            examples: the records.
+            elements: the result of each record.
+            batch_size: most tags at a time.
+            num_threads: threads that decode; None for one per core.
+            crop_key: key of the order, which decides the crops; None without a crop.
+
+        """
+        self._decoder = examples.decoder
+        self._elements = elements
         self._num_records = len(examples)
-        self._key = key
-        is_copied = self._values.encoding == "raw" and request.crop is None
-        threads = 1 if is_copied else request.config.num_parallel_calls_for_decode or usable_cores()
+        self._crop_key = crop_key
+        is_copied = self._decoder.encoding == "raw" and crop_key is None
+        threads = 1 if is_copied else num_threads or usable_cores()
         batches = 1 + max(1, -(-threads * IMAGES_A_TURN // batch_size))
-        self.num_parallel_calls = 1 if threads == 1 else batches
-        """Batches at a time: no thread waits while others fill the last rows of one."""
+        self.num_calls = 1 if threads == 1 else batches
+        """Batches at a time, so that no thread waits while others fill the last rows of one."""
         self._filler = Filler(
-            examples,
-            batch_size=batch_size,
-            num_threads=threads,
-            num_kept=2 * self.num_parallel_calls,
+            examples, batch_size=batch_size, num_threads=threads, num_kept=2 * self.num_calls
         )
 
-    def element(self, tags: Any) -> Any:
-        """Return what is asked for of the records of int64[batch] tags, or of one.
+    def __call__(self, tags: Any) -> Any:
+        """Return the elements of int64[batch] tags, or of a single tag; for a graph.
 
         A bad record is an error of the graph that names its shard, number and offset.
         """
-        shapes = self._values.shapes()
-        specs = [tf.TensorSpec((*tags.shape, *shape), dtype) for shape, dtype in shapes.values()]
-        found = in_python(self._features, [tags], specs)
-        return self._decoder.asked(dict(zip(shapes, found, strict=True)))
+        return _in_python(self._filled, [tags], self._decoder, self._elements, tags.shape)
 
-    def _features(self, tags: Any) -> list[Any]:
+    def _filled(self, tags: Ints) -> list[Any]:
         every = tags.reshape(-1)
-        keys = (
-            [0] * len(every) if self._decoder.request.crop is None else crop_keys(self._key, every)
-        )
+        keys = [0] * len(every) if self._crop_key is None else crop_keys(self._crop_key, every)
         filling = self._filler.begin((every % self._num_records).tolist(), keys)
         filling.wait()
         for row in sorted(filling.errors):
             raise filling.errors[row]
-        columns = self._values.annotations.padded(filling.columns)
-        found = [columns[name] for name in self._values.names]
-        return found if tags.ndim else [one[0] for one in found]
+        columns = self._decoder.annotations.padded(filling.columns)
+        values = [columns[name] for name in self._decoder.names]
+        return values if tags.ndim else [value[0] for value in values]
+
+
+def crop_of_record(
+    decoder: FeatureDecoder, elements: Elements, key: int
+) -> Callable[[Any, Any], Any]:
+    """Return a function of a record and its tag that decodes the crop of its image, for a graph.
+
+    TensorFlow's own resize takes twice as long as all of this. `key` is the key of the order.
+    """
+
+    def filled(record: bytes, tag: Any) -> list[Any]:
+        columns = decoder.columns(1)
+        columns[IMAGE] = np.empty((1, *(decoder.image_shape or ())), np.uint8)
+        decoder.fill(memoryview(record), columns, 0, *crop_keys(key, tag[np.newaxis]))
+        columns = decoder.annotations.padded(columns)
+        return [columns[name][0] for name in decoder.names]
+
+    return lambda record, tag: _in_python(filled, [record, tag], decoder, elements, ())
+
+
+def _in_python(
+    function: Callable[..., list[Any]],
+    inputs: list[Any],
+    decoder: FeatureDecoder,
+    elements: Elements,
+    shape: Any,
+) -> Any:
+    """Return the elements that a function decodes in Python."""
+    shapes = decoder.shapes()
+    specs = [tf.TensorSpec((*shape, *row), dtype) for row, dtype in shapes.values()]
+    return elements.pack(dict(zip(shapes, in_python(function, inputs, specs), strict=True)))

@@ -1,22 +1,63 @@
-"""Number and size of batches: full ones, and as many for every reader."""
+"""Number and size of batches: full ones, and the same number for every host."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from shardprep.reader.tf.graph_annotations import fills
-from shardprep.reader.tf.parallelism import finish_calls
+from shardprep.reader.config import Request
+from shardprep.reader.decode.targets import padding
+from shardprep.reader.records.open import Subset
 from shardprep.reader.tf.python_calls import as_written
 
-if TYPE_CHECKING:
-    from shardprep.reader.config import Request
-    from shardprep.reader.records.open import Subset
+
+class BatchPlan(NamedTuple):
+    """How the records of an epoch become batches of one host."""
+
+    batch_size: int
+    drop_remainder: bool
+    pads: bool
+    """Whether the last batch is padded to full size."""
+    num_records: int
+    """Records of an epoch of this host."""
+    num_all: int
+    """Records of an epoch of all hosts."""
+    num_hosts: int
+    num_replicas: int
+    """Replicas that this host feeds."""
+
+    @classmethod
+    def of(cls, subset: Subset, request: Request) -> BatchPlan:
+        """Return the plan of a request."""
+        config = request.config
+        return cls(
+            batch_size=request.batch_size or 1,
+            drop_remainder=request.drop_remainder,
+            pads=config.pad_batches,
+            num_records=subset.epoch_records,
+            num_all=subset.num_all,
+            num_hosts=config.shard_of[1],
+            num_replicas=config.replicas,
+        )
+
+    @property
+    def num_batches(self) -> int:
+        """Number of batches of an epoch.
+
+        With padding, or without the remainder, every host has the same number, and so has every
+        replica: the replicas of a strategy wait for each other.
+        """
+        size, replicas = self.batch_size, self.num_replicas
+        if self.pads:
+            return _ceil(_ceil(self.num_all, self.num_hosts), size * replicas) * replicas
+        if self.drop_remainder:
+            return self.num_all // self.num_hosts // size // replicas * replicas
+        return _ceil(self.num_records, size)
 
 
 def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -> Any:
-    """Return the dataset with the number of batches that so many records make, None for unknown."""
+    """Return the dataset with the number of batches of `total` records; None for unknown."""
     if total is None:
         return dataset
     if total > 0:
@@ -24,70 +65,65 @@ def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -
     return dataset.apply(tf.data.experimental.assert_cardinality(total))
 
 
-def num_batches(subset: Subset, request: Request) -> int:
-    """Return the batches of an epoch of this reader.
-
-    Padded, or without the last ones that are not full, every reader has as many, and every replica
-    that a reader feeds: those of a strategy wait for each other.
-    """
-    size = request.batch_size or 1
-    _, readers = request.config.shard_of
-    replicas = request.config.replicas
-    if request.config.pad_batches:
-        return _ceil(_ceil(subset.num_all, readers), size * replicas) * replicas
-    if request.drop_remainder:
-        return subset.num_all // readers // size // replicas * replicas
-    return _ceil(subset.epoch_records, size)
-
-
-def evened(dataset: Any, subset: Subset, request: Request) -> Any:
-    """Return as many batches for every reader; one may have a record more than another."""
-    return dataset.take(num_batches(subset, request))
-
-
 @as_written
-def padded(dataset: Any, subset: Subset, request: Request) -> Any:
-    """Return batches filled up to full size, with weights, as many for every reader.
+def padded(dataset: Any, plan: BatchPlan, num_calls: int) -> Any:
+    """Return full batches with sample weights, the same number for every host.
 
-    What fills weighs 0, a record rows / records, both of all readers together: then the weights are
-    1 in the mean of all rows. Keras divides the sum of weighted losses by the rows of a batch, and
-    takes the mean of the batches: that is the mean of the records.
+    Padding rows weigh 0, and records weigh rows / records, both counted over all hosts, so that the
+    mean weight is 1. Keras divides the sum of weighted losses by the rows of a batch, and averages
+    over batches: the result is the mean over the records.
     """
-    size, number = request.batch_size or 1, num_batches(subset, request)
-    _, readers = request.config.shard_of
-    weight = number * size * readers / subset.num_all
-
-    values = fills(dataset.element_spec)
+    size, number = plan.batch_size, plan.num_batches
+    weight = number * size * plan.num_hosts / plan.num_all
+    values = padding_values(dataset.element_spec)
 
     def pad(*element: Any) -> tuple[Any, ...]:
         missing = size - tf.shape(tf.nest.flatten(element)[0])[0]
 
-        def fill(one: Any, value: Any) -> Any:
-            shape = tf.concat([[missing], tf.shape(one)[1:]], 0)
-            return tf.ensure_shape(
-                tf.concat([one, tf.fill(shape, value)], 0), (size, *one.shape[1:])
-            )
+        def fill(rows: Any, value: Any) -> Any:
+            shape = tf.concat([[missing], tf.shape(rows)[1:]], 0)
+            full = tf.concat([rows, tf.fill(shape, value)], 0)
+            return tf.ensure_shape(full, (size, *rows.shape[1:]))
 
         weights = tf.concat([tf.fill([size - missing], weight), tf.zeros(missing)], 0)
         filled = tf.nest.map_structure(fill, element, values if len(element) > 1 else (values,))
         return (*filled, tf.ensure_shape(weights, (size,)))
 
-    dataset = dataset.map(pad, finish_calls(subset, request))
-    more = number - _ceil(subset.num_records, size)
+    dataset = dataset.map(pad, num_calls)
+    more = number - _ceil(plan.num_records, size)
     if not more:
         return dataset
     spec = dataset.element_spec
     empty = tf.nest.map_structure(
-        lambda one, value: tf.fill([length or 0 for length in one.shape], value), spec, fills(spec)
+        lambda one, value: tf.fill(_known(one.shape), value), spec, padding_values(spec)
     )
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(more))
 
 
-def stepped(distributed: Any, replicas: int) -> Any:
-    """Return a distributed dataset with `len()` and `cardinality` in steps of all replicas.
+def padding_values(spec: Any, value: int = 0) -> Any:
+    """Return the values that pad elements of a spec, in its structure."""
+    if isinstance(spec, dict):
+        known = padding(spec)
+        return {name: padding_values(one, known.get(name, 0)) for name, one in spec.items()}
+    if isinstance(spec, tuple):
+        return tuple(padding_values(one) for one in spec)
+    return "" if spec.dtype == tf.string else spec.dtype.as_numpy_dtype(value)
 
-    tf.distribute counts the batches of a host, `replicas` a step. Keras would ask for as many
-    steps; the one after the last counts rows before it fails, and so changes the loss.
+
+def batched(dataset: Any, size: int, num_calls: int, *, drop: bool, keep_order: bool | None) -> Any:
+    """Return batches of elements; boxes are padded to the most boxes of an image."""
+    spec = dataset.element_spec
+    shapes = tf.nest.map_structure(lambda one: one.shape, spec)
+    if all(shape.is_fully_defined() for shape in tf.nest.flatten(shapes)):
+        return dataset.batch(size, drop, num_calls, deterministic=keep_order)
+    return dataset.padded_batch(size, shapes, padding_values(spec), drop)
+
+
+def count_steps(distributed: Any, replicas: int) -> Any:
+    """Return a distributed dataset whose `len()` and `cardinality` are steps of all replicas.
+
+    tf.distribute counts the batches of a host, which are `replicas` a step. Keras would ask for as
+    many steps; the step after the last one counts rows before it fails, which changes the loss.
     """
     if isinstance(distributed, tf.data.Dataset):
         return distributed
@@ -96,21 +132,23 @@ def stepped(distributed: Any, replicas: int) -> Any:
 
     def length(_: Any) -> int:
         if steps < 0:
-            raise TypeError("the number of steps is not known, or there is no end")
+            raise TypeError("the number of steps is unknown or infinite")
         return steps
 
-    base = type(distributed)  # of TensorFlow, and not public
+    base = type(distributed)  # a class of TensorFlow that is not public
     counts = {"__len__": length, "cardinality": property(lambda _: steps)}
     distributed.__class__ = type(base.__name__, (base,), counts)
     return distributed
 
 
+def zeros(shape: Any, dtype: Any) -> Any:
+    """Return a tensor of zeros or empty strings; unknown lengths are 0."""
+    return tf.fill(_known(shape), tf.constant("" if dtype == tf.string else 0, dtype))
+
+
+def _known(shape: Any) -> list[int]:
+    return [length or 0 for length in shape]
+
+
 def _ceil(number: int, size: int) -> int:
     return -(-number // size)
-
-
-def nothing(shape: Any, dtype: Any) -> Any:
-    """Return a tensor of zeros, or of empty strings; a length that is not known is 0."""
-    return tf.fill(
-        [length or 0 for length in shape], tf.constant("" if dtype == tf.string else 0, dtype)
-    )

@@ -1,123 +1,131 @@
-"""From serialized Examples to what `load` yields, by the dataset's own schema."""
+"""Decode records in the graph: the same results as `decode/`, for workers without Python.
+
+The graph is faster than threads for small images on many cores, and the workers of a tf.data
+service cannot call Python. What annotations become is documented in `decode/annotations`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
-from shardprep.dataset.schema import BOX, IMAGE, LABELS
+from shardprep.dataset.schema import BOX, CROWD, IMAGE, LABELS, MASK, OBJECT_MASK, Feature, Schema
 from shardprep.errors import DatasetError
-from shardprep.reader.decode.crop import crop_keys
-from shardprep.reader.decode.features import FeatureDecoder
-from shardprep.reader.decode.targets import KEYS, BoxLimit, target_of
-from shardprep.reader.order.permutation import mix
-from shardprep.reader.tf.graph_annotations import Annotations, boxes_as, trimmed
+from shardprep.reader.decode.targets import PADDING, BoxLimit, Target, target_of
 from shardprep.reader.tf.python_calls import as_written, in_python
-from shardprep.reader.validators import AUGMENT_OPTIONS, parameters, short_repr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.reader.config import Request
-    from shardprep.reader.decode.targets import Target
+    from collections.abc import Mapping
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _WHITE = 255.0
 
 
-class Decoder:
-    """Parses records and decodes their images."""
+class Elements(NamedTuple):
+    """How the features of records become elements of a dataset: pairs, or dicts of all features."""
 
-    def __init__(self, schema: Schema, request: Request) -> None:
-        self.schema = schema
-        self.request = request
-        size = request.config.image_size
-        self.resize = None if size == schema.image_size else size
-        self.target = target_of(schema)
-        wanted = (IMAGE, *self.target.names) if request.as_supervised else tuple(schema.features)
-        self.wanted = wanted
+    schema: Schema
+    target: Target
+    as_supervised: bool
+
+    @classmethod
+    def of(cls, schema: Schema, *, as_supervised: bool) -> Elements:
+        """Return the elements of a dataset with a schema."""
+        return cls(schema, target_of(schema), as_supervised)
+
+    @property
+    def names(self) -> tuple[str, ...]:
         """Features of an element."""
-        self._annotations = Annotations(schema, wanted, request)
-        self.has_annotations = bool(self._annotations.specs)
-        self.features = {
-            name: (
-                tf.io.VarLenFeature(tf.int64)
-                if feature.kind == "labels"
-                else tf.io.FixedLenFeature((), _DTYPES[feature.dtype])
-            )
-            for name, feature in schema.features.items()
-            if name in wanted
-        } | self._annotations.specs
+        return (IMAGE, *self.target.names) if self.as_supervised else tuple(self.schema.features)
 
-    def one(self, record: Any, pixels: Any = None) -> Any:
-        """Parse one record and decode its image, unless its pixels are given."""
-        features = tf.io.parse_single_example(record, self.features)
-        features[IMAGE] = self.image(features[IMAGE]) if pixels is None else pixels
-        if self.has_annotations:
-            features |= self._annotations.decoded(features, features[IMAGE])
-        return self._as_asked(features)
+    def pack(self, features: dict[str, Any]) -> Any:
+        """Return the element of features: a dict of all, (image, target) or only the image."""
+        return self.target.pair(features[IMAGE], features) if self.as_supervised else features
 
-    def cropped(self, key: int) -> Callable[[Any, Any], Any]:
-        """Return the function of a record and its tag that decodes a part of its image.
+    def unpack(self, element: Any) -> dict[str, Any]:
+        """Undo `pack`."""
+        if isinstance(element, dict):
+            return element
+        image, *labels = element if isinstance(element, tuple) else (element,)
+        return {IMAGE: image, **(self.target.unpacked(labels[0]) if labels else {})}
 
-        In Python: TensorFlow's own resize takes twice as long as all of this. `key` is that of the
-        order.
+
+class Decoder:
+    """Parses records and decodes their images and annotations."""
+
+    def __init__(
+        self,
+        elements: Elements,
+        *,
+        resize: tuple[int, int] | None,
+        max_boxes: int | None,
+        limit: BoxLimit | None,
+    ) -> None:
+        """Decode the features of `elements`.
+
+        Args:
+            elements: the result of each record.
+            resize: height and width to resize images to, None to keep their size.
+            max_boxes: number of rows of boxes; None for as many as an image has.
+            limit: warns of images with more boxes; None for workers without Python.
+
         """
-        values = self.values()
-        shapes = values.shapes()
-        specs = [tf.TensorSpec(shape, dtype) for shape, dtype in shapes.values()]
+        self._elements = elements
+        self._schema = schema = elements.schema
+        self._resize = None if resize == schema.image_size else resize
+        self._max_boxes = max_boxes
+        self._limit = limit
+        self._annotations = {
+            name: feature for name, feature in schema.annotations.items() if name in elements.names
+        }
+        self._specs = {
+            name: _spec(name, feature)
+            for name, feature in schema.features.items()
+            if name in elements.names
+        }
 
-        def filled(record: bytes, tag: Any) -> list[Any]:
-            columns = values.columns(1)
-            columns[IMAGE] = np.empty((1, *(values.image_shape or ())), np.uint8)
-            values.fill(memoryview(record), columns, 0, *crop_keys(key, tag[np.newaxis]))
-            columns = values.annotations.padded(columns)
-            return [columns[name][0] for name in values.names]
+    @property
+    def is_batched(self) -> bool:
+        """Whether `batch` can decode: a batch of raw images without annotations."""
+        return self._schema.image.encoding == "raw" and not self._annotations
 
-        def one(record: Any, tag: Any) -> Any:
-            found = in_python(filled, [record, tag], specs)
-            return self.asked(dict(zip(shapes, found, strict=True)))
-
-        return one
-
-    def values(self) -> FeatureDecoder:
-        """Return what makes arrays of records, where these are not decoded by the graph."""
-        most, crop = self.request.max_boxes, self.request.crop
-        limit = None if most is None else BoxLimit(most)
-        return FeatureDecoder(
-            self.schema, self.wanted, decode=True, fallback=self.pixels, limit=limit, crop=crop
-        )
-
-    @as_written
-    def record_and_image(self, record: Any, _: Any) -> Any:
-        """Return a record that comes with its tag, and its pixels."""
-        image = {IMAGE: self.features[IMAGE]}
-        return record, self.image(tf.io.parse_single_example(record, image)[IMAGE])
+    def one(self, record: Any) -> Any:
+        """Return the element of one record."""
+        features = tf.io.parse_single_example(record, self._specs)
+        features[IMAGE] = self._resized(self._pixels(features[IMAGE]))
+        if self._annotations:
+            features |= self._annotated(features, features[IMAGE])
+        return self._packed(features)
 
     def batch(self, records: Any) -> Any:
-        """Parse a batch of records whose images are raw pixels."""
-        features = tf.io.parse_example(records, self.features)
-        height, width = self._size()
+        """Return the elements of a batch of records with raw images."""
+        features = tf.io.parse_example(records, self._specs)
+        height, width = self._stored_size()
         flat = tf.io.decode_raw(features[IMAGE], tf.uint8, fixed_length=height * width * 3)
         features[IMAGE] = self._resized(tf.reshape(flat, (-1, height, width, 3)))
-        return self._as_asked(features)
+        return self._packed(features)
 
-    def image(self, data: Any) -> Any:
-        """Return the pixels of an encoded image, uint8[height, width, 3], resized if asked."""
-        return self._resized(self._pixels(data))
+    @as_written
+    def record_and_image(self, record: Any) -> Any:
+        """Return a record and its pixels; zeros for an empty record."""
+
+        def pixels() -> Any:
+            image = tf.io.parse_single_example(record, {IMAGE: self._specs[IMAGE]})
+            return self._resized(self._pixels(image[IMAGE]))
+
+        size = self._resize or self._stored_size()
+        is_empty = tf.equal(tf.strings.length(record), 0)
+        return record, tf.cond(is_empty, lambda: tf.zeros((*size, 3), tf.uint8), pixels)
 
     def pixels(self, data: bytes) -> Any:
-        """Return the pixels of an encoded image as an array, not resized. Raises as TensorFlow."""
+        """Return the pixels of an encoded image as an array, not resized."""
         return self._pixels(tf.constant(data)).numpy()
 
     def _pixels(self, data: Any) -> Any:
-        encoding = self.schema.image.encoding
+        encoding = self._schema.image.encoding
         if encoding == "raw":
-            height, width = self._size()
-            return tf.reshape(tf.io.decode_raw(data, tf.uint8), (height, width, 3))
+            return tf.reshape(tf.io.decode_raw(data, tf.uint8), (*self._stored_size(), 3))
         if encoding == "jpeg":
             # The accurate transform is as fast as any here, and is what the writer used.
             pixels = tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE")
@@ -129,120 +137,142 @@ class Decoder:
                 lambda: tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE"),
                 lambda: tf.io.decode_png(data, channels=3),
             )
-        return tf.ensure_shape(pixels, (*(self.schema.image_size or (None, None)), 3))
+        return tf.ensure_shape(pixels, (*(self._schema.image_size or (None, None)), 3))
 
-    def _size(self) -> tuple[int, int]:
-        if self.schema.image_size is None:
-            raise DatasetError(self.schema.name, "raw images without a size cannot be read")
-        return self.schema.image_size
+    def _stored_size(self) -> tuple[int, int]:
+        if self._schema.image_size is None:
+            raise DatasetError(self._schema.name, "raw images without a size cannot be read")
+        return self._schema.image_size
 
     def _resized(self, pixels: Any) -> Any:
-        if self.resize is None:
+        if self._resize is None:
             return pixels
-        resized = tf.image.resize(pixels, self.resize, antialias=True)
+        resized = tf.image.resize(pixels, self._resize, antialias=True)
         return tf.cast(tf.clip_by_value(tf.round(resized), 0.0, _WHITE), tf.uint8)
 
-    def _as_asked(self, features: dict[str, Any]) -> Any:
-        """Return the features or the supervised pair, with labels as float32[…, classes]."""
+    def _packed(self, features: dict[str, Any]) -> Any:
         if LABELS in features:
-            indicator = tf.sparse.to_indicator(features[LABELS], len(self.schema.labels))
+            indicator = tf.sparse.to_indicator(features[LABELS], len(self._schema.labels))
             features[LABELS] = tf.cast(indicator, tf.float32)
-        return self.asked(features)
+        return self._elements.pack(features)
 
-    def features_of(self, element: Any) -> dict[str, Any]:
-        """Return the features of what `asked` has returned."""
-        if isinstance(element, dict):
-            return element
-        image, *labels = element if isinstance(element, tuple) else (element,)
-        return {IMAGE: image, **(self.target.unpacked(labels[0]) if labels else {})}
+    def _annotated(self, features: Mapping[str, Any], image: Any) -> dict[str, Any]:
+        """Return the annotations among parsed features as tensors."""
+        values = {name: features[name] for name in self._annotations}
+        if BOX in values:
+            values = self._largest(self._counted(values))
+        if CROWD in values:
+            values[CROWD] = tf.cast(values[CROWD], tf.bool)
+        if OBJECT_MASK in values:
+            values[OBJECT_MASK] = self._masks(values[OBJECT_MASK], image)
+        if MASK in values:
+            values[MASK] = self._mask(MASK, values[MASK], image)
+        if self._max_boxes is not None:
+            for name in PADDING.keys() & values.keys():
+                values[name] = pad_rows(values[name], self._max_boxes, PADDING[name])
+        return values
 
-    def asked(self, features: dict[str, Any]) -> Any:
-        """Return all features, or the supervised pair."""
-        if not self.request.as_supervised:
-            return features
-        return self.target.pair(features[IMAGE], features)
+    def _counted(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Check that each box has one value of every feature of objects."""
+        number = tf.shape(values[BOX])[0]
+        checks = [
+            tf.debugging.assert_equal(tf.shape(values[name])[0], number, f"{name}: not one a box")
+            for name in values
+            if name in PADDING and name != BOX
+        ]
+        with tf.control_dependencies([check for check in checks if check is not None]):
+            return {**values, BOX: tf.identity(values[BOX])}
 
+    def _largest(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the largest boxes with their other features, in their order."""
+        most = self._max_boxes
+        if most is None:
+            return values
+        number = tf.shape(values[BOX])[0]
+        if self._limit is not None:
+            warn = self._limit.warn
 
-class Finisher:
-    """Applies dtype and augmentation to what is decoded, batch by batch."""
+            def warned(number: Any) -> list[Any]:
+                warn(int(number))
+                return [number]
 
-    def __init__(self, request: Request, target: Target, key: int) -> None:
-        """`target` is what is to be learnt, `key` what the seeds of augmentation are made of."""
-        self.request = request
-        self.target = target
-        self.key = key
-        named = parameters(request.augment) if request.augment is not None else None
-        self.takes = frozenset(AUGMENT_OPTIONS).intersection(named or ())
-        self._fault: DatasetError | None = None
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether there is anything to do."""
-        request = self.request
-        return (
-            request.dtype != "uint8"
-            or request.augment is not None
-            or request.box_format != "rel_yxyx"
-        )
-
-    @property
-    def wants_seed(self) -> bool:
-        """Whether the augmentation takes a seed, so that it is a function of its records."""
-        return "seed" in self.takes
-
-    def __call__(self, element: Any, tag: Any = None) -> Any:
-        """Return an element with its images, and what augmentation does to labels, changed."""
-        if isinstance(element, dict):
-            images, labels = self._finished(element[IMAGE], self.target.packed(element), tag)
-            return {**element, IMAGE: images, **self.target.unpacked(labels)}
-        if isinstance(element, tuple):
-            images, labels = element
-            return self._finished(images, labels, tag)
-        return self._finished(element, None, tag)[0]
-
-    def _finished(self, images: Any, labels: Any, tag: Any) -> tuple[Any, Any]:
-        """Return images and labels augmented, and boxes in the format that is asked for."""
-        images, labels = self._augmented(images, labels, tag)
-        if isinstance(labels, dict) and KEYS[BOX] in labels:
-            if self.request.augment is not None:
-                labels = trimmed(labels, self.request.max_boxes)
-            boxes = boxes_as(labels[KEYS[BOX]], self.request.box_format, images)
-            labels = {**labels, KEYS[BOX]: boxes}
-        return images, labels
-
-    def _augmented(self, images: Any, labels: Any, tag: Any) -> tuple[Any, Any]:
-        if self.request.dtype == "float32":
-            images = tf.cast(images, tf.float32) / _WHITE
-        augment = self.request.augment
-        if augment is None:
-            return images, labels
-        given = {"labels": labels, "training": True}
-        if self.wants_seed:
-            given["seed"] = self._seed(tag)
-        # What is raised in here would come out in the trace of a graph.
-        try:
-            found = augment(images, **{name: given[name] for name in self.takes})
-        except DatasetError as error:
-            self._fault = error
-            return images, labels
-        changed = found if isinstance(found, (tuple, list)) else (found, labels)
-        if len(changed) != len(("images", "labels")) or changed[0] is None:
-            what = "None" if found is None else f"a {type(found).__name__} of {len(changed)}"
-            self._fault = DatasetError(
-                f"augment={short_repr(augment)}",
-                f"returned {what}",
-                "let it return images, or (images, labels)",
+            number = tf.cond(
+                number > most,
+                lambda: in_python(warned, [number], [tf.TensorSpec((), tf.int32)])[0],
+                lambda: number,
             )
-            return images, labels
-        return changed[0], changed[1]
+        with tf.control_dependencies([number]):
+            rows = largest(values[BOX], most)
+        return {
+            name: tf.gather(value, rows) if name in PADDING else value
+            for name, value in values.items()
+        }
 
-    def check(self) -> None:
-        """Raise DatasetError where an augmentation that was called refuses or returns no images."""
-        if self._fault is not None:
-            raise self._fault
+    def _masks(self, encoded: Any, image: Any) -> Any:
+        """Return uint8[n, height, width] of n PNGs."""
+        size = tf.shape(image)[:2]
+        shape = tf.TensorShape((None, *image.shape[:2]))
+        masks = tf.cond(
+            tf.size(encoded) > 0,
+            lambda: tf.map_fn(
+                lambda data: self._mask(OBJECT_MASK, data, image)[..., 0],
+                encoded,
+                fn_output_signature=tf.TensorSpec(shape[1:], tf.uint8),
+            ),
+            lambda: tf.zeros(tf.concat([[0], size], 0), tf.uint8),
+        )
+        return tf.ensure_shape(masks, shape)
 
-    def _seed(self, tag: Any) -> Any:
-        """Return int32[2] made of the first record of a batch and its epoch."""
-        first = tf.reshape(tag, (-1,))[0]
-        pair = [mix(self.key, first, 1), mix(self.key, first, 2)]
-        return tf.cast(tf.stack(pair), tf.int32)
+    def _mask(self, name: str, encoded: Any, image: Any) -> Any:
+        """Return the pixels of a PNG, [height, width, 1], in the size of the image."""
+        dtype = tf.as_dtype(self._annotations[name].mask_dtype)
+        pixels = tf.io.decode_png(encoded, channels=1, dtype=dtype)
+        if self._resize is not None:
+            pixels = nearest(pixels, tf.shape(image)[:2])
+        else:
+            same = tf.debugging.assert_equal(
+                tf.shape(pixels)[:2], tf.shape(image)[:2], f"{name}: not as large as its image"
+            )
+            with tf.control_dependencies([] if same is None else [same]):
+                pixels = tf.identity(pixels)
+        return tf.ensure_shape(pixels, (*image.shape[:2], 1))
+
+
+def _spec(name: str, feature: Feature) -> Any:
+    """Return how TensorFlow parses a feature."""
+    dtype = _DTYPES[feature.dtype]
+    if feature.kind == "labels":
+        return tf.io.VarLenFeature(dtype)
+    if feature.repeated:
+        shape = (4,) if name == BOX else ()
+        return tf.io.FixedLenSequenceFeature(shape, dtype, allow_missing=True)
+    return tf.io.FixedLenFeature((), dtype)
+
+
+def nearest(pixels: Any, size: Any) -> Any:
+    """Resize [height, width, …] like `decode.crop.nearest_pixels`, by the nearest pixel centers."""
+    for axis in (0, 1):
+        length, wanted = tf.shape(pixels)[axis], size[axis]
+        indices = (2 * tf.range(wanted) + 1) * length // (2 * wanted)
+        pixels = tf.gather(pixels, indices, axis=axis)
+    return pixels
+
+
+def largest(boxes: Any, number: int) -> Any:
+    """Return the indices of the largest boxes, [n, 4] or [batch, n, 4], in order.
+
+    The first of equal ones wins; padding rows (−1) are the smallest.
+    """
+    areas = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+    areas = tf.where(boxes[..., 0] < 0, -1.0, areas)
+    return tf.sort(tf.argsort(-areas, stable=True)[..., :number])
+
+
+def pad_rows(rows: Any, number: int, value: int, axis: int = 0) -> Any:
+    """Return rows of objects padded to `number` along axis 0 or 1; there are not more."""
+    missing = number - tf.shape(rows)[axis]
+    paddings = [[0, missing if i == axis else 0] for i in range(rows.shape.rank)]
+    padded = tf.pad(rows, paddings, constant_values=tf.cast(value, rows.dtype))
+    shape = rows.shape.as_list()
+    shape[axis] = number
+    return tf.ensure_shape(padded, shape)

@@ -1,38 +1,55 @@
-"""The tf.data pipeline; `_stages` says why each of its stages stands where it does."""
+"""The tf.data pipeline of a request. Only this module takes a `Request` apart.
+
+The stages, in order:
+
+1. Tags name the records of all epochs in order. Encoded records are shuffled here, where they are a
+   tenth of their pixels; epochs repeat here too, so that all records of an epoch come before the
+   next one begins.
+2. Tags become decoded batches: threads of this package fill them (`batch_decode`), or they are
+   copied from a cache in memory, or the graph decodes records (`decode`).
+3. `augment`, `dtype` and `box_format` change batches (`finish`): one call for many images, after
+   the cache, so that nothing random is cached.
+4. The last batch is dropped or padded (`batching`), and batches are prepared ahead.
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from shardprep.dataset.schema import BOX
 from shardprep.errors import DatasetError
-from shardprep.reader.decode.features import DecodedExamples, ExampleReader
+from shardprep.reader.config import Request
+from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
+from shardprep.reader.decode.targets import BoxLimit
 from shardprep.reader.records.open import Subset, open_request
+from shardprep.reader.records.records import Records
 from shardprep.reader.tf.advice import advise
-from shardprep.reader.tf.bad_records import GoodRecords
-from shardprep.reader.tf.batch_decode import Filled, is_faster
-from shardprep.reader.tf.batching import counted, evened, padded, stepped
-from shardprep.reader.tf.cache.decoded_shards import twins
+from shardprep.reader.tf.bad_records import CheckedRecords, GoodRecords, log_bad_records
+from shardprep.reader.tf.batch_decode import ThreadDecoder, crop_of_record, is_faster
+from shardprep.reader.tf.batching import BatchPlan, batched, count_steps, counted, padded
+from shardprep.reader.tf.cache.decoded_shards import small_twin, twins
 from shardprep.reader.tf.cache.memory import DecodedRows, cache_of, memory_cache, rows_a_turn
-from shardprep.reader.tf.decode import Decoder, Finisher
-from shardprep.reader.tf.graph_annotations import batched
-from shardprep.reader.tf.parallelism import ahead, batch_calls, finish_calls, image_calls, untuned
+from shardprep.reader.tf.decode import Decoder, Elements
+from shardprep.reader.tf.finish import Changes, Finisher
+from shardprep.reader.tf.parallelism import ahead, parallel_calls, untuned
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
-from shardprep.reader.tf.records import Cursor, Reading
+from shardprep.reader.tf.records import Cursor, EpochTags, Read, ShuffleWindow
 from shardprep.reader.tf.service import served, served_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from shardprep.reader.config import Request
-
-_POSITIONS_A_STEP = 64
-"""Positions found at a time where records come one by one."""
+_TAGS_A_STEP = 64
+"""Tags computed at a time for single elements."""
+_NUM_READS = 2
+"""Parallel calls that read: one reads while the records of the other are decoded."""
 
 
 class Source(NamedTuple):
@@ -46,9 +63,9 @@ class Source(NamedTuple):
 
 
 def load(request: Request) -> Any:
-    """Return the dataset of a request; `class_names` of it are the classes.
+    """Return the dataset of a request, with two attributes.
 
-    `loaded` is the request, with the cache that "auto" has come to.
+    `class_names` are the classes. `loaded` is the request, with the cache that "auto" has chosen.
     """
     source = opened(request)
     if not source.is_cached:
@@ -62,7 +79,7 @@ def load(request: Request) -> Any:
 def distribute(strategy: Any, request: Request) -> Any:
     """Return the distributed dataset of a request whose batches are those of all replicas.
 
-    Each host reads a range of records of its own.
+    Each host reads a range of the records.
     """
     replicas = strategy.num_replicas_in_sync
     if request.batch_size is None or request.batch_size % replicas:
@@ -87,188 +104,298 @@ def distribute(strategy: Any, request: Request) -> Any:
 
     distributed = strategy.distribute_datasets_from_function(of_host)
     subset, replicas = hosts[0]
-    distributed = stepped(distributed, replicas)
+    distributed = count_steps(distributed, replicas)
     distributed.class_names = subset.class_names
     return distributed
 
 
 def opened(request: Request) -> Source:
-    """Return the records of a request, decoded where it asks for a cache, which is filled here.
+    """Return the records of a request, decoded if it asks for a cache, which is filled here.
 
-    In the caller's thread, so that Ctrl-C ends it: TensorFlow's threads hear of no signal.
+    That happens in the caller's thread, so that Ctrl-C ends it: TensorFlow's threads get no signal.
     """
     subset = open_request(request)
-    kept = cache_of(subset, request)
-    if not kept:
+    cache = cache_of(subset, request)
+    if not cache:
         return Source(subset)
-    if kept != "memory":
-        # Once decoded, never again: from here on the shards are those of the cache. The order is
-        # that of the records, so it is the same with and without.
-        return Source(twins(subset, request, Path(kept)), is_cached=True)
     size = subset.image_size(request)
+    if cache != "memory":
+        skips = request.config.on_error != "raise"
+        decode = functools.partial(_decoded, subset, request)
+        return Source(twins(subset, Path(cache), size, decode, skips=skips), is_cached=True)
     has_all = request.max_boxes is None or request.crop is not None
     is_ragged = BOX in subset.schema.features and has_all
     batch_size = None if size is None or is_ragged else rows_a_turn(*size)
-    decoded = _plain(subset, request, batch_size)
+    decoded = _all_elements(subset, request, batch_size)
     return Source(subset, rows=memory_cache(decoded, subset.num_records, batch_size))
+
+
+def cached_sample(request: Request, folder: Path) -> Source:
+    """Return the records of a request, decoded to a single shard in an empty folder."""
+    subset = open_request(request)
+    decode = functools.partial(_decoded, subset, request)
+    return Source(small_twin(subset, folder, subset.image_size(request), decode), is_cached=True)
+
+
+def undecoded(request: Request, size: int) -> Any:
+    """Return batches of records of a request, read as its pipeline reads them, not decoded."""
+    stages = _Stages(Source(open_request(request)), request, Cursor)
+    with one_pipeline():
+        read = stages.payloads(size).map(lambda data, _: data)
+    return ahead(read.with_options(untuned()), is_batched=True)
 
 
 def make_dataset(
     source: Source, request: Request, cursor: Callable[[], Cursor] | None = None
 ) -> Any:
-    """Return the `tf.data.Dataset` of a request.
+    """Return the `tf.data.Dataset` of a request. Raises like `reader.load`.
 
-    `cursor` is asked where to begin each time the dataset is iterated; by default each iteration
-    is the next epoch. Raises as `reader.load` says.
+    `cursor` is called for the place to begin each time that the dataset is iterated; without it,
+    each iteration continues with the next epochs.
     """
     subset, config = source.subset, request.config
     advise(subset, request, is_cached=source.is_cached or source.rows is not None)
-    total = None if cursor is not None or not config.assert_cardinality else _total(subset, request)
-    dataset = _dataset(source, request, cursor or _counter(request), total)
+    total = None
+    if cursor is None and config.assert_cardinality:
+        epochs, endless = request.num_epochs, int(tf.data.INFINITE_CARDINALITY)
+        total = endless if epochs is None else subset.epoch_records * epochs
+    stages = _Stages(source, request, cursor or _next_epochs(request))
+    dataset = stages.dataset(total)
+    plan = BatchPlan.of(subset, request)
     if request.drop_remainder and total is not None and not request.repeat:
-        dataset = evened(dataset, subset, request)
-    if config.pad_batches:
-        dataset = padded(dataset, subset, request)
-    # Last, so that everything above works while the accelerator does.
-    return ahead(dataset.with_options(_options(request)), request)
+        dataset = dataset.take(plan.num_batches)
+    if plan.pads:
+        dataset = padded(dataset, plan, stages.calls.finish)
+    # Prefetching comes last, so that all stages work while the accelerator does.
+    dataset = dataset.with_options(_options(request))
+    return ahead(dataset, is_batched=request.batch_size is not None)
 
 
-def _dataset(
-    source: Source, request: Request, cursor: Callable[[], Cursor], total: int | None
-) -> Any:
-    if request.config.service:  # its workers have a copy of the graph, of which nobody here knows
-        return served(_stages(source, request, cursor, total), total, request)
-    with one_pipeline():
-        return _stages(source, request, cursor, total)
+class _Stages:
+    """The stages of one pipeline, up to batches that may differ in size."""
 
-
-def _stages(
-    source: Source, request: Request, cursor: Callable[[], Cursor], total: int | None
-) -> Any:
-    subset = source.subset
-    order = subset.order(request)
-    if not request.window:
-        subset = replace(subset, records=subset.records.in_order(order))
-    reading = Reading(subset, order, request, cursor)
-    decoder = Decoder(subset.schema, request)
-    finish = Finisher(request, decoder.target, reading.order.key)
-    filled = _filled(subset, source.rows, decoder, reading.order.key)
-    if filled is not None:
-        dataset = _by_tag(reading, finish, filled.element, total, filled.num_parallel_calls)
-    elif source.rows is not None:
-        rows, number = source.rows, subset.num_records
-        dataset = _by_tag(reading, finish, lambda tags: rows(tags % number), total)
-    else:
-        good = None
-        if request.config.on_error != "raise":
-            good = GoodRecords(subset, decoder, request, is_cached=source.is_cached)
-        dataset = _by_record(reading, finish, decoder, total, good)
-    if finish.is_needed:
-        # After the batch: one call for many images. After the cache: what is random is never kept.
-        last = finish if finish.wants_seed else _untagged(finish)
-        last = as_written(last) if request.augment is None else last
-        calls = finish_calls(subset, request)
-        dataset = dataset.map(last, calls, deterministic=_in_order(request))
-        finish.check()
-    return dataset
-
-
-def _filled(subset: Subset, rows: DecodedRows | None, decoder: Decoder, key: int) -> Filled | None:
-    """Return what fills the elements of a request in one call, None where the graph makes them."""
-    request = decoder.request
-    if rows is not None and request.crop is not None:
-        arrays = rows.by_feature(decoder)
-        return Filled(DecodedExamples(arrays, decoder.values()), decoder, key)
-    if rows is None and not subset.records.waits and is_faster(subset.schema, request):
-        return Filled(ExampleReader(subset.records, decoder.values()), decoder, key)
-    return None
-
-
-@as_written
-def _by_tag(
-    reading: Reading,
-    finish: Finisher,
-    decode: Callable[[Any], Any],
-    total: int | None,
-    num_calls: int | None = None,
-) -> Any:
-    """Return the dataset of what is made from tags: no record is read in the graph."""
-    request = reading.request
-    size, drop = request.batch_size, request.drop_remainder
-    dataset = reading.tags(size or _POSITIONS_A_STEP, drop=drop and size is not None)
-    if size is None:
-        dataset = dataset.unbatch()
-    dataset = counted(dataset, total, size or 1, drop=drop)
-    return dataset.map(
-        _tagged(decode, finish),
-        num_calls or batch_calls(reading.subset, request),
-        deterministic=_in_order(request),
-    )
-
-
-@as_written
-def _by_record(
-    reading: Reading,
-    finish: Finisher,
-    decoder: Decoder,
-    total: int | None,
-    good: GoodRecords | None,
-) -> Any:
-    """Return the dataset of decoded records, in batches where a size is given."""
-    # Records as they are stored, in the order of each epoch: blocks from all shards in a seeded
-    # order, a few at a time mixed. Here and not later, because here they are encoded, a tenth of
-    # their pixels. Epochs repeat in here, after the shuffle: all records come once before any comes
-    # again.
-    subset, request = reading.subset, reading.request
-    config, size = request.config, request.batch_size
-    in_order = _in_order(request)
-    by_batch = size is not None and subset.schema.image.encoding == "raw" and good is None
-    by_batch &= not decoder.has_annotations and request.crop is None
-    if by_batch and not config.service and not subset.records.waits:
-        drop = request.drop_remainder
-        batches = counted(reading.batches(size or 1, drop=drop), total, size or 1, drop=drop)
-        return batches.map(
-            _tagged(lambda records, _: decoder.batch(records), finish),
-            batch_calls(subset, request),
-            deterministic=in_order,
+    def __init__(self, source: Source, request: Request, cursor: Callable[[], Cursor]) -> None:
+        subset, config = source.subset, request.config
+        self._request = request
+        self._rows = source.rows
+        self._size, self._drop = request.batch_size, request.drop_remainder
+        # Parallel calls keep the order of epochs that follow each other: they would mix otherwise.
+        self._keep_order = True if request.repeat else None
+        self._order = order = subset.order(request)
+        window = None
+        records = subset.records
+        if request.window:
+            lengths = config.interleave_cycle_length, config.interleave_block_length
+            window = ShuffleWindow(request.window, *lengths)
+        else:
+            records = records.in_order(order)
+        self._records = records
+        self._tags = EpochTags(order, records, request.num_epochs, window, cursor)
+        self._blocks = order.blocks or subset.blocks(config, shuffle=request.is_shuffled)
+        self._block_length = subset.block_length
+        self._elements = Elements.of(subset.schema, as_supervised=request.as_supervised)
+        most = request.max_boxes
+        self._limit = None if most is None or config.service else BoxLimit(most)
+        self._decoder = Decoder(
+            self._elements, resize=config.image_size, max_boxes=most, limit=self._limit
         )
-    if config.service:
-        dataset = served_records(subset, reading.order, request)
-    else:
-        dataset = counted(reading.records(None if good is None else good.read), total, 1)
+        self._finish = Finisher(Changes.of(request), self._elements.target, order.key)
+        crop, size = request.crop, subset.image_size(request)
+        height, width = crop.size if crop is not None else size or (0, 0)
+        image_bytes = height * width * 3 * np.dtype(request.dtype).itemsize
+        self.calls = parallel_calls(config, self._size and self._size * image_bytes)
+        self._checked: CheckedRecords = CheckedRecords(records, subset.schema.dtypes)
+        if config.on_error != "raise":
+            report = log_bad_records() if config.on_error == "skip" else config.on_error
+            self._checked = GoodRecords(
+                records,
+                subset.schema.dtypes,
+                self._decoder.one,
+                None if source.is_cached else report,  # those were reported for the cache
+            )
 
-    cropped = None if request.crop is None else decoder.cropped(reading.order.key)
+    def dataset(self, total: int | None) -> Any:
+        """Return the dataset; `total` is the number of its records if tf.data is to know it."""
+        service = self._request.config.service
+        if not service:
+            with one_pipeline():
+                return self._finished(self._decoded(total))
+        # Workers run a copy of the graph, whose functions this process could not release.
+        size = self._size or 1
+        dataset = served(self._finished(self._served()), service, size, drop=self._drop)
+        return counted(dataset, total, size, drop=self._drop)
 
-    def one(record: Any, tag: Any) -> Any:
-        pixels = None
-        if good is not None:
-            record, pixels = good.image(record, tag % subset.num_records)
-        return decoder.one(record, pixels) if cropped is None else cropped(record, tag)
+    def payloads(self, size: int, read: Read | None = None, *, drop: bool = False) -> Any:
+        """Return the dataset of batches of (bytes, tag)."""
+        num_reads = self._request.config.num_parallel_calls_for_interleave_files
+        if num_reads is None:
+            # To find bad records, these calls decode every record once.
+            decodes = isinstance(self._checked, GoodRecords) and not self._records.is_remote
+            num_reads = self.calls.images if decodes else _NUM_READS
+        return self._tags.payloads(size, read or self._checked.read, num_reads, drop=drop)
 
-    def batch(dataset: Any) -> Any:
-        if size is None:
+    @as_written
+    def images(self) -> Any:
+        """Return the dataset of (bytes, pixels), one by one; b"" for a bad record to be skipped."""
+        decode = self._decoder.record_and_image
+        records = self._single_payloads(self._checked.read_or_empty)
+        return records.map(lambda record, _: decode(record), self.calls.images)
+
+    def _single_payloads(self, read: Read | None = None) -> Any:
+        # Object storage is read a group of blocks at a time: many of them are neighbours there.
+        is_remote = self._records.is_remote
+        size = self._blocks.group_records if is_remote else self._block_length
+        return self.payloads(size, read).unbatch()
+
+    def _decoded(self, total: int | None) -> Any:
+        """Return decoded elements, by the fastest way that serves the request."""
+        request, rows = self._request, self._rows
+        if rows is not None and request.crop is None:
+            number = len(self._records)
+            return self._by_tag(lambda tags: rows(tags % number), self.calls.batches, total)
+        if rows is not None:
+            arrays = rows.by_feature(self._elements)
+            examples = DecodedExamples(arrays, self._feature_decoder())
+            return self._by_threads(examples, total)
+        if self._may_fill and not self._records.waits:
+            reader = ExampleReader(self._records, self._feature_decoder())
+            return self._by_threads(reader, total)
+        if self._decodes_batches and not self._records.waits:
+            size = self._size or 1
+            dataset = counted(self.payloads(size, drop=self._drop), total, size, drop=self._drop)
+            return self._raw_batches(dataset)
+        return self._by_record(counted(self._single_payloads(), total, 1))
+
+    def _served(self) -> Any:
+        epochs = self._request.num_epochs
+        records = served_records(self._records, self._order, self._blocks, epochs)
+        return self._by_record(records)
+
+    def _finished(self, dataset: Any) -> Any:
+        finish = self._finish
+        if not finish.is_needed:
             return dataset
-        calls = finish_calls(subset, request)
-        return batched(dataset, size, calls, drop=request.drop_remainder, in_order=in_order)
+        function = finish if finish.wants_seed else finish.untagged
+        if self._request.augment is None:
+            function = as_written(function)
+        dataset = self._mapped(dataset, function, self.calls.finish)
+        finish.check()
+        return dataset
 
-    if by_batch:
-        # One call for a whole batch: per record it would cost more than what it does.
-        decode = _tagged(lambda records, _: decoder.batch(records), finish)
-        return batch(dataset).map(decode, batch_calls(subset, request), deterministic=in_order)
-    # One record a call: the decoder is one op for one image, and calls run side by side.
-    return batch(dataset.map(_tagged(one, finish), image_calls(request), deterministic=in_order))
+    @property
+    def _may_fill(self) -> bool:
+        """Whether threads can fill batches, and are faster than the graph; for crops they are."""
+        request, schema = self._request, self._elements.schema
+        targets = [schema.features[name] for name in self._elements.target.names]
+        can_fill = (
+            self._size is not None
+            and request.as_supervised
+            and all(target.dtype != "bytes" or target.kind == "mask" for target in targets)
+            and request.config.on_error == "raise"
+        )
+        if request.crop is not None:
+            return can_fill
+        keeps_size = request.config.image_size in (None, schema.image_size)
+        return can_fill and keeps_size and is_faster(schema.image_size, schema.image.encoding)
+
+    @property
+    def _decodes_batches(self) -> bool:
+        """Whether the graph decodes whole batches at a time."""
+        return self._size is not None and self._decoder.is_batched and self._request.crop is None
+
+    def _feature_decoder(self) -> FeatureDecoder:
+        return FeatureDecoder(
+            self._elements.schema,
+            self._elements.names,
+            decode=True,
+            fallback=self._decoder.pixels,
+            limit=self._limit,
+            crop=self._request.crop,
+        )
+
+    def _by_threads(self, examples: ExampleReader | DecodedExamples, total: int | None) -> Any:
+        decoder = ThreadDecoder(
+            examples,
+            self._elements,
+            batch_size=self._size or 1,
+            num_threads=self._request.config.num_parallel_calls_for_decode,
+            crop_key=None if self._request.crop is None else self._order.key,
+        )
+        return self._by_tag(decoder, decoder.num_calls, total)
+
+    @as_written
+    def _by_tag(self, decode: Callable[[Any], Any], num_calls: int, total: int | None) -> Any:
+        """Return the elements that a function makes of tags."""
+        size, drop = self._size, self._drop
+        dataset = self._tags.batches(size or _TAGS_A_STEP, drop=drop and size is not None)
+        if size is None:
+            dataset = dataset.unbatch()
+        dataset = counted(dataset, total, size or 1, drop=drop)
+        return self._mapped(dataset, self._tagged(decode), num_calls)
+
+    @as_written
+    def _by_record(self, records: Any) -> Any:
+        """Return the elements that the graph decodes from a dataset of (bytes, tag)."""
+        if self._decodes_batches:
+            # One call for a batch: calls for single raw images would cost more than their work.
+            return self._raw_batches(self._batched(records))
+        decode = self._decoder.one
+        cropped = None
+        if self._request.crop is not None:
+            cropped = crop_of_record(self._feature_decoder(), self._elements, self._order.key)
+
+        def one(record: Any, tag: Any) -> Any:
+            return decode(record) if cropped is None else cropped(record, tag)
+
+        return self._batched(self._mapped(records, self._tagged(one), self.calls.images))
+
+    @as_written
+    def _raw_batches(self, records: Any) -> Any:
+        decode = self._decoder.batch
+        function = self._tagged(lambda records, _: decode(records))
+        return self._mapped(records, function, self.calls.batches)
+
+    def _batched(self, dataset: Any) -> Any:
+        if self._size is None:
+            return dataset
+        calls, keep_order = self.calls.finish, self._keep_order
+        return batched(dataset, self._size, calls, drop=self._drop, keep_order=keep_order)
+
+    def _mapped(self, dataset: Any, function: Callable[..., Any], num_calls: int) -> Any:
+        return dataset.map(function, num_calls, deterministic=self._keep_order)
+
+    def _tagged(self, decode: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that keeps the tag, its last argument, if augmentation needs it."""
+        if not self._finish.wants_seed:
+            return decode
+        return lambda *inputs: (decode(*inputs), inputs[-1])
 
 
-def _in_order(request: Request) -> bool | None:
-    """Where epochs follow each other all keep the order: one's end would mix with the next."""
-    return True if request.repeat else None
+def _decoded(subset: Subset, request: Request, records: Records) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (bytes, pixels) of records in order; b"" for a bad one that is to be skipped."""
+    plain = _plain(request, batch_size=None, max_boxes=request.max_boxes)
+    stages = _Stages(Source(replace(subset, records=records, draws=None)), plain, Cursor)
+    with one_pipeline():
+        dataset = stages.images()
+    dataset = ahead(dataset.with_options(untuned()), is_batched=False)
+    for data, pixels in dataset.as_numpy_iterator():
+        yield data, pixels.tobytes()
 
 
-def _plain(subset: Subset, request: Request, batch_size: int | None) -> Any:
+def _all_elements(subset: Subset, request: Request, batch_size: int | None) -> Any:
     """Return the dataset of what a request decodes, once and in order."""
-    plain = replace(
+    most = request.max_boxes if request.crop is None else None
+    plain = _plain(request, batch_size=batch_size, max_boxes=most)
+    stages = _Stages(Source(replace(subset, draws=None)), plain, Cursor)
+    return stages.dataset(None).with_options(_options(plain))
+
+
+def _plain(request: Request, *, batch_size: int | None, max_boxes: int | None) -> Request:
+    """Return a request for whole images as they are decoded, once and in order."""
+    return replace(
         request,
         batch_size=batch_size,
+        max_boxes=max_boxes,
         drop_remainder=False,
         shuffle=False,
         repeat=False,
@@ -277,51 +404,29 @@ def _plain(subset: Subset, request: Request, batch_size: int | None) -> Any:
         augment=None,
         dtype="uint8",
         box_format="rel_yxyx",
-        max_boxes=request.max_boxes if request.crop is None else None,
         cache=False,
     )
-    source = Source(replace(subset, draws=None))
-    return _dataset(source, plain, Cursor, None).with_options(_options(plain))
 
 
-def _counter(request: Request) -> Callable[[], Cursor]:
-    """Return a cursor for which each iteration goes on where the one before has ended."""
+def _next_epochs(request: Request) -> Callable[[], Cursor]:
+    """Return a cursor for which each iteration continues after the previous one."""
     numbers = itertools.count(0, max(1, int(request.repeat)))
     return lambda: Cursor(next(numbers), 0)
-
-
-def _total(subset: Subset, request: Request) -> int:
-    """Return the records of an iteration, as tf.data counts them."""
-    if request.num_epochs is None:
-        return int(tf.data.INFINITE_CARDINALITY)
-    return subset.epoch_records * request.num_epochs
-
-
-def _tagged(decode: Callable[..., Any], finish: Finisher) -> Callable[..., Any]:
-    """Return a function of tags, or of records and their tags, that keeps tags that are wanted."""
-    if not finish.wants_seed:
-        return decode
-    return lambda *inputs: (decode(*inputs), inputs[-1])
-
-
-def _untagged(finish: Finisher) -> Callable[..., Any]:
-    """Return the function for elements without a tag; tf.data unpacks a pair into arguments."""
-    return lambda *element: finish(element if len(element) > 1 else element[0])
 
 
 def _options(request: Request) -> Any:
     config = request.config
     options = untuned()
-    # Waiting for the slowest of the parallel calls buys an order that nobody asked for.
+    # Without a fixed order, no call waits for the slowest of the parallel calls.
     options.deterministic = (
         not request.is_shuffled
         or request.seed is not None
         or not config.shuffle_reshuffle_each_iteration
     )
-    # Threads of its own: it does not wait behind the model's ops. The map runs many images at once;
-    # threads inside one image's ops only get in their way.
+    # Separate threads do not wait behind the model's ops. The map runs many images at once, and
+    # threads inside the ops of one image would only compete.
     options.threading.private_threadpool_size = config.threads
     options.threading.max_intra_op_parallelism = 1
-    # Each reader has its share of the records already.
+    # Each host reads only its share of the records already.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options.merge(config.options) if config.options is not None else options

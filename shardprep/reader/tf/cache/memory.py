@@ -1,4 +1,4 @@
-"""The cache of decoded images, uint8: its place, and arrays in memory; see also `folder_cache`."""
+"""Decoded images in memory, and which cache `cache="auto"` chooses."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ import tensorflow as tf
 
 from shardprep.dataset.schema import MASK, OBJECT_MASK
 from shardprep.machine import free_bytes
+from shardprep.reader.config import Request
 from shardprep.reader.decode.annotations import stacked
-from shardprep.reader.decode.targets import target_of
-from shardprep.reader.tf.graph_annotations import fills
+from shardprep.reader.records.open import Subset
+from shardprep.reader.tf.batching import padding_values
+from shardprep.reader.tf.decode import Elements
 from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardprep.reader.config import Request
-    from shardprep.reader.records.open import Subset
-    from shardprep.reader.tf.decode import Decoder
-
 _log = logging.getLogger("shardprep.reader")
 _Image = TypeVar("_Image")
 _SECONDS_A_LINE = 5.0
-"""Seconds between two lines of progress, and before the first: most caches need none."""
+"""Seconds between two lines of progress, and before the first."""
 _MOST_ROWS = 64
 _BYTES_A_TURN = 4 << 20
-"""Decoded bytes of one call that fills a cache in memory, at most, but for one image."""
+"""Most decoded bytes of one call that fills a cache, except for a single image."""
 
 
 def cache_of(subset: Subset, request: Request) -> str:
@@ -43,7 +41,7 @@ def cache_of(subset: Subset, request: Request) -> str:
         why = "a service has its own memory" if config.service else "its images differ in size"
         _log.info("cache: none, %s", why)
         return ""
-    needed = int(subset.num_records * size[0] * size[1] * _channels(subset, request))
+    needed = int(subset.num_records * size[0] * size[1] * _bytes_per_pixel(subset, request))
     allowed = int(free_bytes() * config.cache_ram_share)
     fits = needed <= allowed
     _log.info(
@@ -57,14 +55,29 @@ def cache_of(subset: Subset, request: Request) -> str:
     return "memory" if fits else ""
 
 
-class Progress:
-    """Lines that say how far a cache is filled: in the log, or on stderr where none is kept.
+def _bytes_per_pixel(subset: Subset, request: Request) -> float:
+    """Return the bytes of a decoded record for each pixel, of its image and its masks."""
+    names = Elements.of(subset.schema, as_supervised=request.as_supervised).names
+    num_bytes = 3.0
+    if MASK in names:
+        num_bytes += np.dtype(subset.schema.features[MASK].mask_dtype).itemsize
+    if OBJECT_MASK in names:
+        manifest = subset.manifest
+        objects = [one.objects for one in manifest.annotations.values() if one.objects]
+        num_objects = sum(counts.num_objects for counts in objects)
+        num_records = sum(split.num_records for split in manifest.splits.values())
+        num_bytes += request.max_boxes or num_objects / num_records
+    return num_bytes
 
-    A logger `shardprep.reader` that is set to INFO takes them, one above WARNING drops them.
+
+class CacheProgress:
+    """Lines about how far a cache is filled: in the log, or on stderr if nobody keeps a log.
+
+    The logger `shardprep.reader` shows them if it is set to INFO; set above WARNING it drops them.
     """
 
     def __init__(self, total: int, place: str) -> None:
-        """Begin with none of so many images; `place` is where they go."""
+        """Count `total` images that are cached in `place`."""
         self._total = total
         self._place = place
         self._done = 0
@@ -78,9 +91,9 @@ class Progress:
             self._done += 1
             if time.monotonic() >= self._next:
                 self._next += _SECONDS_A_LINE
-                self._say()
+                self._show()
 
-    def _say(self) -> None:
+    def _show(self) -> None:
         left = (time.monotonic() - self._begin) * (self._total - self._done) / self._done
         line = (
             f"cache: {self._done:,} of {self._total:,} images decoded to {self._place}, "
@@ -94,9 +107,10 @@ class Progress:
 
 
 def rows_a_turn(height: int, width: int) -> int:
-    """Return the images of a size that are decoded in one call to fill a cache in memory.
+    """Return the number of images that one call decodes to fill a cache in memory.
 
-    For each call Python takes as long as for a small image; so long nothing hears of Ctrl-C.
+    Few, since nothing reacts to Ctrl-C during a call; many, since each call costs as much as a
+    small image.
     """
     return min(_MOST_ROWS, max(1, _BYTES_A_TURN // (height * width * 3)))
 
@@ -105,25 +119,24 @@ class DecodedRows:
     """Decoded elements in memory, an array for each of their components."""
 
     def __init__(self, spec: Any, num_records: int) -> None:
-        """Take the spec of an element; the arrays are to be filled."""
+        """Allocate arrays for the elements of a spec."""
         self._spec = spec
         self._flat = tf.nest.flatten(spec)
-        self._fills = tf.nest.flatten(fills(spec))
-        self.arrays = [_empty(one, num_records) for one in self._flat]
+        self._padding = tf.nest.flatten(padding_values(spec))
+        self.arrays = [_empty(component, num_records) for component in self._flat]
 
     def __call__(self, positions: Any) -> Any:
         """Return the elements at some positions; for a graph."""
         specs = [tf.TensorSpec([*positions.shape, *one.shape], one.dtype) for one in self._flat]
-        found = in_python(self._picked, [positions], specs)
-        return tf.nest.pack_sequence_as(self._spec, found)
+        return tf.nest.pack_sequence_as(self._spec, in_python(self._rows, [positions], specs))
 
-    def by_feature(self, decoder: Decoder) -> dict[str, Any]:
-        """Return the arrays by feature; `decoder` is that of the elements."""
-        return decoder.features_of(tf.nest.pack_sequence_as(self._spec, self.arrays))
+    def by_feature(self, elements: Elements) -> dict[str, Any]:
+        """Return the arrays by feature."""
+        return elements.unpack(tf.nest.pack_sequence_as(self._spec, self.arrays))
 
-    def _picked(self, places: Any) -> list[Any]:
-        pairs = zip(self.arrays, self._fills, strict=True)
-        return [_picked(array, places, value) for array, value in pairs]
+    def _rows(self, positions: Any) -> list[Any]:
+        pairs = zip(self.arrays, self._padding, strict=True)
+        return [_rows_of(array, positions, value) for array, value in pairs]
 
 
 def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> DecodedRows:
@@ -131,8 +144,8 @@ def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> Deco
 
     Args:
         decoded: dataset of all elements in order.
-        num_records: their number.
-        batch_size: elements that it yields at a time, None for one without an axis for it.
+        num_records: number of elements.
+        batch_size: number of elements of a batch, None for single elements.
 
     """
     spec = decoded.element_spec
@@ -150,34 +163,20 @@ def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> Deco
             yield from itertools.repeat(None, stop - start)
             start = stop
 
-    for _ in Progress(num_records, "memory").over(copied()):
+    for _ in CacheProgress(num_records, "memory").over(copied()):
         pass
     return rows
 
 
 def _empty(spec: Any, num_records: int) -> Any:
-    """Return an array of one component of all records; of objects where images differ."""
+    """Return an array for a component of all records; of objects if their shapes differ."""
     if spec.dtype == tf.string or not spec.shape.is_fully_defined():
         return np.empty(num_records, object)
     return np.empty((num_records, *spec.shape), spec.dtype.as_numpy_dtype)
 
 
-def _picked(array: Any, positions: Any, value: Any) -> Any:
-    """Return the elements at positions; those of many that differ in length padded."""
-    found = array[positions]
-    is_ragged = np.ndim(positions) and array.dtype == object and isinstance(found[0], np.ndarray)
-    return stacked(found, value) if is_ragged else found
-
-
-def _channels(subset: Subset, request: Request) -> float:
-    """Return the bytes of a record that is decoded, for each pixel: of its image and its masks."""
-    names = subset.schema.features if not request.as_supervised else target_of(subset.schema).names
-    channels = 3.0
-    if MASK in names:
-        channels += np.dtype(subset.schema.features[MASK].mask_dtype).itemsize
-    if OBJECT_MASK in names:
-        counts = [one.objects for one in subset.manifest.annotations.values() if one.objects]
-        num_objects = sum(one.num_objects for one in counts)
-        num_records = sum(one.num_records for one in subset.manifest.splits.values())
-        channels += request.max_boxes or num_objects / num_records
-    return channels
+def _rows_of(array: Any, positions: Any, padding: Any) -> Any:
+    """Return the rows at positions; rows of different lengths are padded."""
+    rows = array[positions]
+    is_ragged = np.ndim(positions) and array.dtype == object and isinstance(rows[0], np.ndarray)
+    return stacked(rows, padding) if is_ragged else rows

@@ -1,73 +1,80 @@
-"""A Keras callback that saves weights together with the place in the data, and goes on from there.
+"""A Keras callback that saves weights together with the place in the data, and resumes from both.
 
-A place is the steps that training has finished: batches drawn ahead are none of it. Keras begins
-with a whole epoch; the first one after a restart begins where it was left, and is ended here.
+The place counts finished steps, not batches drawn ahead. Keras always runs whole epochs; the first
+epoch after a restart begins in the middle, so this callback ends it.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
+import json
 import signal
 import threading
 import time
 import warnings
+import zipfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.tf.batching import nothing
-from shardprep.reader.tf.resume.checkpoint import ANEW, Checkpoint, values_of
+from shardprep.reader.tf.batching import zeros
 from shardprep.reader.tf.resume.iterator import Batches
 from shardprep.reader.validators import Count, File, having, validated
+from shardprep.storage.atomic_file import DurableFile
 
 if TYPE_CHECKING:
     from types import FrameType
 
 IteratedBatches = Annotated[
-    Batches, having(lambda value: isinstance(value, Batches), "what reader.iterate has returned")
+    Batches, having(lambda value: isinstance(value, Batches), "the result of reader.iterate")
 ]
 _SECONDS_A_SAVE = 60.0
-"""Seconds between two saves, where their steps are not said."""
+"""Seconds between two saves without `save_every`."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""Signals before which the place is saved."""
 _END_OF_EPOCH = object()
 """Value of `Model.stop_training` that ends an epoch, not training."""
+_START_AGAIN = "remove the file to start again"
+_HEAD = "head"
+"""Name of the array with the JSON of everything that is not an array."""
 
 
 class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras carries no types
-    """Save the exact place of training with the weights; go on there in the next run.
+    """Save the exact place of training with the weights, and resume there in the next run.
 
         train = reader.iterate("tfrecords/dogs_vs_cats", batch_size=64, seed=1)
         model.fit(train, epochs=20, callbacks=[reader.ResumeInEpoch("run/state", train)])
 
-    Run again, the same program goes on behind the last step that was saved, in the middle of an
-    epoch as well: weights, optimizer, random state of layers, metrics and place are of one step,
-    so no batch is lost or repeated in what the weights have seen. A run that has had all epochs
-    trains nothing more. The file is complete or the one before: kill it at any time.
+    Run the same program again, and it continues after the last saved step, also in the middle of an
+    epoch. Weights, optimizer, random state of layers, metrics and place are those of one step, so
+    the weights see every batch exactly once. A run that has finished all epochs trains nothing
+    more. The file is replaced as a whole: kill the program at any time.
 
-    It is saved at the end of each epoch, when `fit` ends, before SIGTERM and Ctrl-C do what they
-    do, and every `save_every` steps. The epoch that goes on has the logs of the whole epoch. What
-    other callbacks keep, such as the patience of EarlyStopping, begins anew.
+    The state is saved at the end of each epoch, when `fit` ends, before SIGTERM and Ctrl-C take
+    effect, and every `save_every` steps. A resumed epoch has the logs of the whole epoch. The state
+    of other callbacks, such as the patience of EarlyStopping, is not saved.
     """
 
     @validated("reader.ResumeInEpoch")
     def __init__(
         self, path: File, batches: IteratedBatches, *, save_every: Count | None = None
     ) -> None:
-        """Take the place, where one is saved.
+        """Read the saved place, if any.
 
         Args:
-            path: the file, on this machine; folders above it are made.
-            batches: the result of `reader.iterate` that `fit` is given.
-            save_every: steps between two saves; None: as many as are a minute.
+            path: the file, on this machine; its folders are created.
+            batches: the result of `reader.iterate` that `fit` gets.
+            save_every: steps between two saves; None saves once a minute.
 
         Raises:
-            DatasetError: the file is not of this callback, or of other batches; from `fit`: of
-                another model, or `fit` is given other data or `steps_per_epoch`.
+            DatasetError: the file is not of this callback, or it is of other batches. `fit` raises
+                it if the file is of another model, or if `fit` gets other data or
+                `steps_per_epoch`.
 
         """
         super().__init__()
@@ -84,10 +91,10 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._saved = self._read()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Restore the weights of the place."""
+        """Restore the weights."""
         del logs
         steps, fit = self.params["steps"], self._fit(inspect.currentframe())
-        # Keras maps class_weight over the batches, which hides their number from it.
+        # Keras maps class_weight over the batches, and then does not know their number.
         self._ends_epochs = (
             steps is None
             and fit is not None
@@ -96,8 +103,8 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         )
         if steps != len(self._batches) and not self._ends_epochs:
             raise self._refused(
-                f"fit has {steps} steps an epoch, the batches are {len(self._batches)}",
-                "give fit the batches as they are, without steps_per_epoch",
+                f"fit has {steps} steps per epoch, and there are {len(self._batches)} batches",
+                "give fit the result of reader.iterate, without steps_per_epoch",
             )
         self._saved = saved = self._saved or self._read()
         self._place = (0, 0)
@@ -111,9 +118,9 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._saved_at = time.monotonic()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Set the batches to the place from which this epoch goes on."""
+        """Set the batches to the place where this epoch begins."""
         del logs
-        self.model._initial_epoch = None  # noqa: SLF001 - of this fit alone
+        self.model._initial_epoch = None  # noqa: SLF001 - for this fit only
         self._metrics = None
         saved, self._saved = self._saved, None
         if saved is not None and saved.place["epoch"] == epoch:
@@ -123,24 +130,25 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         else:
             was, self._place = self._place, (epoch, 0)
             if epoch and was == self._place:
-                self._save()  # here, so that what others do at the end of an epoch is in it
+                self._save()  # here, to include what other callbacks did at the end of the epoch
         self._began = self._place[1]
         self._batches.load_state_dict(self._state())
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """End an epoch of which all steps were done before the restart."""
+        """End an epoch whose steps were all done before the restart."""
         del batch, logs
         if self._place[1] == len(self._batches):
-            self._logs = {name: float(one) for name, one in self.model.get_metrics_result().items()}
+            metrics = self.model.get_metrics_result()
+            self._logs = {name: float(value) for name, value in metrics.items()}
             self._quiet.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "Your input ran out of data")
             raise StopIteration
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Count the steps, and save them when it is time."""
+        """Count the step, and save when it is time."""
         del logs
         if not self._batches.is_begun:
-            raise self._refused("fit is given other data", "give it the batches given here")
+            raise self._refused("fit gets other data", "give it the batches given here")
         epoch, before = self._place
         done = min(self._began + batch + 1, len(self._batches))
         self._place = (epoch, done)
@@ -156,19 +164,19 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._end()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Keep the metrics of the epoch, in whose place validation puts its own."""
+        """Keep the metrics of the epoch, which validation overwrites."""
         del logs
         self._metrics = values_of(self.model.metrics_variables)
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Save, and end, where a signal has come."""
+        """Save and end after a signal."""
         del batch, logs
         if self._signal:
             self._save()
         self._end()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Go to the next epoch, unless another callback has ended this one early."""
+        """Go to the next epoch, unless another callback ended this one early."""
         self._quiet.close()
         if logs is not None:
             logs.update({**self._logs, **logs})
@@ -179,7 +187,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
             self._place = (epoch + 1, 0)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Save the end."""
+        """Save the final state."""
         del logs
         if self._saved is None and self._place != (0, 0):
             self._save()
@@ -195,53 +203,53 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         variables = {"model": self.model.variables, "optimizer": optimizer.variables}
         if self._place[1]:
             variables["metrics"] = self.model.metrics_variables
-        found = Checkpoint.of(self._state(), type(optimizer).__name__, variables)
+        checkpoint = Checkpoint.of(self._state(), type(optimizer).__name__, variables)
         if self._metrics and self._place[1]:
-            found.arrays["metrics"] = self._metrics
-        found.write(self._path)
+            checkpoint.arrays["metrics"] = self._metrics
+        checkpoint.write(self._path)
         self._saved_at = time.monotonic()
 
     def _read(self) -> Checkpoint | None:
-        """Return what is saved, None where nothing is, and take the batches to its place."""
-        found = Checkpoint.read(self._path)
-        if found is None:
+        """Return the saved state, if any, and set the batches to its place."""
+        saved = Checkpoint.read(self._path)
+        if saved is None:
             return None
         try:
             seed = self._batches.seed
-            if seed is not None and seed != found.place["seed"]:
-                what = f"the state is of seed={found.place['seed']}, the batches of seed={seed}"
+            if seed is not None and seed != saved.place["seed"]:
+                what = f"the state is of seed={saved.place['seed']}, the batches of seed={seed}"
                 raise self._refused(what, "give the same seed")
-            self._batches.load_state_dict(found.place)
+            self._batches.load_state_dict(saved.place)
         except DatasetError as error:
-            raise self._refused(error.what, f"{error.hint}, or {ANEW}") from None
-        return found
+            raise self._refused(error.what, f"{error.hint}, or {_START_AGAIN}") from None
+        return saved
 
     def _build(self, saved: Checkpoint) -> None:
-        """Make the variables that Keras makes with the first step."""
+        """Create the variables that Keras creates in the first step."""
         model, optimizer = self.model, self.model.optimizer
         metrics = saved.arrays.get("metrics")
         if not model.built or (metrics and len(metrics) != len(model.metrics_variables)):
-            one = tf.nest.map_structure(
-                lambda spec: nothing((1, *spec.shape[1:]), spec.dtype), self._batches.element_spec
+            batch = tf.nest.map_structure(
+                lambda spec: zeros((1, *spec.shape[1:]), spec.dtype), self._batches.element_spec
             )
-            x, y, weights = keras.utils.unpack_x_y_sample_weight(one)
-            found = model(x, training=False)
-            model.compute_loss(x, y, found, weights, training=False)
-            model.compute_metrics(x, y, found, weights)
+            x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+            result = model(x, training=False)
+            model.compute_loss(x, y, result, weights, training=False)
+            model.compute_metrics(x, y, result, weights)
         if type(optimizer).__name__ != saved.optimizer:
             what = f"the state is of {saved.optimizer}, the model's is {type(optimizer).__name__}"
-            raise self._refused(what, f"compile it with that, or {ANEW}")
+            raise self._refused(what, f"compile it with that, or {_START_AGAIN}")
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        """Keep a signal until the step is over; a second one, or one after `fit`, acts."""
+        """Delay a signal until the step is over; a second one, or one after `fit`, acts."""
         is_second, self._signal = bool(self._signal), number
-        if is_second or self._fit(frame) is None:  # an error of fit has no callback
+        if is_second or self._fit(frame) is None:  # no callback is called after an error of fit
             self._end()
 
     def _fit(self, frame: FrameType | None) -> FrameType | None:
-        """Return the call of `fit` that a frame is in, if any."""
+        """Return the frame of the call of `fit` around a frame, if any."""
         while frame is not None:
             if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is self.model:
                 return frame
@@ -249,7 +257,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         return None
 
     def _end(self) -> None:
-        """Let a signal that has come do what it does without this callback."""
+        """Let a signal that was delayed take effect."""
         if self._signal:
             number, self._signal = self._signal, 0
             self._give_signals_back()
@@ -262,3 +270,87 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
 
     def _refused(self, what: str, hint: str) -> DatasetError:
         return DatasetError(str(self._path), what, hint)
+
+
+class Checkpoint(NamedTuple):
+    """The file: the place in the batches, and the values of variables."""
+
+    place: dict[str, Any]
+    """The state of the batches before the next step."""
+    optimizer: str
+    """Name of its class."""
+    kinds: dict[str, list[str]]
+    """Type and shape of the variables of "model", "optimizer" and, within an epoch, "metrics"."""
+    arrays: dict[str, list[Any]]
+    """Values of these variables."""
+
+    @classmethod
+    def of(cls, place: dict[str, Any], optimizer: str, variables: dict[str, list[Any]]) -> Self:
+        """Return the checkpoint of the current values of variables."""
+        kinds = {name: _kinds(group) for name, group in variables.items()}
+        arrays = {name: values_of(group) for name, group in variables.items()}
+        return cls(place, optimizer, kinds, arrays)
+
+    def write(self, path: Path) -> None:
+        """Replace the file as a whole."""
+        flat = {
+            f"{name}/{i}": array
+            for name, arrays in self.arrays.items()
+            for i, array in enumerate(arrays)
+        }
+        head = {"place": self.place, "optimizer": self.optimizer, "kinds": self.kinds}
+        flat[_HEAD] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with DurableFile(path) as file:
+                np.savez(file.stream, **flat)
+                file.commit()
+        except OSError as error:
+            what = f"cannot be written ({error.strerror})"
+            raise DatasetError(str(path), what, "give another path") from error
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """Return the content of a file, or None if there is no file."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                head = json.loads(file[_HEAD].tobytes())
+                arrays = {
+                    name: [file[f"{name}/{i}"] for i in range(len(kinds))]
+                    for name, kinds in head["kinds"].items()
+                }
+            return cls(**head, arrays=arrays)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            what = f"cannot be read ({error.strerror})"
+            raise DatasetError(str(path), what, "give another path") from error
+        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise DatasetError(
+                str(path), "is not a state of ResumeInEpoch", _START_AGAIN
+            ) from error
+
+    def restore(self, path: Path, name: str, variables: list[Any]) -> None:
+        """Assign values; DatasetError if they are of other variables."""
+        kinds, own = self.kinds[name], _kinds(variables)
+        if kinds != own:
+            pairs = enumerate(itertools.zip_longest(kinds, own, fillvalue="none"))
+            number, (before, now) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+            what = f"the state is of another {name}: variable {number} was {before} and is {now}"
+            raise DatasetError(str(path), what, f"make the same, or {_START_AGAIN}")
+        for variable, value in zip(variables, self.arrays[name], strict=True):
+            # Files of NumPy store small float types, such as bfloat16, as raw bytes.
+            variable.assign(value.view(keras.backend.standardize_dtype(variable.dtype)))
+
+
+def values_of(variables: list[Any]) -> list[Any]:
+    """Return the values of variables as arrays."""
+    return [variable.numpy() for variable in variables]
+
+
+def _kinds(variables: list[Any]) -> list[str]:
+    """Return type and shape of variables; Keras numbers their names differently in each model."""
+    return [
+        f"{keras.backend.standardize_dtype(variable.dtype)}{list(variable.shape)}"
+        for variable in variables
+    ]

@@ -1,0 +1,157 @@
+"""What changes decoded batches: `dtype`, `augment` and `box_format`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from shardprep.dataset.schema import BOX, BOX_LABEL, IMAGE
+from shardprep.errors import DatasetError
+from shardprep.reader.config import BoxFormat, Request
+from shardprep.reader.decode.targets import KEYS, Target, formatted, padding
+from shardprep.reader.order.permutation import mix
+from shardprep.reader.tf.decode import largest, pad_rows
+from shardprep.reader.validators import AUGMENT_OPTIONS, parameters, short_repr
+
+_WHITE = 255.0
+
+
+class Changes(NamedTuple):
+    """The options of `load` that change decoded batches."""
+
+    augment: Any = None
+    dtype: str = "uint8"
+    box_format: BoxFormat = "rel_yxyx"
+    max_boxes: int | None = None
+
+    @classmethod
+    def of(cls, request: Request) -> Changes:
+        """Return the changes of a request."""
+        return cls(request.augment, request.dtype, request.box_format, request.max_boxes)
+
+
+class Finisher:
+    """Applies changes to a batch or a single element."""
+
+    def __init__(self, changes: Changes, target: Target, key: int) -> None:
+        """`key` is the key of the order; seeds of augmentation follow from it."""
+        self._changes = changes
+        self._target = target
+        self._key = key
+        named = parameters(changes.augment) if changes.augment is not None else None
+        self._takes = frozenset(AUGMENT_OPTIONS).intersection(named or ())
+        self._fault: DatasetError | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to change."""
+        changes = self._changes
+        return changes.augment is not None or (
+            (changes.dtype, changes.box_format) != ("uint8", "rel_yxyx")
+        )
+
+    @property
+    def wants_seed(self) -> bool:
+        """Whether the augmentation takes a seed, which follows from tags."""
+        return "seed" in self._takes
+
+    def __call__(self, element: Any, tag: Any = None) -> Any:
+        """Return the changed element."""
+        if isinstance(element, dict):
+            images, labels = self._finished(element[IMAGE], self._target.packed(element), tag)
+            return {**element, IMAGE: images, **self._target.unpacked(labels)}
+        if isinstance(element, tuple):
+            images, labels = element
+            return self._finished(images, labels, tag)
+        return self._finished(element, None, tag)[0]
+
+    def untagged(self, *element: Any) -> Any:
+        """Return the changed element, which tf.data unpacks if it is a pair."""
+        return self(element if len(element) > 1 else element[0])
+
+    def check(self) -> None:
+        """Raise the DatasetError of an augmentation that was called."""
+        if self._fault is not None:
+            raise self._fault
+
+    def _finished(self, images: Any, labels: Any, tag: Any) -> tuple[Any, Any]:
+        images, labels = self._augmented(images, labels, tag)
+        if isinstance(labels, dict) and KEYS[BOX] in labels:
+            if self._changes.augment is not None:
+                labels = trim_boxes(labels, self._changes.max_boxes)
+            boxes = boxes_as(labels[KEYS[BOX]], self._changes.box_format, images)
+            labels = {**labels, KEYS[BOX]: boxes}
+        return images, labels
+
+    def _augmented(self, images: Any, labels: Any, tag: Any) -> tuple[Any, Any]:
+        if self._changes.dtype == "float32":
+            images = tf.cast(images, tf.float32) / _WHITE
+        augment = self._changes.augment
+        if augment is None:
+            return images, labels
+        given = {"labels": labels, "training": True}
+        if self.wants_seed:
+            given["seed"] = self._seed(tag)
+        # An error raised here would show up inside a trace of the graph.
+        try:
+            result = augment(images, **{name: given[name] for name in self._takes})
+        except DatasetError as error:
+            self._fault = error
+            return images, labels
+        changed = result if isinstance(result, (tuple, list)) else (result, labels)
+        if len(changed) != len(("images", "labels")) or changed[0] is None:
+            what = "None" if result is None else f"a {type(result).__name__} of {len(changed)}"
+            self._fault = DatasetError(
+                f"augment={short_repr(augment)}",
+                f"returned {what}",
+                "let it return images, or (images, labels)",
+            )
+            return images, labels
+        return changed[0], changed[1]
+
+    def _seed(self, tag: Any) -> Any:
+        """Return int32[2] that follows from the first record of a batch and its epoch."""
+        first = tf.reshape(tag, (-1,))[0]
+        pair = [mix(self._key, first, 1), mix(self._key, first, 2)]
+        return tf.cast(tf.stack(pair), tf.int32)
+
+
+def trim_boxes(target: dict[str, Any], max_boxes: int | None) -> dict[str, Any]:
+    """Return augmented objects in `max_boxes` rows, or in as many as the batch needs.
+
+    `target` is a dict by `KEYS`, of a batch or of one image. The label −1 marks padding rows, since
+    layers of Keras change boxes of −1.
+    """
+    boxes = target[KEYS[BOX]]
+    if KEYS[BOX_LABEL] in target:
+        boxes = tf.where(target[KEYS[BOX_LABEL]][..., tf.newaxis] < 0, -1.0, boxes)
+        target = {**target, KEYS[BOX]: boxes}
+    values = {name: value for name, value in padding(target).items() if name in target}
+    axis = boxes.shape.rank - 2
+    if max_boxes is None:
+        rows = tf.where(boxes[..., 0] >= 0, tf.range(1, tf.shape(boxes)[axis] + 1), 0)
+        last = tf.reduce_max(tf.concat([tf.reshape(rows, [-1]), [0]], 0))
+        return {
+            name: (value[:, :last] if axis else value[:last]) if name in values else value
+            for name, value in target.items()
+        }
+    if boxes.shape[axis] == max_boxes:
+        return target
+    rows = largest(boxes, max_boxes)
+    trimmed = {
+        name: pad_rows(
+            tf.gather(target[name], rows, axis=axis, batch_dims=axis), max_boxes, value, axis
+        )
+        for name, value in values.items()
+    }
+    return {**target, **trimmed}
+
+
+def boxes_as(boxes: Any, box_format: BoxFormat, images: Any) -> Any:
+    """Return boxes, float32[…, n, 4], in another format; padding rows (−1) are left unchanged."""
+    if box_format == "rel_yxyx":
+        return boxes
+    size = tf.cast(tf.shape(images)[-3:-1], tf.float32)
+    changed = tf.stack(formatted(boxes, box_format, size[0], size[1]), axis=-1)
+    return tf.where(boxes[..., :1] < 0, boxes, changed)
