@@ -117,8 +117,6 @@ class _Reader:
             if kind not in ("images", "annotations", "categories"):
                 continue
             kinds.add(kind)
-            if kind == "annotations" and self._take_all(document, entries):
-                continue
             for entry in entries:
                 try:
                     self._take(document, kind, entry)
@@ -165,25 +163,6 @@ class _Reader:
         for image, name in document.masks.items():
             if lookup[image] >= 0:
                 self._masks[lookup[image]] = key, name
-
-    def _take_all(self, document: _Document, entries: Sequence[dict[str, Any]]) -> bool:
-        """Add objects whose boxes alone are wanted, if all are sound; a fifth of the time."""
-        if self._outlines:
-            return False
-        try:
-            boxes = np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4)
-            images, classes = document.image_ids, document.category_ids
-            image_ids = [images.setdefault(one["image_id"], len(images)) for one in entries]
-            class_ids = [classes.setdefault(one["category_id"], len(classes)) for one in entries]
-            crowds = [bool(entry.get("iscrowd")) for entry in entries]
-        except _BAD:
-            return False
-        if len(boxes) != len(entries):
-            return False
-        self._table.has_crowds |= any("iscrowd" in entry for entry in entries)
-        boxes[:, 2:] += boxes[:, :2]
-        self._table.extend(image_ids, boxes, class_ids, crowds)
-        return True
 
     def _take(self, document: _Document, kind: str, entry: dict[str, Any]) -> None:
         """Add an entry of one of the three lists, in whatever order the lists come."""
