@@ -1,7 +1,7 @@
-"""The report on a dataset for the eye: dataset → findings and pictures → one HTML page.
+"""Findings and pictures of a dataset, as one HTML page or in a local viewer.
 
-`report.make_report` gives all that is known as one value: what the documents say, what a pass over
-the pixels adds, the findings ranked. The page, the JSON and the lists of keys are renderings of it.
-Nothing here changes a dataset, and nothing knows what time it is or where the dataset lies: equal
+`report.make_report` returns a `Report`: columns from the dataset's documents, measures from a pass
+over the pixels, and ranked findings. The page, the JSON and the key lists are rendered from it.
+This package never changes a dataset and uses neither the time nor the dataset's path, so equal
 datasets and options give equal pages.
 """

@@ -1,4 +1,4 @@
-"""Records and left-out inputs of a dataset, by its documents; no shard is read."""
+"""Columns of a dataset's records and left-out inputs, from its documents. No shard is read."""
 
 from __future__ import annotations
 
@@ -33,62 +33,58 @@ if TYPE_CHECKING:
 
 STATUSES = (item_table.WRITTEN, item_table.REJECTED, item_table.SKIPPED)
 _LEFT_OUT = ("key", "status", "kind", "reason")
-"""Columns of inputs that are left out."""
 _KEPT_FIRST = ("test", "validation", "train")
-"""Splits in the order in which a copy is kept there: sets for evaluation stay whole, as with
-`--dedup`."""
+"""Splits by preference for keeping a copy. Evaluation sets stay whole, as with `--dedup`."""
 _TRAIN = "train"
 _LARGEST = (1 << 31) - 1
-"""Pixels or bytes above which a size is not told apart."""
+"""Sizes in pixels or bytes are clipped to this, so that width x height fits 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPlace:
-    """A record as a person finds it."""
+    """Location and target of a record, for display."""
 
     key: str
     split: str
     record: int
-    """Number in its split: `reader.Dataset(path, split)[record]`."""
+    """Index in its split: `reader.Dataset(path, split)[record]`."""
     shard: str
-    """File name of its shard."""
     shard_record: int
-    """Number in its shard."""
+    """Index in its shard."""
     label: str
-    """Target in words: class names, a number or a text; "" where there is none."""
+    """Target as text: class names, a number or a text; "" without a target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The records of a dataset to which its contents are narrowed."""
+    """The split or selection that a report covers."""
 
     selection: Selection
     whole: Manifest
-    """Manifest of the dataset."""
+    """Manifest of the whole dataset."""
 
     @property
     def title(self) -> str:
-        """The scope and its size in words."""
         total = sum(one.num_records for one in self.whole.splits.values())
         return f"{self.selection.name}: {len(self.selection):,} of {total:,} records"
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The records of a dataset by number, through its splits, shards and their records.
+    """Columns of the records of a dataset, in split and shard order.
 
-    Where they are narrowed, the numbers count through the records of the scope.
+    Record numbers count through all splits. With a scope, they count through its records.
     """
 
     dataset: OpenDataset
     manifest: Manifest
-    """Manifest of the dataset, or its excerpt for the scope."""
+    """Manifest of the dataset. With a scope, the excerpt for it."""
     items: ItemFile
-    """Rows of all inputs."""
+    """All rows of the item table."""
     status: np.ndarray[Any, np.dtype[np.int8]]
-    """Position in `STATUSES` of each row; the last for words that are none of them."""
+    """Index into `STATUSES` for each row; unknown words get the last index."""
     written: ItemView
-    """Rows of the records, in their order."""
+    """Rows of the records, in record order."""
     others: ItemView
     """Rows of rejected and skipped inputs."""
     scope: Scope | None = None
@@ -99,39 +95,35 @@ class Contents:
 
     @property
     def schema(self) -> Schema:
-        """Schema of the dataset."""
         return self.dataset.schema
 
     @property
     def mark(self) -> str:
-        """Hashes that tell these records of this dataset from others."""
+        """Cache key of these records: the manifest's SHA-256, and a hash of the scope."""
         sign = self.manifest.sha256
         if self.scope is not None:
             sign += f" {hashlib.sha256(self.scope.selection.numbers.tobytes()).hexdigest()}"
         return sign
 
     def anew(self) -> Contents:
-        """Return the same, of which no column has been read."""
+        """Return a copy whose columns are not loaded."""
         return replace(self, written=self.written.anew(), others=self.others.anew())
 
     @cached_property
     def left_out(self) -> pa.Table:
-        """Keys, status, kind and reason of rejected and skipped inputs."""
         return pa.table({name: self.others.read(name) for name in _LEFT_OUT})
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits."""
         return tuple(self.manifest.splits)
 
     @cached_property
     def split(self) -> Ints:
-        """Position in `splits` of each record."""
+        """Index into `splits` for each record."""
         counts = [one.num_records for one in self.manifest.splits.values()]
         return np.repeat(np.arange(len(counts)), counts)
 
     def key(self, number: int) -> str:
-        """Return the key of a record."""
         return self.written.value("key", number) or ""
 
     @cached_property
@@ -145,16 +137,16 @@ class Contents:
 
     @cached_property
     def label(self) -> Ints:
-        """Class number of each record, −1 for none and in sets without single classes."""
+        """Class number of each record; −1 without a class, or if the target is not one class."""
         if self.schema.target != LABEL:
             return np.full(len(self), -1)
-        found = _whole(self.written.read("label"), -1)
-        found[(found < 0) | (found >= len(self.schema.labels))] = -1
-        return found
+        labels = _whole(self.written.read("label"), -1)
+        labels[(labels < 0) | (labels >= len(self.schema.labels))] = -1
+        return labels
 
     @cached_property
     def target_codes(self) -> Ints:
-        """A number for each record, equal where the targets are, −1 where there is none."""
+        """Code of each record's target: equal targets have equal codes; −1 without a target."""
         target = self.schema.target
         if target is None or target == LABEL:
             return self.label
@@ -166,55 +158,54 @@ class Contents:
 
     @cached_property
     def is_spared(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether each record is an unlabelled image of another split than train.
+        """Whether each record is an unlabelled image outside train.
 
-        Such as the test images of a competition: a submission needs them all.
+        A competition's test images are unlabelled, and a submission needs all of them.
         """
-        schema, found = self.schema, np.zeros(len(self), bool)
+        schema, spared = self.schema, np.zeros(len(self), bool)
         if schema.target is not None or schema.annotations:
-            found = np.array([name != _TRAIN for name in self.splits], bool)[self.split]
+            spared = np.array([name != _TRAIN for name in self.splits], bool)[self.split]
         if schema.target is not None:
-            found &= self.target_codes < 0
+            spared &= self.target_codes < 0
         if schema.annotations:
-            found &= _whole(self.written.read("num_objects"), 0) == 0
+            spared &= _whole(self.written.read("num_objects"), 0) == 0
             masks = self.written.read("mask_pixels").combine_chunks()
-            found &= np.diff(masks.offsets.to_numpy()) == 0
-        return found
+            spared &= np.diff(masks.offsets.to_numpy()) == 0
+        return spared
 
     @cached_property
     def original_codes(self) -> Ints:
-        """A number for each record, equal where the bytes of the originals are."""
-        # Of all rows, then of the records: a copy of a million hashes more would be 70 MB.
+        """Code of each record's original: equal bytes have equal codes; −1 if unknown."""
+        # Encode all rows, then select: selecting first would copy 70 MB for a million hashes.
         return _codes(self.items.column("original_sha256"))[self.written.numbers]
 
     @cached_property
     def height(self) -> Ints:
-        """Height of each original in pixels, 0 where it is not known."""
+        """Height of each original in pixels, 0 if unknown."""
         return _measure(self.written.read("original_height"))
 
     @cached_property
     def width(self) -> Ints:
-        """Width of each original in pixels, 0 where it is not known."""
+        """Width of each original in pixels, 0 if unknown."""
         return _measure(self.written.read("original_width"))
 
     @cached_property
     def original_bytes(self) -> Ints:
-        """Size of each original in bytes, 0 where it is not known."""
+        """Size of each original in bytes, 0 if unknown."""
         return _measure(self.written.read("original_bytes"))
 
     @cached_property
     def formats(self) -> dict[str, int]:
-        """Records by the format of their originals, the most frequent first."""
+        """Number of records for each format of the originals, most frequent first."""
         pairs = pc.value_counts(self.written["original_format"].cast("string")).to_pylist()
         counts = {one["values"] or "unknown": one["counts"] for one in pairs}
         return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
     def place(self, number: int) -> RecordPlace:
-        """Return a record as a person finds it."""
         manifest, record = self.manifest, number
         if self.scope is not None:
             manifest, record = self.scope.whole, int(self.scope.selection.numbers[number])
-        found = Places.of(manifest, np.array([record]))
+        places = Places.of(manifest, np.array([record]))
         split = self.splits[self.split[number]]
         names = [*manifest.splits]
         before = [manifest.splits[one].num_records for one in names[: names.index(split)]]
@@ -222,13 +213,13 @@ class Contents:
             self.key(number),
             split,
             record - sum(before),
-            found.shards[0].name,
-            int(found.record[0]),
+            places.shards[0].name,
+            int(places.record[0]),
             self.target_text(number),
         )
 
     def target_text(self, number: int) -> str:
-        """Return the target of a record in words, "" where it has none."""
+        """Return the target of a record as text, "" without a target."""
         names, target = self.schema.labels, self.schema.target
         if target == LABEL:
             label = int(self.label[number])
@@ -241,14 +232,13 @@ class Contents:
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     def keys_of(self, numbers: Iterable[int]) -> tuple[str, ...]:
-        """Return the keys of some records."""
         wanted = self.written["key"].take(pa.array(numbers, pa.int64()))
         return tuple(key or "" for key in wanted.to_pylist())
 
     def kept_of(self, group: Iterable[int]) -> int:
-        """Return the record of a group that stays where the others are left out, as by `--dedup`.
+        """Return the record of a group of copies to keep, chosen as by `--dedup`.
 
-        One of the test or validation set if there is one, else of train; then the first by key.
+        Test and validation records are preferred over train records. Ties go to the first key.
         """
         return min(group, key=self._rank)
 
@@ -259,11 +249,11 @@ class Contents:
 
 
 def read_contents(dataset: OpenDataset, split: AnySplit | None = None) -> Contents:
-    """Return what the documents say of the records of a split, None for all, and of other inputs.
+    """Return the columns of the records of `split`, or of all records, and of left-out inputs.
 
     Raises:
-        DatasetError: one is missing, damaged, or contradicts another; there is no such split, or it
-            has no record.
+        DatasetError: a document is missing, damaged or contradicts another one; the split does not
+            exist or is empty.
 
     """
     manifest, items = dataset.manifest, dataset.item_file()
@@ -274,17 +264,16 @@ def read_contents(dataset: OpenDataset, split: AnySplit | None = None) -> Conten
     codes, names = coded(written.read("shard"))
     starts = np.flatnonzero(np.diff(codes, prepend=-2))
     counts = np.diff(starts, append=len(codes)).tolist()
-    found = [(names[code], count) for code, count in zip(codes[starts], counts, strict=True)]
+    runs = [(names[code], count) for code, count in zip(codes[starts], counts, strict=True)]
     expected = [(one.name, one.num_records) for one in manifest.shards.values() if one.num_records]
-    if found != expected:
-        what = "its rows are not the records that the manifest says"
+    if runs != expected:
+        what = "its rows differ from the records in the manifest"
         raise DatasetError(f"{dataset}/{ITEMS_FILE}", what, COPY_AGAIN)
     contents = Contents(dataset, manifest, items, status, written, others)
     return contents if split is None else _narrowed(contents, split)
 
 
 def _narrowed(contents: Contents, split: AnySplit) -> Contents:
-    """Return the contents of the records of a split alone."""
     manifest, schema, items = contents.manifest, contents.schema, contents.items
     selection = as_selection(manifest, split)
     is_of = np.zeros(len(contents.status), bool)
@@ -306,14 +295,14 @@ def _narrowed(contents: Contents, split: AnySplit) -> Contents:
 
 
 def coded(words: pa.ChunkedArray) -> tuple[Ints, list[str | None]]:
-    """Return the words of a column as numbers, and the word of each; −1, the last, is none."""
+    """Return the dictionary codes and values of a column; code −1 means null."""
     found = words.unify_dictionaries().combine_chunks()
     return pc.fill_null(found.indices, -1).to_numpy(), [*found.dictionary.to_pylist(), None]
 
 
 def _codes(values: pa.ChunkedArray) -> Ints:
-    """Return a number for each value, equal for equal ones, −1 for none."""
-    # Sorted: a dictionary of a million hashes takes 200 MB.
+    """Return equal codes for equal values, −1 for null."""
+    # Sorting needs less memory: dictionary encoding takes 200 MB for a million hashes.
     order = pc.sort_indices(values)
     ranked = values.take(order)
     is_next = pc.fill_null(pc.not_equal(ranked[1:], ranked[:-1]), False)  # noqa: FBT003 - of pyarrow
@@ -325,7 +314,6 @@ def _codes(values: pa.ChunkedArray) -> Ints:
 
 
 def _measure(column: pa.ChunkedArray) -> Ints:
-    """Return sizes, 0 for none, none so large that a product of two could pass 64 bits."""
     return np.clip(_whole(column, 0), 0, _LARGEST)
 
 

@@ -1,4 +1,4 @@
-"""All that is known of a dataset, as one value: the page, the JSON and the lists are made of it."""
+"""Make a report: read the documents, measure the pixels, collect and rank the findings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from shardprep.reporter.findings import copies, imbalance, object_findings, qual
 from shardprep.reporter.findings.finding import Finding, images, of_the_set, ranked
 from shardprep.reporter.page.page import render
 from shardprep.reporter.pixels.pixel_scan import (
-    Measured,
     PassPlan,
+    ScanResult,
     kept,
     measure,
     plan_pass,
@@ -35,20 +35,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Report(ReportData):
-    """A report, as `shardprep.report` returns it."""
+    """The report that `shardprep.report` returns."""
 
     page: Path | None = None
     """The page that was written, or None."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the dataset and its findings, the most harmful first."""
-        # The server of a notebook accepts only paths below its own folder.
+        # A notebook server accepts only paths below its own folder.
         page = {} if self.page is None else {"page": Link(os.path.relpath(self.page))}
         known = super().facts()
         return {"dataset": known.pop("dataset"), **page, **known}
 
     def html(self) -> str:
-        """Return the page, in ASCII: equal text for equal datasets and options."""
+        """Return the page as ASCII HTML. Equal datasets and options give equal text."""
         return render(self).decode("ascii")
 
 
@@ -58,13 +57,13 @@ def make_report(
     watcher: Watcher,
     split: AnySplit | None = None,
 ) -> Report:
-    """Return all that is known of a dataset, or of the records of a split of it.
+    """Return the report on a dataset, or on one split or selection.
 
-    Its pixels are measured if that was not done before.
+    Pixels are measured unless the cache has the measures.
 
     Raises:
-        DatasetError: a document is missing or damaged; with pixels, also a shard or an index; there
-            is no such split, or it has no record.
+        DatasetError: a document (with pixels, also a shard or an index) is missing or damaged; the
+            split does not exist or is empty.
 
     """
     contents = read_contents(dataset, split)
@@ -84,9 +83,9 @@ def make_report(
 
 
 def known_report(contents: Contents) -> Report:
-    """Return what is known of a dataset without a look at its shards.
+    """Return the report from the documents alone, without reading shards.
 
-    That is what the documents say, and the pixel pass if one of the usual scope has been kept.
+    Measures of an earlier report with default options are taken from the cache.
     """
     options = ReportOptions()
     measured = kept(_plan(contents, options)) if len(contents) else None
@@ -101,18 +100,18 @@ def _plan(contents: Contents, options: ReportOptions) -> PassPlan:
 def _report(
     contents: Contents,
     options: ReportOptions,
-    measured: Measured | None,
+    measured: ScanResult | None,
     shown: StoredImages | None,
 ) -> Report:
-    found = copies.exact_copies(contents)
+    copy_groups = copies.exact_copies(contents)
     qualities = tuple(quality.original_qualities(contents))
     num_measured = 0
     if measured is not None:
         num_measured = int(measured.measures["decoded"].sum())
-        found += copies.near_copies(contents, measured)
+        copy_groups += copies.near_copies(contents, measured)
         qualities = (*quality.pixel_qualities(contents, measured), *qualities)
     findings = [
-        *copies.copy_findings(contents, found, num_measured),
+        *copies.copy_findings(contents, copy_groups, num_measured),
         *_damaged_records(contents, measured),
         *imbalance.input_findings(contents),
         *imbalance.class_findings(contents),
@@ -124,7 +123,7 @@ def _report(
         contents,
         options,
         ranked(map(of_the_set, findings)),
-        found,
+        copy_groups,
         qualities,
         measured,
         _pictured(contents),
@@ -133,20 +132,19 @@ def _report(
 
 
 def _pictured(contents: Contents) -> tuple[int, ...]:
-    """Return the classes that have pictures: the largest, in label order."""
     label = contents.label
     counts = np.bincount(label[label >= 0], minlength=len(contents.schema.labels))
     largest = np.argsort(-counts, kind="stable")[:MOST_PICTURED]
     return tuple(sorted(one for one in largest.tolist() if counts[one]))
 
 
-def _damaged_records(contents: Contents, measured: Measured | None) -> list[Finding]:
+def _damaged_records(contents: Contents, measured: ScanResult | None) -> list[Finding]:
     if measured is None or not measured.damaged:
         return []
     number = len(measured.damaged)
     what = (
-        f"{images(number)} cannot be decoded, the first of them for: {measured.damaged[0].what}; "
-        "shardprep verify --repair builds them again from the source"
+        f"{images(number)} cannot be decoded, the first because: {measured.damaged[0].what}; "
+        "shardprep verify --repair rebuilds them from the source"
     )
     keys = contents.keys_of(measured.damaged_numbers)
     return [Finding("damaged-records", "serious", number, len(measured.numbers), what, keys)]

@@ -20,7 +20,7 @@ from shardprep.image.palette import class_colour
 from shardprep.reporter.findings.finding import OF_ANNOTATIONS
 from shardprep.reporter.findings.object_findings import is_tiny, twice
 from shardprep.reporter.page.page import render
-from shardprep.reporter.pixels.pictures import MOST_BOXES
+from shardprep.reporter.pixels.page_pictures import MOST_BOXES
 from shardprep.reporter.report import make_report
 from shardprep.reporter.report_data import ReportOptions
 from tests.reporter.conftest import Silent
@@ -139,7 +139,7 @@ def test_a_record_whose_boxes_are_damaged_is_named(tmp_path: Path) -> None:
     found = {one.name: one.keys for one in report.findings}
     assert found["damaged-records"] == ("train/a.png",)
     what = next(one.what for one in report.findings if one.name == "damaged-records")
-    assert "objects/bbox has 3 values, which are no boxes" in what
+    assert "objects/bbox has 3 values, which is not a multiple of 4" in what
 
 
 def test_boxes_and_masks_are_drawn_where_they_are(

@@ -201,7 +201,7 @@ def test_a_thousand_classes_fit(tmp_path: Path) -> None:
 
 def test_pictures_keep_to_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures beyond it are left out evenly: every class keeps some."""
-    from shardprep.reporter.pixels import pictures
+    from shardprep.reporter.pixels import page_pictures
 
     rng = np.random.default_rng(0)
     members = {
@@ -211,10 +211,10 @@ def test_pictures_keep_to_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     source = write(tmp_path / "noise.zip", zip_bytes(members))
     path = build(source, tmp_path / "out", labels="folder", size="112x112").path
     report = make_report(open_dataset(path), ReportOptions(thumbs=20), Silent())
-    whole = pictures.draw_pictures(report)
+    whole = page_pictures.draw_pictures(report)
     size = sum(len(one.data) for one in whole.thumbnails.values())
-    monkeypatch.setattr(pictures, "_BUDGET_BYTES", size // 2)
-    found = pictures.draw_pictures(report)
+    monkeypatch.setattr(page_pictures, "_BUDGET_BYTES", size // 2)
+    found = page_pictures.draw_pictures(report)
     assert sum(len(one.data) for one in found.thumbnails.values()) <= size // 2
     kept = [len(one) for one in found.gallery.values()]
     assert min(kept) > 0
@@ -229,7 +229,7 @@ def test_a_table_that_is_not_of_these_records_is_one_line(planted: Path, tmp_pat
     shutil.copytree(planted / "tfrecords" / "planted" / "1.0.0", path)
     table = pq.read_table(path / "items.parquet")
     pq.write_table(pa.concat_tables([table.slice(1), table.slice(0, 1)]), path / "items.parquet")
-    assert "not the records" in error_of(run("report", path, cwd=tmp_path), 1)
+    assert "its rows differ from the records" in error_of(run("report", path, cwd=tmp_path), 1)
 
 
 @examples(40)

@@ -9,7 +9,7 @@ import pytest
 
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.pixels import pixel_scan
-from shardprep.reporter.pixels.pixel_scan import Measured, measure, plan_pass
+from shardprep.reporter.pixels.pixel_scan import ScanResult, measure, plan_pass
 from shardprep.reporter.pixels.stored_images import open_images
 from tests.support.builders import Quiet, build, tree, write, zip_bytes
 from tests.support.planted import file, photo
@@ -35,7 +35,7 @@ def made(folder: Path, **keys: Any) -> Path:
     return build(source, folder / "out", labels="folder", **keys).path
 
 
-def passed(path: Path, most: int = 10**6, seed: int = 0, told: Quiet | None = None) -> Measured:
+def passed(path: Path, most: int = 10**6, seed: int = 0, told: Quiet | None = None) -> ScanResult:
     """Return the result of a pass over a dataset."""
     dataset = open_dataset(path)
     manifest = dataset.manifest

@@ -25,7 +25,7 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.viewer.routes import Site
-from shardprep.reporter.viewer.server import Request
+from shardprep.reporter.viewer.server import PageRequest
 from shardprep.writer.save_rejected import read_copy
 from tests.reporter.pages import HOSTILE, ODD, Page
 from tests.support.annotated import MARKED, annotated
@@ -140,7 +140,7 @@ def test_without_a_report_it_says_what_is_not_known(
 ) -> None:
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path))
     with served(path) as one:
-        assert "<code>shardprep report</code> looks at them" in one.client.page("/findings")
+        assert "run <code>shardprep report</code> once" in one.client.page("/findings")
         assert listed(one, "finding=near-leaks") == []
         assert len(listed(one, "finding=leaks")) == 2
     assert not list(tmp_path.rglob("*.npz"))
@@ -347,7 +347,7 @@ def test_no_name_of_others_breaks_a_page(path: Path, names: list[str], part: str
         ("/", {}), ("/findings", {}), ("/", {"key": part}), ("/item/0", {"label": part}),
         ("/item/60", {"split": part}),
     ):  # fmt: skip
-        page = Page(site.answer(Request(target, query)).body)
+        page = Page(site.answer(PageRequest(target, query)).body)
         assert {tag for tag, _ in page.tags} <= TAGS
         for tag, attrs in page.tags:
             assert not {name for name in attrs if name.startswith("on") or name == "style"}, tag
@@ -381,8 +381,8 @@ def test_a_table_of_a_stranger_gives_pages_all_the_same(
         ("/", {}), ("/", {"status": "rejected"}), ("/", {"label": "0"}), ("/item/0", {}),
         ("/item/60", {}), ("/findings", {}),
     ):  # fmt: skip
-        Page(site.answer(Request(target, query)).body)
-        assert site.answer(Request(target, query)).status == 200
+        Page(site.answer(PageRequest(target, query)).body)
+        assert site.answer(PageRequest(target, query)).status == 200
     site.close()
 
 

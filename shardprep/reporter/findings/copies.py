@@ -1,8 +1,7 @@
-"""Copies: images whose originals are equal byte for byte, or whose pictures nearly are.
+"""Groups of exact copies (equal original bytes) and near copies (similar pictures).
 
-Near copies are groups of images joined by perceptual hashes within `near.NEAR_BITS` bits of each
-other, whose coarse colours agree. Mirrored, turned and cropped copies have other hashes: they are
-not found.
+Near copies have perceptual hashes within `phash.NEAR_BITS` bits and similar coarse colours.
+Mirrored, turned and cropped copies are not found, because their hashes differ.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardprep.reporter.findings.finding import Severity
-    from shardprep.reporter.pixels.pixel_scan import Measured
+    from shardprep.reporter.pixels.pixel_scan import ScanResult
     from shardprep.reporter.record_columns import Contents
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -35,21 +34,21 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Images that are copies of each other."""
+    """A group of images that are copies of each other."""
 
     kind: Kind
     numbers: tuple[int, ...]
-    """Their records: first the one that stays where the others are left out, then by number."""
+    """Record numbers: first the record that deduplication keeps, then the others ascending."""
     bits: tuple[int, ...]
-    """Number of bits by which each hash differs from the first; 0 for exact copies."""
+    """Hash distance of each image to the first, in bits; 0 for exact copies."""
     splits: tuple[str, ...]
-    """Splits that they are in, in the order of the manifest."""
+    """Splits of the images, in manifest order."""
     is_conflict: bool
-    """Whether their targets differ."""
+    """Whether the targets of the images differ."""
 
     @property
     def is_leak(self) -> bool:
-        """Whether they are in more than one split."""
+        """Whether the group is in more than one split."""
         return len(self.splits) > 1
 
 
@@ -61,10 +60,10 @@ def exact_copies(contents: Contents) -> tuple[Copies, ...]:
     return tuple(_copies(contents, "exact", one, [0] * len(one)) for one in groups)
 
 
-def near_copies(contents: Contents, measured: Measured) -> tuple[Copies, ...]:
-    """Return the groups of near copies, unless all of a group are exact copies."""
+def near_copies(contents: Contents, measured: ScanResult) -> tuple[Copies, ...]:
+    """Return the groups of near copies, except groups of exact copies only."""
     numbers, measures = measured.numbers, measured.measures
-    codes, found = near_groups(measures), []
+    codes, groups = near_groups(measures), []
     for group in _groups(np.arange(len(codes)), codes):
         originals = contents.original_codes[numbers[group]]
         if originals.min() == originals.max() >= 0:
@@ -72,12 +71,12 @@ def near_copies(contents: Contents, measured: Measured) -> tuple[Copies, ...]:
         hashes = dict(zip(numbers[group].tolist(), measures["hash"][group], strict=True))
         first = hashes[contents.kept_of(hashes)]
         bits = [int(np.bitwise_count(one ^ first)) for one in hashes.values()]
-        found.append(_copies(contents, "near", [*hashes], bits))
-    return tuple(sorted(found, key=lambda one: min(one.numbers)))
+        groups.append(_copies(contents, "near", [*hashes], bits))
+    return tuple(sorted(groups, key=lambda one: min(one.numbers)))
 
 
 def _groups(numbers: Ints, codes: Ints) -> Iterator[list[int]]:
-    """Yield the records of equal codes, two at least, by the first of each group."""
+    """Yield the records that share a code, in groups of at least two, by first record."""
     order = np.lexsort((numbers, codes))
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
     counts = np.diff(starts, append=len(order))
@@ -87,8 +86,8 @@ def _groups(numbers: Ints, codes: Ints) -> Iterator[list[int]]:
 
 
 def _copies(contents: Contents, kind: Kind, numbers: Sequence[int], bits: Sequence[int]) -> Copies:
-    kept = contents.kept_of(numbers)
-    order = sorted(range(len(numbers)), key=lambda i: (numbers[i] != kept, numbers[i]))
+    first = contents.kept_of(numbers)
+    order = sorted(range(len(numbers)), key=lambda i: (numbers[i] != first, numbers[i]))
     splits = np.unique(contents.split[list(numbers)]).tolist()
     targets = contents.target_codes[list(numbers)]
     return Copies(
@@ -103,7 +102,7 @@ def _copies(contents: Contents, kind: Kind, numbers: Sequence[int], bits: Sequen
 def copy_findings(
     contents: Contents, copies: Sequence[Copies], num_measured: int
 ) -> Iterator[Finding]:
-    """Yield the findings on copies, exact ones in `copies` first."""
+    """Yield the findings about copies. `copies` has the exact groups first."""
     left_out: dict[Kind, tuple[str, Sequence[int]]] = {
         "exact": ("--dedup", _left_out(contents, [one for one in copies if one.kind == "exact"])),
         "near": ("--dedup near", _left_out(contents, copies)),
@@ -123,7 +122,7 @@ def copy_findings(
         out = [number for one in groups for number in one.numbers[1:]]
         where = "another split" if is_leak else "the same split"
         verb = "is" if len(out) == 1 else "are each"
-        found = Finding(
+        finding = Finding(
             name,
             severity,
             len(out),
@@ -131,14 +130,14 @@ def copy_findings(
             f"{images(len(out))} {verb} {_WORDS[kind]} of one in {where}"
             f"{_between(groups) if is_leak else ''}",
         )
-        # The option would find more near copies than those of a sample.
+        # With a sample, the option would remove near copies that the report has not seen.
         is_whole = kind == "exact" or num_measured >= len(contents)
-        yield leaving_out(found, contents, out, left_out[kind] if is_whole else None)
+        yield leaving_out(finding, contents, out, left_out[kind] if is_whole else None)
     yield from _conflicts(contents, copies, num_measured)
 
 
 def _left_out(contents: Contents, copies: Sequence[Copies]) -> list[int]:
-    """Return the records that `--dedup` leaves out: all but one of those that copies join."""
+    """Return the records that `--dedup` leaves out: all except one of each joined group."""
     pairs = [(one.numbers[0], other) for one in copies for other in one.numbers[1:]]
     numbers = np.arange(len(contents))
     groups = _groups(numbers, joined(numbers, np.array(pairs, np.int64).reshape(-1, 2)))
@@ -146,7 +145,6 @@ def _left_out(contents: Contents, copies: Sequence[Copies]) -> list[int]:
 
 
 def _between(groups: Sequence[Copies]) -> str:
-    """Return how many groups stand in which splits, in words."""
     counts = Counter(" and ".join(one.splits) for one in groups)
     shown = (f"{counted(n, 'group')} in {name}" for name, n in counts.items())
     return f": {', '.join(shown)}"
@@ -159,7 +157,7 @@ def _conflicts(
     numbers = sorted({number for one in groups for number in one.numbers})
     out = [number for number in numbers if contents.target_codes[number] >= 0]
     if out:
-        found = Finding(
+        finding = Finding(
             "label-conflicts",
             "serious",
             len(out),
@@ -167,4 +165,4 @@ def _conflicts(
             f"{images(len(out))} are copies or near copies of one with another target: "
             "at least one of each group is labelled wrongly",
         )
-        yield leaving_out(found, contents, out)
+        yield leaving_out(finding, contents, out)

@@ -1,4 +1,4 @@
-"""One finding on a dataset, and the rank of all kinds: what harms a result most comes first."""
+"""The `Finding` type, and the names, meanings and order of all kinds of findings."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ MEANINGS = {
     "odd-aspect": "originals with one side more than three times the other",
     "enlarged": "originals with fewer pixels than the stored image",
 }
-"""Name of each kind of finding → its meaning; in the order in which findings are shown."""
+"""Name of each kind of finding → its meaning, in display order: most harmful first."""
 WITHOUT_KEYS = (
     "missing-classes", "missing-object-classes", "imbalance", "class-property", "drift",
     "unmatched-objects", "unlisted-images",
 )  # fmt: skip
-"""Kinds that are not about single images of the dataset, and so have no list of images."""
+"""Kinds without a list of images, because they are not about single images."""
 OF_PIXELS = (
     "near-leaks", "damaged-records", "near-duplicates", "duplicate-boxes", "tiny-boxes", "dark",
     "light", "flat", "blurry", "grey",
 )  # fmt: skip
-"""Kinds that only a pass over the pixels tells."""
+"""Kinds that need a pass over the pixels."""
 OF_BOXES = ("duplicate-boxes", "tiny-boxes")
 OF_MASKS = ("uniform-masks", "ignored-pixels")
 OF_ANNOTATIONS = (
@@ -68,7 +68,7 @@ OF_ANNOTATIONS = (
 
 
 _PROPERTY = 1 / 3
-"""Share of the images from which a note is about the set and not about single images."""
+"""A note about at least this share of the images describes the dataset, not single images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +86,18 @@ class Finding:
     what: str
     """The finding in a sentence."""
     keys: tuple[str, ...] = ()
-    """Keys of the images to leave out to resolve the finding: of copies, all except one of each
-    group. Unlabelled images of other splits than train are not included, because a submission needs
-    them all. """
+    """Keys of the images to leave out to resolve the finding. One image of each group of copies is
+    not listed. Unlabelled images outside train are not listed: a submission needs all of them."""
     flag: str = ""
     """Option of `shardprep build` that resolves the finding; "" if no option does."""
     num_dropped: int = 0
     """Number of images of this dataset that the option would leave out."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Those images by split."""
+    """Number of these images by split."""
 
 
 def leaving_out(
-    found: Finding,
+    finding: Finding,
     contents: Contents,
     numbers: Sequence[int],
     option: tuple[str, Sequence[int]] | None = None,
@@ -106,21 +105,21 @@ def leaving_out(
     """Return a finding with the keys of the images to leave out and the option that does it.
 
     Args:
-        found: the finding.
+        finding: the finding.
         contents: the records of the dataset.
-        numbers: records to leave out so that the finding is gone.
-        option: an option of a build that does it without a list, and the records that it leaves
-            out; not taken where an unlabelled image of another split than train is among them.
+        numbers: records to leave out to resolve the finding.
+        option: a build option that resolves it without a list, and the records that the option
+            leaves out. Not used if it would leave out an unlabelled image outside train.
 
     """
     listed = [number for number in numbers if not contents.is_spared[number]]
-    found = replace(found, keys=contents.keys_of(listed))
-    if _is_of_the_set(found):
-        return found
-    flag, out = excluding(found.name), listed
+    finding = replace(finding, keys=contents.keys_of(listed))
+    if _is_of_the_set(finding):
+        return finding
+    flag, out = excluding(finding.name), listed
     if option is not None and not contents.is_spared[[*option[1]]].any():
         flag, out = option[0], [*option[1]]
-    what, num_spared = found.what, len(numbers) - len(listed)
+    what, num_spared = finding.what, len(numbers) - len(listed)
     if num_spared:
         which = "1 is an unlabelled image" if num_spared == 1 else (
             f"{num_spared:,} are unlabelled images"
@@ -129,7 +128,7 @@ def leaving_out(
         what += f"; {which} of {' and '.join(sorted(spared))}, which --list does not print"
     dropped = Counter(contents.splits[one] for one in contents.split[out].tolist())
     return replace(
-        found,
+        finding,
         what=what,
         flag=flag if out else "",
         num_dropped=len(out),
@@ -137,19 +136,21 @@ def leaving_out(
     )
 
 
-def _is_of_the_set(found: Finding) -> bool:
-    return found.severity == "note" and found.num_found >= _PROPERTY * found.num_looked_at
+def _is_of_the_set(finding: Finding) -> bool:
+    return finding.severity == "note" and finding.num_found >= _PROPERTY * finding.num_looked_at
 
 
-def of_the_set(found: Finding) -> Finding:
-    """Return a note on a third of the images or more as one on the set; others as they are."""
-    if not _is_of_the_set(found):
-        return found
-    return replace(found, what=f"{found.what}: a third or more, so it is a property of this set")
+def of_the_set(finding: Finding) -> Finding:
+    """Mark a note about at least a third of the images as a property of the dataset."""
+    if not _is_of_the_set(finding):
+        return finding
+    return replace(
+        finding, what=f"{finding.what}: a third or more, so it is a property of this set"
+    )
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings in the order in which they are shown."""
+    """Return findings sorted by severity, then in the order of `MEANINGS`."""
     names = list(MEANINGS)
     return tuple(
         sorted(findings, key=lambda one: (SEVERITIES.index(one.severity), names.index(one.name)))
@@ -157,7 +158,7 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def excluding(name: str) -> str:
-    """Return the option that leaves out what `shardprep report --list NAME` prints."""
+    """Return the build option that leaves out the keys of `shardprep report --list NAME`."""
     return f"--exclude-list {name}.csv"
 
 

@@ -1,4 +1,4 @@
-"""Oddities of boxes and masks: objects left out, boxes too small or twice, idle masks."""
+"""Findings about boxes and masks: dropped objects, tiny or duplicate boxes, ignored pixels."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardprep.reporter.findings.finding import Severity
-    from shardprep.reporter.pixels.pixel_scan import Measured
+    from shardprep.reporter.pixels.pixel_scan import ScanResult
     from shardprep.reporter.record_columns import Contents
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Boxes = np.ndarray[Any, Any]
 
 _IGNORED = 0.5
-"""Share of a mask without a class from which that is a finding."""
+"""Share of ignored mask pixels from which an image is a finding."""
 _AT_ONCE = 1 << 10
-"""Records whose boxes are compared at a time."""
+"""Number of records whose boxes are compared at a time."""
 
 
-def annotation_findings(contents: Contents, measured: Measured | None) -> Iterator[Finding]:
-    """Yield what is odd about the boxes and masks of a dataset; nothing where it has none."""
+def annotation_findings(contents: Contents, measured: ScanResult | None) -> Iterator[Finding]:
+    """Yield the findings about boxes and masks."""
     schema = contents.schema
     if not schema.annotations:
         return
@@ -72,8 +72,8 @@ def _dropped(contents: Contents) -> Iterator[Finding]:
     if not len(numbers):
         return
     reasons: Counter[str] = Counter()
-    for one in contents.manifest.annotations.values():
-        reasons.update(one.dropped)
+    for counts in contents.manifest.annotations.values():
+        reasons.update(counts.dropped)
     listed = ", ".join(f"{count:,} for {reason}" for reason, count in sorted(reasons.items()))
     total = reasons.total()
     what = (
@@ -84,15 +84,14 @@ def _dropped(contents: Contents) -> Iterator[Finding]:
 
 
 def _unmatched(contents: Contents) -> Iterator[Finding]:
-    """Yield the annotations without an image, and the images without an annotation."""
     unmatched = contents.manifest.unmatched
     if unmatched is None:
         return
     if unmatched.objects:
         number = sum(unmatched.objects.values())
         known = contents.manifest.annotations.values()
-        kept = sum(one.objects.num_objects for one in known if one.objects)
-        total = number + kept + sum(sum(one.dropped.values()) for one in known)
+        num_stored = sum(one.objects.num_objects for one in known if one.objects)
+        total = number + num_stored + sum(sum(one.dropped.values()) for one in known)
         reasons = ", ".join(f"{count:,} for {why}" for why, count in unmatched.objects.items())
         verb = "belongs" if number == 1 else "belong"
         what = f"{counted(number, 'annotated object')} {verb} to no image: {reasons}"
@@ -100,7 +99,7 @@ def _unmatched(contents: Contents) -> Iterator[Finding]:
         yield Finding("unmatched-objects", severity, number, total, what)
     if number := unmatched.num_unlisted:
         verb = "is" if number == 1 else "are"
-        what = f"{images(number)} that no annotation lists {verb} taken as without objects"
+        what = f"{images(number)} that no annotation lists {verb} stored as images without objects"
         yield Finding("unlisted-images", "note", number, len(contents), what)
 
 
@@ -112,7 +111,7 @@ def _masks(contents: Contents) -> Iterator[Finding]:
     uniform = [
         number
         for number, one in enumerate(masks)
-        # Padding is ignored, and no value of the image.
+        # Ignored pixels may be padding, so they do not count as a value of the image.
         if len(one) == 1 or (len(one.keys() - {ignored}) == 1 and not is_idle[number])
     ]
     if uniform:
@@ -126,29 +125,29 @@ def _masks(contents: Contents) -> Iterator[Finding]:
         yield Finding("ignored-pixels", "note", len(idle), len(contents), what, keys)
 
 
-def _boxes(contents: Contents, measured: Measured) -> Iterator[Finding]:
+def _boxes(contents: Contents, measured: ScanResult) -> Iterator[Finding]:
     boxes = measured.boxes
     number = len(measured.numbers)
     same = twice(boxes)
     if len(same):
         pairs = f"{len(same):,} pair{'s' * (len(same) != 1)}"
-        found = np.unique(same).tolist()
-        verb = "has" if len(found) == 1 else "have"
-        what = f"{images(len(found))} {verb} {pairs} of boxes of a class that are nearly the same"
+        numbers = np.unique(same).tolist()
+        verb = "has" if len(numbers) == 1 else "have"
+        what = f"{images(len(numbers))} {verb} {pairs} of boxes of a class that are nearly the same"
         yield Finding(
-            "duplicate-boxes", "warning", len(found), number, what, contents.keys_of(found)
+            "duplicate-boxes", "warning", len(numbers), number, what, contents.keys_of(numbers)
         )
     tiny = boxes[is_tiny(boxes)]
     if len(tiny):
-        found = np.unique(tiny["record"]).tolist()
-        verb = "has" if len(found) == 1 else "have"
+        numbers = np.unique(tiny["record"]).tolist()
+        verb = "has" if len(numbers) == 1 else "have"
         some = f"{len(tiny):,} box{'es' * (len(tiny) != 1)}"
-        what = f"{images(len(found))} {verb} {some} of less than {TINY} × {TINY} stored pixels"
-        yield Finding("tiny-boxes", "note", len(found), number, what, contents.keys_of(found))
+        what = f"{images(len(numbers))} {verb} {some} of less than {TINY} × {TINY} stored pixels"
+        yield Finding("tiny-boxes", "note", len(numbers), number, what, contents.keys_of(numbers))
 
 
 def twice(boxes: Boxes) -> Ints:
-    """Return the record of each pair of boxes of one class that are nearly the same."""
+    """Return the record number of each pair of nearly equal boxes of one class."""
     blocks = boxes["record"] // _AT_ONCE
     return np.concatenate(
         [
@@ -159,13 +158,13 @@ def twice(boxes: Boxes) -> Ints:
 
 
 def lengths(boxes: Boxes) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the height and width of boxes in pixels of their stored images, float[n, 2]."""
+    """Return height and width of boxes in pixels of the stored image, float[n, 2]."""
     corners = boxes["corners"].astype(np.float64)
-    found: np.ndarray[Any, np.dtype[np.float64]] = (corners[:, 2:] - corners[:, :2]) * boxes["size"]
-    return found
+    sides: np.ndarray[Any, np.dtype[np.float64]] = (corners[:, 2:] - corners[:, :2]) * boxes["size"]
+    return sides
 
 
 def is_tiny(boxes: Boxes) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return whether each box has less area than `TINY` x `TINY` pixels of its stored image."""
+    """Return whether each box has less than `TINY` x `TINY` pixels of its stored image."""
     found: np.ndarray[Any, np.dtype[np.bool_]] = lengths(boxes).prod(axis=1) < TINY**2
     return found & (boxes["size"] > 0).all(axis=1)

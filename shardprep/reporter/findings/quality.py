@@ -1,7 +1,7 @@
-"""Quality of pictures: a number for each image, a threshold, and the images beyond it.
+"""Quality of images: a measured value per image, a threshold, and the images beyond it.
 
-The thresholds are those of CleanVision (https://github.com/cleanlab/cleanvision) where it has one.
-They are opinions: the page shows the histogram and the images nearest to them.
+Thresholds follow CleanVision (https://github.com/cleanlab/cleanvision) where it defines one. They
+are opinions, so the page also shows the histogram and the images nearest to the threshold.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shardprep.reporter.findings.finding import Finding, images, leaving_out
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardprep.reporter.pixels.pixel_scan import Measured
+    from shardprep.reporter.pixels.pixel_scan import ScanResult
     from shardprep.reporter.record_columns import Contents
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 NUM_BINS = 40
 _COLOURED = 0.03
-"""Median distance between channels, 0..1, from which a set counts as coloured."""
+"""A dataset is coloured if the median distance between channels (0..1) reaches this."""
 _ORDINARY = 1.5
-"""Times a threshold that the lower quartile of a set must reach for the threshold to hold there.
+"""The threshold applies if the lower quartile of the dataset is at least this multiple of it.
 
-Photographs reach 2 to 3 times each threshold; cells that glow on black do not reach it."""
+Photographs reach 2 to 3 times each threshold. Microscopy of glowing cells on black does not."""
 _ELSEWHERE = 1 / 8
-"""Part of a threshold from which an image is odd in other sets: it is black, white or blank."""
+"""Factor of the threshold in other datasets, so that only black, white or blank images remain."""
 _ODD_ASPECT = 3
-"""Longer by shorter side of an original from which it is odd."""
+"""Ratio of the longer to the shorter side from which an original is odd."""
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Number of images of each split by value."""
+    """Histogram of a value, by split."""
 
     low: float
     """Lower edge of the first bin; values below it are counted there."""
@@ -53,19 +53,19 @@ class Quality:
     """One measured property of all images."""
 
     name: str
-    """Name of its finding."""
+    """Name of the finding."""
     what: str
-    """The property in words."""
+    """Description of the property."""
     threshold: float
     is_below: bool
-    """Whether the images with lower values are the ones found, or those with higher."""
+    """Whether images below the threshold are found, instead of images above it."""
     histogram: Histogram
     found: tuple[int, ...]
-    """Records beyond the threshold, the worst first."""
+    """Records beyond the threshold, worst first."""
     nearest: tuple[int, ...]
-    """Some records with the worst values, beyond the threshold or not."""
+    """The records with the worst values, beyond the threshold or not."""
     values: tuple[float, ...]
-    """Values of those."""
+    """Values of the records in `nearest`."""
 
 
 _NUM_WORST = 12
@@ -76,11 +76,11 @@ _PIXEL_RULES: tuple[tuple[str, str, str, float, bool, float, float], ...] = (
     ("blurry", "sharpness", "fine detail: edges by contrast", 0.15, True, 0, 2),
     ("grey", "colour", "distance between channels", 0.01, True, 0, 0.5),
 )
-"""Finding, measure, its meaning, threshold, whether lower ones are found, range of histogram."""
+"""Finding, measure, description, threshold, `is_below`, low and high end of the histogram."""
 
 
-def pixel_qualities(contents: Contents, measured: Measured) -> Iterator[Quality]:
-    """Yield the properties that a pixel pass gives, those that say something of this set."""
+def pixel_qualities(contents: Contents, measured: ScanResult) -> Iterator[Quality]:
+    """Yield the properties from the pixel pass that apply to this dataset."""
     decoded = measured.measures["decoded"]
     numbers, measures = measured.numbers[decoded], measured.measures[decoded]
     for name, measure, what, threshold, is_below, low, high in _PIXEL_RULES:
@@ -92,7 +92,7 @@ def pixel_qualities(contents: Contents, measured: Measured) -> Iterator[Quality]
 
 
 def _in_set(values: Numbers, threshold: float, *, is_below: bool) -> float:
-    """Return a threshold, moved towards its end of the scale, 0 or 1, where the set is near it."""
+    """Return the threshold, moved towards 0 or 1 if many images of the dataset are near it."""
     distance, limit = (values, threshold) if is_below else (1 - values, 1 - threshold)
     if np.quantile(distance, 0.25) >= _ORDINARY * limit:
         return threshold
@@ -100,7 +100,7 @@ def _in_set(values: Numbers, threshold: float, *, is_below: bool) -> float:
 
 
 def original_qualities(contents: Contents) -> Iterator[Quality]:
-    """Yield the properties of the originals, which need no pixels."""
+    """Yield the properties of the originals. They need no pixels."""
     known = np.flatnonzero((contents.height > 0) & (contents.width > 0))
     if not len(known):
         return
@@ -116,25 +116,25 @@ def original_qualities(contents: Contents) -> Iterator[Quality]:
 
 
 def pixel_ratio(contents: Contents) -> Numbers:
-    """Return the stored pixels of each image, without bars, for each pixel of its original.
+    """Return the ratio of stored pixels (without padding) to original pixels for each image.
 
-    0 where the size of the original is not known.
+    0 if the size of the original is unknown.
     """
     options = contents.manifest.fingerprint.options
     size = contents.schema.image_size
-    found = np.zeros(len(contents))
+    ratio = np.zeros(len(contents))
     known = (contents.height > 0) & (contents.width > 0)
     if size is None:
-        return found
+        return ratio
     height, width = contents.height[known], contents.width[known]
     ratios = np.stack([size[0] / height, size[1] / width])
-    found[known] = ratios.prod(axis=0)
+    ratio[known] = ratios.prod(axis=0)
     fit = options.get("fit", "auto")
     if fit == "auto":
         fit = "pad" if contents.manifest.annotations else "crop"
     if fit not in ("crop", "stretch"):
-        found[known] = ratios.min(axis=0) ** 2
-    return found
+        ratio[known] = ratios.min(axis=0) ** 2
+    return ratio
 
 
 def _quality(
@@ -162,7 +162,7 @@ def _quality(
 
 
 def _end(values: Numbers, threshold: float, bounds: tuple[float, float]) -> float:
-    """Return where an axis ends: at the data and the threshold, to two digits, within bounds."""
+    """Return the end of the axis: the largest value or the threshold, rounded up to two digits."""
     low, high = bounds
     length = max(float(values.max()), threshold) - low
     unit = 10.0 ** (math.floor(math.log10(length)) - 1)
@@ -176,7 +176,7 @@ def histogram(
     bounds: tuple[float, float],
     num_bins: int = NUM_BINS,
 ) -> Histogram:
-    """Return the histogram of values of some records, split by split."""
+    """Return the histogram of the values of the records `numbers`, by split."""
     low, high = bounds
     bins = np.clip(((values - low) / (high - low) * num_bins).astype(np.int64), 0, num_bins - 1)
     split = contents.split[numbers]
@@ -192,7 +192,7 @@ _SENTENCES = {
     "light": ("has nothing dark in it", "have nothing dark in them"),
     "flat": ("is blank or nearly so", "are blank or nearly so"),
     "blurry": ("has no fine detail", "have no fine detail"),
-    "grey": ("is grey in a set of coloured ones", "are grey in a set of coloured ones"),
+    "grey": ("is grey in a dataset of coloured images", "are grey in a dataset of coloured images"),
     "odd-aspect": (
         f"has an original with one side more than {_ODD_ASPECT} times the other",
         f"have originals with one side more than {_ODD_ASPECT} times the other",
@@ -202,17 +202,19 @@ _SENTENCES = {
         "have originals with fewer pixels than are stored",
     ),
 }
-"""Kind of finding → its sentence, of one image and of several."""
+"""Kind of finding → its predicate for one image and for several."""
 
 
 def quality_findings(
     contents: Contents, qualities: Sequence[Quality], num_looked_at: int
 ) -> Iterator[Finding]:
-    """Yield a finding for each property with images beyond its threshold."""
-    for one in qualities:
-        if not one.found:
+    """Yield a finding for each quality with images beyond its threshold."""
+    for quality in qualities:
+        if not quality.found:
             continue
-        number = len(one.found)
-        of_all = len(contents) if one.name in ("odd-aspect", "enlarged") else num_looked_at
-        said = f"{images(number)} {_SENTENCES[one.name][number > 1]}"
-        yield leaving_out(Finding(one.name, "note", number, of_all, said), contents, one.found)
+        number = len(quality.found)
+        of_all = len(contents) if quality.name in ("odd-aspect", "enlarged") else num_looked_at
+        sentence = f"{images(number)} {_SENTENCES[quality.name][number > 1]}"
+        yield leaving_out(
+            Finding(quality.name, "note", number, of_all, sentence), contents, quality.found
+        )

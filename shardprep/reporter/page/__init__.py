@@ -1,4 +1,4 @@
-"""The page: a report as one HTML file that needs nothing else, neither a network nor scripts.
+"""The report as one self-contained HTML file, readable without a network and without scripts.
 
-`page.render` is its door. Text of others enters by `html.tag` alone, which escapes it.
+`page.render` is the entry point. All text goes through `html.tag`, which escapes it.
 """

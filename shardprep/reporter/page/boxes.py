@@ -1,4 +1,4 @@
-"""Boxes and masks on the page: how many, how large, where, and drawn over the pictures."""
+"""Boxes and masks on the page: counts, sizes, positions, and overlays of the pictures."""
 
 from __future__ import annotations
 
@@ -14,58 +14,60 @@ from shardprep.reporter.findings.quality import NUM_BINS, histogram
 from shardprep.reporter.page import charts
 from shardprep.reporter.page.classes import class_table
 from shardprep.reporter.page.html import Html, joined, picture, section, table, tag
-from shardprep.reporter.pixels.pictures import MOST_BOXES
+from shardprep.reporter.pixels.page_pictures import MOST_BOXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardprep.dataset.schema import Schema
     from shardprep.image.drawing import Thumbnail
-    from shardprep.reporter.pixels.pictures import Overlay
+    from shardprep.reporter.pixels.page_pictures import Overlay
     from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.report_data import ReportData
 
 _CELLS = 32
-"""Cells a side of the chart of centres."""
+"""Number of cells per side in the chart of box centres."""
 _MOST_NAMES, _MOST_LETTERS = 5, 40
-"""Classes that are named of a picture, and characters of their names."""
+"""Maximum number of classes named for a picture, and maximum length of a name."""
 _MOST_LEGEND = 30
-"""Classes in the legend of the gallery."""
+"""Maximum number of classes in the legend of the gallery."""
 _LEAST_LIMIT = 16
-"""Pixels that the chart of sizes reaches to at least."""
+"""Minimum upper end of the chart of box sizes, in pixels."""
 
 
 def boxes(report: ReportData) -> Html | None:
-    """Return how many objects there are, how large and where; None for a set without."""
+    """Return the section on objects: counts, sizes, centres. None without objects."""
     contents = report.contents
     schema = contents.schema
     if not any(name.startswith(f"{OBJECTS}/") for name in schema.annotations):
         return None
     per_image = contents.written["num_objects"].fill_null(0).to_numpy()
     total, empty = int(per_image.sum()), int((per_image == 0).sum())
-    clipped = sum(one.num_clipped for one in contents.manifest.annotations.values())
+    clipped = sum(split.num_clipped for split in contents.manifest.annotations.values())
     reasons: Counter[str] = Counter()
-    for one in contents.manifest.annotations.values():
-        reasons.update(one.dropped)
-    said = (
+    for split in contents.manifest.annotations.values():
+        reasons.update(split.dropped)
+    summary = (
         f"{total:,} object{'s' * (total != 1)} in {len(contents) - empty:,} of {len(contents):,} "
         f"images; {empty:,} without one. {clipped:,} clipped at the edge of the image, "
         f"{reasons.total():,} left out."
     )
-    parts = [tag("p", said, class_="dim")]
-    counts = {name: one.objects for name, one in contents.manifest.annotations.items()}
+    parts = [tag("p", summary, class_="dim")]
+    counts = {name: split.objects for name, split in contents.manifest.annotations.items()}
     names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
-    known = {name: one for name, one in counts.items() if one is not None and one.objects}
+    known = {name: split for name, split in counts.items() if split is not None and split.objects}
     if names and known:
-        table_ = [[one.objects[name] for one in known.values()] for name in names]
-        images = {"images": [sum(one.images[name] for one in known.values()) for name in names]}
+        table_ = [[split.objects[name] for split in known.values()] for name in names]
+        images = {"images": [sum(split.images[name] for split in known.values()) for name in names]}
         parts += class_table(names, [*known], table_, "objects", images, has_colours=True)
     everywhere = np.arange(len(contents))
     most = int(per_image.max(initial=0))
     a_bin = most // NUM_BINS + 1
     bounds = (0, a_bin * (most // a_bin + 1))
-    found = histogram(contents, everywhere, per_image.astype(float), bounds, bounds[1] // a_bin)
-    chart = charts.histogram_chart("objects in an image", found, contents.splits)
+    distribution = histogram(
+        contents, everywhere, per_image.astype(float), bounds, bounds[1] // a_bin
+    )
+    chart = charts.histogram_chart("objects in an image", distribution, contents.splits)
     figures = [_titled("Objects in an image", chart, "The height is a share of a split.")]
     if report.measured is not None and len(report.measured.boxes):
         figures += _measured(report)
@@ -76,7 +78,7 @@ def boxes(report: ReportData) -> Html | None:
 
 
 def _measured(report: ReportData) -> Iterator[Html]:
-    """Yield the sizes of boxes and where they lie."""
+    """Yield the charts of box sizes and box centres."""
     contents = report.contents
     if report.measured is None:
         return
@@ -86,11 +88,11 @@ def _measured(report: ReportData) -> Iterator[Html]:
         sides = np.sqrt(lengths(sized).prod(axis=1).clip(0))
         limit = float(np.ceil(np.quantile(sides, 0.99, method="higher")))
         bounds = (0.0, max(limit, _LEAST_LIMIT))
-        found = histogram(contents, sized["record"], sides, bounds)
+        sizes = histogram(contents, sized["record"], sides, bounds)
         low, middle, high = (f"{one:,.0f}" for one in np.quantile(sides, (0.05, 0.5, 0.95)))
         yield _titled(
             "Sizes of boxes",
-            charts.histogram_chart("sizes of boxes", found, contents.splits, (TINY, True)),
+            charts.histogram_chart("sizes of boxes", sizes, contents.splits, (TINY, True)),
             "The root of their area in pixels of the stored image. Nine of ten are "
             f"{low} to {high}, the median is {middle}; the largest count in the last bar.",
         )
@@ -111,7 +113,7 @@ def _titled(title: str, chart: Html, said: str) -> Html:
 
 
 def masks(report: ReportData) -> Html | None:
-    """Return how many pixels of the masks each class has; None for a set without."""
+    """Return the section on masks: pixels of each class. None without class masks."""
     contents = report.contents
     feature = contents.schema.features.get(MASK)
     counts = {name: one.masks for name, one in contents.manifest.annotations.items()}
@@ -125,33 +127,33 @@ def masks(report: ReportData) -> Html | None:
     alike = f"{uniform:,} mask{'s' * (uniform != 1)} of one value"
     classed = sum(map(sum, pixels))
     total = max(classed + ignored, 1)
-    said = (
+    summary = (
         f"{total:,} pixels in {len(contents):,} masks, {ignored / total:.1%} of them ignored: "
-        f"padding, and what the source gives no class. {alike}."
+        f"padding, and pixels without a class in the source. {alike}."
     )
     further: dict[str, Sequence[str | int]] = {
         "share, %": [f"{100 * sum(row) / total:.2f}" for row in pixels],
         "images": [sum(one.images[name] for one in known.values()) for name in names],
     }
     listed = class_table(names, [*known], pixels, "pixels", further, has_colours=True)
-    return section("masks", "Masks", tag("p", said, class_="dim"), *listed)
+    return section("masks", "Masks", tag("p", summary, class_="dim"), *listed)
 
 
 def classes_of(contents: Contents, number: int, marked: Overlay) -> frozenset[int]:
     """Return the classes of the objects and the mask of a record, −1 for ignored pixels."""
     schema = contents.schema
-    found = {label for label in marked.labels if label >= 0}
+    classes = {label for label in marked.labels if label >= 0}
     if MASK in schema.features:
         ignored = schema.features[MASK].ignored
         values = dict(contents.written.value("mask_pixels", number) or ())
-        found |= {-1 if value == ignored else value for value in values}
-    return frozenset(found)
+        classes |= {-1 if value == ignored else value for value in values}
+    return frozenset(classes)
 
 
 def switch(schema: Schema, classes: frozenset[int] | None = None) -> Html:
-    """Return what shows and hides all that is drawn over pictures; it needs no script.
+    """Return the checkbox that shows and hides overlays, without a script, and its legend.
 
-    Its legend names `classes`, with −1 for ignored pixels; None for all of the dataset.
+    The legend names `classes` (−1 for ignored pixels), or all classes of the dataset if None.
     """
     words = {
         "boxes": BOX in schema.features and OBJECT_MASK not in schema.features,
@@ -176,18 +178,18 @@ def switch(schema: Schema, classes: frozenset[int] | None = None) -> Html:
 def overlay(
     contents: Contents, number: int, marked: Overlay, thumbnail: Thumbnail
 ) -> Iterator[Html]:
-    """Yield what is drawn over the picture of a record: its masks, then its boxes."""
+    """Yield the overlays of a record's picture: masks, then boxes."""
     schema = contents.schema
     if marked.mask:
         is_of_classes = MASK in schema.features
-        said = _mask_text(contents, number) if is_of_classes else _objects_text(marked, schema)
-        yield picture(marked.mask, f"masks: {said}", max(thumbnail.width, thumbnail.height), "over")
+        text = _mask_text(contents, number) if is_of_classes else _objects_text(marked, schema)
+        yield picture(marked.mask, f"masks: {text}", max(thumbnail.width, thumbnail.height), "over")
     if marked.boxes:
         yield drawn_boxes(schema, marked, thumbnail.width, thumbnail.height)
 
 
 def drawn_boxes(schema: Schema, marked: Overlay, width: int, height: int) -> Html:
-    """Return the boxes of a record as a drawing over its picture, of that size in pixels."""
+    """Return the boxes of a record as SVG for a picture of `width` x `height` pixels."""
     paths: dict[int, list[str]] = {}
     for label, (top, left, bottom, right) in marked.boxes:
         corner, side = f"M{left:g} {top:g}", f"{right - left:.4g}"
@@ -201,18 +203,18 @@ def drawn_boxes(schema: Schema, marked: Overlay, width: int, height: int) -> Htm
 
 
 def facts(contents: Contents, number: int, marked: Overlay) -> Iterator[tuple[str, str | Html]]:
-    """Yield what to say of the objects and the mask of a record."""
+    """Yield titles and texts on the objects and the mask of a record."""
     schema = contents.schema
     if any(name.startswith(f"{OBJECTS}/") for name in schema.annotations):
         more = len(marked.labels) - MOST_BOXES
-        said = f"; the {MOST_BOXES} largest are drawn" if more > 0 else ""
-        yield "objects", f"{_objects_text(marked, schema) or 'none'}{said}"
+        note = f"; the {MOST_BOXES} largest are drawn" if more > 0 else ""
+        yield "objects", f"{_objects_text(marked, schema) or 'none'}{note}"
     if MASK in schema.features:
         yield "mask", _mask_text(contents, number)
 
 
 def _objects_text(marked: Overlay, schema: Schema) -> str:
-    """Return how many objects of which class there are, the most frequent first."""
+    """Return the number of objects of each class as text, most frequent first."""
     names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
     counts = Counter(marked.labels)
     order = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
@@ -222,7 +224,7 @@ def _objects_text(marked: Overlay, schema: Schema) -> str:
 
 
 def _mask_text(contents: Contents, number: int) -> str:
-    """Return the share of each class in the mask of a record, the largest first."""
+    """Return the share of each class in the mask of a record as text, largest first."""
     feature = contents.schema.features[MASK]
     counts = dict(contents.written["mask_pixels"][number].as_py() or ())
     total = max(sum(counts.values()), 1)

@@ -1,6 +1,6 @@
-"""Charts as inline SVG: no library, no script; colours come from the style of the page.
+"""Charts as inline SVG, without a library or a script. Colours come from the page's style sheet.
 
-Each has a title that is read out, and its numbers stand in a table beside it.
+Each chart has a title for screen readers, and histograms also have a table of their numbers.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from shardprep.reporter.findings.quality import Histogram
 
 _WIDTH, _HEIGHT = 420, 130
-"""Size of a chart, in units of its own."""
+"""Size of a histogram in SVG units."""
 _AXIS = 20
-"""Height of the line of numbers below a chart."""
+"""Height of the axis labels."""
 _MOST_ROWS = 10
-"""Rows of the table of a histogram of many bins."""
+"""Approximate number of rows in the table of a histogram; bins are merged."""
 _ids = itertools.count
 
 
 def split_class(splits: Sequence[str], name: str) -> str:
-    """Return the style class of a split, the same on the whole page."""
+    """Return the CSS class of a split, the same on the whole page."""
     known = {"train": 0, "validation": 1, "test": 2}
     others = [one for one in splits if one not in known]
     return f"s{known[name] if name in known else 3 + others.index(name) % 3}"
 
 
 def legend(splits: Sequence[str]) -> Html:
-    """Return which colour is which split."""
+    """Return the legend of split colours."""
     items = [
         tag("li", tag("span", class_=f"dot {split_class(splits, one)}"), one) for one in splits
     ]
@@ -42,13 +42,13 @@ def legend(splits: Sequence[str]) -> Html:
 
 
 def hex_colour(label: int) -> str:
-    """Return the colour of a class of objects or masks, as on a contact sheet; −1 for none."""
+    """Return the colour of a class as on a contact sheet; −1 means no class."""
     red, green, blue = class_colour(label) if label >= 0 else INK
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
 def chip(label: int) -> Html:
-    """Return a square of the colour of a class."""
+    """Return a square in the colour of a class."""
     square = tag("rect", width=1, height=1, fill=hex_colour(label))
     return tag("svg", square, viewBox="0 0 1 1", class_="chip", aria_hidden="true")
 
@@ -56,7 +56,7 @@ def chip(label: int) -> Html:
 def stacked_bar(
     counts: Mapping[str, int], most: int, splits: Sequence[str], label: str, height: int = 12
 ) -> Html:
-    """Return a bar of one part for each split; `most` is the number that fills its width."""
+    """Return a bar with one part per split. A total of `most` fills its width."""
     at, parts = 0.0, []
     for name, count in counts.items():
         width = count / max(most, 1) * 100
@@ -79,24 +79,24 @@ def stacked_bar(
 
 def histogram_chart(
     title: str,
-    found: Histogram,
+    histogram: Histogram,
     splits: Sequence[str],
     threshold: tuple[float, bool] | None = None,
 ) -> Html:
-    """Return a histogram with a line for each split, as shares of that split.
+    """Return a histogram with one area per split, in shares of that split.
 
-    `threshold` is a value, and whether what lies below it is marked, or what lies above.
+    `threshold` is a value, and whether findings are below it instead of above.
     """
     shares = {
         name: [count / max(sum(counts), 1) for count in counts]
-        for name, counts in found.counts.items()
+        for name, counts in histogram.counts.items()
     }
     top = max((max(one) for one in shares.values()), default=0) or 1
     bars = []
-    for name, one in shares.items():
-        step = _WIDTH / len(one)
+    for name, split_shares in shares.items():
+        step = _WIDTH / len(split_shares)
         points = [f"M0 {_HEIGHT}"]
-        for i, share in enumerate(one):
+        for i, share in enumerate(split_shares):
             y = _HEIGHT - share / top * (_HEIGHT - 8)
             points.append(f"L{i * step:.6g} {y:.4g}H{(i + 1) * step:.6g}")
         points.append(f"V{_HEIGHT}Z")
@@ -104,7 +104,7 @@ def histogram_chart(
     mark: list[Html] = []
     if threshold is not None:
         value, is_below = threshold
-        x = (value - found.low) / (found.high - found.low) * _WIDTH
+        x = (value - histogram.low) / (histogram.high - histogram.low) * _WIDTH
         x = min(max(x, 1.0), _WIDTH - 1.0)
         mark = [
             tag("line", x1=x, x2=x, y1=0, y2=_HEIGHT, class_="limit"),
@@ -113,11 +113,12 @@ def histogram_chart(
                 class_="limit", text_anchor="start" if x < 330 else "end",
             ),
         ]  # fmt: skip
-    middle = (found.low + found.high) / 2
+    middle = (histogram.low + histogram.high) / 2
     ticks = [
         tag("text", f"{value:g}", x=x, y=_HEIGHT + 15, text_anchor=anchor)
         for value, x, anchor in (
-            (found.low, 0, "start"), (middle, _WIDTH / 2, "middle"), (found.high, _WIDTH, "end")
+            (histogram.low, 0, "start"), (middle, _WIDTH / 2, "middle"),
+            (histogram.high, _WIDTH, "end"),
         )
     ]  # fmt: skip
     chart = tag(
@@ -131,18 +132,18 @@ def histogram_chart(
         role="img",
         class_="chart",
     )
-    return tag("div", chart, more("numbers", _histogram_table(found)))
+    return tag("div", chart, more("numbers", _histogram_table(histogram)))
 
 
-def _histogram_table(found: Histogram) -> Html:
-    names = list(found.counts)
-    num_bins = len(next(iter(found.counts.values()), ()))
-    width = (found.high - found.low) / max(num_bins, 1)
+def _histogram_table(histogram: Histogram) -> Html:
+    names = list(histogram.counts)
+    num_bins = len(next(iter(histogram.counts.values()), ()))
+    width = (histogram.high - histogram.low) / max(num_bins, 1)
     merged = max(1, num_bins // _MOST_ROWS)
     rows: list[tuple[str | int, ...]] = []
     for start in range(0, num_bins, merged):
-        low, high = found.low + start * width, found.low + (start + merged) * width
-        sums = [sum(found.counts[name][start : start + merged]) for name in names]
+        low, high = histogram.low + start * width, histogram.low + (start + merged) * width
+        sums = [sum(histogram.counts[name][start : start + merged]) for name in names]
         if any(sums):
             rows.append((f"{low:.4g} to {high:.4g}", *sums))
     return table(("values", *names), rows)
@@ -154,10 +155,10 @@ def grid(
     labels: tuple[str, str, str, str],
     marks: Sequence[Html] = (),
 ) -> Html:
-    """Return a grid of cells, darker where more is; row 0 is the lowest.
+    """Return a heat map: higher counts are darker, and row 0 is at the bottom.
 
-    `labels` are what stands at the left and the right end below it, and at the lower and the upper
-    end beside it; `marks` are drawn over it, in units of cells.
+    `labels` are the left and right end of the x axis, then the lower and upper end of the y axis.
+    `marks` are drawn on top, in units of cells.
     """
     rows, columns = len(counts), len(counts[0])
     most = max((max(row) for row in counts), default=0) or 1
@@ -192,5 +193,5 @@ def grid(
 
 
 def captioned(chart: Html, *caption: str) -> Html:
-    """Return a chart with a text below it."""
+    """Return a chart with a caption below it."""
     return tag("figure", chart, tag("figcaption", joined(*map(text, caption))))

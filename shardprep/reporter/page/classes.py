@@ -1,4 +1,4 @@
-"""The targets of a dataset: classes and how they occur together, numbers or texts."""
+"""The section on targets: classes and their co-occurrence, numbers or texts."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 _FIRST, _LAST = 30, 10
-"""Classes shown of more than `_MOST_CLASSES`: the largest and the smallest."""
+"""Number of largest and smallest classes shown if there are more than `_MOST_CLASSES`."""
 _MOST_CLASSES = 50
 _MOST_LISTED = 2_000
 _MOST_SPELLED = 8
-"""Classes whose occurring together is spelled out as a table."""
+"""Maximum number of classes whose co-occurrence is a table instead of a chart."""
 _MOST_TOGETHER = 30
-"""Classes whose occurring together is shown."""
+"""Maximum number of classes whose co-occurrence is shown."""
 
 
 def targets(report: ReportData) -> Html | None:
-    """Return the targets in the form that they have; None for a set without."""
+    """Return the section on targets, or None without targets."""
     contents = report.contents
     target = contents.schema.target
     if target is None:
@@ -64,8 +64,8 @@ def _classes(contents: Contents) -> Html:
     unlabelled = {name: one.num_unlabelled for name, one in manifest.splits.items()}
     parts = [tag("p", facts, class_="dim"), *class_table(names, splits, counts, "images")]
     if any(unlabelled.values()):
-        said = ", ".join(f"{count:,} in {name}" for name, count in unlabelled.items() if count)
-        parts.append(tag("p", f"Without a target: {said}."))
+        listed = ", ".join(f"{count:,} in {name}" for name, count in unlabelled.items() if count)
+        parts.append(tag("p", f"Without a target: {listed}."))
     return joined(*parts)
 
 
@@ -78,15 +78,15 @@ def class_table(
     *,
     has_colours: bool = False,
 ) -> list[Html]:
-    """Return how many of something each class has, the largest first, with a bar of its splits.
+    """Return a table of counts per class, largest first, with a bar of the splits.
 
     Args:
-        names: of the classes, in label order.
-        splits: their names.
-        counts: of each class, for each split.
-        unit: what is counted, plural.
-        further: columns of numbers of each class, by their titles.
-        has_colours: whether each has its colour of the gallery before its name.
+        names: names of the classes, in label order.
+        splits: names of the splits.
+        counts: for each class, the count of each split.
+        unit: the counted things, in the plural.
+        further: additional columns by title, with a value for each class.
+        has_colours: whether to show the colour of each class in the gallery.
 
     """
     totals = [sum(row) for row in counts]
@@ -98,9 +98,9 @@ def class_table(
         few = "few" if 0 < totals[i] < even / 2 else "none" if not totals[i] else ""
         bar: tuple[str, ...] = ()
         if has_bar:
-            said = f"{names[i]}: {totals[i]:,} {unit}"
+            text = f"{names[i]}: {totals[i]:,} {unit}"
             parts = dict(zip(splits, counts[i], strict=True))
-            bar = (charts.stacked_bar(parts, most, splits, said),)
+            bar = (charts.stacked_bar(parts, most, splits, text),)
         own = (one[i] for one in further.values())
         name = joined(charts.chip(i), tag("bdi", names[i])) if has_colours else tag("bdi", names[i])
         return (name, i, *bar, *counts[i], totals[i], *own, few)
@@ -114,9 +114,9 @@ def class_table(
     if is_long:
         listed = [row(i, has_bar=False) for i in order[:_MOST_LISTED]]
         between = len(names) - _FIRST - _LAST
-        said = f"the {_FIRST} largest and the {_LAST} smallest are shown; {between:,} more"
+        text = f"the {_FIRST} largest and the {_LAST} smallest are shown; {between:,} more"
         titles = ("class", "label", *splits, "all", *further, "note")
-        parts.append(more(said, table(titles, listed, class_="sortable")))
+        parts.append(more(text, table(titles, listed, class_="sortable")))
     if any(0 < total < even / 2 for total in totals):
         note = f"few: less than half of an even share of the {unit}."
         parts.append(tag("p", note, class_="dim"))
@@ -124,7 +124,7 @@ def class_table(
 
 
 def _weights(contents: Contents) -> Html:
-    """Return the class weights of train, ready to paste."""
+    """Return the class weights of train, ready to copy."""
     splits = contents.manifest.splits
     first = splits.get("train") or next(iter(splits.values()))
     counts = [first.label_counts[name] for name in contents.schema.labels]
@@ -134,16 +134,15 @@ def _weights(contents: Contents) -> Html:
 
 
 def _together(contents: Contents) -> Html:
-    """Return how often classes occur together."""
     names, splits = contents.schema.labels, contents.manifest.splits.values()
-    totals = [sum(one.label_counts[name] for one in splits) for name in names]
+    totals = [sum(split.label_counts[name] for split in splits) for name in names]
     chosen = sorted(sorted(range(len(names)), key=lambda i: (-totals[i], i))[:_MOST_TOGETHER])
     place = {label: i for i, label in enumerate(chosen)}
     counts = np.zeros((len(chosen), len(chosen)), np.int64)
     for own in contents.classes:
-        here = [place[one] for one in own if one in place]
-        for one in here:
-            counts[one, here] += 1
+        here = [place[label_place] for label_place in own if label_place in place]
+        for label_place in here:
+            counts[label_place, here] += 1
     np.fill_diagonal(counts, 0)
     title = "Images in which two classes occur together"
     if len(chosen) <= _MOST_SPELLED:
@@ -188,10 +187,10 @@ def _distribution(
     what: str,
 ) -> list[Html]:
     if not len(known):
-        return [tag("p", "No record has one.")]
+        return [tag("p", "No record has a target.")]
     low, high = float(values.min()), float(values.max())
     bounds = (low, high if high > low else low + 1)
-    found = histogram(contents, known, values, bounds)
+    distribution = histogram(contents, known, values, bounds)
     rows: list[tuple[str | int, ...]] = []
     for i, name in enumerate(contents.splits):
         own = values[contents.split[known] == i]
@@ -199,7 +198,7 @@ def _distribution(
             spread = [f"{one:.4g}" for one in np.quantile(own, (0, 0.05, 0.5, 0.95, 1))]
             rows.append((name, len(own), *spread))
     return [
-        charts.legend(list(found.counts)),
-        charts.histogram_chart(what, found, contents.splits),
+        charts.legend(list(distribution.counts)),
+        charts.histogram_chart(what, distribution, contents.splits),
         table(("split", "images", "least", "5 %", "median", "95 %", "largest"), rows),
     ]

@@ -1,4 +1,4 @@
-"""HTML as text: what is not marked as markup is escaped, so that no name can become a tag."""
+"""HTML as strings. All text that is not `Html` is escaped, so that no name can become a tag."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import html
 from shardprep.errors import printable, shown
 
 _MOST_SHOWN = 240
-"""Characters of a name of others on the page; of a longer one its two ends."""
+"""Maximum length of a text on the page; longer texts keep both ends."""
 _VOID = frozenset(("br", "img", "input", "link", "meta"))
 _SHAPES = frozenset(("line", "path", "rect"))
-"""Elements of SVG that have no children; they close themselves, for others would be inside."""
+"""SVG elements without children. They must be self-closing, or the next element would nest."""
 
 
 class Html(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
     __slots__ = ()
 
 
 def text(value: str | int) -> Html:
-    """Return a text as markup: escaped, nothing in it steers or turns the line, and not too long.
+    """Return a text as markup: escaped, without control characters, and shortened.
 
-    Markup stays as it is.
+    `Html` is returned unchanged.
     """
     if isinstance(value, Html):
         return value
@@ -35,7 +35,7 @@ def _escaped(value: str) -> Html:
 
 
 def tag(name: str, /, *children: str | int, **attributes: str | float | None) -> Html:
-    """Return an element. `class_` stands for class, `_` for - in other names; None is left out."""
+    """Return an element. `class_` means class, `_` in names becomes `-`, and None is omitted."""
     parts = [f"<{name}"]
     for key, value in attributes.items():
         if value is not None:
@@ -50,28 +50,28 @@ def tag(name: str, /, *children: str | int, **attributes: str | float | None) ->
 
 
 def joined(*children: str | int) -> Html:
-    """Return several pieces as one."""
+    """Return several pieces concatenated."""
     return Html("".join(text(child) for child in children))
 
 
 def key(value: str) -> Html:
-    """Return a key: of any script, and in its own direction."""
+    """Return a key, isolated from the text direction around it."""
     return tag("bdi", value, class_="key")
 
 
 def code(value: str) -> Html:
-    """Return a piece of code in a line."""
+    """Return inline code."""
     return tag("code", value)
 
 
 def block(value: str) -> Html:
-    """Return lines of code to copy, whole."""
+    """Return a block of code, not shortened."""
     lines = Html(html.escape("\n".join(map(printable, value.split("\n"))), quote=True))
     return tag("pre", tag("code", lines), tabindex=0)
 
 
 def picture(data: bytes, alt: str, side: int, class_: str | None = None) -> Html:
-    """Return a WebP image that is in the page itself; `side` is in CSS pixels."""
+    """Return an embedded WebP image of `side` CSS pixels."""
     return Html(
         f'<img src="data:image/webp;base64,{base64.b64encode(data).decode()}" alt="{text(alt)}"'
         f' width="{side}" height="{side}"{f" class={class_!r}" if class_ else ""}>'
@@ -81,7 +81,7 @@ def picture(data: bytes, alt: str, side: int, class_: str | None = None) -> Html
 def table(
     titles: tuple[str, ...], rows: list[tuple[str | int, ...]], left: int = 1, class_: str = ""
 ) -> Html:
-    """Return a table; the first `left` columns are of text, the others of numbers."""
+    """Return a table. The first `left` columns are text, the others numbers."""
     head = tag(
         "tr",
         *(
@@ -110,7 +110,7 @@ def _number(cell: str | int) -> str:
 
 
 def more(title: str, *children: str | int) -> Html:
-    """Return what is shown once it is asked for."""
+    """Return a collapsed part with a title that opens it."""
     return tag("details", tag("summary", title), *children)
 
 

@@ -1,4 +1,4 @@
-"""The pictures of the page: gallery, copies side by side, quality, originals."""
+"""The sections with pictures: gallery, copies, quality, originals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from shardprep.reporter.page import boxes, charts
 from shardprep.reporter.page.html import Html, code, joined, key, picture, section, table, tag
-from shardprep.reporter.pixels.pictures import MOST_GROUPS, MOST_OF_GROUP, NO_CLASS
+from shardprep.reporter.pixels.page_pictures import MOST_GROUPS, MOST_OF_GROUP, NO_CLASS
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
     from shardprep.reporter.findings.copies import Copies
     from shardprep.reporter.findings.quality import Quality
-    from shardprep.reporter.pixels.pictures import Pictures
+    from shardprep.reporter.pixels.page_pictures import Pictures
     from shardprep.reporter.report_data import ReportData
 
 _SIDE = 112
-"""CSS pixels of a picture."""
+"""Size of a picture in CSS pixels."""
 _CELLS = 32
-"""Cells a side of the chart of sizes."""
+"""Number of cells per side in the chart of original sizes."""
 
 
 def gallery(report: ReportData, pictures: Pictures) -> Html | None:
-    """Return some images of every class, and their mean."""
+    """Return the section with some images of every class, and the mean of all its images."""
     if not any(pictures.gallery.values()):
         return None
     names = report.contents.schema.labels
@@ -44,25 +44,25 @@ def gallery(report: ReportData, pictures: Pictures) -> Html | None:
         items += [_picture(report, pictures, number) for number in numbers]
         parts += [tag("h3", tag("bdi", title)), tag("div", *items, class_="pics")]
     number, seed = report.options.thumbs, report.options.seed
-    said = f"Drawn by seed {seed}; open one for its facts."
+    summary = f"Drawn by seed {seed}; open one for its facts."
     if report.pictured:
-        said = f"{number:,} of each class, drawn by seed {seed}; open one for its facts."
+        summary = f"{number:,} of each class, drawn by seed {seed}; open one for its facts."
     if 0 < len(report.pictured) < len(names):
-        said += f" The {len(report.pictured):,} largest of {len(names):,} classes."
+        summary += f" The {len(report.pictured):,} largest of {len(names):,} classes."
     shown = [boxes.switch(report.contents.schema)] if pictures.overlays else []
-    return section("gallery", "Gallery", tag("p", said, class_="dim"), *shown, *parts)
+    return section("gallery", "Gallery", tag("p", summary, class_="dim"), *shown, *parts)
 
 
 def _picture(report: ReportData, pictures: Pictures, number: int, caption: str = "") -> Html:
-    """Return a picture that opens to the facts on its record."""
+    """Return a picture that opens to the facts about its record."""
     contents = report.contents
     place = contents.place(number)
     thumbnail = pictures.thumbnails.get(number)
     image, marked = tag("p", "no picture"), None
     if thumbnail is not None:
         tiny = "tiny" if max(thumbnail.width, thumbnail.height) < _SIDE // 2 else None
-        said = f"{place.label}: {place.key}" if place.label else place.key
-        image = picture(thumbnail.data, said, _SIDE, tiny)
+        alt = f"{place.label}: {place.key}" if place.label else place.key
+        image = picture(thumbnail.data, alt, _SIDE, tiny)
         marked = None if caption else pictures.overlays.get(number)
         if marked is not None:
             drawn = boxes.overlay(contents, number, marked, thumbnail)
@@ -85,46 +85,46 @@ def _picture(report: ReportData, pictures: Pictures, number: int, caption: str =
 
 
 def copies(report: ReportData, pictures: Pictures) -> Html:
-    """Return the groups of copies side by side, leaks first."""
+    """Return the section with the groups of copies, leaks first."""
     groups = sorted(report.copies, key=lambda one: (not one.is_leak, not one.is_conflict))
     near = "and near copies " if report.measured is not None else ""
     if not groups:
         text = f"✔ No copies {near}were found."
         return section("copies", "Leaks and copies", tag("p", text, class_="good"))
     leaks = sum(one.is_leak for one in groups)
-    said = (
+    summary = (
         f"{len(groups):,} group{'s' * (len(groups) != 1)} of copies {near}· {leaks:,} in more than "
-        "one split. The first of a group is the one that stays where the others are left out."
+        "one split. The first image of a group is the one that deduplication keeps."
     )
     shown = [_group(report, pictures, one) for one in groups[:MOST_GROUPS]]
     rest = len(groups) - len(shown)
     if rest:
         shown.append(tag("p", f"{rest:,} more groups: shardprep report --json lists them all."))
     return section(
-        "copies", "Leaks and copies", tag("p", said, class_="dim"),
+        "copies", "Leaks and copies", tag("p", summary, class_="dim"),
         tag("div", *shown, class_="groups"),
     )  # fmt: skip
 
 
-def _group(report: ReportData, pictures: Pictures, one: Copies) -> Html:
+def _group(report: ReportData, pictures: Pictures, group: Copies) -> Html:
     contents = report.contents
     items = []
-    for number, bits in list(zip(one.numbers, one.bits, strict=True))[:MOST_OF_GROUP]:
+    for number, bits in list(zip(group.numbers, group.bits, strict=True))[:MOST_OF_GROUP]:
         place = contents.place(number)
         label = f" · {place.label}" if place.label else ""
-        distance = f" · {bits} bits" if one.kind == "near" and number != one.numbers[0] else ""
+        distance = f" · {bits} bits" if group.kind == "near" and number != group.numbers[0] else ""
         caption = joined(tag("span", place.split, class_="split"), label, distance)
         items.append(_picture(report, pictures, number, caption))
-    kind = "copies, byte for byte" if one.kind == "exact" else "near copies"
-    where = " and ".join(one.splits)
-    conflict = "; their targets differ" if one.is_conflict else ""
-    sign = "✖ leak: " if one.is_leak else ""
-    title = f"{sign}{len(one.numbers):,} {kind}, in {where}{conflict}"
-    more = len(one.numbers) - len(items)
+    kind = "copies, byte for byte" if group.kind == "exact" else "near copies"
+    where = " and ".join(group.splits)
+    conflict = "; their targets differ" if group.is_conflict else ""
+    sign = "✖ leak: " if group.is_leak else ""
+    title = f"{sign}{len(group.numbers):,} {kind}, in {where}{conflict}"
+    more = len(group.numbers) - len(items)
     rest = [tag("p", f"and {more:,} more", class_="dim")] if more else []
     return tag(
         "div", tag("h3", title), tag("div", *items, class_="pics"), *rest,
-        class_="group leak" if one.is_leak else "group",
+        class_="group leak" if group.is_leak else "group",
     )  # fmt: skip
 
 
@@ -141,40 +141,44 @@ _OF_ORIGINALS = ("odd-aspect", "enlarged")
 
 
 def quality(report: ReportData, pictures: Pictures) -> Html | None:
-    """Return a histogram of each property of the pixels, and the worst images."""
+    """Return the section with the histogram and the worst images of each pixel property."""
     shown = [one for one in report.qualities if one.name not in _OF_ORIGINALS]
     if not shown:
         return None
-    said = (
-        "Thresholds are opinions, and fine detail depends on the size of the images: look at the "
-        "pictures, which are the nearest to each threshold or beyond it, the worst first."
+    summary = (
+        "Thresholds are opinions, and fine detail depends on the size of the images. Look at the "
+        "pictures: they are the images nearest to each threshold or beyond it, worst first."
     )
     parts = [_property(report, pictures, one) for one in shown]
     legend = charts.legend(report.contents.splits)
-    return section("quality", "Quality", tag("p", said, class_="dim"), legend, *parts)
+    return section("quality", "Quality", tag("p", summary, class_="dim"), legend, *parts)
 
 
-def _property(report: ReportData, pictures: Pictures, one: Quality) -> Html:
-    number = len(one.found)
-    title = f"{_TITLES[one.name]}: {number:,} image{'s' * (number != 1)}"
+def _property(report: ReportData, pictures: Pictures, measurement: Quality) -> Html:
+    number = len(measurement.found)
+    title = f"{_TITLES[measurement.name]}: {number:,} image{'s' * (number != 1)}"
     chart = charts.histogram_chart(
-        one.what, one.histogram, report.contents.splits, (one.threshold, one.is_below)
+        measurement.what,
+        measurement.histogram,
+        report.contents.splits,
+        (measurement.threshold, measurement.is_below),
     )
-    found = frozenset(one.found)
+    beyond = frozenset(measurement.found)
     items = [
-        _picture(report, pictures, number, f"{value:.3g}{' · found' if number in found else ''}")
-        for number, value in zip(one.nearest, one.values, strict=True)
+        _picture(report, pictures, number, f"{value:.3g}{' · found' if number in beyond else ''}")
+        for number, value in zip(measurement.nearest, measurement.values, strict=True)
         if number in pictures.thumbnails
     ]
     right = [tag("div", *items, class_="pics")] if items else []
-    side = "below" if one.is_below else "above"
-    said = f"{one.what[:1].upper()}{one.what[1:]}; found where {side} {one.threshold:g}."
-    figure = tag("figure", chart, tag("figcaption", said))
+    side = "below" if measurement.is_below else "above"
+    what = f"{measurement.what[:1].upper()}{measurement.what[1:]}"
+    text = f"{what}; found {side} {measurement.threshold:g}."
+    figure = tag("figure", chart, tag("figcaption", text))
     return joined(tag("h3", title), tag("div", figure, *right, class_="cols"))
 
 
 def originals(report: ReportData, pictures: Pictures) -> Html | None:
-    """Return the sizes, aspects and formats of the originals."""
+    """Return the section on sizes, aspects and formats of the originals."""
     contents = report.contents
     known = np.flatnonzero((contents.height > 0) & (contents.width > 0))
     if not len(known):
@@ -207,7 +211,7 @@ def originals(report: ReportData, pictures: Pictures) -> Html | None:
 
 
 def _sizes(report: ReportData, known: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Html:
-    """Return how many originals have which width and height, the stored size drawn in."""
+    """Return the heat map of original widths and heights, with the stored size as a frame."""
     contents = report.contents
     width, height = contents.width[known], contents.height[known]
     stored = contents.schema.image_size
@@ -224,7 +228,7 @@ def _sizes(report: ReportData, known: np.ndarray[tuple[int], np.dtype[np.int64]]
         "Originals by width (to the right) and height (upwards)",
         flat.reshape(_CELLS, _CELLS).tolist(), ends, marks,
     )  # fmt: skip
-    said = "Stronger: more images; the hundredth with the longest sides counts at the edge."
+    text = "Darker: more images. The 1 % with the longest sides are counted at the edge."
     if stored:
-        said += f" The frame is the stored size, {stored[1]} × {stored[0]}."
-    return charts.captioned(chart, said)
+        text += f" The frame is the stored size, {stored[1]} × {stored[0]}."
+    return charts.captioned(chart, text)

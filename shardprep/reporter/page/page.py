@@ -1,7 +1,7 @@
-"""The whole page: a report and its pictures as the bytes of one HTML file.
+"""The whole page: a report and its pictures as one HTML file.
 
-A section is a function of the report, and of the pictures where it shows some, to markup, or to
-None where it has nothing to say.
+Each section is a function of the report, and of the pictures if needed. It returns markup, or None
+if the section does not apply.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from shardprep.reporter.page import boxes, classes, images, provenance, summary
 from shardprep.reporter.page.html import Html, joined, tag
-from shardprep.reporter.pixels.pictures import draw_pictures
+from shardprep.reporter.pixels.page_pictures import draw_pictures
 
 if TYPE_CHECKING:
     from shardprep.reporter.report_data import ReportData
 
 
 def render(report: ReportData) -> bytes:
-    """Return the page, ASCII: the same bytes for the same dataset and options."""
+    """Return the page in ASCII. Equal datasets and options give equal bytes."""
     pictures = draw_pictures(report)
     sections = {
         "Findings": summary.findings(report),
@@ -44,7 +44,7 @@ def render(report: ReportData) -> bytes:
         summary.head(report),
         tag("nav", tag("ul", *links), aria_label="Sections"),
         tag("main", *there.values()),
-        tag("footer", "Made by shardprep report. Nothing in this page is fetched from anywhere."),
+        tag("footer", "Made by shardprep report. This page loads nothing from a network."),
     )
     return _document(report.contents.manifest.name, body).encode("ascii", "xmlcharrefreplace")
 
@@ -74,5 +74,5 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return what a content security policy names a block of a page by."""
+    """Return the source expression of an inline block for the Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

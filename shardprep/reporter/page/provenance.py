@@ -1,4 +1,4 @@
-"""The end of the page: what was left out, the channels, and where all of it comes from."""
+"""The last sections of the page: left-out inputs, channel statistics and provenance."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from shardprep.reporter.report_data import ReportData
 
 _MOST_KEYS = 20
-"""Inputs shown of each kind that was left out."""
+"""Maximum number of inputs to show for each reason."""
 _ABSOLUTE = re.compile(r"(?:(?<![\w.])[/~]|\b[A-Za-z]:[\\/])[^:,=]*[\\/]")
-"""Folders of an absolute path: they are of the machine, not of the dataset."""
+"""Folders of an absolute path. They describe the machine, not the dataset."""
 
 
 def left_out(report: ReportData) -> Html:
-    """Return the inputs that are not in the dataset, by kind and reason."""
+    """Return the section on inputs that are not in the dataset, by reason."""
     totals, rows = report.contents.manifest.totals, report.contents.left_out
     if report.contents.scope is not None:
-        text = "A report of some records tells nothing of other inputs; that of all of them does."
+        text = "A report on a split does not cover left-out inputs. Report on the whole dataset."
         return section("left-out", "Rejected and skipped", tag("p", text))
     if not totals.num_rejected and not totals.num_skipped:
         text = f"✔ All {totals.num_inputs:,} inputs were written."
@@ -49,7 +49,7 @@ def left_out(report: ReportData) -> Html:
 
 
 def _is(value: str, kind: str) -> bool:
-    """Tell whether a reason is of a kind: itself, or with a detail behind it."""
+    """Return whether a reason is of a kind: the kind itself, or the kind with a detail."""
     return value == kind or value.startswith(f"{kind}: ")
 
 
@@ -64,11 +64,11 @@ def _inputs(table_: pa.Table, places: list[int]) -> Html:
 
 
 def channels(report: ReportData) -> Html | None:
-    """Return the mean and the standard deviation of the channels, ready to paste."""
+    """Return the section on channel mean and standard deviation, ready to copy."""
     if report.measured is None or not report.measured.channels.num_pixels:
         return None
-    found = report.measured.channels
-    mean, std = found.mean_std()
+    sums = report.measured.channels
+    mean, std = sums.mean_std()
     lines = [
         "# red, green, blue of pixels in 0..1",
         f"mean = {_row(mean, 1, 4)}",
@@ -77,8 +77,8 @@ def channels(report: ReportData) -> Html | None:
         f"mean = {_row(mean, 255, 2)}",
         f"std = {_row(std, 255, 2)}",
     ]
-    which = f"{found.num_images:,} images at their stored size"
-    if found.num_images < len(report.contents):
+    which = f"{sums.num_images:,} images at their stored size"
+    if sums.num_images < len(report.contents):
         which = f"a sample of {which}, drawn by seed {report.options.seed}"
     return section(
         "channels",
@@ -93,7 +93,7 @@ def _row(values: Iterable[float], white: int, digits: int) -> str:
 
 
 def provenance(report: ReportData) -> Html:
-    """Return the origin of the dataset: its rules, options, versions and hashes."""
+    """Return the section on the build: label rule, options, versions and hashes."""
     manifest = report.contents.manifest
     defaults = report.options.defaults
     options = [
@@ -114,7 +114,7 @@ def provenance(report: ReportData) -> Html:
         "provenance",
         "Provenance",
         table(("", ""), rows, left=2),
-        tag("h3", "ReportOptions of the build that are not the default"),
+        tag("h3", "Build options that are not the default"),
         table(("option", "value"), [*options], left=2) if options else tag("p", "none"),
         more("versions that shaped the bytes", table(("library", "version"), [*versions], left=2)),
         more("features", table(("feature", "kind"), _features(report), left=2)),
@@ -128,7 +128,7 @@ def _features(report: ReportData) -> list[tuple[str | int, ...]]:
 
 
 def plain(value: object) -> str:
-    """Return an option's value as text, without folders of the machine that it was given on."""
+    """Return the value of an option as text, without folders of the build machine."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return _without_folder(text)
 

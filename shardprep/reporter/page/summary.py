@@ -1,4 +1,4 @@
-"""The head of the page, the findings and the splits."""
+"""The first sections of the page: title, findings and splits."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from shardprep.reporter.report_data import ReportData
 
 _MOST_KEYS = 200
-"""Keys of a finding that stand on the page."""
+"""Maximum number of keys of a finding to show."""
 _MOST_SHARDS = 200
 SIGNS = {"serious": "✖ serious", "warning": "▲ warning", "note": "● note"}
 REST = (
     "In a command, … stands for the dataset and the options of this report, or for the source and "
     "the options that the dataset was built with."
 )
-"""Explanation of the commands of findings."""
+"""Explanation of the commands shown with findings."""
 SECTION_OF = {
     "leaks": "copies", "near-leaks": "copies", "label-conflicts": "copies",
     "duplicates": "copies", "near-duplicates": "copies", "missing-classes": "classes",
@@ -44,7 +44,7 @@ SECTION_OF = {
 
 
 def head(report: ReportData) -> Html:
-    """Return the title and one line of facts."""
+    """Return the page header: title and facts."""
     manifest, scope = report.contents.manifest, report.contents.scope
     return tag(
         "header",
@@ -56,7 +56,7 @@ def head(report: ReportData) -> Html:
 
 
 def dataset_line(contents: Contents) -> str:
-    """Return a dataset in one line: how many images, splits and shards, and of which form."""
+    """Return a one-line summary: images, splits, image format, size and shards."""
     manifest, totals = contents.manifest, contents.manifest.totals
     size = contents.schema.image_size
     encoding = {"any": "JPEG or PNG", "jpeg": "JPEG", "png": "PNG", "raw": "raw uint8"}
@@ -72,26 +72,26 @@ def dataset_line(contents: Contents) -> str:
 
 
 def findings(report: ReportData) -> Html:
-    """Return the findings, ranked, and what was looked for."""
+    """Return the section with the ranked findings, and the kinds that were not found."""
     items = [_finding(one, report.contents) for one in report.findings]
-    found = {one.name for one in report.findings}
+    names = {one.name for one in report.findings}
     schema = report.contents.schema
     cannot = {
         *(OF_ANNOTATIONS if not schema.annotations else ()),
         *(OF_BOXES if BOX not in schema.features else ()),
         *(OF_MASKS if MASK not in schema.features else ()),
     }
-    others = [meaning for name, meaning in MEANINGS.items() if name not in found | cannot]
+    others = [meaning for name, meaning in MEANINGS.items() if name not in names | cannot]
     counts = [sum(one.severity == name for one in report.findings) for name in SEVERITIES]
     words = [name if name == "serious" or count == 1 else f"{name}s"
              for count, name in zip(counts, SEVERITIES, strict=True)]  # fmt: skip
-    said = ", ".join(f"{count:,} {word}" for count, word in zip(counts, words, strict=True))
+    summary = ", ".join(f"{count:,} {word}" for count, word in zip(counts, words, strict=True))
     if not any(counts[:2]):
         items = [tag("li", tag("p", "✔ Nothing serious and no warning."), class_="note"), *items]
     return section(
         "findings",
         "Findings",
-        tag("p", f"{said}. {_looked_at(report)}", class_="dim"),
+        tag("p", f"{summary}. {_looked_at(report)}", class_="dim"),
         *([tag("p", REST, class_="dim")] if any(one.flag for one in report.findings) else []),
         tag("ul", *items, class_="findings"),
         more("looked for and not found", tag("ul", *(tag("li", one) for one in others))),
@@ -102,57 +102,57 @@ def _looked_at(report: ReportData) -> str:
     number = len(report.contents)
     if report.measured is None:
         return (
-            f"Pixels were not looked at: what only they tell (near copies, damaged records, dark, "
-            f"light, flat, blurry and grey images) is unknown. All {number:,} records were "
-            "compared by what the documents say."
+            f"Pixels were not looked at, so near copies, damaged records, and dark, light, flat, "
+            f"blurry and grey images are unknown. All {number:,} records were compared by the "
+            "dataset's documents."
         )
     looked = len(report.measured.numbers)
     which = f"all {number:,} images" if looked == number else (
         f"a sample of {looked:,} of {number:,} images (seed {report.options.seed})"
     )  # fmt: skip
     return (
-        f"Pixels of {which} were looked at. Near copies are found whatever their size and "
-        "encoding; mirrored, turned and cropped ones are not."
+        f"Pixels of {which} were looked at. Near copies are found in any size and encoding; "
+        "mirrored, turned and cropped copies are not found."
     )
 
 
-def _finding(one: Finding, contents: Contents) -> Html:
-    share = one.num_found / max(one.num_looked_at, 1)
-    of = f"{share:.1%} of {one.num_looked_at:,}" if one.num_looked_at else ""
-    anchor = SECTION_OF.get(one.name)
-    name = tag("a", one.name, href=f"#{anchor}") if anchor else tag("span", one.name)
+def _finding(finding: Finding, contents: Contents) -> Html:
+    share = finding.num_found / max(finding.num_looked_at, 1)
+    of = f"{share:.1%} of {finding.num_looked_at:,}" if finding.num_looked_at else ""
+    anchor = SECTION_OF.get(finding.name)
+    name = tag("a", finding.name, href=f"#{anchor}") if anchor else tag("span", finding.name)
     lines = [
         tag(
-            "p", tag("span", SIGNS[one.severity], class_="badge"), " · ", name, " ",
+            "p", tag("span", SIGNS[finding.severity], class_="badge"), " · ", name, " ",
             tag("span", of, class_="dim"),
         ),
-        tag("p", f"{one.what[:1].upper()}{one.what[1:]}."),
+        tag("p", f"{finding.what[:1].upper()}{finding.what[1:]}."),
     ]  # fmt: skip
-    lines += remedy(one, contents)
-    if 0 < len(one.keys) <= _MOST_KEYS:
-        keys = tag("ul", *(tag("li", key(each)) for each in one.keys), class_="keys")
-        lines.append(more(f"keys ({len(one.keys):,})", keys))
-    elif one.keys and one.flag != excluding(one.name):
-        lines.append(tag("p", "All keys: ", _list_command(one), class_="dim"))
-    return tag("li", *lines, class_=one.severity, id=f"finding-{one.name}")
+    lines += remedy(finding, contents)
+    if 0 < len(finding.keys) <= _MOST_KEYS:
+        keys = tag("ul", *(tag("li", key(each)) for each in finding.keys), class_="keys")
+        lines.append(more(f"keys ({len(finding.keys):,})", keys))
+    elif finding.keys and finding.flag != excluding(finding.name):
+        lines.append(tag("p", "All keys: ", _list_command(finding), class_="dim"))
+    return tag("li", *lines, class_=finding.severity, id=f"finding-{finding.name}")
 
 
-def remedy(one: Finding, contents: Contents) -> list[Html]:
-    """Return the commands that answer a finding, and what they would do."""
-    if not one.flag:
+def remedy(finding: Finding, contents: Contents) -> list[Html]:
+    """Return the commands that resolve a finding, and their effect."""
+    if not finding.flag:
         return []
-    if not one.num_dropped:
-        return [tag("p", code(f"shardprep build … {one.flag}"), " shows them.", class_="dim")]
-    is_listed = one.flag == excluding(one.name)
-    first = joined(_list_command(one), " and ") if is_listed else ""
+    if not finding.num_dropped:
+        return [tag("p", code(f"shardprep build … {finding.flag}"), " shows them.", class_="dim")]
+    is_listed = finding.flag == excluding(finding.name)
+    first = joined(_list_command(finding), " and ") if is_listed else ""
     manifest = contents.manifest
     version = ".".join(map(str, _next(manifest.version)))
-    build = code(f"shardprep build … {one.flag} --version {version}")
-    shares = " and ".join(f"{images(count)} of {name}" for name, count in one.dropped.items())
+    build = code(f"shardprep build … {finding.flag} --version {version}")
+    shares = " and ".join(f"{images(count)} of {name}" for name, count in finding.dropped.items())
     would = f" leaves out {shares}."
     earlier = manifest.fingerprint.options.get("exclude_list")
     if is_listed and earlier:
-        would += " It replaces the list that this dataset was built with: add the lines of that."
+        would += " It replaces the list that this dataset was built with: add that list's lines."
     return [tag("p", first, build, would, class_="dim")]
 
 
@@ -166,30 +166,30 @@ def _list_command(one: Finding) -> Html:
 
 
 def splits(report: ReportData) -> Html:
-    """Return the shares of the splits and the evenness of the shards."""
+    """Return the section on splits and their shards."""
     manifest = report.contents.manifest
     names = list(manifest.splits)
-    counts = {name: one.num_records for name, one in manifest.splits.items()}
+    counts = {name: entry.num_records for name, entry in manifest.splits.items()}
     total, has_target = sum(counts.values()), report.contents.schema.target is not None
     rows: list[tuple[str | int, ...]] = []
-    for name, one in manifest.splits.items():
-        numbers = [shard.num_records for shard in one.shards]
+    for name, entry in manifest.splits.items():
+        numbers = [shard.num_records for shard in entry.shards]
         low, high = min(numbers), max(numbers)
         even = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        share = f"{one.num_records / max(total, 1):.1%}"
-        size, labelled = megabytes(one.num_bytes), one.num_records - one.num_unlabelled
+        share = f"{entry.num_records / max(total, 1):.1%}"
+        size, labelled = megabytes(entry.num_bytes), entry.num_records - entry.num_unlabelled
         targets = (labelled,) if has_target else ()
-        rows.append((name, one.num_records, share, *targets, len(one.shards), size, even))
+        rows.append((name, entry.num_records, share, *targets, len(entry.shards), size, even))
     targets_title = ("with a target",) if has_target else ()
     titles = ("split", "records", "share", *targets_title, "shards", "size", "records a shard")
-    shards = [(one.name, one.num_records, one.num_bytes, one.sha256[:16])
-              for one in manifest.shards.values()]  # fmt: skip
+    shards = [(shard.name, shard.num_records, shard.num_bytes, shard.sha256[:16])
+              for shard in manifest.shards.values()]  # fmt: skip
     shown = f"the first {_MOST_SHARDS:,} of " if len(shards) > _MOST_SHARDS else ""
-    said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    text = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     return section(
         "splits",
         "Splits and shards",
-        charts.stacked_bar(counts, total, names, f"Records by split: {said}", 18),
+        charts.stacked_bar(counts, total, names, f"Records by split: {text}", 18),
         charts.legend(names),
         table(titles, rows),
         more(

@@ -1,1 +1,1 @@
-"""The pass over stored pixels, and the pictures that a report shows."""
+"""The pass over stored pixels, and the pictures of a report."""

@@ -1,9 +1,9 @@
-"""The pixel pass: every image of a dataset is decoded once at a reduced size, and measured.
+"""The pixel pass: decode every image once at a reduced size and measure it.
 
-The measures tell dark, blurred and empty pictures; they are computed from the same small squares as
-the perceptual hashes, so that the values of two images are comparable. The result is kept in the
-cache of this machine under the hash of the manifest, never in the dataset. A pass with damaged
-records is not kept, as a repair does not change the manifest.
+Measures are computed from the same small tiles as the perceptual hashes, so that values of two
+images are comparable. The result is cached on this machine under the hash of the manifest, never in
+the dataset. A result with damaged records is not cached, because a repair does not change the
+manifest.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ MEASURES = np.dtype(
         ("colour", "<f4"),
     ]
 )
-"""Numbers of one image: those of a `PHASH`, and others. `brightness` (mean), `darkest` (5th
-percentile) and `lightest` (99th) are perceived brightness in 0..1; `entropy` bits of the grey
-levels; `sharpness` the strength of edges relative to contrast; `colour` the mean distance between
-the channels, 0..1."""
+"""Measures of one image: the fields of `PHASH`, and more. `brightness` (mean), `darkest` (5th
+percentile) and `lightest` (99th percentile) are perceived brightness in 0..1. `entropy` is in bits
+of the grey levels. `sharpness` is the strength of edges relative to contrast. `colour` is the mean
+distance between the channels, 0..1."""
 
 _SQUARES = (np.square(np.arange(256) / 255)[None] * np.array([[0.241], [0.691], [0.068]])).astype(
     np.float32
 )
-"""Part of red, green and blue, by level, in the square of perceived brightness."""
+"""Contribution of each level of red, green and blue to squared perceived brightness."""
 
 
 def sharpness(pixels: Pixels) -> float:
-    """Return the strength of the edges of an image uint8[height, width, 3] by its contrast.
+    """Return the strength of the edges of an image uint8[height, width, 3], relative to contrast.
 
-    The standard deviation of the Laplacian of grey over that of grey, so that mist is not taken for
-    blur. It depends on the resolution, so images are brought to one (`LEAST_SIDE`). 0 for an image
-    without contrast.
+    This is the standard deviation of the Laplacian divided by the standard deviation of grey, so
+    that mist does not count as blur. It depends on resolution, so images are first scaled down to a
+    shorter side of `LEAST_SIDE`. 0 for an image without contrast.
     """
     image = Image.fromarray(pixels).convert("L")
     ratio = LEAST_SIDE / min(image.size)
@@ -81,7 +81,7 @@ def sharpness(pixels: Pixels) -> float:
 
 
 def _deviation(values: np.ndarray[Any, np.dtype[np.int16]]) -> float:
-    """Return the standard deviation of small whole numbers, faster than numpy does."""
+    """Return the standard deviation of small integers, faster than `np.std`."""
     plain = values.astype(np.float32).ravel()
     mean = float(plain.mean())
     return math.sqrt(max(0.0, float(plain @ plain) / len(plain) - mean * mean))
@@ -89,52 +89,52 @@ def _deviation(values: np.ndarray[Any, np.dtype[np.int16]]) -> float:
 
 def measured(tiles: Pixels) -> np.ndarray[Any, Any]:
     """Return the `MEASURES` of tiles, uint8[n, 56, 56, 3]; sharpness is left at 0."""
-    found = np.zeros(len(tiles), MEASURES)
+    measures = np.zeros(len(tiles), MEASURES)
     if not len(tiles):
-        return found
+        return measures
     grey = grey_levels(tiles)
     hashed = phashes(tiles, grey)
     for name in PHASH.names or ():
-        found[name] = hashed[name]
+        measures[name] = hashed[name]
     red, green, blue = (np.ascontiguousarray(tiles[..., i]) for i in range(3))
     perceived = _SQUARES[0][red] + _SQUARES[1][green] + _SQUARES[2][blue]
     perceived = np.sqrt(perceived, out=perceived)
     tones = _histograms((perceived * 255 + 0.5).astype(np.uint8))
-    found["brightness"] = perceived.mean(axis=(1, 2), dtype=np.float64)
-    found["darkest"] = _percentile(tones, 0.05)
-    found["lightest"] = _percentile(tones, 0.99)
+    measures["brightness"] = perceived.mean(axis=(1, 2), dtype=np.float64)
+    measures["darkest"] = _percentile(tones, 0.05)
+    measures["lightest"] = _percentile(tones, 0.99)
     shares = _histograms(grey) / TILE**2
-    found["entropy"] = -(shares * np.log2(shares, where=shares > 0, out=shares * 0)).sum(axis=1)
+    measures["entropy"] = -(shares * np.log2(shares, where=shares > 0, out=shares * 0)).sum(axis=1)
     spread = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
-    found["colour"] = spread.mean(axis=(1, 2), dtype=np.float64) / 255
-    return found
+    measures["colour"] = spread.mean(axis=(1, 2), dtype=np.float64) / 255
+    return measures
 
 
 def _histograms(levels: Pixels) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return int64[n, 256]: how many values of each image are of each level."""
+    """Return the histogram of each image, int64[n, 256]."""
     return np.stack([np.bincount(one.ravel(), minlength=256) for one in levels])
 
 
 def _percentile(histograms: np.ndarray[Any, Any], share: float) -> Floats:
-    """Return the level, 0..1, up to which a share of the values of each row lies."""
+    """Return the level (0..1) at a percentile of each row."""
     sums = histograms.cumsum(axis=1)
     levels: Floats = (sums >= share * sums[:, -1:]).argmax(axis=1).astype(np.float32)
     return levels / np.float32(255)
 
 
 _VERSION = 3
-"""Version of the measures: another one for other numbers of the same pixels."""
+"""Version of the measures. Increase it when the same pixels give other values."""
 _AT_ONCE = 64
-"""Records that a thread measures at a time."""
+"""Number of records that a thread measures at a time."""
 NUM_EXACT = 10_000
-"""Images that are decoded whole for the mean and deviation of channels, at most."""
-_KEPT = {"measures", "channels", "labels", "counts", "tiles", "boxes"}
-"""Names of the arrays that a kept pass has."""
+"""Maximum number of images to decode in full for channel mean and deviation."""
+_CACHED = {"measures", "channels", "labels", "counts", "tiles", "boxes"}
+"""Names of the cached arrays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Sums over the pixels of some images, exact, per channel: int64[3] each."""
+    """Exact sums over the pixels of images, by channel (int64[3])."""
 
     num_images: int = 0
     num_pixels: int = 0
@@ -150,14 +150,14 @@ class Channels:
         )
 
     def mean_std(self) -> tuple[Triple, Triple]:
-        """Return the mean and the standard deviation of red, green and blue, of pixels in 0..1."""
+        """Return mean and standard deviation of red, green and blue, for pixels in 0..1."""
         mean = self.sums / self.num_pixels
         std = np.sqrt(np.maximum(self.squares / self.num_pixels - mean**2, 0))
         return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
 
     @classmethod
     def of(cls, image: Pixels) -> Channels:
-        """Return the sums of one image, uint8[height, width, 3]."""
+        """Return the sums of one image uint8[height, width, 3]."""
         levels = np.arange(256)
         counts = [np.bincount(image[..., i].ravel(), minlength=256) for i in range(3)]
         sums = np.array([count @ levels for count in counts])
@@ -166,55 +166,55 @@ class Channels:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Findings of a pass."""
+class ScanResult:
+    """Result of a pixel pass."""
 
     numbers: Ints
-    """Numbers of the records that were looked at, ascending."""
+    """Measured records, ascending."""
     measures: np.ndarray[Any, Any]
-    """Their `pixels.MEASURES`, in the same order."""
+    """`MEASURES` of each record in `numbers`."""
     tiles: dict[int, Ints]
-    """Class → sum over its images of their tiles, int64[56, 56, 3], for the classes asked for."""
+    """Class → sum of the tiles of its images, int64[56, 56, 3], for the pictured classes."""
     num_tiles: dict[int, int]
-    """Class → images in that sum."""
+    """Class → number of images in that sum."""
     channels: Channels
     """Sums over a seeded sample of at most `NUM_EXACT` images, at their stored size."""
     boxes: np.ndarray[Any, Any]
-    """`BOXES` of the records, in their order; none where the dataset has no such thing."""
+    """`BOXES` in record order; empty in a dataset without boxes."""
     damaged: tuple[RecordError, ...] = ()
     damaged_numbers: tuple[int, ...] = ()
-    """Records that gave no image, in the order of the errors."""
+    """Records that could not be decoded, parallel to `damaged`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassPlan:
-    """The records of a pass; a function of the dataset and the options alone."""
+    """Records of a pixel pass. Depends only on the dataset and the options."""
 
     mark: str
-    """Hash of the manifest, hex, and of what tells the records from all of the dataset."""
+    """Cache key of the records, see `Contents.mark`."""
     numbers: Ints
     exact: np.ndarray[Any, np.dtype[np.bool_]]
-    """Whether each is decoded whole."""
+    """Whether each record is decoded in full."""
     classes: Ints
-    """Class of each for which tiles are summed up, −1 for none."""
+    """Class whose tile sum each record is added to, −1 for none."""
 
     @property
     def file(self) -> Path:
-        """The file that keeps the result."""
-        made = hashlib.sha256(f"{_VERSION} {self.mark}".encode())
-        for one in (self.numbers, self.exact, self.classes):
-            made.update(one.tobytes())
-        return array_file("pixels", made.hexdigest()[:32])
+        """Cache file of the result."""
+        digest = hashlib.sha256(f"{_VERSION} {self.mark}".encode())
+        for array in (self.numbers, self.exact, self.classes):
+            digest.update(array.tobytes())
+        return array_file("pixels", digest.hexdigest()[:32])
 
 
 def plan_pass(mark: str, classes: Ints, most: int, seed: int) -> PassPlan:
-    """Return the plan to measure all records, or a seeded sample of them if they are too many.
+    """Return the plan to measure all records, or a seeded sample of them.
 
     Args:
-        mark: hash of the manifest, hex, and of what tells the records from all of the dataset.
-        classes: class of every record whose tiles are wanted, −1 for none.
-        most: records that are measured at most.
-        seed: of the samples.
+        mark: cache key of the records, see `Contents.mark`.
+        classes: class of each record if its tiles are summed, else −1.
+        most: maximum number of records to measure.
+        seed: seed of the samples.
 
     """
     draw = np.random.default_rng(seed)
@@ -228,17 +228,17 @@ def plan_pass(mark: str, classes: Ints, most: int, seed: int) -> PassPlan:
     return PassPlan(mark, numbers, exact, classes[numbers])
 
 
-def measure(plan: PassPlan, images: Callable[[], StoredImages], watcher: Watcher) -> Measured:
-    """Return the result of a pass, of the cache if it was made before."""
-    found = kept(plan)
-    if found is None:
-        found = _pass(plan, images(), watcher)
-        if not found.damaged:
-            _keep(plan, found)
-    return found
+def measure(plan: PassPlan, images: Callable[[], StoredImages], watcher: Watcher) -> ScanResult:
+    """Return the result of a pixel pass, from the cache if possible."""
+    result = kept(plan)
+    if result is None:
+        result = _pass(plan, images(), watcher)
+        if not result.damaged:
+            _keep(plan, result)
+    return result
 
 
-def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> Measured:
+def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
     measures = np.zeros(len(plan.numbers), MEASURES)
     tiles: dict[int, Ints] = {}
     num_tiles: dict[int, int] = {}
@@ -260,8 +260,8 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> Measured:
                 if not begun:
                     break
                 done, begun = wait(begun, return_when=FIRST_COMPLETED)
-                for one in done:
-                    part = one.result()
+                for future in done:
+                    part = future.result()
                     measures[part.start : part.start + len(part.measures)] = part.measures
                     channels += part.channels
                     boxes[part.start] = part.boxes
@@ -273,7 +273,7 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> Measured:
         finally:
             pool.shutdown(cancel_futures=True)
     order = sorted(bad)
-    return Measured(
+    return ScanResult(
         plan.numbers,
         measures,
         dict(sorted(tiles.items())),
@@ -287,7 +287,7 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> Measured:
 
 @dataclass(slots=True)
 class _Part:
-    """Findings of one thread, of some records in a row."""
+    """Result for consecutive records, measured by one thread."""
 
     start: int
     measures: np.ndarray[Any, Any]
@@ -331,37 +331,38 @@ def _measure(plan: PassPlan, images: StoredImages, start: int) -> _Part:
     return part
 
 
-def kept(plan: PassPlan) -> Measured | None:
-    """Return the result of the same pass as it was kept, None where there is none that is whole."""
-    found = kept_arrays(plan.file)
-    if found is None or found.keys() != _KEPT:
+def kept(plan: PassPlan) -> ScanResult | None:
+    """Return the cached result of a pass, None if it is missing or incomplete."""
+    arrays = kept_arrays(plan.file)
+    if arrays is None or arrays.keys() != _CACHED:
         return None
-    measures, channels, boxes = found["measures"], found["channels"], found["boxes"]
+    measures, channels, boxes = arrays["measures"], arrays["channels"], arrays["boxes"]
     if measures.dtype != MEASURES or measures.shape != plan.numbers.shape:
         return None
     if boxes.dtype != BOXES or boxes.ndim != 1:
         return None
-    labels = found["labels"].tolist()
-    return Measured(
+    labels = arrays["labels"].tolist()
+    return ScanResult(
         plan.numbers,
         measures,
-        dict(zip(labels, found["tiles"], strict=True)),
-        dict(zip(labels, found["counts"].tolist(), strict=True)),
+        dict(zip(labels, arrays["tiles"], strict=True)),
+        dict(zip(labels, arrays["counts"].tolist(), strict=True)),
         Channels(int(channels[0]), int(channels[1]), channels[2:5], channels[5:]),
         boxes,
     )
 
 
-def _keep(plan: PassPlan, found: Measured) -> None:
-    """Keep a result."""
-    one = found.channels
-    tiles = np.array(list(found.tiles.values()), np.int64).reshape(-1, TILE, TILE, 3)
+def _keep(plan: PassPlan, result: ScanResult) -> None:
+    channels = result.channels
+    tiles = np.array(list(result.tiles.values()), np.int64).reshape(-1, TILE, TILE, 3)
     arrays = {
-        "measures": found.measures,
-        "channels": np.array([one.num_images, one.num_pixels, *one.sums, *one.squares]),
-        "labels": np.array(list(found.tiles), np.int64),
-        "counts": np.array(list(found.num_tiles.values()), np.int64),
+        "measures": result.measures,
+        "channels": np.array(
+            [channels.num_images, channels.num_pixels, *channels.sums, *channels.squares]
+        ),
+        "labels": np.array(list(result.tiles), np.int64),
+        "counts": np.array(list(result.num_tiles.values()), np.int64),
         "tiles": tiles,
-        "boxes": found.boxes,
+        "boxes": result.boxes,
     }
     keep_arrays(plan.file, arrays)

@@ -1,6 +1,6 @@
-"""The viewer: any item of a dataset in a browser of this machine, page by page.
+"""The viewer: browse all items of a dataset in a browser on this machine.
 
-`server` speaks HTTP and keeps out whoever has not been given the address; `site` knows the pages.
-Between them stand `Request` and `Answer`. What a page shows is chosen by whole numbers, which are
-compared with the manifest: no text of an address ever names a file.
+`server` handles HTTP and access: it passes each valid `PageRequest` to `routes.Site`, which returns
+an `Answer`. Addresses select items by number, and numbers are checked against the manifest. No text
+of an address is ever used as a file name.
 """

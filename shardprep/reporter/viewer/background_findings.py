@@ -1,4 +1,4 @@
-"""The findings on a dataset, made by a thread while the first pages are shown."""
+"""Findings of a dataset, computed in a background thread while the first pages are shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[Any]]
 
 _END_S = 0.5
-"""Seconds that `close` waits for the thread."""
+"""Time that `close` waits for the thread."""
 _KINDS: dict[str, Callable[[Copies], bool]] = {
     "leaks": lambda one: one.kind == "exact" and one.is_leak,
     "near-leaks": lambda one: one.kind == "near" and one.is_leak,
@@ -31,78 +31,76 @@ _KINDS: dict[str, Callable[[Copies], bool]] = {
     "near-duplicates": lambda one: one.kind == "near" and not one.is_leak,
     "label-conflicts": lambda one: one.is_conflict,
 }
-"""Kind of finding → the groups of copies that it is about."""
+"""Kind of finding → whether a group of copies belongs to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The findings."""
+    """Findings of a dataset."""
 
     findings: tuple[Finding, ...]
-    """Those that harm most first, without their keys."""
+    """Findings without keys, most harmful first."""
     numbers: dict[str, Ints]
-    """Kind of finding → its items: copies group by group, the worst of a quality first."""
+    """Kind of finding → its items: copies by group, other findings worst first."""
     copies: tuple[Copies, ...]
     num_measured: int
-    """Records whose pixels an earlier report has looked at."""
+    """Number of records whose pixels an earlier report measured."""
     groups: dict[int, tuple[int, ...]]
-    """Record → the groups of copies that it is in, by their places in `copies`."""
+    """Record → indices into `copies` of its groups."""
     problem: str = ""
-    """Why there are none: a document that says what cannot be; "" where they were made."""
+    """Error if the findings could not be computed, else ""."""
 
 
 class Knowledge:
-    """The findings, once they are made; who asks before waits."""
+    """Findings that are computed once, in a thread. Callers of `get` wait for them."""
 
     def __init__(self, contents: Contents) -> None:
-        """Begin nothing yet."""
         self._contents = contents
         self._made: Future[Known] = Future()
         self._lock = threading.Lock()
         self._work: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Begin to make them, if nobody has: after the first page, which would wait for them."""
+        """Start the thread, unless it was started. Called after the first page is ready."""
         with self._lock:
             if self._work is None:
                 self._work = threading.Thread(target=self._make, name="shardprep-findings")
                 self._work.start()
 
     def close(self) -> None:
-        """Wait for the thread for a short time; it stops at its next column."""
+        """Wait for the thread for a short time. It stops when it reads its next column."""
         if self._work is not None:
             self._work.join(_END_S)
 
     def _make(self) -> None:
         try:
-            # The first page does not wait for what makes them.
+            # Imported late, so that the first page does not wait for it.
             from shardprep.reporter.report import known_report
 
-            # What is read for them is let go of afterwards: pages need less.
+            # A copy of the contents, so that columns which only findings need are freed again.
             known = _known(known_report(self._contents.anew()))
-        except Exception as error:  # of documents that contradict each other: pages are shown yet
+        except Exception as error:  # contradictory documents: pages are shown all the same
             known = Known((), {}, (), 0, {}, str(error) or type(error).__name__)
         self._made.set_result(known)
 
     @property
     def is_made(self) -> bool:
-        """Whether nobody has to wait any more."""
         return self._made.done()
 
     def get(self) -> Known:
-        """Return the findings; waits until they are made."""
+        """Return the findings; blocks until they are ready."""
         self.begin()
         return self._made.result()
 
     def numbers(self, name: str) -> Ints:
-        """Return the items of a kind of finding, none where it was not found."""
+        """Return the items of a kind of finding; empty if it was not found."""
         return self.get().numbers.get(name, np.empty(0, np.int64))
 
 
 def _known(report: Report) -> Known:
     groups: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
-    for place, one in enumerate(report.copies):
-        for number in one.numbers:
+    for place, group in enumerate(report.copies):
+        for number in group.numbers:
             groups[number] += (place,)
     return Known(
         tuple(replace(one, keys=()) for one in report.findings),
@@ -118,10 +116,10 @@ def _numbers(report: Report, finding: Finding) -> Ints:
         is_of = _KINDS[finding.name]
         members = [number for one in report.copies if is_of(one) for number in one.numbers]
         return np.array([*dict.fromkeys(members)], np.int64)
-    for one in report.qualities:
-        if one.name == finding.name:
-            return np.array(one.found, np.int64)
+    for quality in report.qualities:
+        if quality.name == finding.name:
+            return np.array(quality.found, np.int64)
     contents, wanted = report.contents, pa.array(finding.keys, pa.string())
     columns = (contents.written["key"], contents.left_out["key"])
-    found = [pc.is_in(one, value_set=wanted).to_numpy() for one in columns] if len(wanted) else []
-    return np.flatnonzero(np.concatenate([np.zeros(0, bool), *found]))
+    matches = [pc.is_in(one, value_set=wanted).to_numpy() for one in columns] if len(wanted) else []
+    return np.flatnonzero(np.concatenate([np.zeros(0, bool), *matches]))

@@ -1,4 +1,4 @@
-"""The page of one item: its picture, what its record holds, its row, its copies."""
+"""The page of one item: picture, record, row of the item table, copies, original."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from shardprep.reporter.page import boxes as page_boxes
 from shardprep.reporter.page import charts
 from shardprep.reporter.page.html import Html, code, joined, key, section, table, tag
 from shardprep.reporter.record_columns import STATUSES
-from shardprep.reporter.viewer.items import Filter
-from shardprep.reporter.viewer.layout import document
-from shardprep.reporter.viewer.list_page import PAGE_ITEMS, tile
+from shardprep.reporter.viewer.item_list import Filter
+from shardprep.reporter.viewer.list_page import PAGE_ITEMS, document, tile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,21 +21,21 @@ if TYPE_CHECKING:
     from shardprep.dataset.schema import Feature, Schema
     from shardprep.reporter.findings.copies import Copies
     from shardprep.reporter.record_columns import Contents
-    from shardprep.reporter.viewer.items import Items
-    from shardprep.reporter.viewer.pictures import Drawing, Record, RecordPictures
+    from shardprep.reporter.viewer.item_list import ItemList
+    from shardprep.reporter.viewer.pictures import Drawing, RecordContent, RecordPictures
 
 _LEAST_SIDE = 512
-"""CSS pixels of the longer side of a picture, to which smaller ones are enlarged."""
+"""Smaller pictures are enlarged until the longer side has about this many CSS pixels."""
 _PIXELATED = 4
-"""Times that a picture is enlarged from which it shows its pixels."""
+"""Scale factor from which a picture is drawn with sharp pixels."""
 _MOST_VALUES, _MOST_OBJECTS, _MOST_COPIES = 12, 300, 24
-"""Values of a feature, objects of an image and copies of a group that are shown."""
+"""Maximum number of values of a feature, objects of an image and copies of a group to show."""
 
 
 def item_page(
-    items: Items, pictures: RecordPictures, number: int, wanted: Filter, *, has_originals: bool
+    items: ItemList, pictures: RecordPictures, number: int, wanted: Filter, *, has_originals: bool
 ) -> Html:
-    """Return the page of an item, between those before and behind it that fit the filter."""
+    """Return the page of an item, with links to its neighbours that match the filter."""
     name = items.key(number)
     shown: tuple[Html, ...]
     if number < items.num_records:
@@ -55,23 +54,23 @@ def item_page(
     return document(items.contents, name.rpartition("/")[2] or name, main)
 
 
-def _ways(items: Items, number: int, wanted: Filter) -> Html:
-    """Return the ways to the items before and behind, and back to the list."""
-    found = items.selected(wanted)
-    at = np.flatnonzero(found == number)
-    if not len(at):  # an address that somebody has written
+def _ways(items: ItemList, number: int, wanted: Filter) -> Html:
+    """Return the links to the previous and next item, and back to the list."""
+    numbers = items.selected(wanted)
+    at = np.flatnonzero(numbers == number)
+    if not len(at):  # the item does not match: the address was edited
         wanted = Filter()
-        found = items.selected(wanted)
-        at = np.flatnonzero(found == number)
+        numbers = items.selected(wanted)
+        at = np.flatnonzero(numbers == number)
     place = int(at[0])
     page = place // PAGE_ITEMS + 1
     back = wanted.address("/", **({"page": page} if page > 1 else {}))
     which = "that fit" if wanted.conditions else "items"
     return tag(
         "nav",
-        _way("prev", "‹ previous", found[place - 1] if place else None, wanted),
-        _way("next", "next ›", found[place + 1] if place + 1 < len(found) else None, wanted),
-        tag("span", f"{place + 1:,} of {len(found):,} {which}"),
+        _way("prev", "‹ previous", numbers[place - 1] if place else None, wanted),
+        _way("next", "next ›", numbers[place + 1] if place + 1 < len(numbers) else None, wanted),
+        tag("span", f"{place + 1:,} of {len(numbers):,} {which}"),
         tag("a", "all of them", href=back, rel="up"),
         aria_label="Items",
         class_="pager",
@@ -84,8 +83,8 @@ def _way(rel: str, words: str, to: Any, wanted: Filter) -> Html:
     return tag("a", words, href=wanted.address(f"/item/{to}"), rel=rel)
 
 
-def _record(items: Items, pictures: RecordPictures, number: int) -> tuple[Html, ...]:
-    """Return what a record shows and holds; what is wrong with it in its place."""
+def _record(items: ItemList, pictures: RecordPictures, number: int) -> tuple[Html, ...]:
+    """Return picture, facts, objects, features and copies of a record, or its error."""
     contents = items.contents
     place = contents.place(number)
     facts: list[tuple[str, str | Html]] = [
@@ -93,7 +92,7 @@ def _record(items: Items, pictures: RecordPictures, number: int) -> tuple[Html, 
         *((("target", place.label or "none"),) if contents.schema.target else ()),
     ]
     try:
-        record: Record | None = pictures.record(number)
+        record: RecordContent | None = pictures.record(number)
         problem = record.problem if record else ""
     except ShardprepError as error:
         record, problem = None, error.what
@@ -107,23 +106,23 @@ def _record(items: Items, pictures: RecordPictures, number: int) -> tuple[Html, 
         *_found(items, number),
     ]
     listed = tag("dl", *(joined(tag("dt", name), tag("dd", value)) for name, value in facts))
-    said = f"{place.label}: {place.key}" if place.label else place.key
-    parts = [_picture(contents, number, drawing, said)] if drawing else []
+    alt = f"{place.label}: {place.key}" if place.label else place.key
+    parts = [_picture(contents, number, drawing, alt)] if drawing else []
     if problem:
         parts.append(tag("p", problem, class_="problem", role="alert"))
-    found = [tag("div", tag("div", *parts), listed, class_="one")]
+    sections = [tag("div", tag("div", *parts), listed, class_="one")]
     if record:
-        found += [*_objects(contents.schema, record), _features(contents.schema, record)]
-    return *found, *_copies(items, number)
+        sections += [*_objects(contents.schema, record), _features(contents.schema, record)]
+    return *sections, *_copies(items, number)
 
 
-def _picture(contents: Contents, number: int, drawing: Drawing, said: str) -> Html:
-    """Return the stored image with what lies over it, and the switch that hides that."""
+def _picture(contents: Contents, number: int, drawing: Drawing, alt: str) -> Html:
+    """Return the stored image with its overlays, and the checkbox that hides them."""
     schema = contents.schema
     width, height = drawing.size
     scale = max(1, round(_LEAST_SIDE / max(width, height)))
     sizes = {"width": width * scale, "height": height * scale}
-    layers = [tag("img", src=f"/image/{number}", alt=said, **sizes,
+    layers = [tag("img", src=f"/image/{number}", alt=alt, **sizes,
                   class_="tiny" if scale >= _PIXELATED else None)]  # fmt: skip
     if drawing.overlay.mask:
         layers.append(tag("img", src=f"/mask/{number}", alt="its masks", **sizes, class_="over"))
@@ -136,8 +135,8 @@ def _picture(contents: Contents, number: int, drawing: Drawing, said: str) -> Ht
     return joined(shot, page_boxes.switch(schema, classes))
 
 
-def _found(items: Items, number: int) -> Iterator[tuple[str, Html]]:
-    """Yield the findings that a record is in, once they are made."""
+def _found(items: ItemList, number: int) -> Iterator[tuple[str, Html]]:
+    """Yield links to the findings of a record, once they are computed."""
     if items.knowledge.is_made:
         known = items.knowledge.get().numbers
         links = [
@@ -149,8 +148,8 @@ def _found(items: Items, number: int) -> Iterator[tuple[str, Html]]:
             yield "findings", tag("ul", *links, class_="legend")
 
 
-def _objects(schema: Schema, record: Record) -> Iterator[Html]:
-    """Yield a table of the objects of a record, where it has some."""
+def _objects(schema: Schema, record: RecordContent) -> Iterator[Html]:
+    """Yield a table of the objects of a record, if it has boxes."""
     drawing, features = record.drawing, record.features
     boxes = np.array(features.get(BOX, ()), np.float64)
     if not len(boxes) or len(boxes) % 4 or not drawing:
@@ -169,14 +168,13 @@ def _objects(schema: Schema, record: Record) -> Iterator[Html]:
         rows.append((named, f"{left:g}", f"{top:g}", sides))
     titles = ("object", "left", "top", "width × height")
     number = len(pixels)
-    said = f"{number:,} object{'s' * (number != 1)}, in pixels of the stored image"
+    text = f"{number:,} object{'s' * (number != 1)}, in pixels of the stored image"
     if number > _MOST_OBJECTS:
-        said += f"; the first {_MOST_OBJECTS:,}"
-    yield section("objects", "Objects", tag("p", said, class_="dim"), table(titles, rows))
+        text += f"; the first {_MOST_OBJECTS:,}"
+    yield section("objects", "Objects", tag("p", text, class_="dim"), table(titles, rows))
 
 
-def _features(schema: Schema, record: Record) -> Html:
-    """Return the features of a record as they were parsed."""
+def _features(schema: Schema, record: RecordContent) -> Html:
     rows: list[tuple[str | int, ...]] = []
     for name in sorted(schema.features.keys() | record.features.keys()):
         feature = schema.features.get(name)
@@ -188,7 +186,7 @@ def _features(schema: Schema, record: Record) -> Html:
 
 
 def _value(schema: Schema, name: str, feature: Feature | None, values: list[Any]) -> str:
-    """Return the values of a feature in words: of bytes that are no text, how many."""
+    """Return the values of a feature as text; of encoded images, the number of bytes."""
     if name == IMAGE or name in MASKS:
         sizes = [f"{len(one):,} bytes" for one in values[:_MOST_VALUES] if isinstance(one, bytes)]
         shown = ", ".join(sizes)
@@ -212,7 +210,7 @@ def _word(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _row(items: Items, number: int) -> Html:
+def _row(items: ItemList, number: int) -> Html:
     """Return all columns of an item in items.parquet."""
     rows: list[tuple[str | int, ...]] = [
         (code(name), _cell(value)) for name, value in items.row(number).items()
@@ -232,11 +230,11 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _copies(items: Items, number: int) -> Iterator[Html]:
-    """Yield the groups of copies that a record is in, once they are made."""
+def _copies(items: ItemList, number: int) -> Iterator[Html]:
+    """Yield the groups of copies that a record belongs to, once they are computed."""
     if not items.knowledge.is_made:
-        said = "Copies and other findings are still being looked for: reload the page for them."
-        yield tag("p", said, class_="dim")
+        text = "Copies and other findings are still being looked for: reload the page for them."
+        yield tag("p", text, class_="dim")
         return
     known = items.knowledge.get()
     groups = [known.copies[place] for place in known.groups.get(number, ())]
@@ -244,30 +242,29 @@ def _copies(items: Items, number: int) -> Iterator[Html]:
         yield section("copies", "Copies", *(_group(items, one, number) for one in groups))
 
 
-def _group(items: Items, one: Copies, number: int) -> Html:
-    """Return the images of a group of copies but the one whose page this is."""
+def _group(items: ItemList, group: Copies, number: int) -> Html:
+    """Return the images of a group of copies."""
     tiles = []
-    for other, bits in list(zip(one.numbers, one.bits, strict=True))[:_MOST_COPIES]:
+    for other, bits in list(zip(group.numbers, group.bits, strict=True))[:_MOST_COPIES]:
         place = items.contents.place(other)
         label = f" · {place.label}" if place.label else ""
-        distance = f" · {bits} bits" if one.kind == "near" and other != one.numbers[0] else ""
+        distance = f" · {bits} bits" if group.kind == "near" and other != group.numbers[0] else ""
         here = " · this one" if other == number else ""
         split = tag("span", place.split, class_="split")
         caption = joined(tag("bdi", place.key.rpartition("/")[2]), tag("br"), split, label,
                          distance, here)  # fmt: skip
         tiles.append(tile(items, other, f"/item/{other}", caption, picture=f"/tile/{other}"))
-    kind = "copies, byte for byte" if one.kind == "exact" else "near copies"
-    conflict = "; their targets differ" if one.is_conflict else ""
-    sign = "✖ leak: " if one.is_leak else ""
-    title = f"{sign}{len(one.numbers):,} {kind}, in {' and '.join(one.splits)}{conflict}"
-    rest = len(one.numbers) - len(tiles)
+    kind = "copies, byte for byte" if group.kind == "exact" else "near copies"
+    conflict = "; their targets differ" if group.is_conflict else ""
+    sign = "✖ leak: " if group.is_leak else ""
+    title = f"{sign}{len(group.numbers):,} {kind}, in {' and '.join(group.splits)}{conflict}"
+    rest = len(group.numbers) - len(tiles)
     last = [tag("p", f"and {rest:,} more", class_="dim")] if rest else []
-    class_ = "group leak" if one.is_leak else "group"
+    class_ = "group leak" if group.is_leak else "group"
     return tag("div", tag("h3", title), tag("ul", *tiles, class_="tiles"), *last, class_=class_)
 
 
 def _original(number: int, name: str) -> Html:
-    """Return the image as the source has it."""
     shown = tag("img", src=f"/original/{number}", alt=f"original of {name}", class_="original",
                 loading="lazy")  # fmt: skip
     return section("original", "Original", shown)

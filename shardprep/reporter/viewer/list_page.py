@@ -1,4 +1,4 @@
-"""The pages with many items: sixty tiles and the filter above them, and the findings."""
+"""The frame of all pages of the viewer, and two of them: the item list and the findings."""
 
 from __future__ import annotations
 
@@ -6,45 +6,82 @@ from typing import TYPE_CHECKING
 
 from shardprep.dataset.schema import BOX_LABEL
 from shardprep.reporter.page.html import Html, code, joined, tag
-from shardprep.reporter.page.summary import REST, SIGNS, remedy
+from shardprep.reporter.page.summary import REST, SIGNS, dataset_line, remedy
 from shardprep.reporter.record_columns import STATUSES
-from shardprep.reporter.viewer.items import NO_CLASS, Filter
-from shardprep.reporter.viewer.layout import document, facts_line
+from shardprep.reporter.viewer.item_list import NO_CLASS, Filter
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Mapping
 
     from shardprep.reporter.findings.finding import Finding
-    from shardprep.reporter.viewer.items import Items
+    from shardprep.reporter.record_columns import Contents
+    from shardprep.reporter.viewer.item_list import ItemList
 
+STYLES, SCRIPT, ICON = ("page.css", "view.css"), "view.js", "icon.svg"
+"""Names of the files below /static/ that pages load."""
+_PAGES = {"items": "/", "findings": "/findings"}
 PAGE_ITEMS = 60
-"""Tiles of a page."""
+"""Tiles per page."""
 
 
-def list_page(items: Items, wanted: Filter, page: int, *, has_originals: bool) -> Html:
-    """Return a page of the items that fit a filter; `page` counts from 1."""
-    found = items.selected(wanted)
-    num_pages = max(1, -(-len(found) // PAGE_ITEMS))
+def document(contents: Contents, current: str, body: Html) -> Html:
+    """Return a whole page. `current` is a name in `_PAGES`, or a title."""
+    manifest = contents.manifest
+    links = [
+        tag("li", tag("a", name, href=path, aria_current="page" if name == current else None))
+        for name, path in _PAGES.items()
+    ]
+    title = f"{current} · {manifest.name} {manifest.version}"
+    head = joined(
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("link", rel="icon", href=f"/static/{ICON}", type="image/svg+xml"),
+        *(tag("link", rel="stylesheet", href=f"/static/{one}") for one in STYLES),
+        tag("script", src=f"/static/{SCRIPT}", defer=""),
+    )
+    name = joined(manifest.name, " ", tag("small", manifest.version))
+    top = tag(
+        "header",
+        tag("h1", tag("a", name, href="/")),
+        tag("nav", tag("ul", *links), aria_label="Pages of the dataset"),
+    )
+    page = tag("html", tag("head", head), tag("body", top, body), lang="en")
+    return Html(f"<!doctype html>\n{page}\n")
+
+
+def facts_line(contents: Contents) -> Html:
+    """Return the one-line summary of the dataset."""
+    return tag("div", tag("p", dataset_line(contents), class_="sum"), class_="facts")
+
+
+def list_page(items: ItemList, wanted: Filter, page: int, *, has_originals: bool) -> Html:
+    """Return a page of the items that match a filter; `page` counts from 1."""
+    selected = items.selected(wanted)
+    num_pages = max(1, -(-len(selected) // PAGE_ITEMS))
     page = min(page, num_pages)
     first = (page - 1) * PAGE_ITEMS
-    numbers = found[first : first + PAGE_ITEMS].tolist()
-    said = (
-        f"{len(found):,} of {len(items):,} items" if wanted.conditions else f"{len(found):,} items"
+    numbers = selected[first : first + PAGE_ITEMS].tolist()
+    text = (
+        f"{len(selected):,} of {len(items):,} items"
+        if wanted.conditions
+        else f"{len(selected):,} items"
     )
-    if len(found) > PAGE_ITEMS:
-        said += f", {first + 1:,} to {first + len(numbers):,}"
+    if len(selected) > PAGE_ITEMS:
+        text += f", {first + 1:,} to {first + len(numbers):,}"
     tiles = [_tile(items, number, wanted, has_originals=has_originals) for number in numbers]
     shown = tag("ul", *tiles, class_="tiles") if tiles else tag("p", "No item fits.", class_="good")
     pagers = [_pager(wanted, page, num_pages, where) for where in ("", ", at the end")]
     before, behind = pagers if num_pages > 1 else ("", "")
-    status = tag("p", said, class_="dim", role="status")
+    status = tag("p", text, class_="dim", role="status")
     main = tag("main", _form(items, wanted), status, before, shown, behind)
     return document(items.contents, "items", joined(facts_line(items.contents), main))
 
 
-def tile(items: Items, number: int, address: str, caption: str | Html, *, picture: str) -> Html:
-    """Return a tile: the picture at an address of its own, or words where there is none."""
+def tile(items: ItemList, number: int, address: str, caption: str | Html, *, picture: str) -> Html:
+    """Return a tile with the image at the address `picture`, or with the reason if that is ""."""
     name = items.key(number)
     if picture:
         shown = tag("img", src=picture, alt=name, width=160, height=160, loading="lazy")
@@ -53,7 +90,7 @@ def tile(items: Items, number: int, address: str, caption: str | Html, *, pictur
     return tag("li", tag("a", shown, tag("span", caption, class_="cap"), href=address))
 
 
-def _tile(items: Items, number: int, wanted: Filter, *, has_originals: bool) -> Html:
+def _tile(items: ItemList, number: int, wanted: Filter, *, has_originals: bool) -> Html:
     own = tag("bdi", items.key(number).rpartition("/")[2])
     status, split = STATUSES[items.status[number]], int(items.split[number])
     words = [items.contents.splits[split]] if split >= 0 and not wanted.split else []
@@ -68,8 +105,8 @@ def _tile(items: Items, number: int, wanted: Filter, *, has_originals: bool) -> 
     return tile(items, number, address, joined(own, tag("br"), rest), picture=picture)
 
 
-def _form(items: Items, wanted: Filter) -> Html:
-    """Return the filter as a form; it changes nothing but the address."""
+def _form(items: ItemList, wanted: Filter) -> Html:
+    """Return the filter as a form. It only changes the address."""
     schema, counts = items.contents.schema, items.counts(wanted)
     names = {str(i): name for i, name in enumerate(schema.labels)}
     objects = {str(i): name for i, name in enumerate(schema.annotation_labels)}
@@ -111,8 +148,8 @@ def _option(value: str, words: str, chosen: str) -> Html:
     return tag("option", words, value=value, selected="" if value == chosen else None)
 
 
-def _findings(items: Items, wanted: Filter) -> Html:
-    """Return the choice of findings; those that are still being made are not waited for."""
+def _findings(items: ItemList, wanted: Filter) -> Html:
+    """Return the choice of findings, without waiting for findings in progress."""
     options = [tag("option", "any", value="")]
     if items.knowledge.is_made or wanted.finding:
         known = items.knowledge.get()
@@ -127,7 +164,7 @@ def _findings(items: Items, wanted: Filter) -> Html:
 
 
 def _pager(wanted: Filter, page: int, num_pages: int, where: str) -> Html:
-    """Return the ways to other pages, the nearest and the outermost."""
+    """Return the links to the previous, next, first and last page."""
 
     def link(to: int, words: str | Html, rel: str | None = None) -> Html:
         if not 1 <= to <= num_pages:
@@ -147,16 +184,18 @@ def _pager(wanted: Filter, page: int, num_pages: int, where: str) -> Html:
     )
 
 
-def findings_page(items: Items) -> Html:
-    """Return the findings, those that harm most first, and the way to the items of each."""
+def findings_page(items: ItemList) -> Html:
+    """Return the findings, most harmful first, with links to their items."""
     known, number = items.knowledge.get(), items.num_records
     rows = [tag("li", *lines, class_=one.severity) for one, lines in _lines(items)]
     looked = f"Pixels of {known.num_measured:,} of {number:,} images were looked at by a report."
     parts: Iterable[Html] = [tag("p", looked, class_="dim")]
     if not known.num_measured:
         command = code("shardprep report")
-        said = "Near copies, and what is dark, light, flat, blurry or grey, are told by pixels: "
-        parts = [tag("p", said, command, " looks at them, once, and then they stand here.",
+        text = (
+            "Near copies, and dark, light, flat, blurry and grey images are found by a report: run "
+        )
+        parts = [tag("p", text, command, " once, then start the viewer again.",
                      class_="dim")]  # fmt: skip
     if any(one.flag for one in known.findings):
         parts = [*parts, tag("p", REST, class_="dim")]
@@ -169,17 +208,17 @@ def findings_page(items: Items) -> Html:
     return document(items.contents, "findings", joined(facts_line(items.contents), main))
 
 
-def _lines(items: Items) -> Iterable[tuple[Finding, list[Html]]]:
+def _lines(items: ItemList) -> Iterable[tuple[Finding, list[Html]]]:
     known = items.knowledge.get()
-    for one in known.findings:
-        number = len(known.numbers[one.name])
-        said = f"{one.what[:1].upper()}{one.what[1:]}."
+    for finding in known.findings:
+        number = len(known.numbers[finding.name])
+        sentence = f"{finding.what[:1].upper()}{finding.what[1:]}."
         lines = [
-            tag("p", tag("span", SIGNS[one.severity], class_="badge"), " · ", one.name),
-            tag("p", said),
+            tag("p", tag("span", SIGNS[finding.severity], class_="badge"), " · ", finding.name),
+            tag("p", sentence),
         ]
-        lines += remedy(one, items.contents)
+        lines += remedy(finding, items.contents)
         if number:
             words = f"Show {number:,} item{'s' * (number != 1)}"
-            lines.append(tag("p", tag("a", words, href=Filter(finding=one.name).address("/"))))
-        yield one, lines
+            lines.append(tag("p", tag("a", words, href=Filter(finding=finding.name).address("/"))))
+        yield finding, lines

@@ -1,7 +1,7 @@
-"""The pictures of records by number: small, as they are stored, and what lies over them.
+"""Pictures of records by number: tiles, stored images and overlays.
 
-A shard is opened when one of its records is first wanted, so that a missing one costs its own
-records alone. What is wrong with a record is an error of ours, and the others are shown.
+A shard is opened when one of its records is first requested, so that a missing shard affects only
+its own records. A damaged record gives a ShardprepError, and the other records are shown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardprep.image.drawing import Legend, draw_marked, thumbnail
 from shardprep.image.jpeg_header import is_common
 from shardprep.reader.records.open import open_records
 from shardprep.reader.records.positions import Places
-from shardprep.reporter.pixels.pictures import Overlay, draw_overlay
+from shardprep.reporter.pixels.page_pictures import Overlay, draw_overlay
 from shardprep.reporter.pixels.stored_images import StoredImages
 
 if TYPE_CHECKING:
@@ -40,51 +40,49 @@ TILE_SIDE = 176
 """Longest side of a tile in pixels."""
 _TILE_QUALITY = 70
 _OVERLAY_SIDE = 1024
-"""Longest side of what lies over a picture, in pixels."""
+"""Longest side of an overlay in pixels."""
 _MOST_OPEN, _MOST_TILES = 64, 2_000
-"""Shards that are open, and tiles of some 5 KB that are kept."""
+"""Maximum number of open shards, and of cached tiles of about 5 KB."""
 _END_S = 0.5
-"""Seconds that `close` waits for records that are being read."""
+"""Time that `close` waits for reads in progress."""
 _NUM_THREADS = 8
-"""Threads that read and make tiles."""
 _RUN = 15
-"""Records of a page that are read from object storage together."""
+"""Number of records of a page that are read from object storage together."""
 _JPEG_START, _PNG_START = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 
 
 class Place(NamedTuple):
-    """A record in its shard."""
+    """Location of a record."""
 
     shard: int
-    """Number of the shard, through all splits."""
+    """Index of the shard, counted through all splits."""
     record: int
 
 
 class Drawing(NamedTuple):
-    """The image of a record, and what lies over it."""
+    """Size of a record's image, and its overlay."""
 
     size: tuple[int, int]
     """Width and height of the image in pixels."""
     overlay: Overlay
     overlay_size: tuple[int, int]
-    """Width and height in pixels that the boxes are given in."""
+    """Width and height in pixels of the overlay; boxes are in these pixels."""
 
 
-class Record(NamedTuple):
-    """Content of a record."""
+class RecordContent(NamedTuple):
+    """Parsed content of a record."""
 
     features: Features
     drawing: Drawing | None
-    """None where the image cannot be decoded."""
+    """None if the image cannot be decoded."""
     problem: str
-    """Fault of the image or its masks; "" for none."""
+    """Error of the image or its masks; "" if they are valid."""
 
 
 class RecordPictures:
-    """The pictures of a dataset's records; many threads may ask."""
+    """Pictures of a dataset's records. Safe to use from many threads."""
 
     def __init__(self, contents: Contents) -> None:
-        """Open nothing yet."""
         self._contents = contents
         self._shards = [*contents.manifest.shards.values()]
         self._ends = np.cumsum([one.num_records for one in self._shards])
@@ -94,29 +92,28 @@ class RecordPictures:
         self._pool = ThreadPoolExecutor(_NUM_THREADS, "shardprep-view")
 
     def close(self) -> None:
-        """Let the threads end, and close the shards; whoever waits for a tile gets an error."""
+        """Stop the threads and close the shards. Callers that wait for a tile get an error."""
         with self._lock:
             for tile in self._tiles.values():
                 tile.cancel()
-        # A store may be silent for longer than anybody waits.
+        # Shut down in a thread: a read from object storage may block for a long time.
         end = threading.Thread(target=self._pool.shutdown, kwargs={"cancel_futures": True})
         end.start()
         end.join(_END_S)
         self._images.cache_clear()
-        self._tiles.clear()  # errors among them hold what they were raised in
+        self._tiles.clear()  # exceptions keep their frames alive
 
     def place(self, number: int) -> Place:
-        """Return where a record lies."""
         shard = int(np.searchsorted(self._ends, number, "right"))
         return Place(shard, number - int(self._ends[shard]) + self._shards[shard].num_records)
 
     def etag(self, number: int) -> str:
-        """Return what tells the bytes of a record from all others."""
+        """Return an identifier of the stored bytes of a record."""
         shard, record = self.place(number)
         return f"{self._shards[shard].sha256[:32]}-{record}"
 
     def image(self, number: int) -> tuple[bytes, str]:
-        """Return the stored image and its type; what browsers do not read becomes a PNG."""
+        """Return the stored image and its media type. Images browsers cannot show become PNG."""
         images, payload, record = self._payload(number)
         try:
             data = images.image(payload)
@@ -132,31 +129,31 @@ class RecordPictures:
         except Exception as error:  # decoders raise anything
             raise images.damaged(record, error) from error
 
-    def record(self, number: int) -> Record:
-        """Return what a record holds; RecordError where it is no example."""
+    def record(self, number: int) -> RecordContent:
+        """Return the content of a record; raises RecordError if it is not a valid Example."""
         images, payload, record = self._payload(number)
         features = example.decode(bytes(payload))
         try:
             picture = annotated_picture(bytes(payload), images.schema)
         except Exception as error:  # decoders raise anything
-            return Record(features, None, images.damaged(record, error).what)
+            return RecordContent(features, None, images.damaged(record, error).what)
         try:
-            return Record(features, _drawing(picture, images.schema), "")
+            return RecordContent(features, _drawing(picture, images.schema), "")
         except Exception as error:
             bare = _drawing(replace(picture, mask=b"", masks=()), images.schema)
-            return Record(features, bare, images.damaged(record, error).what)
+            return RecordContent(features, bare, images.damaged(record, error).what)
 
     def tile(self, number: int) -> bytes:
         """Return a small picture of a record as WebP, with its boxes and masks."""
         return self._wanted((number,))[0].result()
 
     def foresee(self, numbers: Sequence[int]) -> None:
-        """Begin to read the tiles of a page."""
+        """Start to read the tiles of a page."""
         self._wanted(numbers)
 
     def _wanted(self, numbers: Sequence[int]) -> list[Future[bytes]]:
-        """Return the tiles of some records, begun where they are not there."""
-        found, new = [], []
+        """Return the tiles of some records, and start to make the missing ones."""
+        tiles, new = [], []
         with self._lock:
             for number in numbers:
                 tile = self._tiles.get(number)
@@ -164,7 +161,7 @@ class RecordPictures:
                     tile = self._tiles[number] = Future()
                     new.append((number, tile))
                 self._tiles.move_to_end(number)
-                found.append(tile)
+                tiles.append(tile)
             while len(self._tiles) > _MOST_TILES:
                 self._tiles.popitem(last=False)
         shards = np.array([self.place(number).shard for number, _ in new])
@@ -172,10 +169,10 @@ class RecordPictures:
             own = [new[i] for i in np.flatnonzero(shards == shard).tolist()]
             for at in range(0, len(own), _RUN):
                 self._pool.submit(self._make, shard, own[at : at + _RUN])
-        return found
+        return tiles
 
     def _make(self, shard: int, wanted: Sequence[tuple[int, Future[bytes]]]) -> None:
-        """Make the tiles of some records of a shard, which are read together."""
+        """Make tiles of records of one shard, read together."""
         try:
             images = self._images(shard)
             records = [self.place(number).record for number, _ in wanted]
@@ -202,10 +199,11 @@ class RecordPictures:
         return images, payload, record
 
     def _opened(self, number: int) -> StoredImages:
-        """Return the images of one shard; DatasetError where that is missing or another."""
+        """Return the images of one shard; raises DatasetError if it is missing or replaced."""
         contents = self._contents
         places = Places.whole(self._shards[number])
-        records = open_records(contents.dataset, places, staging_bytes=0)  # nothing is copied
+        # Without staging, the shard is not copied to the local disk.
+        records = open_records(contents.dataset, places, staging_bytes=0)
         return StoredImages(records, contents.schema)
 
 
@@ -221,7 +219,7 @@ def _tile(images: StoredImages, payload: Any) -> bytes:
     if not schema.annotations:
         pixels = images.pixels(images.image(payload), TILE_SIDE)
     else:
-        # Names of classes have no room.
+        # A tile has no room for class names.
         legend = Legend(mask=schema.features[MASK].labels if MASK in schema.features else ())
         drawn, _ = draw_marked(annotated_picture(bytes(payload), schema), legend, TILE_SIDE)
         pixels = np.asarray(drawn)

@@ -1,4 +1,4 @@
-"""The pages and pictures of the viewer by address: whole numbers choose, and are compared first."""
+"""Answers of the viewer by address. Item numbers are checked before use."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from typing import TYPE_CHECKING
 from shardprep.errors import ShardprepError, printable, shown
 from shardprep.reporter.record_columns import STATUSES
 from shardprep.reporter.viewer.background_findings import Knowledge
-from shardprep.reporter.viewer.items import Filter, Items
-from shardprep.reporter.viewer.layout import ICON, SCRIPT, STYLES
-from shardprep.reporter.viewer.list_page import PAGE_ITEMS, findings_page, list_page
-from shardprep.reporter.viewer.server import Answer, Request, plain
+from shardprep.reporter.viewer.item_list import Filter, ItemList
+from shardprep.reporter.viewer.list_page import (
+    ICON,
+    PAGE_ITEMS,
+    SCRIPT,
+    STYLES,
+    findings_page,
+    list_page,
+)
+from shardprep.reporter.viewer.server import Answer, PageRequest, plain
 
 if TYPE_CHECKING:
     from shardprep.reporter.page.html import Html
@@ -26,8 +32,8 @@ if TYPE_CHECKING:
     from shardprep.reporter.viewer.pictures import RecordPictures
 
 Originals = Callable[[str, str], bytes]
-"""Function of the key and the kind of rejection of an item ("" for none) that gives the bytes of
-its original; ShardprepError or OSError where it is not there."""
+"""Function that returns the bytes of an original, given the key and the kind of rejection ("" if it
+was not rejected). Raises ShardprepError or OSError if the original is missing."""
 _NUMBERED = re.compile(r"/(item|tile|image|mask|original)/([0-9]{1,12})", re.ASCII)
 _PAGE = re.compile("[1-9][0-9]{0,8}", re.ASCII)
 _TYPES = {
@@ -38,29 +44,28 @@ _TYPES = {
     rb"BM": "image/bmp",
     rb".{4}ftypavi[fs]": "image/avif",
 }
-"""First bytes of an original → its type: images that browsers show, and nothing else."""
+"""First bytes of an original → media type, for the image formats that browsers show."""
 _ASSETS = {
     **dict.fromkeys(STYLES, "text/css; charset=utf-8"),
     SCRIPT: "text/javascript; charset=utf-8",
     ICON: "image/svg+xml",
 }
 _LINE, _MOST_LINES = 26, 9
-"""Characters and lines of a tile of words."""
+"""Maximum line length and number of lines of a text tile."""
 
 
 class Site:
-    """Answers to requests about one dataset; many threads may ask."""
+    """Pages and pictures of one dataset. Safe to use from many threads."""
 
     def __init__(self, contents: Contents, originals: Originals | None = None) -> None:
-        """Read nothing yet; findings are looked for once the first page is made."""
-        self.items = Items(contents, Knowledge(contents))
+        self.items = ItemList(contents, Knowledge(contents))
         self._lock = threading.Lock()
         self._made: RecordPictures | None = None
         self._originals = originals
         self._assets = {f"/static/{name}": _asset(name) for name in _ASSETS}
 
     def close(self) -> None:
-        """Let the threads end; the one that looks for findings stops at its next column."""
+        """Stop all threads. The thread for findings stops when it reads its next column."""
         self.items.contents.items.close()
         self.items.knowledge.close()
         if self._made is not None:
@@ -68,7 +73,7 @@ class Site:
 
     @property
     def _pictures(self) -> RecordPictures:
-        """The pictures; what makes them is imported for the first, not for the first page."""
+        """Pictures, imported at the first use, so that the first page is fast."""
         with self._lock:
             if self._made is None:
                 from shardprep.reporter.viewer.pictures import RecordPictures
@@ -76,8 +81,8 @@ class Site:
                 self._made = RecordPictures(self.items.contents)
             return self._made
 
-    def answer(self, request: Request) -> Answer:
-        """Return the answer to a request: a page, a picture, or that there is none."""
+    def answer(self, request: PageRequest) -> Answer:
+        """Return a page, a picture, or an error."""
         if request.path in self._assets:
             return _unless_there(request, self._assets[request.path])
         try:
@@ -85,7 +90,7 @@ class Site:
         except ShardprepError as error:
             return _page_of_error(error)
 
-    def _made_of(self, request: Request) -> Answer:
+    def _made_of(self, request: PageRequest) -> Answer:
         if Filter.of(request.query).fits(self.items.contents.schema):
             if request.path == "/":
                 return self._list(request)
@@ -96,20 +101,20 @@ class Site:
                 return self._numbered(numbered[1], int(numbered[2]), request)
         return _nothing()
 
-    def _list(self, request: Request) -> Answer:
+    def _list(self, request: PageRequest) -> Answer:
         wanted, page = Filter.of(request.query), request.query.get("page", "1")
         if not _PAGE.fullmatch(page):
             return _nothing()
         first = (int(page) - 1) * PAGE_ITEMS
         numbers = self.items.selected(wanted)[first : first + PAGE_ITEMS]
-        if self.items.contents.dataset.is_remote:  # where each tile would be waited for
+        if self.items.contents.dataset.is_remote:  # read tiles together, not one after the other
             self._pictures.foresee(numbers[numbers < self.items.num_records].tolist())
         has_originals = self._originals is not None
         answer = _page(list_page(self.items, wanted, int(page), has_originals=has_originals))
         self.items.knowledge.begin()
         return answer
 
-    def _numbered(self, what: str, number: int, request: Request) -> Answer:
+    def _numbered(self, what: str, number: int, request: PageRequest) -> Answer:
         if what == "item":
             from shardprep.reporter.viewer.item_page import item_page
 
@@ -122,7 +127,10 @@ class Site:
         if what == "original":
             return self._original(number)
         if number >= self.items.num_records:
-            return plain(HTTPStatus.NOT_FOUND, "it was not written, so nothing is stored")
+            return plain(
+                HTTPStatus.NOT_FOUND,
+                "this input was not written, so the dataset has no image of it",
+            )
         etag = f'"{self._pictures.etag(number)}-{what}"'
         if request.etag == etag:
             return _not_modified(etag)
@@ -139,12 +147,15 @@ class Site:
             return self._pictures.image(number)
         drawing = self._pictures.record(number).drawing
         if drawing is None or not drawing.overlay.mask:
-            raise ShardprepError("", "there is no mask")
+            raise ShardprepError("", "this record has no mask")
         return drawing.overlay.mask, "image/webp"
 
     def _original(self, number: int) -> Answer:
         if self._originals is None:
-            return plain(HTTPStatus.NOT_FOUND, "originals are shown with --source")
+            return plain(
+                HTTPStatus.NOT_FOUND,
+                "originals are not available; start shardprep view with --source",
+            )
         row = self.items.row(number)
         kind = row["kind"] if STATUSES[self.items.status[number]] == "rejected" else ""
         try:
@@ -169,9 +180,9 @@ def _page_of_error(error: ShardprepError) -> Answer:
     return plain(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
 
 
-def _tile_of_words(said: str) -> Answer:
-    """Return a picture that says why there is none: one bad image is one bad tile."""
-    lines = textwrap.wrap(shown(printable(said), _LINE * _MOST_LINES), _LINE)[:_MOST_LINES]
+def _tile_of_words(message: str) -> Answer:
+    """Return an SVG tile with an error message, shown instead of the image."""
+    lines = textwrap.wrap(shown(printable(message), _LINE * _MOST_LINES), _LINE)[:_MOST_LINES]
     spans = "".join(
         f'<text x="8" y="{22 + 16 * i}">{html.escape(line)}</text>' for i, line in enumerate(lines)
     )
@@ -191,8 +202,8 @@ def _asset(name: str) -> Answer:
     return Answer(data, _ASSETS[name], headers={"ETag": etag})
 
 
-def _unless_there(request: Request, answer: Answer) -> Answer:
-    """Return an answer, or that the browser has it already."""
+def _unless_there(request: PageRequest, answer: Answer) -> Answer:
+    """Return the answer, or 304 if the browser already has it."""
     etag = answer.headers["ETag"]
     return _not_modified(etag) if request.etag == etag else answer
 

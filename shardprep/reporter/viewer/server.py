@@ -1,11 +1,13 @@
-"""A web server for the user of this machine alone: who may ask, and what every answer carries.
+"""HTTP server for one user of this machine: access control and response headers.
 
-It listens on loopback. Whoever asks must name this machine (a page of strangers could have its own
-name lead here), and must have the cookie that the printed address gives: other users of the machine
-reach loopback too. Only GET and HEAD are answered, so nothing can be changed.
+The server listens on loopback. The Host header must name this machine, which stops DNS rebinding by
+other websites. Other users of the machine also reach loopback, so requests need a cookie. The
+browser gets the cookie from the printed address, which contains a secret token. Only GET and HEAD
+are answered, so nothing can be changed.
 
-A connection without the cookie gets one answer and is closed; where there are too many connections,
-a newer one replaces it. So clients that were not let in cannot keep out those that were.
+A connection without the cookie is closed after one answer. At the connection limit, a new
+connection replaces the oldest connection without the cookie. So clients without the cookie cannot
+lock out clients that have it.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ if TYPE_CHECKING:
 
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 MOST_CONNECTIONS = 100
-"""Connections at a time; a further one replaces the oldest that has not shown the cookie."""
+"""Connection limit; above it a new connection replaces the oldest one without the cookie."""
 _REQUEST_S = 10.0
-"""Seconds from one answer to the end of the next request, however slowly it is sent."""
+"""Timeout from one answer to the end of the next request."""
 _MOST_LINE = 1 << 14
-"""Bytes of the first line of a request."""
+"""Maximum length of the first line of a request in bytes."""
 _MOST_FIELDS = 20
 _HERE = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 _PROTECTION = {
@@ -52,52 +54,52 @@ _log = logging.getLogger("shardprep.view")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A question that may be answered."""
+class PageRequest:
+    """A validated HTTP request."""
 
     path: str
-    """Path of the address as it was sent: nothing in it is decoded."""
+    """Path as sent, not percent-decoded."""
     query: Mapping[str, str] = field(default_factory=dict)
     etag: str = ""
-    """Mark of the answer that the browser has already; "" for none."""
+    """ETag of the browser's cached answer, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Status, type and bytes of an answer."""
+    """An HTTP response."""
 
     body: bytes
     content_type: str = HTML
     status: HTTPStatus = HTTPStatus.OK
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Further headers."""
+    """Additional headers."""
 
 
 def plain(status: HTTPStatus, said: str, **headers: str) -> Answer:
-    """Return an answer of one line."""
+    """Return a one-line text answer."""
     return Answer(f"{status.value} {said}\n".encode(), TEXT, status, headers)
 
 
 @dataclass(slots=True)
 class _Connection:
-    """A connection that was accepted."""
+    """An accepted connection."""
 
     thread: threading.Thread
     may_end: bool = True
-    """Whether a newer connection may replace it: it has not shown the cookie."""
+    """Whether a newer connection may replace it, because it has not sent the cookie."""
 
 
 class Server(TCPServer):
-    """A server on 127.0.0.1; each connection has a thread.
+    """A server on 127.0.0.1 with one thread per connection.
 
-    `HTTPServer` is not taken: it asks the network for the name of this machine first.
+    It does not use `HTTPServer`, which first looks up the name of this machine in the network.
     """
 
     allow_reuse_address = True
     request_queue_size = MOST_CONNECTIONS
 
-    def __init__(self, port: int, answer: Callable[[Request], Answer]) -> None:
-        """Listen on a port, 0 for any that is free; OSError where it is taken."""
+    def __init__(self, port: int, answer: Callable[[PageRequest], Answer]) -> None:
+        """Listen on a port, or on a free port if 0. Raises OSError if the port is taken."""
         super().__init__(("127.0.0.1", port), _Handler)
         self.answer = answer
         self.request_s = _REQUEST_S
@@ -108,33 +110,32 @@ class Server(TCPServer):
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
         return int(self.server_address[1])
 
     @property
     def url(self) -> str:
-        """The address that lets a browser in; it is as secret as the cookie."""
+        """Address with the secret token. Whoever has it gets the cookie."""
         return f"http://127.0.0.1:{self.port}/?token={self._token}"
 
     @property
     def cookie(self) -> str:
-        """The cookie of who was let in; browsers do not tell ports apart, so its name does."""
+        """The access cookie. Cookies are shared between ports, so its name contains the port."""
         return f"shardprep-{self.port}={self._secret}"
 
     def admits(self, token: str) -> bool:
-        """Return whether a token is the one of the printed address."""
+        """Return whether the token is the token of the printed address."""
         return _same(token, self._token)
 
     def knows(self, cookies: str) -> bool:
-        """Return whether a Cookie header holds the one of who was let in."""
+        """Return whether a Cookie header contains the access cookie."""
         return any(_same(one.strip(), self.cookie) for one in cookies.split(";"))
 
     def trust(self, connection: socket.socket) -> None:
-        """Let no newer connection replace this one, which has shown the cookie."""
+        """Protect a connection that sent the cookie from replacement by newer ones."""
         self._open[connection].may_end = False
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start the thread of a connection; where there are too many, end an older one or this."""
+        """Start the thread of a connection. At the limit, close an older connection or this one."""
         self._open = {one: at for one, at in self._open.items() if at.thread.is_alive()}
         if len(self._open) >= MOST_CONNECTIONS:
             oldest = next((one for one, at in self._open.items() if at.may_end), None)
@@ -150,7 +151,6 @@ class Server(TCPServer):
         thread.start()
 
     def _serve(self, request: socket.socket, client_address: Any) -> None:
-        """Answer a connection to its end."""
         try:
             self.finish_request(request, client_address)
         except Exception:
@@ -159,22 +159,22 @@ class Server(TCPServer):
             self.shutdown_request(request)
 
     def close(self) -> None:
-        """Accept no further connection and cut all that are open; answers in the making go on."""
+        """Stop accepting connections and cut the open ones. Threads may still finish answers."""
         self.is_closed = True
         self.shutdown()
         self.server_close()
-        for one in self._open:
-            _cut(one)
+        for connection in self._open:
+            _cut(connection)
 
     def join(self, timeout_s: float) -> None:
-        """Wait until the threads of connections have ended, for a limited time."""
+        """Wait at most `timeout_s` for the threads of all connections."""
         deadline = time.monotonic() + timeout_s
-        for one in self._open.values():
-            if one.thread.is_alive():
-                one.thread.join(max(0.0, deadline - time.monotonic()))
+        for connection in self._open.values():
+            if connection.thread.is_alive():
+                connection.thread.join(max(0.0, deadline - time.monotonic()))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what ended a connection; a client that goes away is no error."""
+        """Log the error at debug level: a client that disconnects is normal."""
         del request, client_address
         _log.debug("a connection ended", exc_info=True)
 
@@ -185,12 +185,12 @@ def _cut(connection: socket.socket) -> None:
 
 
 def _same(given: str, secret: str) -> bool:
-    """Compare in a time that does not tell how much is right."""
+    """Compare in constant time."""
     return hmac.compare_digest(given.encode(errors="replace"), secret.encode())
 
 
 class _Patience(io.RawIOBase):
-    """The bytes that a client sends, until its time is over."""
+    """Reads the bytes of a client until a deadline."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -213,13 +213,13 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
     wfile: io.BytesIO
     protocol_version = "HTTP/1.1"
-    default_request_version = "HTTP/1.0"  # an older one would be answered without headers
+    default_request_version = "HTTP/1.0"  # HTTP/0.9 answers have no headers
     # Headers and body in one packet, sent at once: otherwise the client's delayed acknowledgement
     # makes each answer take 45 ms.
     disable_nagle_algorithm = True
 
     def setup(self) -> None:
-        """Read through `_Patience`, and write an answer into memory first."""
+        """Read through `_Patience`, and buffer answers in memory."""
         super().setup()
         self._patience = _Patience(self.connection)
         self.rfile.close()
@@ -227,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile = io.BytesIO()
 
     def handle_one_request(self) -> None:
-        """Answer one request, or end the connection."""
+        """Answer one request, or close the connection."""
         self.close_connection = True
         self._patience.deadline = time.monotonic() + self.server.request_s
         self.command, self.request_version, self.requestline = "", self.protocol_version, ""
@@ -238,11 +238,11 @@ class _Handler(BaseHTTPRequestHandler):
             elif self.raw_requestline and self.parse_request():
                 self._send(self._answer())
             self._flush()
-        except OSError:  # the client has gone, or its time is over: it gets no further answer
+        except OSError:  # the client disconnected or timed out
             self.close_connection = True
 
     def _flush(self) -> None:
-        """Send what was written; each part of it has its time, so a slow network gets all."""
+        """Send the buffered answer. The timeout applies to each part, so slow networks work."""
         left = self.wfile.getbuffer()
         self.wfile = io.BytesIO()
         self.connection.settimeout(self.server.request_s)
@@ -250,11 +250,11 @@ class _Handler(BaseHTTPRequestHandler):
             left = left[self.connection.send(left) :]
 
     def handle_expect_100(self) -> bool:
-        """Promise nothing: no body is ever read."""
+        """Send no 100 Continue, because bodies are never read."""
         return True
 
     def send_error(self, code: int, *_: object) -> None:
-        """Answer a request that is none, as all are answered."""
+        """Answer an invalid request with the usual headers."""
         self.close_connection = True
         status = HTTPStatus(code)
         self._send(plain(status, status.phrase.lower()))
@@ -262,8 +262,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> Answer:
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not _HERE.fullmatch(hosts[0].strip()):
-            said = "only 127.0.0.1 and localhost are served; reach another machine by an ssh tunnel"
-            return plain(HTTPStatus.MISDIRECTED_REQUEST, said)
+            message = "only 127.0.0.1 and localhost are served; use an ssh tunnel from elsewhere"
+            return plain(HTTPStatus.MISDIRECTED_REQUEST, message)
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
             self.close_connection = True  # its body would be read as the next request
         if self.command not in ("GET", "HEAD"):
@@ -280,23 +280,23 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.trust(self.connection)
         if "token" in fields:
             return _home()
-        return self._made(Request(path, fields, self.headers.get("If-None-Match", "")))
+        return self._made(PageRequest(path, fields, self.headers.get("If-None-Match", "")))
 
     def _admission(self, path: str, fields: Mapping[str, str]) -> Answer:
-        """Return the cookie for the printed address."""
+        """Return the cookie in exchange for the token of the printed address."""
         if path == "/" and self.command == "GET" and self.server.admits(fields.get("token", "")):
             attributes = "HttpOnly; SameSite=Lax; Path=/"
             return _home({"Set-Cookie": f"{self.server.cookie}; {attributes}"})
-        said = "open the address that shardprep view has printed: it lets a browser in"
-        return plain(HTTPStatus.FORBIDDEN, said)
+        message = "open the address that shardprep view has printed: it contains the access token"
+        return plain(HTTPStatus.FORBIDDEN, message)
 
-    def _made(self, request: Request) -> Answer:
+    def _made(self, request: PageRequest) -> Answer:
         try:
             return self.server.answer(request)
         except Exception:
-            if not self.server.is_closed:  # else its files and threads are closed, too
+            if not self.server.is_closed:  # errors are expected once files are closed
                 _log.exception("no answer could be made for %s", request.path)
-            return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "has failed: please report it")
+            return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; please report it")
 
     def _send(self, answer: Answer) -> None:
         self.send_response_only(answer.status)
@@ -321,5 +321,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _home(headers: Mapping[str, str] | None = None) -> Answer:
-    """Return the way to the first page; the address no longer shows a token then."""
+    """Redirect to the first page, so that the address no longer shows the token."""
     return Answer(b"", TEXT, HTTPStatus.SEE_OTHER, {"Location": "/", **(headers or {})})

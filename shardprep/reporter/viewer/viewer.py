@@ -1,4 +1,4 @@
-"""A viewer that serves: made, looked at, closed."""
+"""Start and stop the viewer of a dataset."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 _END_S = 0.5
-"""Seconds that `close` waits for answers in the making."""
+"""Time that `close` waits for answers in progress."""
 
 
 @dataclass(frozen=True, repr=False)
 class Viewer(Card):
-    """A dataset that is served to the user's browsers on this machine, until `close`.
+    """A running viewer. It serves a dataset to browsers on this machine until `close`.
 
-    A context as well, whose end closes it.
+    It is also a context manager that closes itself.
     """
 
     url: str
@@ -39,19 +39,18 @@ class Viewer(Card):
     num_records: int
     """Number of records of the dataset."""
     num_items: int
-    """Number of items on the pages: records, rejected and skipped inputs."""
+    """Number of items shown: records, rejected and skipped inputs."""
     ending: ExitStack = field(compare=False)
-    """Acts that close it."""
+    """Callbacks that `close` runs."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the dataset and where it is served."""
         title = f"{self.name} {self.version}"
         return {"dataset": title, "items": self.num_items, "url": Link(self.url)}
 
     def close(self) -> None:
-        """End it within 2 s; again has no effect.
+        """Stop the viewer within 2 s. Closing again has no effect.
 
-        Threads that still read or decode by then end by themselves, and nobody gets their answers.
+        Threads that are still reading or decoding end later on their own.
         """
         self.ending.close()
 
@@ -65,13 +64,13 @@ class Viewer(Card):
 def serve(
     dataset: OpenDataset, port: int, originals: Originals | None, ending: ExitStack
 ) -> Viewer:
-    """Return a viewer that a thread of this process serves.
+    """Start a viewer in a thread of this process.
 
     Args:
         dataset: the dataset.
-        port: the port to listen on, 0 for any that is free.
-        originals: gives the images that the dataset was built from, where they are known.
-        ending: acts for when the viewer is closed; it takes them over, and adds its own.
+        port: the port to listen on, 0 for a free port.
+        originals: returns the original images, None if the source is unknown.
+        ending: callbacks to run when the viewer is closed. The viewer takes them over.
 
     Raises:
         DatasetError: a document is missing, damaged, or contradicts another.
@@ -84,11 +83,11 @@ def serve(
         server = Server(port, site.answer)
     except OSError as error:
         site.close()
-        what = f"{port} cannot be listened on ({(error.strerror or str(error)).lower()})"
-        raise RecipeError(OptionName("port"), what, "leave it out for one that is free") from error
+        what = f"cannot listen on port {port} ({(error.strerror or str(error)).lower()})"
+        raise RecipeError(OptionName("port"), what, "leave it out to use a free port") from error
     ending.callback(server.join, _END_S)
     ending.callback(site.close)
-    ending.callback(server.close)  # the first of them
+    ending.callback(server.close)  # runs first
     work = threading.Thread(target=server.serve_forever, args=(0.1,), name="shardprep-view",
                             daemon=True)  # fmt: skip
     work.start()

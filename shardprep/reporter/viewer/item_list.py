@@ -1,8 +1,8 @@
-"""The items of a dataset by number, and which of them a filter means.
+"""The items of a dataset by number, and the items that match a filter.
 
-Records come first, by their numbers through all splits; rejected and skipped inputs follow, in the
-order of the item table. A filter is a few conditions; what fits one is kept as a mask, so that
-another page, or one condition more, costs next to nothing.
+Records have the first numbers, in record order. Rejected and skipped inputs follow, in the order of
+the item table. The mask of each filter condition is cached, so that another page or an additional
+condition is cheap.
 """
 
 from __future__ import annotations
@@ -37,39 +37,38 @@ Made = TypeVar("Made")
 NO_CLASS = "none"
 """Value of `label` for images without a class."""
 _MOST_CONDITIONS, _MOST_SELECTIONS = 16, 4
-"""Masks and selections that are kept, of 1 and 4 bytes an item."""
+"""Number of masks (1 byte per item) and selections (4 bytes per item) to cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions that items must fit; "" for none."""
+    """Conditions that items must match; "" matches all items."""
 
     split: str = ""
     status: str = ""
     """`written`, `rejected` or `skipped`."""
     label: str = ""
-    """Number of a class of images, or `NO_CLASS`."""
+    """Class number, or `NO_CLASS`."""
     object: str = ""
-    """Number of a class of objects or of the values of masks."""
+    """Class number of objects or mask values."""
     finding: str = ""
-    """Kind of a finding."""
+    """Kind of finding."""
     key: str = ""
-    """Part of the key, in letters of any case."""
+    """Part of the key; case is ignored."""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Filter:
-        """Return the filter of an address."""
+        """Return the filter of an address's query."""
         return cls(**{one.name: query.get(one.name, "") for one in fields(cls)})
 
     def fits(self, schema: Schema) -> bool:
-        """Return whether a dataset can have each condition: it has classes, or annotations."""
+        """Return whether the dataset has the classes or annotations that the filter needs."""
         return not (self.label and not schema.labels) and not (
             self.object and not schema.annotation_labels
         )
 
     @property
     def conditions(self) -> dict[str, str]:
-        """The conditions by name."""
         pairs = ((one.name, getattr(self, one.name)) for one in fields(self))
         return {name: value for name, value in pairs if value}
 
@@ -79,11 +78,10 @@ class Filter:
         return f"{path}?{query}" if query else path
 
 
-class Items:
-    """The items of a dataset; many threads may ask."""
+class ItemList:
+    """The items of a dataset. Safe to use from many threads."""
 
     def __init__(self, contents: Contents, knowledge: Knowledge) -> None:
-        """Take what the documents say, and the findings, which may still be in the making."""
         self.contents = contents
         self.knowledge = knowledge
         self.num_records = len(contents)
@@ -96,20 +94,19 @@ class Items:
         return self.num_records + len(self.contents.others)
 
     def key(self, number: int) -> str:
-        """Return the key of an item."""
         if number < self.num_records:
             return self.contents.key(number)
         return self.contents.others.value("key", number - self.num_records) or ""
 
     def objects_text(self, number: int) -> str:
-        """Return how many objects a record has; "" where the dataset has no such thing."""
+        """Return the number of objects of a record as text; "" in a dataset without boxes."""
         if BOX not in self.contents.schema.features:
             return ""
         count = self.contents.written.value("num_objects", number) or 0
         return f"{count:,} object{'s' * (count != 1)}"
 
     def reason(self, number: int) -> str:
-        """Return why an input was left out."""
+        """Return the reason why an input was left out."""
         return self.contents.others.value("reason", number - self.num_records) or "left out"
 
     def row(self, number: int) -> dict[str, Any]:
@@ -121,7 +118,7 @@ class Items:
 
     @cached_property
     def split(self) -> Ints:
-        """Position in the dataset's splits of each item, −1 for none."""
+        """Index of each item's split, −1 without a split."""
         codes, names = coded(self.contents.others.read("split"))
         places = {name: i for i, name in enumerate(self.contents.splits)}
         of_name = np.array([places.get(name or "", -1) for name in names], np.int16)
@@ -129,10 +126,10 @@ class Items:
 
     @cached_property
     def status(self) -> Ints:
-        """Position in `STATUSES` of each item."""
+        """Index into `STATUSES` for each item."""
         contents = self.contents
-        found: Ints = contents.status[self._rows]
-        return found
+        codes: Ints = contents.status[self._rows]
+        return codes
 
     @cached_property
     def _rows(self) -> Ints:
@@ -141,12 +138,11 @@ class Items:
 
     @cached_property
     def _keys(self) -> pa.ChunkedArray:
-        """Keys of all rows of the item table."""
         return self.contents.items.column("key")
 
     @cached_property
     def _labels(self) -> tuple[Ints, Ints]:
-        """Items and classes of images, a pair for each class that an item has."""
+        """Item and class of each pair of an item and one of its classes."""
         contents, number = self.contents, len(self.contents.schema.labels)
         if contents.schema.target == LABELS:
             written, others = (
@@ -168,7 +164,7 @@ class Items:
 
     @cached_property
     def _objects(self) -> tuple[Ints, Ints]:
-        """Items and classes of objects or of the values of masks, a pair for each that is there."""
+        """Item and class of each pair of an item and a class of its objects or mask."""
         contents, number = self.contents, len(self.contents.schema.annotation_labels)
         if BOX_LABEL in contents.schema.features:
             return _distinct(*_pairs(contents.written.read("object_labels")), number)
@@ -177,28 +173,28 @@ class Items:
         return _distinct(numbers, column.keys.to_numpy()[: len(numbers)], number)
 
     def selected(self, wanted: Filter) -> Ints:
-        """Return the numbers of the items that fit, int32: ascending, copies beside each other."""
+        """Return the matching items, int32, ascending, or in the order of the finding."""
         return self._alone(self._selections, wanted)
 
     def counts(self, wanted: Filter) -> dict[str, Counter[str]]:
-        """Return for each condition by name how many items each value of it would leave.
+        """Return the number of matching items for each value of each condition.
 
-        All other conditions of the filter hold.
+        The other conditions of the filter stay in effect.
         """
         return self._alone(self._tallies, wanted)
 
     def _alone(self, work: Callable[[Filter], Made], wanted: Filter) -> Made:
-        """Return what is made of a filter, one at a time: masks of a million items add up."""
+        """Return `work(wanted)`, one call at a time, to limit the memory for masks."""
         if wanted.finding:
-            self.knowledge.get()  # others do not wait for it
+            self.knowledge.get()  # waits here, without the lock
         with self._lock:
             return work(wanted)
 
     def _selected(self, wanted: Filter) -> Ints:
         mask = self._all(wanted)
         if wanted.finding:
-            found = self.knowledge.numbers(wanted.finding)
-            return found[mask[found]].astype(np.int32)
+            numbers = self.knowledge.numbers(wanted.finding)
+            return numbers[mask[numbers]].astype(np.int32)
         return np.flatnonzero(mask).astype(np.int32)
 
     def _all(self, wanted: Filter) -> Mask:
@@ -208,15 +204,15 @@ class Items:
         return mask
 
     def _fitting(self, name: str, value: str) -> Mask:
-        """Return whether each item fits one condition; one that makes no sense fits none."""
+        """Return whether each item matches one condition. An invalid value matches no item."""
         if name == "split":
             splits = self.contents.splits
             return self.split == splits.index(value) if value in splits else self._none()
         if name == "status":
             return self.status == STATUSES.index(value) if value in STATUSES else self._none()
         if name == "key":
-            found: Mask = _holding(self._keys, value)[self._rows]
-            return found
+            matches: Mask = _holding(self._keys, value)[self._rows]
+            return matches
         mask = self._none()
         if name == "finding":
             mask[self.knowledge.numbers(value)] = True
@@ -232,42 +228,41 @@ class Items:
 
     def _tallied(self, wanted: Filter) -> dict[str, Counter[str]]:
         contents = self.contents
-        found = {name: Counter[str]() for name in ("split", "status", "label", "object")}
-        masks = {name: self._all(replace(wanted, **{name: ""})) for name in found}
+        counters = {name: Counter[str]() for name in ("split", "status", "label", "object")}
+        masks = {name: self._all(replace(wanted, **{name: ""})) for name in counters}
         places = np.bincount(self.split[masks["split"]] + 1, minlength=len(contents.splits) + 1)
-        found["split"].update(dict(zip(contents.splits, places[1:].tolist(), strict=True)))
+        counters["split"].update(dict(zip(contents.splits, places[1:].tolist(), strict=True)))
         counts = np.bincount(self.status[masks["status"]], minlength=len(STATUSES)).tolist()
-        found["status"].update(dict(zip(STATUSES, counts, strict=True)))
+        counters["status"].update(dict(zip(STATUSES, counts, strict=True)))
         if contents.schema.labels:
-            found["label"] += _counted(masks["label"], self._labels)
-            found["label"][NO_CLASS] = int((masks["label"] & self._is_classless).sum())
+            counters["label"] += _counted(masks["label"], self._labels)
+            counters["label"][NO_CLASS] = int((masks["label"] & self._is_classless).sum())
         if contents.schema.annotation_labels:
-            found["object"] += _counted(masks["object"], self._objects)
-        return found
+            counters["object"] += _counted(masks["object"], self._objects)
+        return counters
 
 
 def _counted(mask: Mask, pairs: tuple[Ints, Ints]) -> Counter[str]:
-    """Return how many items have each class."""
     numbers, classes = pairs
     return Counter({str(i): n for i, n in enumerate(np.bincount(classes[mask[numbers]]).tolist())})
 
 
 def _pairs(lists: pa.ChunkedArray) -> tuple[Ints, Ints]:
-    """Return the place and the value of each value of some lists."""
+    """Return the list index and the value of each value in a column of lists."""
     column = lists.combine_chunks()
     values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
     return pc.list_parent_indices(column).to_numpy(), values
 
 
 def _distinct(numbers: Ints, classes: Ints, number: int) -> tuple[Ints, Ints]:
-    """Return each pair of an item and a class once, int32; classes are 0 to `number` − 1."""
+    """Return the distinct pairs of item and class, int32, with classes in 0..`number` − 1."""
     known = (classes >= 0) & (classes < number)
     single = np.unique(numbers[known].astype(np.int64) * number + classes[known])
     return (single // max(number, 1)).astype(np.int32), (single % max(number, 1)).astype(np.int32)
 
 
 def _holding(keys: pa.ChunkedArray, part: str) -> Mask:
-    """Return whether each key has a part, whatever the case of its letters."""
-    found = pc.match_substring(keys, part.encode(errors="replace").decode(), ignore_case=True)
-    mask: Mask = pc.fill_null(found, False).to_numpy()  # noqa: FBT003 - of pyarrow
+    """Return whether each key contains `part`, ignoring case."""
+    matches = pc.match_substring(keys, part.encode(errors="replace").decode(), ignore_case=True)
+    mask: Mask = pc.fill_null(matches, False).to_numpy()  # noqa: FBT003 - of pyarrow
     return mask

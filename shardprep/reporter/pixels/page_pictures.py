@@ -1,4 +1,4 @@
-"""The pictures of a page: which records have one, and their thumbnails within a budget of bytes."""
+"""The pictures of a report page: selection, thumbnails and overlays, within a byte budget."""
 
 from __future__ import annotations
 
@@ -28,57 +28,57 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 MOST_GROUPS = 40
-"""Groups of copies that are shown."""
+"""Maximum number of groups of copies to show."""
 MOST_OF_GROUP = 6
-"""Images of a group that are shown."""
+"""Maximum number of images to show of a group of copies."""
 NO_CLASS = -1
 _BUDGET_BYTES = 2_700_000
-"""Bytes of all thumbnails and what is drawn over them; base64 makes a third more of them."""
+"""Limit for thumbnails and overlays together; base64 adds a third."""
 MOST_BOXES = 60
-"""Boxes that are drawn over a thumbnail, the largest ones."""
+"""Maximum number of boxes to draw over a thumbnail, largest first."""
 _BOX_BYTES = 20
-"""Bytes of the budget that a box takes."""
+"""Estimated size of a drawn box, for the budget."""
 _AT_ONCE = 16
 _NO_CLASS_TIMES = 4
-"""Pictures of a set without classes, for one of a class."""
+"""A dataset without classes shows this many times the pictures of one class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """Drawing over a thumbnail: the boxes and masks of its record."""
+    """Boxes and masks of a record, drawn over its thumbnail."""
 
     labels: tuple[int, ...]
-    """Class of each object, −1 for none."""
+    """Class of each object, −1 without a class."""
     boxes: tuple[tuple[int, tuple[float, ...]], ...]
-    """Class, and ymin, xmin, ymax, xmax in pixels of the thumbnail: the largest, largest first;
-    none where the objects have masks, which say more."""
+    """Class, and ymin, xmin, ymax, xmax in pixels of the thumbnail, largest first. Empty if the
+    objects have masks."""
     mask: bytes
-    """WebP of the colours of masks, clear elsewhere; b"" for none."""
+    """WebP of the mask colours, transparent elsewhere; b"" without masks."""
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the budget that it takes."""
+        """Estimated size, for the budget."""
         return len(self.mask) + _BOX_BYTES * len(self.boxes)
 
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """Contents of a page."""
+    """All pictures of a page."""
 
     gallery: dict[int, tuple[int, ...]]
-    """Class → its records, a seeded sample; `NO_CLASS` for images without a class."""
+    """Class → a seeded sample of its records; `NO_CLASS` for images without a class."""
     thumbnails: dict[int, Thumbnail]
-    """Record → its picture; some lack one: damaged, or beyond the budget."""
+    """Record → thumbnail. Damaged records and records beyond the budget are missing."""
     means: dict[int, Thumbnail]
-    """Class → the mean of its images."""
+    """Class → mean of its images."""
     overlays: dict[int, Overlay]
-    """Record of the gallery → what is drawn over its picture, in sets with boxes or masks."""
+    """Gallery record → overlay, in datasets with boxes or masks."""
 
 
 def draw_pictures(report: ReportData) -> Pictures:
-    """Return the pictures of a report, none where it has no images.
+    """Return the pictures of a report, or no pictures if the report has no images.
 
-    What does not fit the budget is left out, the last of every class first.
+    Pictures beyond the budget are left out, starting with the last of every class.
     """
     if report.images is None:
         return Pictures({}, {}, {}, {})
@@ -87,43 +87,43 @@ def draw_pictures(report: ReportData) -> Pictures:
     wanted = [number for group in groups for number in group]
     wanted += _in_turn([one.nearest for one in report.qualities])
     wanted += _in_turn(list(gallery.values()))
-    made = _thumbnails(report.images, list(dict.fromkeys(wanted)))
+    thumbnails = _thumbnails(report.images, list(dict.fromkeys(wanted)))
     overlays = {}
     if report.contents.schema.annotations:
         in_gallery = [number for numbers in gallery.values() for number in numbers]
         overlays = _in_parallel(report.images, in_gallery, _overlay)
-    kept: dict[int, Thumbnail] = {}
+    within: dict[int, Thumbnail] = {}
     left = _BUDGET_BYTES
     for number in dict.fromkeys(wanted):
-        if number in made:
-            left -= len(made[number].data)
+        if number in thumbnails:
+            left -= len(thumbnails[number].data)
             left -= overlays[number].num_bytes if number in overlays else 0
             if left < 0:
                 break
-            kept[number] = made[number]
+            within[number] = thumbnails[number]
     shown = {
-        label: tuple(number for number in numbers if number in kept)
+        label: tuple(number for number in numbers if number in within)
         for label, numbers in gallery.items()
     }
-    return Pictures(shown, kept, _means(report), overlays)
+    return Pictures(shown, within, _means(report), overlays)
 
 
 def _gallery(report: ReportData) -> dict[int, tuple[int, ...]]:
-    """Return a seeded sample of each class that has pictures, and of the images without one."""
+    """Return a seeded sample of each pictured class, and of the images without a class."""
     label, number, seed = report.contents.label, report.options.thumbs, report.options.seed
-    found = {}
-    for one in (*report.pictured, NO_CLASS):
-        members = np.flatnonzero(label == one)
+    samples = {}
+    for class_number in (*report.pictured, NO_CLASS):
+        members = np.flatnonzero(label == class_number)
         wanted = number * _NO_CLASS_TIMES if not report.pictured else number
-        draw = np.random.default_rng((seed, one + 1))
+        draw = np.random.default_rng((seed, class_number + 1))
         chosen = draw.choice(members, min(wanted, len(members)), replace=False)
         if len(chosen):
-            found[one] = tuple(sorted(chosen.tolist()))
-    return found
+            samples[class_number] = tuple(sorted(chosen.tolist()))
+    return samples
 
 
 def _in_turn(lists: Sequence[Sequence[int]]) -> list[int]:
-    """Return the first of every list, then the second of every list, and so on."""
+    """Interleave lists: all first elements, then all second elements, and so on."""
     turns = zip_longest(*lists)
     return [number for turn in turns for number in turn if number is not None]
 
@@ -140,7 +140,7 @@ def _overlay(images: StoredImages, payload: Payload) -> Overlay:
 
 
 def draw_overlay(picture: AnnotatedPicture, schema: Schema, side: int = SIDE) -> Overlay:
-    """Return what is drawn over a picture whose longest side is so many pixels, at most."""
+    """Return the overlay of a picture that is scaled down to at most `side` pixels."""
     height, width = picture.pixels.shape[:2]
     scale = min(1, side / max(height, width))
     size = max(1, round(width * scale)), max(1, round(height * scale))
@@ -151,13 +151,13 @@ def draw_overlay(picture: AnnotatedPicture, schema: Schema, side: int = SIDE) ->
     if OBJECT_MASK in schema.features:
         largest = []
     if len(schema.annotation_labels) <= 1:
-        picture = replace(picture, labels=())  # each object has a colour of its own
+        picture = replace(picture, labels=())  # then each object gets its own colour
     drawn = tuple((labels[i], tuple(boxes[i].round(1).tolist())) for i in largest)
     return Overlay(labels, drawn, _painted(picture, schema, size))
 
 
 def _painted(picture: AnnotatedPicture, schema: Schema, size: tuple[int, int]) -> bytes:
-    """Return the colours of the masks of a picture as a WebP; b"" where it has none."""
+    """Return the colours of the masks of a picture as WebP; b"" without masks."""
     if not picture.mask and not picture.masks:
         return b""
     pixels = np.zeros((size[1], size[0], 4), np.uint8)
@@ -173,17 +173,17 @@ def _in_parallel(
     numbers: Sequence[int],
     make: Callable[[StoredImages, Payload], Made],
 ) -> dict[int, Made]:
-    """Return what is made of some records; of what cannot be decoded, nothing."""
+    """Return the result of `make` for each record that can be decoded."""
 
     def made(start: int) -> list[tuple[int, Made]]:
         part = numbers[start : start + _AT_ONCE]
-        found = []
+        results = []
         for number, payload in zip(part, images.payloads(part), strict=True):
-            # What cannot be decoded has no picture; the pixel pass has told of it.
+            # The pixel pass has already reported records that cannot be decoded.
             with contextlib.suppress(Exception):
                 if not isinstance(payload, RecordError):
-                    found.append((number, make(images, payload)))
-        return found
+                    results.append((number, make(images, payload)))
+        return results
 
     with ThreadPoolExecutor(usable_cores(), "shardprep-thumbnails") as pool:
         try:
