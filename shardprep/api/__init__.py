@@ -1,6 +1,6 @@
-"""Each command as a function of Python: arguments as people give them in, a value out.
+"""The Python API: one function for each command, such as `shardprep.build`.
 
-`shardprep.build` and the others are the functions of these modules, and the command line prints
-what they return. They print nothing and end no process; what is going on, they tell `progress`.
-`resolve` finds the recipe, the source and the dataset that arguments mean.
+The functions return values and report progress to `progress`. They do not print and do not end the
+process; the command line prints their results. `arguments` resolves what callers name: the recipe,
+the source and the dataset.
 """

@@ -1,7 +1,6 @@
-"""Resolve the arguments of a command: a recipe, a source on this machine, a dataset.
+"""Arguments of commands: find the recipe, the source and the dataset, and check numbers.
 
-Those that only the command line checks as it reads them are checked here for Python as well. What
-builds is imported where it is asked for: most commands only read.
+Modules of the writer are imported inside functions, because most commands only read datasets.
 """
 
 from __future__ import annotations
@@ -40,13 +39,18 @@ if TYPE_CHECKING:
 
 _Number = TypeVar("_Number", int, float)
 _DATASETS = Path("tfrecords")
-_BEGUN_A_CPU = 2
-"""Shards given to a cluster, so that no processor waits for the next."""
+_SHARDS_PER_CPU = 2
+"""Shards submitted to a cluster at a time, so that no processor waits for the next shard."""
 _OPTION = re.compile("--([a-z-]+)")
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
-    """Return the recipe of flags and of ./shardprep.toml, unless that is for another source."""
+    """Return the recipe of flags and of ./shardprep.toml, unless the file is for another source.
+
+    Raises:
+        RecipeError: no source is given, or an option is invalid.
+
+    """
     from shardprep.recipe.recipe import make_recipe
 
     keys = _keys_here()
@@ -65,7 +69,7 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
 
 @contextmanager
 def blaming(flags: Collection[str]) -> Iterator[None]:
-    """Let an error that names an option name the key of ./shardprep.toml, if it stands there."""
+    """Make an error about an option name ./shardprep.toml if the file sets the option."""
     try:
         yield
     except ShardprepError as error:
@@ -82,7 +86,7 @@ def blaming(flags: Collection[str]) -> Iterator[None]:
 
 
 def recipe_applies(source: str) -> bool:
-    """Tell whether ./shardprep.toml is for this source."""
+    """Return True if ./shardprep.toml is for this source."""
     return bool(_keys_here().get("source") == source)
 
 
@@ -93,9 +97,9 @@ def _keys_here() -> dict[str, Any]:
 
 
 def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
-    """Return a source that lies on this machine: itself, or the folder or archive of a Kaggle slug.
+    """Return the source, or for a Kaggle slug its mounted folder or its downloaded archive.
 
-    A folder that Kaggle has mounted is taken, unless `refresh` asks for a download.
+    With `refresh`, the archive is downloaded even if a mounted folder or a cached archive exists.
     """
     from shardprep.source.kaggle.archive_cache import mounted
     from shardprep.source.kaggle.ref import is_ref, parse_ref
@@ -113,15 +117,15 @@ def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
 
 
 def mount_notice(ref: KaggleRef, folder: Path) -> str:
-    """Return the line that says which mounted folder is read for a slug."""
-    pinned = f"; whether it is version {ref.version} is not known" if ref.version else ""
+    """Return the notice that a mounted folder is read instead of a download."""
+    pinned = f"; its version is unknown, {ref.version} was asked for" if ref.version else ""
     return f"{ref} is read in place from {folder}: nothing is downloaded{pinned}"
 
 
 def engine_of(
     name: str, ray_address: str | None, workers: int | None
 ) -> AbstractContextManager[Workers]:
-    """Return what gives the workers that are asked for, and lets them go."""
+    """Return a context manager that provides the workers of an engine and releases them."""
     if name == "ray":
         from shardprep.writer.engine.ray import cluster
 
@@ -129,10 +133,9 @@ def engine_of(
     if name != "local":
         raise RecipeError(OptionName("engine"), f"{name!r} is not one of local, ray")
     if ray_address is not None:
+        engine = OptionName("engine", "ray")
         raise RecipeError(
-            OptionName("ray_address"),
-            f"is for {OptionName('engine')} ray",
-            "add that, or leave this out",
+            OptionName("ray_address"), f"needs {engine}", f"add {engine}, or leave it out"
         )
     from shardprep.writer.engine.job import Workers
     from shardprep.writer.engine.pool import write_shards
@@ -148,31 +151,31 @@ def _on_cluster(address: str, workers: int | None) -> Iterator[Workers]:
         from shardprep.writer.engine.job import Workers
         from shardprep.writer.engine.ray.engine import ask_versions, by_shards
 
-        found = cluster.nodes()
-        number = _BEGUN_A_CPU * sum(node.num_cpus for node in found)
-        engine = partial(by_shards, asked=ask_versions(found))  # answered when the plan is made
+        nodes = cluster.nodes()
+        number = _SHARDS_PER_CPU * sum(node.num_cpus for node in nodes)
+        engine = partial(by_shards, asked=ask_versions(nodes))  # nodes answer during planning
         yield Workers(engine, number if workers is None else num_workers(workers))
 
 
 def number(name: str, value: object, option: Option, kind: type[_Number]) -> _Number:
-    """Return the number given for an option, within its bounds.
+    """Return the value of an option as a number within the option's bounds.
 
     Raises:
-        OptionError: it is not a number, or out of bounds.
+        OptionError: the value is not a number, or is out of bounds.
 
     """
     try:
         given = "" if isinstance(value, bool) else value
-        found: Any = option.read(given) if option.read else given
-        found = read_number(found, kind, option.least, option.most)
+        result: Any = option.read(given) if option.read else given
+        result = read_number(result, kind, option.least, option.most)
     except ValueError:
         allowed = option.numbers(kind)
         raise OptionError(OptionName(name), value=value, allowed=allowed) from None
-    return found  # type: ignore[no-any-return]
+    return result  # type: ignore[no-any-return]
 
 
 def num_workers(workers: int | None) -> int:
-    """Return the number of workers asked for, by default one for each core of this process."""
+    """Return the given number of workers, or for None the number of usable cores."""
     if workers is None:
         from shardprep.machine import usable_cores
 
@@ -182,7 +185,10 @@ def num_workers(workers: int | None) -> int:
 
 @contextmanager
 def answering(store_timeout: float | None) -> Iterator[None]:
-    """Let object storage be silent for so many seconds at most, here and in processes from here."""
+    """Set the timeout of object storage in seconds, for this process and the processes it starts.
+
+    None leaves the timeout unchanged.
+    """
     if store_timeout is None:
         yield
         return
@@ -200,11 +206,11 @@ def answering(store_timeout: float | None) -> Iterator[None]:
 
 
 def part_of(text: str) -> Part:
-    """Return the part that "3/16" means."""
+    """Return the part of a text such as "3/16"."""
     from shardprep.writer.plan.shard_plan import Part
 
-    found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
-    part = Part(int(found[1]), int(found[2])) if found else Part(0, 0)
+    match = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+    part = Part(int(match[1]), int(match[2])) if match else Part(0, 0)
     if not 1 <= part.number <= part.count:
         raise RecipeError(
             OptionName("part"), f"{text!r} is not I/N, such as 3/16", "count from 1 to N"
@@ -213,7 +219,10 @@ def part_of(text: str) -> Part:
 
 
 def unfinished(dataset: str | Path | None) -> Workspace:
-    """Return the workspace of a dataset, finished or not; None is the one of the recipe."""
+    """Return the workspace of a dataset, finished or not.
+
+    None means the dataset of ./shardprep.toml, otherwise the only one in `tfrecords`.
+    """
     from shardprep.writer.workspace import states
     from shardprep.writer.workspace.find import find_workspace, refuse_other_parts, workspace_of
 
@@ -227,7 +236,12 @@ def unfinished(dataset: str | Path | None) -> Workspace:
 
 
 def repair_source(location: str, source: str | None) -> str:
-    """Return the source that is given, else that of the recipe here, if it builds this dataset."""
+    """Return the given source, or the source of ./shardprep.toml if it builds this dataset.
+
+    Raises:
+        RecipeError: neither exists.
+
+    """
     from shardprep.recipe.recipe import make_recipe
 
     if source is None and "source" in _keys_here():
@@ -237,7 +251,7 @@ def repair_source(location: str, source: str | None) -> str:
         is_same = _is_same(workspace_of(recipe).location, location)
         source = recipe.source if is_same else None
     if source is None:
-        what = f"nothing here says what {location} was built from"
+        what = f"the source of {location} is unknown"
         raise RecipeError(
             OptionName("repair"),
             what,
@@ -255,28 +269,30 @@ def _is_same(one: str, two: str) -> bool:
 
 
 def only_archive() -> str:
-    """Return the one archive in this folder."""
+    """Return the name of the only archive in the current folder, or raise RecipeError."""
     from shardprep.source.names import is_archive_name
 
     files = sorted(path.name for path in Path().iterdir() if path.is_file())
-    found = [name for name in files if is_archive_name(name)]
-    if len(found) == 1:
-        return found[0]
-    what = f"several archives are here: {some_of(found)}" if found else "no archive is here"
+    names = [name for name in files if is_archive_name(name)]
+    if len(names) == 1:
+        return names[0]
+    what = "no archive is in this folder"
+    if names:
+        what = f"several archives are in this folder: {some_of(names)}"
     raise RecipeError("shardprep init", what, "name one: shardprep init photos.zip")
 
 
 def dataset_at(dataset: str | Path | None) -> OpenDataset:
-    """Open a dataset; None is the dataset of the recipe, else the one in `tfrecords`."""
+    """Open a dataset. None means the dataset of ./shardprep.toml or the one in `tfrecords`."""
     from shardprep.dataset.open_dataset import open_dataset
 
     return open_dataset(files_at(dataset))
 
 
 def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFiles:
-    """Return the files of a dataset, which is not opened; None as for `dataset_at`.
+    """Return the files of a dataset without opening it; `dataset` is as for `dataset_at`.
 
-    `damaged`: also take a dataset that has lost its manifest.
+    With `damaged`, the manifest may be missing.
     """
     from shardprep.dataset.locate import locate
 
@@ -287,7 +303,7 @@ def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFil
 
 
 def _recipe_here() -> Recipe | None:
-    """Return the recipe in this folder, None where there is none."""
+    """Return the recipe of ./shardprep.toml, or None without the file."""
     from shardprep.recipe.recipe import make_recipe
 
     return make_recipe(_keys_here(), RECIPE_FILE) if Path(RECIPE_FILE).is_file() else None
@@ -295,6 +311,6 @@ def _recipe_here() -> Recipe | None:
 
 def _datasets() -> str:
     if not _DATASETS.is_dir():
-        what = "no dataset is named, and there is no such folder here"
-        raise DatasetError(str(_DATASETS), what, "name a folder")
+        what = "no dataset is named, and the default folder does not exist"
+        raise DatasetError(str(_DATASETS), what, "name the folder of a dataset")
     return str(_DATASETS)

@@ -1,4 +1,4 @@
-"""`shardprep.bench`: how fast a dataset is read."""
+"""`shardprep.bench`: measure the reading speed of a dataset."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def bench(
     plot: str | Path | None = None,
     progress: Show | bool = False,
 ) -> Benchmark:
-    """Measure how fast the shards are read: plain tf.data, tfds and this package's readers.
+    """Compare the reading speed of plain tf.data, tfds and this package's readers.
 
     Raises:
-        DatasetError: there is no such dataset or split.
-        RecipeError: matplotlib is needed for `plot`, or it is no name of a PNG.
+        DatasetError: the dataset or the split does not exist.
+        RecipeError: `plot` does not name a PNG file, or matplotlib is not installed.
 
     """
     from shardprep.benchmark.result import Settings, check_plot, write_plot
@@ -62,7 +62,7 @@ def bench(
     )
     folder = dataset_at(dataset).folder("shardprep bench")
     with watched(progress) as watch:
-        found = run_benchmark(folder, split, settings, watch.start)
+        result = run_benchmark(folder, split, settings, watch.start)
     if picture is not None:
-        write_plot(found, picture)
-    return found
+        write_plot(result, picture)
+    return result

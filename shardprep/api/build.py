@@ -1,4 +1,4 @@
-"""`shardprep.build`: a source to a dataset, or to one part of its shards, or to a plan."""
+"""`shardprep.build`: build a dataset, build one part of its shards, or return the plan."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ OPTIONS = BUILD_OPTIONS | {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan(Card):
-    """Plan of a build, or with `part` of that part of it."""
+    """Plan of a build, or of one part of it."""
 
     plan: BuildPlan
     """All items with their shards."""
     part: Part | None
     num_all_shards: int
-    """Shards of the dataset; `splits` has those of the part."""
+    """Number of shards of the whole dataset, not only of the part."""
 
     @property
     def name(self) -> str:
@@ -69,12 +69,12 @@ class Plan(Card):
 
     @property
     def splits(self) -> dict[str, int]:
-        """Shards by split."""
+        """Number of shards by split."""
         return dict(Counter(shard.split for shard in self.plan.shards))
 
     @property
     def images(self) -> dict[str, int]:
-        """Images by split."""
+        """Number of images by split."""
         numbers: Counter[str] = Counter()
         for shard in self.plan.shards:
             numbers[shard.split] += len(shard.items)
@@ -92,61 +92,61 @@ class Plan(Card):
 
     @property
     def num_rows_without_image(self) -> int:
-        """Number of rows of the label table and of annotations without an image in the source."""
+        """Number of table rows, and of images in annotations, that are missing in the source."""
         return len(self.plan.rows_without_image)
 
     @property
     def skipped(self) -> dict[str, int]:
-        """Skipped inputs by reason."""
-        return dict(Counter(one.reason for one in self.plan.skipped))
+        """Number of skipped inputs by reason."""
+        return dict(Counter(item.reason for item in self.plan.skipped))
 
     @property
     def estimated_bytes(self) -> int:
-        """Estimated size of all shards."""
+        """Estimated size of all shards in bytes."""
         return self.plan.estimated_bytes
 
     @property
     def annotations_from(self) -> str:
-        """Formats of boxes and masks, in words; "" where there are none."""
+        """Formats of boxes and masks, in words; "" without boxes and masks."""
         return "" if self.plan.annotations is None else self.plan.annotations.how
 
     @property
     def object_classes(self) -> list[str]:
-        """Class names of objects and of the values of masks."""
+        """Class names of objects and of mask values."""
         return [] if self.plan.annotations is None else list(self.plan.annotations.names)
 
     @property
     def num_objects(self) -> dict[str, int]:
-        """Objects by class, as far as they are known."""
+        """Number of known objects by class."""
         return {} if self.plan.annotations is None else self.plan.annotations.num_objects
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Objects that are left out, by reason, as far as they are known."""
+        """Number of known dropped objects by reason."""
         return {} if self.plan.annotations is None else self.plan.annotations.dropped
 
     @property
     def unmatched(self) -> Unmatched | None:
-        """Annotations without an image, and images without an annotation; None without any."""
+        """Annotations without an image, and images without an annotation, or None."""
         return None if self.plan.annotations is None else self.plan.annotations.unmatched
 
     @property
     def num_masks(self) -> int:
-        """Mask files."""
+        """Number of mask files."""
         return sum(len(masks) for shard in self.plan.shards for masks in shard.columns.masks)
 
     def facts(self) -> dict[str, Any]:
         """Return images and shards by split, the labels, and the size."""
-        found: dict[str, Any] = {"name": self.name, "images": self.images, "shards": self.splits}
+        facts: dict[str, Any] = {"name": self.name, "images": self.images, "shards": self.splits}
         if self.labels or self.plan.annotations is None:
-            found.update({"labels": self.labels, "labels by": self.labels_from})
+            facts.update({"labels": self.labels, "labels by": self.labels_from})
         if self.plan.annotations is not None:
-            found["objects"] = self.num_objects or self.object_classes
+            facts["objects"] = self.num_objects or self.object_classes
         if self.skipped:
-            found["skipped"] = self.skipped
+            facts["skipped"] = self.skipped
         if self.plan.findings:
-            found["notes"] = self.plan.findings
-        return {**found, "size": f"about {megabytes(self.estimated_bytes)}"}
+            facts["notes"] = self.plan.findings
+        return {**facts, "size": f"about {megabytes(self.estimated_bytes)}"}
 
 
 @overload
@@ -188,15 +188,21 @@ def build(
     progress: Show | bool = False,
     **recipe: Any,
 ) -> BuildResult | PartResult | Plan:
-    """Turn raw images into TFRecord shards; return the dataset, or the part or plan asked for.
+    """Turn raw images into TFRecord shards, and return a summary of the dataset.
 
-    A build that was interrupted, be it by Ctrl-C, goes on where it stopped when it is called
-    again. Options that are not given are those of ./shardprep.toml, if it is for this source.
+    With `part`, write only that part of the shards. With `dry_run`, write nothing and return the
+    plan. If a build is interrupted, the same call continues it. Options that are not given are
+    read from ./shardprep.toml, if that file is for the same source.
 
     Raises:
         RecipeError: an option is unknown, malformed or does not fit the source.
-        TooManyRejectedError: more images are rejected than `max_rejected` accepts.
-        SourceError, SchemaError, BuildError, StorageError: as `ShardprepError` says.
+        SourceError: the source, a label table or a file of annotations cannot be read.
+        SchemaError: the schema is invalid, or needs a feature that the source does not provide.
+        TooManyRejectedError: the share of rejected images is above `max_rejected`.
+        BuildError: the build cannot continue, for example because the disk is full or a worker
+            died. Finished work is kept.
+        BusyError: another process builds the same dataset.
+        StorageError: object storage does not answer, or refuses a request.
 
     """
     from shardprep.writer.build import build_part
@@ -205,30 +211,31 @@ def build(
 
     run = _RunOptions(**{name: recipe.pop(name) for name in _RunOptions._fields if name in recipe})
     if run.engine == "local" and not dry_run:
-        start_server()  # it is ready when the plan is
+        start_server()  # starts during planning
     piece = None if part is None else part_of(part)
     if piece is not None and (run.overwrite or run.save_rejected is not None):
         flag = OptionName("overwrite") if run.overwrite else OptionName("save_rejected")
         raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
     given = {"source": source, "out": out}
     flags = {name: str(place) for name, place in given.items() if place is not None} | recipe
-    made = recipe_of(flags)
+    options = recipe_of(flags)
     chosen = engine_of(run.engine, run.ray_address, run.workers)
     with answering(run.store_timeout), watched(progress) as watch, blaming(flags):
         if source is not None and recipe_applies(str(source)):
-            watch.notice(f"the options of {RECIPE_FILE} apply: it is for this source")
-        made = replace(made, source=local_source(made.source, watch, refresh=run.refresh))
+            watch.notice(f"options are read from {RECIPE_FILE}, which is for this source")
+        local = local_source(options.source, watch, refresh=run.refresh)
+        options = replace(options, source=local)
         old = None if run.reuse is None else open_old_dataset(dataset_at(run.reuse))
         if dry_run:
-            return _plan(made, piece, num_workers(run.workers), watch, old)
+            return _plan(options, piece, num_workers(run.workers), watch, old)
         with chosen as workers:
             if piece is None:
-                return _dataset(made, workers, run, watch, old)
-            return build_part(made, piece, workers, watch, old)
+                return _dataset(options, workers, run, watch, old)
+            return build_part(options, piece, workers, watch, old)
 
 
 class _RunOptions(NamedTuple):
-    """The options of one run, but those that decide what is returned."""
+    """The options of one run, except `part` and `dry_run`."""
 
     save_rejected: str | Path | None = None
     workers: int | None = None

@@ -1,4 +1,4 @@
-"""`shardprep.diff`: the differences of two datasets, item by item."""
+"""`shardprep.diff`: compare two datasets item by item."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ OPTIONS = {
 def diff(
     before: str | Path, after: str | Path, *, store_timeout: float | None = None
 ) -> Difference:
-    """Return what differs between two datasets: items, splits, targets, classes, options.
+    """Return the differences between two datasets: items, splits, targets, classes, options.
 
-    Manifests and item tables are read, and of shards that differ the records whose equality these
-    cannot show.
+    Reads the manifests and item tables. Where these cannot decide, it compares the records of
+    shards that differ.
 
     Raises:
-        DatasetError: one of them is missing, or a document or shard of it.
+        DatasetError: a dataset, or one of its documents or shards, is missing or damaged.
         RecordError: a record is damaged.
+        StorageError: object storage does not answer, or refuses a request.
 
     """
     from shardprep.dataset.diff import compare

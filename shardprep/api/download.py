@@ -1,4 +1,4 @@
-"""`shardprep.download`: an archive from Kaggle."""
+"""`shardprep.download`: download an archive from Kaggle."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Download(Card):
     path: Path
     """The archive, or the folder where Kaggle has mounted its content."""
     num_bytes: int
-    """Size of the archive, 0 for a mounted folder."""
+    """Size of the archive in bytes; 0 for a mounted folder."""
     is_mounted: bool = False
-    """Whether Kaggle has mounted it, so that no download is needed."""
+    """True if Kaggle has mounted the content, so that nothing was downloaded."""
 
 
 OPTIONS = {
@@ -45,12 +45,12 @@ def download(
     refresh: bool = False,
     progress: Show | bool = False,
 ) -> Download:
-    """Download an archive from Kaggle, check every byte of it, and keep it.
+    """Download an archive from Kaggle, check every byte, and keep it in the cache or in `to`.
 
-    What Kaggle has mounted is not downloaded, unless `to` or `refresh` asks for it.
+    Data that Kaggle has mounted is not downloaded, unless `to` or `refresh` is given.
 
     Raises:
-        SourceError: it cannot be had; says why and what to do.
+        SourceError: the archive cannot be downloaded. The error says why and what to do.
 
     """
     from shardprep.source.kaggle import download as kaggle

@@ -1,4 +1,4 @@
-"""`shardprep.export`: a dataset in the layout of another library."""
+"""`shardprep.export`: write a dataset in the layout of another library."""
 
 from __future__ import annotations
 
@@ -42,14 +42,15 @@ def export(
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> Exported:
-    """Write a dataset in the layout of another library; stored images are copied as they are.
+    """Write a dataset in the layout of another library; stored images are copied unchanged.
 
-    An export that was interrupted goes on where it stopped when it is called again.
+    If an export is interrupted, the same call continues it.
 
     Raises:
-        DatasetError: there is no such dataset or split, or a file of one is missing or damaged.
-        RecipeError: there is no such layout, or the dataset does not fit it.
-        BuildError: something else is there, or another export is at work.
+        DatasetError: the dataset or the split does not exist, or a file is missing or damaged.
+        RecipeError: the layout is unknown, or does not fit the dataset.
+        BuildError: the target folder contains something else, or another export writes to it.
+        StorageError: object storage does not answer, or refuses a request.
 
     """
     from shardprep.exporter.export import export_dataset
@@ -57,11 +58,11 @@ def export(
     start_s = time.monotonic()
     folder = None if out is None else local_path(out)
     with answering(store_timeout), watched(progress) as watch:
-        found = dataset_at(dataset)
-        done = export_dataset(
-            found, to, folder, watcher=watch, chosen=_chosen(found, split), overwrite=overwrite
+        opened = dataset_at(dataset)
+        result = export_dataset(
+            opened, to, folder, watcher=watch, chosen=_chosen(opened, split), overwrite=overwrite
         )
-    return replace(done, elapsed_s=time.monotonic() - start_s)
+    return replace(result, elapsed_s=time.monotonic() - start_s)
 
 
 def _chosen(dataset: OpenDataset, split: AnySplit | None) -> Chosen | None:

@@ -1,4 +1,4 @@
-"""`shardprep.fetch`: a dataset from object storage to a folder."""
+"""`shardprep.fetch`: copy a dataset from object storage to a folder."""
 
 from __future__ import annotations
 
@@ -38,12 +38,15 @@ def fetch(
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> Fetched:
-    """Copy a dataset from object storage, and check every shard; a copy is only completed.
+    """Copy a dataset from object storage, and check every shard.
+
+    If a copy exists, only missing and damaged files are downloaded.
 
     Raises:
-        DatasetError: there is no such dataset, or a file of it is damaged.
-        BuildError: another dataset is there, it does not fit, or another fetch is at work.
-        StorageError: object storage does not answer, or refuses.
+        DatasetError: the dataset does not exist, or one of its files is damaged.
+        BuildError: the target folder contains another dataset, the disk has too little space, or
+            another fetch writes to the folder.
+        StorageError: object storage does not answer, or refuses a request.
 
     """
     from shardprep.dataset.fetch import fetch_dataset

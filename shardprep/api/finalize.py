@@ -1,4 +1,4 @@
-"""`shardprep.finalize`: the shards of a build in parts to a dataset."""
+"""`shardprep.finalize`: join the parts of a build into a dataset."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ def finalize(
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> BuildResult:
-    """Make a dataset of the shards that `build` with `part` has written, once all parts are done.
+    """Join the shards of `build(part=...)` into a dataset, when all parts are done.
 
     Raises:
-        DatasetError: no part was written here.
-        TooManyRejectedError: more images are rejected than may be; the work is kept.
-        BuildError: shards are missing or damaged, which names the parts to build again.
+        DatasetError: no part of this dataset has been built.
+        TooManyRejectedError: the share of rejected images is above `max_rejected`. The shards are
+            kept.
+        BuildError: shards are missing or damaged. The error names the parts to build again.
+        StorageError: object storage does not answer, or refuses a request.
 
     """
     from shardprep.writer.finalize import finalize_dataset

@@ -1,4 +1,4 @@
-"""`shardprep.init`: a source to a recipe."""
+"""`shardprep.init`: write a recipe for a source."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def init(
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> Survey:
-    """Look into a source, write a ./shardprep.toml for it, and return what it holds.
+    """Examine a source, write a ./shardprep.toml for it, and return a summary of its content.
 
     Raises:
-        RecipeError: ./shardprep.toml is there already, or no source can be told.
+        RecipeError: ./shardprep.toml exists, or no source is given and the current folder does not
+            contain exactly one archive.
         SourceError: the source cannot be read, or has no images.
 
     """
@@ -51,7 +52,7 @@ def init(
     place = Path(RECIPE_FILE)
     if place.exists() and not overwrite:
         raise RecipeError(
-            RECIPE_FILE, "is there already", f"add {OptionName('overwrite')} to replace it"
+            RECIPE_FILE, "already exists", f"add {OptionName('overwrite')} to replace it"
         )
     archive = only_archive() if source is None else str(source)
     with (

@@ -1,4 +1,4 @@
-"""`shardprep.inspect`: what a dataset holds."""
+"""`shardprep.inspect`: describe a dataset."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from shardprep.dataset.open_dataset import OpenDataset
 
 _NUM_PICTURES, _NUM_FINDINGS = 24, 3
-_MOST_JUDGED = 100_000
-"""Records up to which findings are made in a second."""
-_SAID = {
+_MOST_RECORDS = 100_000
+"""Maximum number of records for which findings take at most a second."""
+_IN_FACTS = {
     "leaks", "duplicates", "rejected", "damaged", "not-used", "unmatched-objects",
     "unlisted-images",
 }  # fmt: skip
-"""Findings that the numbers of `Facts` tell already."""
+"""Findings that `Facts` already shows as numbers."""
 
 
 OPTIONS = {
@@ -43,11 +43,15 @@ def inspect(
     boxes: str | Path | None = None,
     store_timeout: float | None = None,
 ) -> Facts:
-    """Return what a dataset holds, from its manifest and item table; of shards only the boxes.
+    """Return the splits, classes, totals and findings of a dataset.
+
+    Reads the manifest and the item table. Shards are read only for boxes.
 
     Raises:
-        DatasetError: there is no such dataset, or a document of it is missing or damaged.
-        RecipeError: `boxes` is no name of a PNG, or there is nothing to draw.
+        DatasetError: the dataset does not exist, or one of its documents is missing or damaged.
+        RecipeError: `boxes` does not name a PNG file that can be written, or the dataset has
+            neither boxes nor masks.
+        StorageError: object storage does not answer, or refuses a request.
 
     """
     from shardprep.dataset.describe import read_facts
@@ -61,26 +65,26 @@ def inspect(
 
 
 def _first_findings(dataset: OpenDataset) -> tuple[str, ...]:
-    """Return what `shardprep.report` finds worst without pixels, and `facts` do not tell.
+    """Return the most serious findings of `shardprep.report` without pixels that `Facts` lacks.
 
-    There are none of a large dataset, where they take longer than a look at it should, and of one
-    whose documents contradict each other: that is for `verify` to tell.
+    Returns () for large datasets, where findings take too long, and for datasets whose documents
+    contradict each other, which `verify` explains.
     """
     from shardprep.reporter.report import make_report
     from shardprep.reporter.report_data import ReportOptions
 
-    if not 0 < dataset.manifest.totals.num_written <= _MOST_JUDGED:
+    if not 0 < dataset.manifest.totals.num_written <= _MOST_RECORDS:
         return ()
     silent = Watch(lambda _: None)
     try:
-        found = make_report(dataset, ReportOptions(has_pixels=False), silent)
+        report = make_report(dataset, ReportOptions(has_pixels=False), silent)
     except DatasetError:
         return ()
-    return tuple(one.what for one in found.findings if one.name not in _SAID)[:_NUM_FINDINGS]
+    new = [finding.what for finding in report.findings if finding.name not in _IN_FACTS]
+    return tuple(new[:_NUM_FINDINGS])
 
 
 def _draw(dataset: OpenDataset, path: Path) -> None:
-    """Write the contact sheet of a dataset."""
     from shardprep.dataset.annotated_pictures import contact_sheet
     from shardprep.storage.atomic_file import write_durably
 
@@ -90,7 +94,7 @@ def _draw(dataset: OpenDataset, path: Path) -> None:
         )
     if path.suffix.lower() != ".png":
         raise RecipeError(
-            OptionName("boxes"), f"{path} is no name of a PNG", f"{path.stem}.png is one"
+            OptionName("boxes"), f"{path} does not end with .png", f"write {path.stem}.png"
         )
     sheet = contact_sheet(dataset, _NUM_PICTURES)
     try:

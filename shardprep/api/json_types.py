@@ -1,8 +1,7 @@
-"""The values that commands return, and the object that each prints of its own with `--json`.
+"""Types of the objects that commands print with `--json`, if they differ from the returned value.
 
-docs/json.md is made of these types and of those that they name, with what is written below each
-key. Values may be models: `print_json` writes those out. A key that is `NotRequired` says when it
-is there; all others always are.
+docs/json.md is generated from these types and their docstrings. Values may be models, which
+`print_json` converts. The docstring of a `NotRequired` key says when the key is present.
 """
 
 from __future__ import annotations
@@ -106,8 +105,8 @@ class PlanJson(TypedDict):
     dropped: NotRequired[dict[str, int]]
     """With boxes or masks: known dropped objects by reason."""
     unmatched: NotRequired[Unmatched | None]
-    """With boxes or masks: annotations without an image, and images without an annotation; null if
-    there are none."""
+    """With boxes or masks: annotations without an image, and images without an annotation; null
+    without either."""
     num_masks: NotRequired[int]
     """With boxes or masks: mask files."""
     skipped: dict[str, int]
@@ -163,7 +162,7 @@ class CopiesJson(TypedDict):
     is_conflict: bool
     """True if their targets differ."""
     bits: tuple[int, ...]
-    """Number of bits by which each hash differs from the first; 0 for exact copies."""
+    """Number of bits in which each hash differs from the first; 0 for exact copies."""
     records: list[RecordJson]
     """The copies; first the copy to keep if the others are left out."""
 
@@ -250,7 +249,7 @@ class DownloadJson(TypedDict):
 
 
 _From = TypedDict("_From", {"from": Annotated[str, "The dataset's address."]})
-"""A key that Python has as a keyword."""
+"""`from` is a keyword of Python, so the class syntax cannot declare it."""
 
 
 class LeftOutJson(TypedDict):

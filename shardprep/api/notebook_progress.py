@@ -1,4 +1,4 @@
-"""Progress in the cell of a notebook, as HTML without scripts: no widget has to be installed."""
+"""Progress in a notebook cell, as HTML without scripts or widgets."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from shardprep.api.progress import Progress
 from shardprep.errors import printable
 
 _EVERY_S = 0.5
-"""Seconds between two pictures: each is a message, and is kept in the notebook until the next."""
+"""Seconds between two updates; each update is a message to the notebook."""
 _MOST_NOTICES = 20
 
 
 class Cell:
-    """Takes reports of progress, and shows notices, a bar and a line below the cell."""
+    """Shows reports of progress below a cell: notices, a bar and a line."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         self._handle: Any = None
         self._notices: deque[str] = deque(maxlen=_MOST_NOTICES)
         self._last = Progress()
@@ -44,7 +43,7 @@ class Cell:
             self._draw()
 
     def _draw(self) -> None:
-        # The kernel that runs this has IPython; nothing else of ours needs it.
+        # A notebook kernel always has IPython; it is not a dependency of shardprep.
         ipython: Any = import_module("IPython.display")
 
         self._next_s = time.monotonic() + _EVERY_S
@@ -55,7 +54,7 @@ class Cell:
             self._handle.update(picture)
 
     def html(self) -> str:
-        """Return what the cell shows now."""
+        """Return the current content of the output area."""
         lines = [f"<div>{escape(printable(line))}</div>" for line in self._notices]
         now = self._last
         if now.what:

@@ -1,4 +1,4 @@
-"""The progress of a command, as values for whoever wants to see it."""
+"""Reports of the progress of a command, as values for the caller."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ _MEGABYTE = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One report: how far the work is, or a notice."""
+    """One report: the state of a phase, or a notice."""
 
     what: str = ""
-    """The work that is going on, such as "encoding"; "" for a notice, and when it has ended."""
+    """The phase, such as "encoding"; "" for a notice and after the last phase."""
     num_done: int = 0
-    """Images or bytes, those of earlier runs included."""
+    """Number of images or bytes done, including earlier runs."""
     total: int | None = None
-    """Images or bytes of all this work; None: not known."""
+    """Number of images or bytes of the phase; None if unknown."""
     unit: Unit = ""
-    """"" for work that is not counted."""
+    """What `num_done` and `total` count; "" if the phase counts nothing."""
     num_before: int = 0
-    """Images or bytes, among `num_done`, that were done when this run began."""
+    """Number of images or bytes done by earlier runs."""
     num_rejected: int = 0
-    """Images that this run has rejected, of `num_done`."""
+    """Number of images rejected by this run."""
     notice: str = ""
-    """One line about something worth knowing."""
+    """A line of text that the user should see."""
 
     def follows(self, other: Progress) -> bool:
-        """Tell whether this is a later report of the same work."""
+        """Return True if this is a later report of the same phase."""
         is_same = (self.what, self.total, self.unit) == (other.what, other.total, other.unit)
         return is_same and self.num_done >= other.num_done
 
     def rate(self, elapsed_s: float) -> float:
-        """Return images or bytes a second of this run."""
+        """Return the images or bytes per second of this run."""
         return (self.num_done - self.num_before) / max(elapsed_s, 1e-9)
 
     def in_words(self, elapsed_s: float) -> str:
-        """Return the line of a log: how much of it is done, how fast, and the time left."""
+        """Return a line for a log: amount done, rate and remaining time."""
         rate, left = self.rate(elapsed_s), ""
         if rate > 0 and self.total is not None:
             left = f", {(self.total - self.num_done) / rate:,.0f} s left"
@@ -57,30 +57,30 @@ class Progress:
 
 
 Show = Callable[[Progress], object]
-"""Takes each report, in the thread that the command runs in; what it raises ends the command."""
+"""Function that receives each report, in the thread of the command. An exception ends the command.
+"""
 
 
 class Watch:
-    """Makes reports of what builds, downloads and checks tell those who watch them."""
+    """Turns the calls of a `Watcher` into `Progress` values, and passes them to `show`."""
 
     def __init__(self, show: Show) -> None:
-        """Let `show` take the reports."""
         self._show = show
         self._now = Progress()
 
     def notice(self, line: str) -> None:
-        """Report one line about something worth knowing."""
+        """Report a line of text."""
         self._show(Progress(notice=line))
 
     def start(
         self, what: str, total: int | None = None, unit: Unit = "", num_done: int = 0
     ) -> None:
-        """Report a phase, of which `num_done` was done before."""
+        """Begin a phase; earlier runs have done `num_done` of it."""
         self._now = Progress(what, num_done, total, unit, num_done)
         self._show(self._now)
 
     def advance(self, number: int, num_rejected: int = 0) -> None:
-        """Report images or bytes that are done; the rate is measured anew after a loss."""
+        """Report more images or bytes; after a negative number, the rate is measured anew."""
         now = self._now
         num_done = now.num_done + number
         self._now = replace(
@@ -92,6 +92,6 @@ class Watch:
         self._show(self._now)
 
     def finish(self) -> None:
-        """Report the end of a phase."""
+        """End the phase."""
         self._now = Progress()
         self._show(self._now)

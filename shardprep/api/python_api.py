@@ -1,4 +1,4 @@
-"""A command as people call it in Python: errors in Python's words, and all options in `help()`."""
+"""Wrappers of the commands for Python: errors name keywords, and `help()` lists all options."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])(?![\w-])")
-"""An option as the command line has it."""
 
 
 def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Return the command with errors that name options as Python does, `max_rejected` for one.
+    """Return a wrapper of a command that is documented and raises errors for Python callers.
 
-    What the system refuses is a ShardprepError too.
+    Errors name options as keywords (`max_rejected`). An OSError becomes a ShardprepError.
     """
 
     @functools.wraps(command)
@@ -44,7 +43,7 @@ def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
 
     options = sys.modules[command.__module__].OPTIONS
     signature = inspect.signature(command)
-    if any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
+    if any(given.kind is given.VAR_KEYWORD for given in signature.parameters.values()):
         signature = _with_options(signature)
         called.__signature__ = signature  # type: ignore[attr-defined]
     called.__doc__ = _documented(inspect.getdoc(command) or "", signature, options)
@@ -53,7 +52,7 @@ def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
 
 
 def _worded(text: str) -> str:
-    """Return a text with options as keywords; a whole command for a terminal stays one."""
+    """Return a text with flags replaced by keywords; complete commands stay unchanged."""
     if text == "SOURCE":
         return "source"
     if re.search(r"shardprep \w+ .*--", text):
@@ -62,9 +61,10 @@ def _worded(text: str) -> str:
 
 
 def _with_options(signature: inspect.Signature) -> inspect.Signature:
-    """Return the signature of a build with each of its options."""
-    defaults = {one.name: one.default for one in fields(BuildOptions)}
-    named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    """Return the signature of `build` with a parameter for each option instead of `**recipe`."""
+    defaults = {option.name: option.default for option in fields(BuildOptions)}
+    given = signature.parameters.values()
+    named = [parameter for parameter in given if parameter.kind is not parameter.VAR_KEYWORD]
     kinds = get_type_hints(BuildKeywords)
     options = [
         inspect.Parameter(
@@ -79,11 +79,11 @@ def _with_options(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _documented(text: str, signature: inspect.Signature, options: Mapping[str, Option]) -> str:
-    """Return a docstring with a line for each option."""
+    """Return a docstring with an `Args:` section that has a line for each option."""
     lines = ["Args:"]
     for name in signature.parameters:
         if name == "progress":
-            lines.append("    progress: Takes each `Progress`; True shows them.")
+            lines.append("    progress: Function that receives each `Progress`; True to show them.")
         else:
             option = options[name]
             shown = f" Default: {option.shown}." if option.shown else ""

@@ -1,4 +1,4 @@
-"""`shardprep.repack`: the records of datasets in other shards, merged, or some of them alone."""
+"""`shardprep.repack`: merge datasets, or write their records into other shards."""
 
 from __future__ import annotations
 
@@ -59,17 +59,18 @@ def repack(
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> BuildResult:
-    """Make one dataset of the records of others, in other shards; nothing is decoded.
+    """Merge datasets, or write the records of a dataset into other shards, without decoding.
 
-    Classes are united by name, and keys that several datasets have get the name of theirs before
-    them. What was interrupted goes on where it stopped when it is called again.
+    Classes are merged by name. If several datasets have the same key, the name of the dataset is
+    put in front. If the call is interrupted, the same call continues it.
 
     Raises:
-        RecipeError: an option is malformed, or images of the datasets were fitted in other ways.
-        SchemaError: the datasets have other features.
-        DatasetError: there is no such dataset or split, or a file of one is missing or damaged.
+        RecipeError: an option is malformed, or the images of the datasets were fitted differently.
+        SchemaError: the datasets have different features.
+        DatasetError: a dataset or the split does not exist, or a file is missing or damaged.
         RecordError: a record is damaged.
-        BuildError: something else is there, or another process is at work.
+        BuildError: the target folder contains something else, or another process writes to it.
+        StorageError: object storage does not answer, or refuses a request.
 
     """
     from shardprep.recipe.recipe import make_recipe
@@ -78,11 +79,11 @@ def repack(
     is_one = datasets is None or isinstance(datasets, str | Path)
     wanted: list[str | Path | None] = [datasets] if is_one else [*datasets]  # type: ignore[list-item, misc]
     if not wanted:
-        raise RecipeError("shardprep repack", "no dataset is named", "name one or several")
+        raise RecipeError("shardprep repack", "no dataset is named", "name at least one")
     with answering(store_timeout), watched(progress) as watch:
-        found = [dataset_at(one) for one in wanted]
-        parents = [open_parent(one, _numbers(one, split)) for one in found]
-        manifests = [one.manifest for one in parents]
+        opened = [dataset_at(place) for place in wanted]
+        parents = [open_parent(parent, _numbers(parent, split)) for parent in opened]
+        manifests = [parent.manifest for parent in parents]
         options = {
             "out": None if out is None else str(out),
             "shards": shards,
@@ -98,16 +99,16 @@ def repack(
 
 
 def _name(manifests: Sequence[Manifest]) -> str:
-    """Return the name that all datasets have."""
-    names = dict.fromkeys(one.name for one in manifests)
+    """Return the common name of the datasets."""
+    names = dict.fromkeys(manifest.name for manifest in manifests)
     if len(names) > 1:
-        what = f"{' and '.join(names)} become one dataset"
-        raise RecipeError(OptionName("name"), what, "give its name")
+        what = f"is needed to merge {' and '.join(names)}"
+        raise RecipeError(OptionName("name"), what, "name the new dataset")
     return manifests[0].name
 
 
 def _numbers(dataset: OpenDataset, split: AnySplit | None) -> Ints | None:
-    """Return the numbers of the records of a split, None for all."""
+    """Return the record numbers of a split, or None for all records."""
     if split is None:
         return None
     from shardprep.reader.selection.split_argument import as_selection

@@ -1,4 +1,4 @@
-"""`shardprep.report`: a dataset for the eye."""
+"""`shardprep.report`: findings on a dataset, as values and as an HTML page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _LEAST_ADDRESS_SPACE = 384 << 20
-"""Bytes; with less, threads of OpenBLAS and Arrow end the process when they get no memory."""
+"""Bytes. With less, threads of OpenBLAS and Arrow abort the process when allocations fail."""
 
 
 OPTIONS = {
@@ -56,12 +56,15 @@ def report(
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> Report:
-    """Return the findings on a dataset: classes, copies, leaks, quality; write a page if asked.
+    """Return the findings on a dataset: classes, copies, leaks and quality.
+
+    With `output`, also write them as an HTML page.
 
     Raises:
-        DatasetError: there is no such dataset or split, or a file of one is missing or damaged.
-        RecipeError: a number is out of bounds, or the page has no folder to be written to.
-        MemoryError: `ulimit -v` leaves less than the libraries that draw need.
+        DatasetError: the dataset or the split does not exist, or a file is missing or damaged.
+        RecipeError: a number is out of bounds, or the folder of the page does not exist.
+        MemoryError: `ulimit -v` is below 384 MiB, too little for the libraries that draw.
+        StorageError: object storage does not answer, or refuses a request.
 
     """
     from shardprep.machine import address_space_bytes
@@ -75,41 +78,41 @@ def report(
         has_pixels=not no_pixels,
         thumbs=number("thumbs", thumbs, OPTIONS["thumbs"], int),
         seed=number("seed", seed, OPTIONS["seed"], int),
-        defaults={one.name: one.default for one in fields(BuildOptions)},
+        defaults={option.name: option.default for option in fields(BuildOptions)},
     )
     if options.has_pixels and address_space_bytes() < _LEAST_ADDRESS_SPACE:
         raise MemoryError
     with answering(store_timeout), watched(progress) as watch:
-        found = make_report(dataset_at(dataset), options, watch, split)
+        result = make_report(dataset_at(dataset), options, watch, split)
         if page is not None:
-            write_durably(page, found.html().encode())
-            found = replace(found, page=page)
-    return found
+            write_durably(page, result.html().encode())
+            result = replace(result, page=page)
+    return result
 
 
 def page_path(output: str | Path) -> Path:
-    """Return where a page is to be written, before anything is measured for it."""
+    """Return the path of the page, or raise RecipeError if its folder does not exist."""
     page = Path(output)
     if not page.parent.is_dir():
         raise RecipeError(
-            OptionName("output"), f"there is no folder {page.parent}", "make it first"
+            OptionName("output"), f"the folder {page.parent} does not exist", "create it first"
         )
     return page
 
 
 def check_listed(name: str, *, no_pixels: bool) -> None:
-    """Raise RecipeError for a kind of finding that has no list of images."""
+    """Raise RecipeError unless a kind of finding has a list of images."""
     from shardprep.reporter.findings.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS
 
-    listed = [one for one in MEANINGS if one not in WITHOUT_KEYS]
+    listed = [kind for kind in MEANINGS if kind not in WITHOUT_KEYS]
     if name not in listed:
-        what = f"{name!r} is no kind of finding"
+        what = f"{name!r} is not a kind of finding"
         if name in WITHOUT_KEYS:
             what = f"{name!r} is about classes or splits, not about images"
-        raise RecipeError(OptionName("list"), what, f"there are {', '.join(listed)}")
+        raise RecipeError(OptionName("list"), what, f"use one of {', '.join(listed)}")
     if name in OF_PIXELS and no_pixels:
         raise RecipeError(
             OptionName("list"),
-            f"{name!r} is told by pixels alone",
+            f"{name!r} needs the pixels",
             f"leave out {OptionName('no_pixels')}",
         )

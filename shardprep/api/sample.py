@@ -1,4 +1,4 @@
-"""`shardprep.sample`: something to try everything on."""
+"""`shardprep.sample`: write a small archive to try shardprep with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sample(Card):
-    """An archive to try everything on."""
+    """A small archive to try shardprep with, and its recipe."""
 
     path: Path
     recipe: Path
@@ -32,10 +32,10 @@ OPTIONS = {
 
 
 def sample(directory: str | Path = ".") -> Sample:
-    """Write a small Kaggle-shaped archive to try everything on, without a network.
+    """Write a small archive like those of Kaggle, and its recipe, to try shardprep offline.
 
     Raises:
-        SourceError: one of them is there already, or the folder cannot be written.
+        SourceError: a file of the same name has other contents, or the folder cannot be written.
 
     """
     from shardprep.api.sample_archive import write_sample

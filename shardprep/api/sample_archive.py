@@ -1,6 +1,6 @@
-"""Draw a small archive shaped like Kaggle's, to try everything on.
+"""The archive of `shardprep.sample`: drawn images in the layout of a Kaggle competition.
 
-No network, no clock: the same seed draws the same archive.
+The same seed gives the same bytes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Pair = tuple[float, float]
 
 ARCHIVE_NAME = "shapes.zip"
 
-# A class is a number of corners and nothing else; a circle has too many of them to see one.
+# A class is only a number of corners. A circle has too many corners to see them.
 CORNERS = {"circle": 72, "square": 4, "triangle": 3}
 
-# The train images that are odd, and how. Their numbers are low: the smallest archive has them too.
+# Unusual train images and their kind. Their numbers are low, so the smallest archive has them too.
 ODD_IMAGES = {
     "train/triangle.2.jpg": "truncated",
     "train/square.4.jpg": "png",
@@ -48,7 +48,7 @@ SIDE_PX = (96, 160)
 JPEG_QUALITY = (85, 90)
 SUPERSAMPLE = 3
 
-# What makes it hard to learn. Full turns or dark backdrops would ask for many more images.
+# Difficulty of the task. Full turns or dark backdrops would need many more images.
 MAX_TILT_DEGREES = 20
 BACKDROP_LIGHTNESS = (0.74, 0.94)
 PAINT_LIGHTNESS = (0.28, 0.48)
@@ -77,16 +77,16 @@ RECIPE = {
 def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Path:
     """Write the archive and its recipe into `directory`; return the path of the archive.
 
-    A file that already holds these very bytes is left alone. One that holds others, as those of
-    another seed or Pillow do, is an error, and then nothing at all is written.
+    Existing files with the same bytes are left unchanged. If a file has other bytes, for example of
+    another seed or Pillow version, SourceError is raised and nothing is written.
     """
     if num_images < MIN_IMAGES:
-        what = f"{num_images} images are too few"
+        what = f"{num_images} images are not enough"
         raise SourceError("sample", what, f"ask for at least {MIN_IMAGES}")
     archive = directory / ARCHIVE_NAME
     recipe = "\n\n".join("\n".join(key_lines(key, value)) for key, value in RECIPE.items()) + "\n"
     try:
-        directory.mkdir(parents=True, exist_ok=True)  # before the drawing, which takes seconds
+        directory.mkdir(parents=True, exist_ok=True)  # fail before the images are drawn
         files = {archive: _archive(num_images, seed), directory / RECIPE_FILE: recipe.encode()}
         for path, content in files.items():
             if path.exists() and path.read_bytes() != content:
@@ -102,9 +102,9 @@ def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Pa
 
 
 def draw_shape(shape: str, rng: random.Random) -> Image.Image:
-    """Draw one image of a shape named in CORNERS; all that is not its class is left to `rng`.
+    """Draw an image of a shape of `CORNERS`; everything except the shape is random.
 
-    Its corners lie within the centre square, so that a crop to that square keeps the class.
+    The corners are inside the central square, so that a crop keeps the whole shape.
     """
     size = (rng.randint(*SIDE_PX) * SUPERSAMPLE, rng.randint(*SIDE_PX) * SUPERSAMPLE)
     paints = [_colour(PAINT_LIGHTNESS, rng) for _ in range(3)]
@@ -125,14 +125,14 @@ def _colour(lightness: Pair, rng: random.Random) -> Colour:
 
 
 def _two_tone(tile: Image.Image, black: Colour, white: Colour) -> Image.Image:
-    """Colour a grey tile: its black becomes one colour, its white the other."""
+    """Return a grey tile with its black and white replaced by two colours."""
     image = Image.new("RGB", tile.size, black)
     image.paste(white, mask=tile)
     return image
 
 
 def _spread(tile: Image.Image, size: tuple[int, int], rng: random.Random) -> Image.Image:
-    """Turn a square tile by any angle and stretch the part without empty corners over `size`."""
+    """Rotate a square tile randomly, and stretch its part without empty corners to `size`."""
     margin = tile.width * (1 - math.sqrt(0.5)) / 2
     inner = (margin, margin, tile.width - margin, tile.width - margin)
     turned = tile.rotate(rng.uniform(0, 360), Image.Resampling.BILINEAR)
@@ -140,7 +140,7 @@ def _spread(tile: Image.Image, size: tuple[int, int], rng: random.Random) -> Ima
 
 
 def _polygon(num_corners: int, size: tuple[int, int], rng: random.Random) -> list[Pair]:
-    """Place a regular polygon on its base; areas are drawn alike, so that they tell no class."""
+    """Return a regular polygon on its base. Its area does not depend on the class."""
     unit = min(size)
     unit_area = num_corners / 2 * math.sin(2 * math.pi / num_corners)
     radius = unit * rng.uniform(*SHAPE_SIZE) / math.sqrt(unit_area)
@@ -155,7 +155,7 @@ def _polygon(num_corners: int, size: tuple[int, int], rng: random.Random) -> lis
 def _stamp(
     image: Image.Image, polygon: list[Pair], paints: list[Colour], rng: random.Random
 ) -> None:
-    """Fill the polygon with a texture; about half of them get an outline."""
+    """Fill the polygon with a texture, and draw an outline around half of them."""
     fill, outline, _ = paints
     red, green, blue = ((3 * channel + 255) // 4 for channel in fill)
     texture = _two_tone(_spread(_texture(rng), image.size, rng), fill, (red, green, blue))
@@ -169,7 +169,7 @@ def _stamp(
 
 
 def _texture(rng: random.Random) -> Image.Image:
-    """Make a black and white tile: plain, stripes, checks or speckle."""
+    """Return a black and white tile: plain, stripes, checks or speckles."""
     side = rng.randint(8, 14)
     cells = [(row, column) for row in range(side) for column in range(side)]
     patterns = (
@@ -183,7 +183,7 @@ def _texture(rng: random.Random) -> Image.Image:
 
 
 def _scatter(image: Image.Image, count: int, paints: list[Colour], rng: random.Random) -> None:
-    """Scatter lines, short strokes and dots: things to see that say nothing about the class."""
+    """Draw random lines, strokes and dots, independent of the class."""
     draw = ImageDraw.Draw(image)
     unit = min(image.size)
     for _ in range(count):
@@ -199,13 +199,13 @@ def _scatter(image: Image.Image, count: int, paints: list[Colour], rng: random.R
 
 
 def _encoded(image: Image.Image, oddity: str | None, rng: random.Random) -> bytes:
-    """Encode as JPEG, or as the odd thing that carries a JPEG's name."""
+    """Return the image as a JPEG file, or as the unusual file that `oddity` names."""
     buffer = io.BytesIO()
     options: dict[str, Any] = {"quality": rng.randint(*JPEG_QUALITY)}
     if oddity == "cmyk":
         image = image.convert("CMYK")
     elif oddity == "sideways":
-        # 6 asks the viewer for a quarter turn clockwise, which undoes this one.
+        # Orientation 6 means a quarter turn clockwise, which reverts this rotation.
         image = image.transpose(Image.Transpose.ROTATE_90)
         options["exif"] = Image.Exif()
         options["exif"][ExifTags.Base.Orientation] = 6
@@ -228,9 +228,9 @@ def _archive(num_images: int, seed: int) -> bytes:
 
 
 def _drawn(shapes: Mapping[str, str], seed: int) -> dict[str, bytes]:
-    """Draw an image for each name, any shape for "".
+    """Return an encoded image for each name; the shape "" means a random shape.
 
-    Each has a generator of its own: it looks the same in a small archive and in a large one.
+    Each image has its own generator, so it does not depend on the size of the archive.
     """
     members = {}
     for name, shape in shapes.items():
@@ -241,7 +241,7 @@ def _drawn(shapes: Mapping[str, str], seed: int) -> dict[str, bytes]:
 
 
 def _zipped(members: Mapping[str, bytes]) -> bytes:
-    """Zip the members so that neither the clock nor the operating system shows in the bytes."""
+    """Return a zip whose bytes do not depend on the time or the operating system."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in members.items():

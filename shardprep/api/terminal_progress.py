@@ -1,4 +1,4 @@
-"""Progress on a console: a bar on a terminal, a plain line now and then elsewhere."""
+"""Progress on a console: a bar on a terminal, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ _LINE_EVERY_S = 10.0
 
 
 def _columns(unit: str) -> tuple[rich.ProgressColumn, ...]:
-    """Return what a terminal shows beside the description."""
     if unit == "images":
         return (
             rich.BarColumn(),
@@ -34,10 +33,9 @@ def _columns(unit: str) -> tuple[rich.ProgressColumn, ...]:
 
 
 class Bar:
-    """Takes reports of progress, and shows one bar at a time; its end as a context hides that."""
+    """Shows reports of progress as one bar at a time; leaving the context hides the bar."""
 
     def __init__(self, console: Console) -> None:
-        """`console` is best on stderr."""
         self._console = console
         self._bar: rich.Progress | None = None
         self._last = Progress()

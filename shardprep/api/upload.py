@@ -1,4 +1,4 @@
-"""`shardprep.upload`: a dataset to Kaggle, and back for a check."""
+"""`shardprep.upload`: upload a dataset to Kaggle, and check the uploaded copy."""
 
 from __future__ import annotations
 
@@ -75,16 +75,17 @@ def upload(
     check: bool = True,
     progress: Show | bool = False,
 ) -> Upload:
-    """Upload a dataset to Kaggle, where it is a new dataset or a new version of one.
+    """Upload a dataset to Kaggle, as a new dataset or a new version of an existing one.
 
-    The dataset is verified first. What was interrupted goes on where it stopped when it is called
-    again, and what Kaggle has already is not sent twice.
+    The dataset is verified first. If the upload is interrupted, the same call continues it; files
+    that Kaggle already has are not sent again.
 
     Raises:
-        DatasetError: there is no such dataset, it is in object storage, or it does not verify.
-        RecipeError: Kaggle takes no such name, title or licence, or has the dataset otherwise.
-        SourceError: Kaggle does not take it, or gives back something else; says what to do.
-        BusyError: another upload to the same dataset is at work.
+        DatasetError: the dataset does not exist, is in object storage, or has problems.
+        RecipeError: Kaggle does not allow the name, title or licence, or they contradict the
+            existing dataset.
+        SourceError: Kaggle refuses the upload, or its copy differs. The error says what to do.
+        BusyError: another process uploads to the same dataset.
 
     """
     from shardprep.dataset.folder import inventory
@@ -95,19 +96,19 @@ def upload(
 
     start_s = time.monotonic()
     ref, opened = parse_ref(slug), _opened(dataset)
-    found, manifest = opened.folder("shardprep upload"), opened.manifest
+    folder, manifest = opened.folder("shardprep upload"), opened.manifest
     paths = sorted(inventory(manifest, opened.schema))
-    sizes = {path: (found / path).stat().st_size for path in paths if (found / path).is_file()}
+    sizes = {path: (folder / path).stat().st_size for path in paths if (folder / path).is_file()}
     notes = message if message is not None else f"{manifest.name} {manifest.version}"
-    wanted = Publication(found, sizes, ref, notes, title=title, license=license, is_public=public)
+    wanted = Publication(folder, sizes, ref, notes, title=title, license=license, is_public=public)
     check_publication(wanted)
     with watched(progress) as watch:
         _verify(opened, watch)
         hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}
-        hashes |= {name: sha256_of(found / name) for name in paths if name not in hashes}
+        hashes |= {name: sha256_of(folder / name) for name in paths if name not in hashes}
         done = kaggle.upload(wanted, hashes, check=check, watcher=watch)
     return Upload(
-        path=found,
+        path=folder,
         slug=f"{ref}/{done.version}",
         page=ref.page,
         **done._asdict(),
@@ -118,24 +119,24 @@ def upload(
 
 
 def _opened(dataset: str | Path) -> OpenDataset:
-    """Open a dataset; DatasetError for one that is in object storage."""
+    """Open a local dataset; raise DatasetError for a dataset in object storage."""
     from shardprep.dataset.open_dataset import open_dataset
 
     if is_url(str(dataset)):
         hint = f"shardprep fetch {dataset}, then upload the copy"
-        raise DatasetError(str(dataset), "is in object storage, and an upload reads files", hint)
+        raise DatasetError(str(dataset), "is in object storage, but an upload needs files", hint)
     return open_dataset(dataset)
 
 
 def _verify(dataset: OpenDataset, watch: Watch) -> None:
-    """Read every byte of a dataset; DatasetError where it has problems."""
+    """Read every byte of a dataset; raise DatasetError if it has problems."""
     from shardprep.verifier.dataset import verify_dataset
 
-    found = verify_dataset(
+    result = verify_dataset(
         dataset.files, decode=False, num_workers=num_workers(None), watcher=watch
     )
     watch.finish()
-    if found.problems:
-        named = some_of([f"{one.file}: {one.what}" for one in found.problems], 2)
-        hint = f"shardprep verify {dataset} lists them, and --repair mends them"
-        raise DatasetError(str(dataset), f"has problems, and is not uploaded: {named}", hint)
+    if result.problems:
+        named = some_of([f"{problem.file}: {problem.what}" for problem in result.problems], 2)
+        hint = f"shardprep verify {dataset} lists them, and --repair repairs them"
+        raise DatasetError(str(dataset), f"has problems, so it is not uploaded: {named}", hint)

@@ -1,4 +1,4 @@
-"""`shardprep.verify` and `shardprep.repair`: whether a dataset is what was built, the way back."""
+"""`shardprep.verify` and `shardprep.repair`: find and repair damage of a dataset."""
 
 from __future__ import annotations
 
@@ -55,13 +55,16 @@ def verify(
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> Verification:
-    """Check that a dataset is what was built: every byte, record, label and document.
+    """Check every byte, record, label and document of a dataset, and return its problems.
+
+    With `repair`, also rebuild damaged files; the result then has the problems that remain.
 
     Raises:
-        DatasetError: there is no such dataset, or its build is not finished.
-        RecipeError: nothing says what the dataset was built from.
-        BuildError: it cannot be repaired with the same bytes; it is left as it is.
-        SourceError: the source to repair from, or to compare with, cannot be read.
+        DatasetError: the dataset does not exist, or its build is not finished.
+        RecipeError: the source for the repair is not given and not known.
+        BuildError: the repair would not give the same bytes. The dataset is left unchanged.
+        SourceError: the source for the repair or the comparison cannot be read.
+        StorageError: object storage does not answer, or refuses a request.
 
     """
     with answering(store_timeout), watched(progress) as watch:
@@ -70,8 +73,8 @@ def verify(
         if repair:
             origin = repair_source(str(place), None if source is None else str(source))
         other = None if against is None else _other_source(str(against), watch)
-        found = _checked(place, origin, watch, decode=decode, num_workers=num)
-        return found if other is None else _compared(found, other, watch, num_workers=num)
+        result = _checked(place, origin, watch, decode=decode, num_workers=num)
+        return result if other is None else _compared(result, other, watch, num_workers=num)
 
 
 def repair(
@@ -83,7 +86,10 @@ def repair(
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> Verification:
-    """Build what is damaged in a dataset again from its source: `verify` with `repair`."""
+    """Rebuild the damaged files of a dataset from its source, with the same bytes.
+
+    It is `verify` with `repair`, and raises the same errors.
+    """
     return verify(
         dataset,
         decode=decode,
@@ -98,14 +104,14 @@ def repair(
 def _checked(
     place: DatasetFiles, source: str | None, watch: Watch, *, decode: bool, num_workers: int
 ) -> Verification:
-    """Return the problems of a dataset; with a source, those that are left after a repair."""
+    """Return the problems of a dataset; with a source, the problems that remain after a repair."""
     from shardprep.dataset.locate import locate
     from shardprep.dataset.remote_files import RemoteFiles
     from shardprep.verifier.dataset import verify_dataset
     from shardprep.verifier.repair import repair_dataset, settle
 
     if source is not None and isinstance(place, RemoteFiles):
-        settle(place)  # finish what a repair has begun to publish
+        settle(place)  # finish the publication of an interrupted repair
         place = locate(str(place), damaged=True)
     found = verify_dataset(place, decode=decode, num_workers=num_workers, watcher=watch)
     watch.finish()
@@ -120,14 +126,14 @@ def _checked(
 
 
 def repairing(found: Verification) -> str:
-    """Return the command line that repairs a dataset, with SOURCE where nothing here names it.
+    """Return the command that repairs a dataset, with SOURCE if the source is unknown.
 
-    A copy that lies elsewhere than in NAME/VERSION is moved to such a folder first.
+    If the folder of the dataset is not NAME/VERSION, the command first moves it to such a folder.
     """
     from shardprep.dataset.manifest import load_manifest
 
     location, first = found.location, ""
-    with contextlib.suppress(DatasetError):  # a damaged manifest: the repair says what to do
+    with contextlib.suppress(DatasetError):  # a repair explains a damaged manifest
         manifest = load_manifest(found.path)
         below = Path(manifest.name, manifest.version)
         if not found.address and found.path.absolute().parts[-2:] != below.parts:
@@ -145,7 +151,7 @@ def repairing(found: Verification) -> str:
 
 
 def _other_source(source: str, watch: Watch) -> str:
-    """Return a source to compare with, on this machine; SourceError where there is none."""
+    """Return a source to compare with as a local path; raise SourceError if it does not exist."""
     from shardprep.source.file_listing import find_files
 
     local = local_source(source, watch, refresh=False)
@@ -154,7 +160,7 @@ def _other_source(source: str, watch: Watch) -> str:
 
 
 def _compared(found: Verification, source: str, watch: Watch, *, num_workers: int) -> Verification:
-    """Return what a check has found, with the differences from a source on this machine."""
+    """Return the result of a check with the differences from a local source added."""
     from shardprep.verifier.source_check import compare_source
 
     place = dataset_at(found.location)

@@ -1,4 +1,4 @@
-"""`shardprep.view`: a dataset in a browser of this machine."""
+"""`shardprep.view`: show a dataset in a browser of this machine."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from shardprep.reporter.viewer.viewer import Viewer
 
 _MOST_ORIGINAL = 256 << 20
-"""Bytes of an original that is shown."""
+"""Maximum size in bytes of an original that is shown."""
 _HOSTED = {"KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "COLAB_RELEASE_TAG": "Colab"}
-"""Environment variable of a machine whose ports reach nobody → its name."""
+"""Environment variable of a hosted notebook, whose ports browsers cannot reach → its name."""
 
 
 OPTIONS = {
@@ -52,34 +52,36 @@ def view(
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> Viewer:
-    """Return a viewer that serves a dataset to browsers of this machine, until it is closed.
+    """Return a viewer that serves a dataset to browsers of this machine until it is closed.
 
     Raises:
-        DatasetError: there is no such dataset, or a document of it is missing or damaged.
-        RecipeError: the port is taken, or nobody would reach it.
+        DatasetError: the dataset does not exist, or one of its documents is missing or damaged.
+        RecipeError: the port is in use, or this is a hosted notebook, whose ports browsers cannot
+            reach.
         SourceError: the source is missing or damaged.
+        StorageError: object storage does not answer, or refuses a request.
 
     """
     from shardprep.reporter.viewer.viewer import serve
 
     for variable, host in _HOSTED.items():
         if os.environ.get(variable):
-            what = f"no port of a {host} notebook reaches your browser"
-            hint = "shardprep report writes a page with pictures, to open here or to download"
+            what = f"your browser cannot reach the ports of a {host} notebook"
+            hint = "use shardprep report, which writes a page with pictures"
             raise RecipeError("shardprep view", what, hint)
     free_or_asked = 0 if port is None else number("port", port, OPTIONS["port"], int)
     with ExitStack() as ending, watched(progress) as watch:
         ending.enter_context(answering(store_timeout))
-        found = dataset_at(dataset)
+        opened = dataset_at(dataset)
         originals = None
         if source is not None:
-            originals = _originals(str(source), found, ending, watch)
-        return serve(found, free_or_asked, originals, ending)
+            originals = _originals(str(source), opened, ending, watch)
+        return serve(opened, free_or_asked, originals, ending)
 
 
 def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watch) -> Originals:
-    """Return what gives originals: of a folder of rejected images, else of the source."""
-    # Whoever looks at a dataset alone does not wait for what lists a source.
+    """Return a function that reads originals from a folder of rejected images or from a source."""
+    # Imported here because a view without a source does not need them.
     from shardprep.recipe.recipe import outputs
     from shardprep.source.byte_range import MemberError
     from shardprep.source.listing import list_source
@@ -105,10 +107,10 @@ def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watc
         try:
             extent = extents[key]
             if extent.num_bytes > _MOST_ORIGINAL:
-                raise MemberError(f"has {extent.num_bytes:,} bytes, too many to show")
+                raise MemberError(f"has {extent.num_bytes:,} bytes, too large to show")
             return extent.read()
         except KeyError:
-            raise SourceError(key, "the source has no such image") from None
+            raise SourceError(key, "is not in the source") from None
         except MemberError as error:
             raise SourceError(key, str(error)) from error
 

@@ -1,4 +1,4 @@
-"""Show the progress of a command where it runs: to a function, in a notebook, on a terminal."""
+"""Display of progress: pass it to a function, or show it in a notebook or on a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def watched(progress: Show | bool) -> Iterator[Watch]:  # noqa: FBT001 - the option of all commands
-    """Give what makes the reports, and report the end; True shows them where this program runs."""
+    """Provide a `Watch` for the caller's function, or for a bar if `progress` is True."""
     with contextlib.ExitStack() as stack:
         if callable(progress):
             watch = Watch(progress)
@@ -25,7 +25,7 @@ def watched(progress: Show | bool) -> Iterator[Watch]:  # noqa: FBT001 - the opt
 
 
 def _bar() -> contextlib.AbstractContextManager[Show]:
-    """Return a bar in the cell of a notebook, or on a terminal, or lines now and then."""
+    """Return the display for a notebook cell, a terminal or a log."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if hasattr(shell, "kernel"):
         from shardprep.api.notebook_progress import Cell

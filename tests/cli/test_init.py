@@ -108,7 +108,7 @@ def test_init_writes_a_recipe_that_builds_as_it_is(tmp_path: Path) -> None:
     assert "prefix *" in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert run("build", cwd=tmp_path).returncode == 0
-    assert "is there already" in error_of(run("init", cwd=tmp_path), 2)
+    assert "already exists" in error_of(run("init", cwd=tmp_path), 2)
     assert json.loads(run("init", "--overwrite", "--json", cwd=tmp_path).stdout)["num_images"] == 12
 
 
@@ -123,6 +123,6 @@ def test_it_says_what_images_without_a_file_of_yolo_are(tmp_path: Path) -> None:
 
 
 def test_without_one_archive_here_it_asks_for_one(tmp_path: Path) -> None:
-    assert "no archive is here" in error_of(run("init", cwd=tmp_path), 2)
+    assert "no archive is in this folder" in error_of(run("init", cwd=tmp_path), 2)
     write_folder(tmp_path, {"a.zip": b"", "b.zip": b""})
-    assert "several archives are here: a.zip, b.zip" in error_of(run("init", cwd=tmp_path), 2)
+    assert "several archives are in this folder: a.zip, b.zip" in error_of(run("init", cwd=tmp_path), 2)

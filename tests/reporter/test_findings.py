@@ -182,7 +182,7 @@ def test_each_flag_leaves_out_as_many_as_it_says(
 def test_a_list_that_there_is_not_is_one_line_that_names_the_others(
     planted: Path, tmp_path: Path
 ) -> None:
-    for name, text in (("leak", "no kind of finding"), ("drift", "classes or splits")):
+    for name, text in (("leak", "not a kind of finding"), ("drift", "classes or splits")):
         done = run("report", planted / "tfrecords", "--list", name, cwd=tmp_path)
         assert text in error_of(done, 2)
         assert "near-leaks" in done.stderr

@@ -275,7 +275,7 @@ def test_a_report_is_written_whole_or_not_at_all(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("-o", "nowhere/x.html"), "there is no folder nowhere"),
+        (("-o", "nowhere/x.html"), "the folder nowhere does not exist"),
         (("-o", "-", "--json"), "--output -"),
         (("--sample", "0"), "whole number"),
         (("--thumbs", "-1"), "whole number"),

@@ -107,7 +107,7 @@ def test_a_file_or_another_slug_is_no_mount(root: Path) -> None:
 def test_a_version_is_read_and_said_to_be_unknown(root: Path, tmp_path: Path) -> None:
     mounted_at(root / "datasets" / "owner" / "pets")
     line = said(shardprep.build, f"{DATASET}/3", tmp_path / "out", dry_run=True, **SMALL)
-    assert "whether it is version 3 is not known" in line
+    assert "its version is unknown, 3 was asked for" in line
 
 
 def test_a_download_that_is_asked_for_is_done(

@@ -293,7 +293,7 @@ def test_the_document_says_what_is_said_and_counted() -> None:
 
 WRONG = {
     "an unknown engine": (("spark", None), "", "'spark' is not one of local, ray"),
-    "an address for no cluster": (("local", "auto"), "", "is for --engine ray"),
+    "an address for no cluster": (("local", "auto"), "", "needs --engine ray"),
     "no address": (("ray", None), "", "no cluster is named"),
     "an address without a port": (("ray", "10.0.0.5"), "", "--ray-address: '10.0.0.5' is not HOST"),
     "the job server's": (("ray", "http://10.0.0.5:8265"), "", "ray job submit"),
