@@ -28,7 +28,7 @@ _MOST_KEYS = 200
 _MOST_SHARDS = 200
 SIGNS = {"serious": "✖ serious", "warning": "▲ warning", "note": "● note"}
 REST = (
-    "In a command, … stands for the dataset and the options of this report, or for the source and "
+    "In a command, … means the dataset and the options of this report, or the source and "
     "the options that the dataset was built with."
 )
 """Explanation of the commands shown with findings."""

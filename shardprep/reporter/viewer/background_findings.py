@@ -35,7 +35,7 @@ _KINDS: dict[str, Callable[[Copies], bool]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class FindingIndex:
     """Findings of a dataset."""
 
     findings: tuple[Finding, ...]
@@ -51,12 +51,12 @@ class Known:
     """Error if the findings could not be computed, else ""."""
 
 
-class Knowledge:
+class BackgroundFindings:
     """Findings that are computed once, in a thread. Callers of `get` wait for them."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
-        self._made: Future[Known] = Future()
+        self._made: Future[FindingIndex] = Future()
         self._lock = threading.Lock()
         self._work: threading.Thread | None = None
 
@@ -80,14 +80,14 @@ class Knowledge:
             # A copy of the contents, so that columns which only findings need are freed again.
             known = _known(known_report(self._contents.anew()))
         except Exception as error:  # contradictory documents: pages are shown all the same
-            known = Known((), {}, (), 0, {}, str(error) or type(error).__name__)
+            known = FindingIndex((), {}, (), 0, {}, str(error) or type(error).__name__)
         self._made.set_result(known)
 
     @property
     def is_made(self) -> bool:
         return self._made.done()
 
-    def get(self) -> Known:
+    def get(self) -> FindingIndex:
         """Return the findings; blocks until they are ready."""
         self.begin()
         return self._made.result()
@@ -97,12 +97,12 @@ class Knowledge:
         return self.get().numbers.get(name, np.empty(0, np.int64))
 
 
-def _known(report: Report) -> Known:
+def _known(report: Report) -> FindingIndex:
     groups: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
     for place, group in enumerate(report.copies):
         for number in group.numbers:
             groups[number] += (place,)
-    return Known(
+    return FindingIndex(
         tuple(replace(one, keys=()) for one in report.findings),
         {one.name: _numbers(report, one) for one in report.findings},
         report.copies,

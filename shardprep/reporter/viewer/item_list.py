@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.schema import Schema
     from shardprep.reporter.record_columns import Contents
-    from shardprep.reporter.viewer.background_findings import Knowledge
+    from shardprep.reporter.viewer.background_findings import BackgroundFindings
 
     Ints = np.ndarray[Any, np.dtype[Any]]
     Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -81,9 +81,9 @@ class Filter:
 class ItemList:
     """The items of a dataset. Safe to use from many threads."""
 
-    def __init__(self, contents: Contents, knowledge: Knowledge) -> None:
+    def __init__(self, contents: Contents, findings: BackgroundFindings) -> None:
         self.contents = contents
-        self.knowledge = knowledge
+        self.findings = findings
         self.num_records = len(contents)
         self._lock = threading.Lock()
         self._mask = lru_cache(_MOST_CONDITIONS)(self._fitting)
@@ -186,14 +186,14 @@ class ItemList:
     def _alone(self, work: Callable[[Filter], Made], wanted: Filter) -> Made:
         """Return `work(wanted)`, one call at a time, to limit the memory for masks."""
         if wanted.finding:
-            self.knowledge.get()  # waits here, without the lock
+            self.findings.get()  # waits here, without the lock
         with self._lock:
             return work(wanted)
 
     def _selected(self, wanted: Filter) -> Ints:
         mask = self._all(wanted)
         if wanted.finding:
-            numbers = self.knowledge.numbers(wanted.finding)
+            numbers = self.findings.numbers(wanted.finding)
             return numbers[mask[numbers]].astype(np.int32)
         return np.flatnonzero(mask).astype(np.int32)
 
@@ -215,7 +215,7 @@ class ItemList:
             return matches
         mask = self._none()
         if name == "finding":
-            mask[self.knowledge.numbers(value)] = True
+            mask[self.findings.numbers(value)] = True
         elif name == "label" and value == NO_CLASS:
             mask |= self._is_classless
         elif value.isascii() and value.isdigit():

@@ -137,8 +137,8 @@ def _picture(contents: Contents, number: int, drawing: Drawing, alt: str) -> Htm
 
 def _found(items: ItemList, number: int) -> Iterator[tuple[str, Html]]:
     """Yield links to the findings of a record, once they are computed."""
-    if items.knowledge.is_made:
-        known = items.knowledge.get().numbers
+    if items.findings.is_made:
+        known = items.findings.get().numbers
         links = [
             tag("li", tag("a", name, href=Filter(finding=name).address("/")))
             for name, numbers in known.items()
@@ -232,11 +232,11 @@ def _cell(value: object) -> str:
 
 def _copies(items: ItemList, number: int) -> Iterator[Html]:
     """Yield the groups of copies that a record belongs to, once they are computed."""
-    if not items.knowledge.is_made:
+    if not items.findings.is_made:
         text = "Copies and other findings are still being looked for: reload the page for them."
         yield tag("p", text, class_="dim")
         return
-    known = items.knowledge.get()
+    known = items.findings.get()
     groups = [known.copies[place] for place in known.groups.get(number, ())]
     if groups:
         yield section("copies", "Copies", *(_group(items, one, number) for one in groups))

@@ -151,8 +151,8 @@ def _option(value: str, words: str, chosen: str) -> Html:
 def _findings(items: ItemList, wanted: Filter) -> Html:
     """Return the choice of findings, without waiting for findings in progress."""
     options = [tag("option", "any", value="")]
-    if items.knowledge.is_made or wanted.finding:
-        known = items.knowledge.get()
+    if items.findings.is_made or wanted.finding:
+        known = items.findings.get()
         options += [
             _option(one.name, f"{one.name} ({len(known.numbers[one.name]):,})", wanted.finding)
             for one in known.findings
@@ -186,7 +186,7 @@ def _pager(wanted: Filter, page: int, num_pages: int, where: str) -> Html:
 
 def findings_page(items: ItemList) -> Html:
     """Return the findings, most harmful first, with links to their items."""
-    known, number = items.knowledge.get(), items.num_records
+    known, number = items.findings.get(), items.num_records
     rows = [tag("li", *lines, class_=one.severity) for one, lines in _lines(items)]
     looked = f"Pixels of {known.num_measured:,} of {number:,} images were looked at by a report."
     parts: Iterable[Html] = [tag("p", looked, class_="dim")]
@@ -209,7 +209,7 @@ def findings_page(items: ItemList) -> Html:
 
 
 def _lines(items: ItemList) -> Iterable[tuple[Finding, list[Html]]]:
-    known = items.knowledge.get()
+    known = items.findings.get()
     for finding in known.findings:
         number = len(known.numbers[finding.name])
         sentence = f"{finding.what[:1].upper()}{finding.what[1:]}."

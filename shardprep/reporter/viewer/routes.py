@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.errors import ShardprepError, printable, shown
 from shardprep.reporter.record_columns import STATUSES
-from shardprep.reporter.viewer.background_findings import Knowledge
+from shardprep.reporter.viewer.background_findings import BackgroundFindings
 from shardprep.reporter.viewer.item_list import Filter, ItemList
 from shardprep.reporter.viewer.list_page import (
     ICON,
@@ -58,7 +58,7 @@ class Site:
     """Pages and pictures of one dataset. Safe to use from many threads."""
 
     def __init__(self, contents: Contents, originals: Originals | None = None) -> None:
-        self.items = ItemList(contents, Knowledge(contents))
+        self.items = ItemList(contents, BackgroundFindings(contents))
         self._lock = threading.Lock()
         self._made: RecordPictures | None = None
         self._originals = originals
@@ -67,7 +67,7 @@ class Site:
     def close(self) -> None:
         """Stop all threads. The thread for findings stops when it reads its next column."""
         self.items.contents.items.close()
-        self.items.knowledge.close()
+        self.items.findings.close()
         if self._made is not None:
             self._made.close()
 
@@ -111,7 +111,7 @@ class Site:
             self._pictures.foresee(numbers[numbers < self.items.num_records].tolist())
         has_originals = self._originals is not None
         answer = _page(list_page(self.items, wanted, int(page), has_originals=has_originals))
-        self.items.knowledge.begin()
+        self.items.findings.begin()
         return answer
 
     def _numbered(self, what: str, number: int, request: PageRequest) -> Answer:

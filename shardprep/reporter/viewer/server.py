@@ -189,7 +189,7 @@ def _same(given: str, secret: str) -> bool:
     return hmac.compare_digest(given.encode(errors="replace"), secret.encode())
 
 
-class _Patience(io.RawIOBase):
+class _DeadlineReader(io.RawIOBase):
     """Reads the bytes of a client until a deadline."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -219,17 +219,17 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def setup(self) -> None:
-        """Read through `_Patience`, and buffer answers in memory."""
+        """Read through `_DeadlineReader`, and buffer answers in memory."""
         super().setup()
-        self._patience = _Patience(self.connection)
+        self._reader = _DeadlineReader(self.connection)
         self.rfile.close()
-        self.rfile = io.BufferedReader(self._patience)
+        self.rfile = io.BufferedReader(self._reader)
         self.wfile = io.BytesIO()
 
     def handle_one_request(self) -> None:
         """Answer one request, or close the connection."""
         self.close_connection = True
-        self._patience.deadline = time.monotonic() + self.server.request_s
+        self._reader.deadline = time.monotonic() + self.server.request_s
         self.command, self.request_version, self.requestline = "", self.protocol_version, ""
         try:
             self.raw_requestline = self.rfile.readline(_MOST_LINE + 1)
