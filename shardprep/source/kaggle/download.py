@@ -36,7 +36,7 @@ def download(
         ref: what to download.
         to: folder for the archive, instead of the cache.
         refresh: download it again; the old archive stays until the new one is complete.
-        watcher: told how it goes.
+        watcher: gets the progress.
         retries: limits of the retries.
 
     Raises:

@@ -1,8 +1,8 @@
 """The folder of an upload in the cache: sent files, notes, and the copy for the check.
 
 files/     links to the files of the dataset, and the client's `dataset-metadata.json`
-.kaggle/   the client's notes: the address of each file, to go on with it
-note.json  of which files the last upload was, and which version it has made
+.kaggle/   the client's notes: the upload address of each file, to continue it
+note.json  hash of the files of the last upload, and the version that it created
 back/      the archive that is downloaded for the check
 """
 
