@@ -1,4 +1,4 @@
-"""Folders, archives, addresses and Kaggle: list the members and read their bytes.
+"""Sources (folders, archives, object storage, Kaggle): list their members and read the bytes.
 
-The content of a source is untrusted. Names, sizes and counts are limited here.
+The content of a source is untrusted, so names, sizes and counts are checked here.
 """

@@ -1,7 +1,8 @@
-"""Extents: the place of the bytes of one member, and how to read them. Small and picklable.
+"""Extents: file, offset and compression of one member, with the code that reads it.
 
-A member is never extracted under its own name: a worker reads it in place, by file and offset.
-Missing, truncated, damaged or encrypted bytes, or an unknown packing method, are a `MemberError`.
+An extent is small and picklable. A worker reads the member in place, by file and offset; nothing is
+extracted under a name from an archive. Missing, truncated, damaged or encrypted bytes and unknown
+compression methods raise a `MemberError`.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class PlainExtent(range_reads.Span):
 
     @classmethod
     def named(cls, file: str, num_bytes: int) -> PlainExtent:
-        """Return the extent of a file that the user has named. Only such a file may be a link."""
+        """Return the extent of a file named by the user. Only such a file may be a link."""
         is_link = os.path.islink(file)  # noqa: PTH114 - False for an address
         return cls(os.path.realpath(file) if is_link else file, 0, num_bytes)
 
@@ -78,7 +79,6 @@ class PlainExtent(range_reads.Span):
         return self
 
     def read(self) -> bytes:
-        """Return the bytes."""
         return _read_at(self.file, self.offset, self.num_bytes)
 
     def read_into(self, buffer: memoryview) -> None:
@@ -170,7 +170,6 @@ class RefusedExtent(NamedTuple):
 
     @property
     def span(self) -> PlainExtent:
-        """No bytes."""
         return PlainExtent("", 0, 0)
 
     def read(self) -> bytes:
@@ -239,7 +238,6 @@ def _lzma_unpacker(head: bytes) -> tuple[Any, int]:
 
 
 def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
-    """Return bytes of a file or an object; `MemberError` if it is shorter."""
     return _reader(file)(offset, num_bytes)
 
 
@@ -274,7 +272,7 @@ def _read_file(file: Descriptor, offset: int, num_bytes: int) -> bytes:
     # Checked before memory is allocated: an archive may state far more bytes than the file has.
     left = max(0, file.num_bytes - offset)
     if left < num_bytes:
-        raise _cut(left, num_bytes)
+        raise _truncated(left, num_bytes)
     try:
         data = read_at(file.number, num_bytes, offset)
         while len(data) < num_bytes:  # Linux reads at most 2.1 GB in one call
@@ -289,12 +287,12 @@ def _read_file(file: Descriptor, offset: int, num_bytes: int) -> bytes:
 
 def _whole(data: bytes, num_bytes: int) -> bytes:
     if len(data) < num_bytes:
-        raise _cut(len(data), num_bytes)
+        raise _truncated(len(data), num_bytes)
     return data
 
 
-def _cut(num_there: int, num_bytes: int) -> MemberError:
-    return MemberError(f"is cut: {num_there:,} of {num_bytes:,} bytes are there")
+def _truncated(num_there: int, num_bytes: int) -> MemberError:
+    return MemberError(f"is truncated: it has {num_there:,} of {num_bytes:,} bytes")
 
 
 def _unreadable(error: Exception) -> MemberError:

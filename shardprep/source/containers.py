@@ -74,17 +74,17 @@ def _zip_entries(
 ) -> Iterator[Entry | OrdinaryImages]:
     end = check_end(read_end(place), name)
     budget.check_members(end.num_listed, name)
-    found = None
+    columns = None
     if encoding is None and 0 <= end.shift <= end.directory:
-        found = read_entries(place, end.directory, end.directory_stop, end.num_listed)
-    if found is not None:
-        places = found.places
+        columns = read_entries(place, end.directory, end.directory_stop, end.num_listed)
+    if columns is not None:
+        places = columns.places
         places["offset"] += end.shift
-        listed = Directory(end.directory, found.names, places["offset"], places["stored_bytes"])
+        listed = Directory(end.directory, columns.names, places["offset"], places["stored_bytes"])
         check_directory(listed, place, end, name)
         places["offset"] += place.offset
-        ordinary = _ordinary_entries(found, place.file)
-        del found, listed, places  # millions of rows; from here on only the images reference them
+        ordinary = _ordinary_entries(columns, place.file)
+        del columns, listed, places  # millions of rows; from here on only the images reference them
         yield from ordinary
         return
     with zipfile.ZipFile(buffered(place), metadata_encoding=encoding) as archive:
@@ -110,18 +110,18 @@ def _zip_entries(
             yield from _zip_entry(path, extent, info.external_attr >> 16)
 
 
-def _ordinary_entries(found: ZipEntries, file: str) -> Iterator[Entry | OrdinaryImages]:
+def _ordinary_entries(columns: ZipEntries, file: str) -> Iterator[Entry | OrdinaryImages]:
     """Yield the images with ordinary names together, then the other members."""
-    kinds = found.modes & _KIND_BITS
-    are_images = are_ordinary(found.names) & ((kinds == 0) | (kinds == stat.S_IFREG))
+    kinds = columns.modes & _KIND_BITS
+    are_images = are_ordinary(columns.names) & ((kinds == 0) | (kinds == stat.S_IFREG))
     rows, left = np.flatnonzero(are_images), np.flatnonzero(~are_images)
-    others = Members(found.names.take(left), found.places[left], (file,)).listed()
-    modes = found.modes[left].tolist()
+    others = Members(columns.names.take(left), columns.places[left], (file,)).listed()
+    modes = columns.modes[left].tolist()
     first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-    images = OrdinaryImages(found.names[first:last], found.places[first:last], file)
+    images = OrdinaryImages(columns.names[first:last], columns.places[first:last], file)
     if len(rows) < last - first:
-        images = OrdinaryImages(found.names.take(rows), found.places[rows], file)
-    del found
+        images = OrdinaryImages(columns.names.take(rows), columns.places[rows], file)
+    del columns
     yield images
     del images
     for (name, extent), mode in zip(others, modes, strict=True):

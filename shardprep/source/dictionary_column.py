@@ -37,12 +37,12 @@ class Coded(Sequence[_Value]):
         places: dict[Hashable, int] = {}
         values: list[Any] = []
         codes: list[int] = []
-        for one in column:
+        for value in column:
             # 0.0 equals −0.0, and NaN equals nothing, so numbers are compared by their repr.
-            key: Any = (float, repr(one)) if type(one) is float else one
-            code = -1 if one is None else places.setdefault(key, len(values))
+            key: Any = (float, repr(value)) if type(value) is float else value
+            code = -1 if value is None else places.setdefault(key, len(values))
             if code == len(values):
-                values.append(one)
+                values.append(value)
             codes.append(code)
         return cls(_small(np.array(codes, np.int64), len(values)), values)
 
@@ -98,7 +98,6 @@ class Coded(Sequence[_Value]):
 
     @property
     def are_there(self) -> NDArray[np.bool_]:
-        """True for each row with a value."""
         there: NDArray[np.bool_] = self.codes >= 0
         return there
 
@@ -107,22 +106,21 @@ class Coded(Sequence[_Value]):
         return np.array([*map(is_one, self.values), False], bool)[self.codes]
 
     def take(self, rows: NDArray[Any]) -> Coded[_Value]:
-        """Return the rows at these positions."""
         if self.codes.strides == (0,) and len(self.codes):
             return Coded(np.broadcast_to(self.codes[0], len(rows)), self.values)
         return Coded(self.codes[rows], self.values)
 
     def filled(self, value: _Value) -> Coded[_Value]:
         """Return the column with None replaced by a value."""
-        made = list(self.values) if value in self.values else [*self.values, value]
-        codes = np.where(self.codes < 0, made.index(value), self.codes)
-        return Coded(_small(codes, len(made)), made)
+        values = list(self.values) if value in self.values else [*self.values, value]
+        codes = np.where(self.codes < 0, values.index(value), self.codes)
+        return Coded(_small(codes, len(values)), values)
 
     def firsts(self) -> dict[int, _Value]:
         """Return the first row of each used value, in order of rows."""
         codes, rows = np.unique(self.codes, return_index=True)
-        found = sorted(zip(rows.tolist(), codes.tolist(), strict=True))
-        return {row: self.values[code] for row, code in found if code >= 0}
+        pairs = sorted(zip(rows.tolist(), codes.tolist(), strict=True))
+        return {row: self.values[code] for row, code in pairs if code >= 0}
 
     def counts(self) -> dict[_Value, int]:
         """Return the number of rows of each value, in the order of their first rows."""
@@ -130,9 +128,9 @@ class Coded(Sequence[_Value]):
         firsts = self.firsts()
         return {one: numbers[self.codes[row]] for row, one in firsts.items()}
 
-    def mapped(self, made: Iterable[_Other]) -> Coded[_Other]:
+    def mapped(self, new_values: Iterable[_Other]) -> Coded[_Other]:
         """Return the column with new values, given in the order of `firsts`."""
-        other = Coded.of(made)
+        other = Coded.of(new_values)
         codes = np.full(len(self.values) + 1, -1, np.int64)
         codes[self.codes[list(self.firsts())]] = other.codes
         return Coded(_small(codes[self.codes], len(other.values)), other.values)

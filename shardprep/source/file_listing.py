@@ -1,4 +1,4 @@
-"""Files below a folder or an address: list a source, or detect that it changed."""
+"""List the files below a folder or an address, with marks that show changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find_files(
     is yielded with a problem and not followed, unless `follow_links` is set.
 
     Args:
-        source: a path, which may be a link itself, or an address.
+        source: a path, which may itself be a link, or an address.
         leave_out: folders or addresses below it to ignore, such as a dataset built from it.
         follow_links: follow links that lead outside.
 

@@ -1,7 +1,8 @@
-"""Limits of a source: members, sizes, depth. Past one, the error names the flag that raises it.
+"""Limits of a source: number of members, sizes, depth. An error names the flag of its limit.
 
-A zip bomb differs from an honest archive by its figures alone. The sizes that an archive states
-are added up before anything is unpacked; a .gz states none and is counted while it is unpacked.
+Only these numbers distinguish a zip bomb from an honest archive. The sizes stated in an archive are
+added up before anything is unpacked. A .gz states no size, so its bytes are counted while it is
+unpacked.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FREE_RATIO = 100
 
 @dataclass(frozen=True, slots=True)
 class SourceLimits:
-    """The limits of one source; the defaults let every set on Kaggle pass."""
+    """The limits of one source. The defaults accept every dataset on Kaggle."""
 
     max_members: int = 10_000_000
     """Number of members of all archives together, skipped ones included."""
@@ -62,7 +63,6 @@ class Budget:
         self._source_bytes += num_bytes
 
     def check_depth(self, depth: int, name: str) -> None:
-        """Check the nesting depth of an archive."""
         if depth > self.limits.max_depth:
             raise SourceError(
                 name,
@@ -115,7 +115,6 @@ class Budget:
         return _FREE_BYTES + _FREE_RATIO * self._source_bytes if most is None else most
 
     def unpack(self, num_bytes: int, name: str) -> None:
-        """Count unpacked bytes."""
         self._num_unpacked += num_bytes
         if self._num_unpacked > self._most_unpacked:
             raise SourceError(

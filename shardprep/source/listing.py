@@ -115,8 +115,6 @@ def list_source(  # noqa: PLR0913 - options of the walk and callbacks
 
 
 class _Walk:
-    """Collects the members of one source."""
-
     def __init__(self, unpacker: Unpacker, zip_encoding: str | None) -> None:
         self.unpacker = unpacker
         self.budget = unpacker.budget
@@ -152,17 +150,17 @@ class _Walk:
             images, others = ordinary_files(some)
             self.budget.add_source(int(images.stored_bytes.sum()))
             self.ordinary(images, root)
-            for one in others:
-                if not one.relative:
-                    self.file(one.path, one.num_bytes)
+            for file in others:
+                if not file.relative:
+                    self.file(file.path, file.num_bytes)
                     continue
                 self.budget.add_members(1, root)
-                if one.problem:
-                    self.skip(one.relative, one.problem, 0)
+                if file.problem:
+                    self.skip(file.relative, file.problem, 0)
                 else:
-                    self.budget.add_source(one.num_bytes)
-                    extent = PlainExtent(one.path, 0, one.num_bytes)
-                    self.member(clean_key(one.relative), extent, depth=1)
+                    self.budget.add_source(file.num_bytes)
+                    extent = PlainExtent(file.path, 0, file.num_bytes)
+                    self.member(clean_key(file.relative), extent, depth=1)
 
     def file(self, place: str, num_bytes: int) -> None:
         """Add the members of an archive that is the source, or whose first volume is the source."""

@@ -76,10 +76,10 @@ class Members(Sequence[Member]):
     def of(cls, members: Iterable[Member]) -> Members:
         if isinstance(members, Members):
             return members
-        made = MembersBuilder()
-        for one in members:
-            made.add(one.key, one.extent)
-        return made.members()
+        builder = MembersBuilder()
+        for member in members:
+            builder.add(member.key, member.extent)
+        return builder.members()
 
     def __len__(self) -> int:
         return len(self.places)
@@ -113,20 +113,17 @@ class Members(Sequence[Member]):
 
     @property
     def num_bytes(self) -> NDArray[np.int64]:
-        """Size of each member, as `Extent.num_bytes`."""
         sizes: NDArray[np.int64] = self.places["num_bytes"]
         return sizes
 
     @property
     def are_refused(self) -> NDArray[np.bool_]:
-        """True for each member with a `RefusedExtent`."""
         refused = [isinstance(one, RefusedExtent) for one in self.odd]
-        found: NDArray[np.bool_] = self.places["kind"] == ODD
-        found[found] = np.array(refused, bool)[self.places["file"][found]]
-        return found
+        is_refused: NDArray[np.bool_] = self.places["kind"] == ODD
+        is_refused[is_refused] = np.array(refused, bool)[self.places["file"][is_refused]]
+        return is_refused
 
     def take(self, rows: NDArray[Any]) -> Members:
-        """Return the members at these positions."""
         return Members(self.keys.take(rows), self.places[rows], self.files, self.odd)
 
     def extents(self) -> list[Extent]:
@@ -214,7 +211,6 @@ class OrdinaryImages(NamedTuple):
 
     @property
     def stored_bytes(self) -> NDArray[np.int64]:
-        """Stored size of each."""
         is_file = self.places["kind"] == BELOW
         return np.where(is_file, self.places["num_bytes"], self.places["stored_bytes"])
 
@@ -226,16 +222,16 @@ def are_ordinary(names: Texts) -> NDArray[np.bool_]:
     return fits & ~booleans(pc.match_substring(names.array, "__MACOSX"))
 
 
-def ordinary_files(found: Sequence[FoundFile]) -> tuple[OrdinaryImages, list[FoundFile]]:
+def ordinary_files(files: Sequence[FoundFile]) -> tuple[OrdinaryImages, list[FoundFile]]:
     """Split files into ordinary images below one folder, and other files."""
-    last = found[-1]
+    last = files[-1]
     folder = last.path.removesuffix(last.relative)
-    keys = Texts.of(one.relative for one in found)
-    lie_below = [not one.problem and one.path == folder + one.relative for one in found]
+    keys = Texts.of(file.relative for file in files)
+    lie_below = [not file.problem and file.path == folder + file.relative for file in files]
     fits = are_ordinary(keys) & np.array(lie_below, bool)
     rows = np.flatnonzero(fits)
     places = np.zeros(len(rows), PLACE)
     places["kind"] = BELOW
-    places["num_bytes"] = np.array([one.num_bytes for one in found], np.int64)[rows]
-    others = [found[i] for i in np.flatnonzero(~fits).tolist()]
+    places["num_bytes"] = np.array([file.num_bytes for file in files], np.int64)[rows]
+    others = [files[i] for i in np.flatnonzero(~fits).tolist()]
     return OrdinaryImages(keys.take(rows), places, folder), others

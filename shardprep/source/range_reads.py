@@ -1,8 +1,8 @@
 """Range reads of objects: few requests for consecutive small reads, and many parallel requests.
 
 A few blocks are kept in memory for nearby reads. A worker announces the spans of a chunk. Spans of
-objects are fetched while earlier images are decoded. For spans of files, the system is told to read
-ahead, and the files stay open until they are read. Nothing is written to disk.
+objects are fetched while earlier images are decoded. For spans of files, the operating system is
+asked to read ahead, and the files stay open until they are read. Nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ _at_hand: dict[str, list[tuple[int, bytes]]] = {}
 
 
 class _Open(threading.local):
-    """The open files of a thread."""
-
     def __init__(self) -> None:
         self.files = OpenFiles(regular_descriptor)
 
@@ -104,8 +102,8 @@ def forget() -> None:
 def read_ahead(spans: Sequence[_Span]) -> Generator[_Span]:
     """Yield the spans, reading ahead.
 
-    Spans of objects are in memory when they are yielded, until the next window. For spans of files,
-    the system is told to read them in parallel.
+    Spans of objects are in memory when they are yielded, until the next window. The operating
+    system reads spans of files in parallel.
     """
     if not any(is_url(span.file) for span in spans):
         yield from _read_ahead_by_system(spans)
@@ -115,9 +113,9 @@ def read_ahead(spans: Sequence[_Span]) -> Generator[_Span]:
         coming = deque(pool.submit(_get, window) for window in windows[:_WINDOWS_AHEAD])
         try:
             for i, window in enumerate(windows, _WINDOWS_AHEAD):
-                found = coming.popleft().result()
+                ranges = coming.popleft().result()
                 coming.extend(pool.submit(_get, later) for later in windows[i : i + 1])
-                _at_hand.update(found)
+                _at_hand.update(ranges)
                 yield from window
                 _at_hand.clear()
         finally:
@@ -178,12 +176,12 @@ def _get(window: Sequence[Span]) -> dict[str, list[tuple[int, bytes]]]:
     for _, of_one in groupby(spans, key=lambda span: span.file):
         rest = list(of_one)
         calls += [rest[at : at + _CALL_SPANS] for at in range(0, len(rest), _CALL_SPANS)]
-    found: defaultdict[str, list[tuple[int, bytes]]] = defaultdict(list)
+    by_file: defaultdict[str, list[tuple[int, bytes]]] = defaultdict(list)
     if calls:
         with ThreadPoolExecutor(min(_CALLS_AT_ONCE, len(calls))) as pool:
             for call, ranges in zip(calls, pool.map(_get_ranges, calls), strict=True):
-                found[call[0].file] += ranges
-    return found
+                by_file[call[0].file] += ranges
+    return by_file
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
@@ -207,7 +205,7 @@ def _get_ranges(spans: Sequence[Span]) -> list[tuple[int, bytes]]:
     starts = [span.offset for span in spans]
     lengths = [span.num_bytes for span in spans]
     try:
-        found = objects.get_ranges(ObjectUrl.split(spans[0].file), starts, lengths)
+        blocks = objects.get_ranges(ObjectUrl.split(spans[0].file), starts, lengths)
     except FileNotFoundError:
         return []
-    return list(zip(starts, found, strict=True))
+    return list(zip(starts, blocks, strict=True))

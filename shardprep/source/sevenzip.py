@@ -78,7 +78,7 @@ def sevenzip_entries(
                 raise py7zr.PasswordRequired
             stated = archive.list()
             budget.check_members(len(stated), name)
-            budget.check_ratio(place.num_bytes, sum(one.uncompressed for one in stated), name)
+            budget.check_ratio(place.num_bytes, sum(info.uncompressed for info in stated), name)
             writers = _EntryWriters(out)
             archive.extractall(factory=writers)  # the factory ignores paths
     except SourceError:
@@ -88,7 +88,7 @@ def sevenzip_entries(
     except Exception as error:  # py7zr passes on any exception of its decoders
         why = shown(str(error), _SHOWN_ERROR)
         raise SourceError(name, f"cannot be unpacked ({why})", "download it again") from error
-    for one in writers.entries:
-        problem = unsafe_name(one.name)
-        extent = PlainExtent(out.place.file, one.offset, one.num_bytes)
-        yield Entry(one.name, one.num_bytes, None if problem else extent, problem)
+    for writer in writers.entries:
+        problem = unsafe_name(writer.name)
+        extent = PlainExtent(out.place.file, writer.offset, writer.num_bytes)
+        yield Entry(writer.name, writer.num_bytes, None if problem else extent, problem)

@@ -53,7 +53,6 @@ class Texts(Sequence[str]):
 
     @classmethod
     def joined(cls, parts: Sequence[Texts]) -> Texts:
-        """Concatenate columns."""
         if len(parts) == 1:
             return parts[0]
         return cls(pa.concat_arrays([part.array for part in parts])) if parts else cls.of([])
@@ -101,7 +100,6 @@ class Texts(Sequence[str]):
         return self if is_one.all() else self.take(np.flatnonzero(is_one))
 
     def take(self, rows: NDArray[Any]) -> Texts:
-        """Return the texts at these positions."""
         numbers = np.ascontiguousarray(rows, np.int64)
         buffers = [None, pa.py_buffer(numbers)]
         return Texts(self.array.take(pa.Array.from_buffers(pa.int64(), len(numbers), buffers)))
@@ -158,7 +156,7 @@ def positions(
     hashes = _hashes(among, part)
     order = np.argsort(hashes, kind="stable").astype(np.uint32 if len(among) >> 32 == 0 else int)
     hashes = hashes[order]
-    found, is_many = np.full(len(texts), -1, np.int64), np.zeros(len(texts), bool)
+    firsts, is_many = np.full(len(texts), -1, np.int64), np.zeros(len(texts), bool)
     for start in range(0, len(texts) if len(among) else 0, _FOUND_AT_ONCE):
         some = texts[start : start + _FOUND_AT_ONCE]
         asked = _hashes(some)
@@ -174,10 +172,10 @@ def positions(
             alike = order[at[i] : ends[i]].astype(np.int64)
             same = alike[[one == some[int(rows[i])] for one in part(among.take(alike))]]
             positions[i] = same[0] if len(same) else -1
-        found[start + rows] = positions
+        firsts[start + rows] = positions
         is_many[start + rows] = (ends > at + 1) & (positions >= 0)
     release()
-    return found, is_many
+    return firsts, is_many
 
 
 def release() -> None:
@@ -187,7 +185,7 @@ def release() -> None:
 
 def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Hashes:
     """Return a hash of each text, or of a part of it. Hashes differ between processes."""
-    found = np.empty(len(texts), np.uint64)
+    hashes = np.empty(len(texts), np.uint64)
     for start in range(0, len(texts), _HASHED_AT_ONCE):
         some = part(texts[start : start + _HASHED_AT_ONCE]).array
         _, offsets, data = some.buffers()
@@ -200,8 +198,8 @@ def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) 
         letters *= _WEIGHTS[place % len(_WEIGHTS)]
         sums = np.zeros(len(letters) + 1, np.uint64)
         np.cumsum(letters, out=sums[1:])
-        found[start : start + len(some)] = sums[ends[1:]] - sums[ends[:-1]]
-    return found
+        hashes[start : start + len(some)] = sums[ends[1:]] - sums[ends[:-1]]
+    return hashes
 
 
 def _coded(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Coded[str]:
@@ -209,9 +207,9 @@ def _coded(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -
     places: dict[str, int] = {}
     codes = np.empty(len(texts), np.int32)
     for start in range(0, len(texts), _HASHED_AT_ONCE):
-        found = part(texts[start : start + _HASHED_AT_ONCE]).array.dictionary_encode()
-        own = [places.setdefault(text, len(places)) for text in found.dictionary.to_pylist()]
-        codes[start : start + len(found)] = np.array(own, np.int32)[integers(found.indices)]
+        block = part(texts[start : start + _HASHED_AT_ONCE]).array.dictionary_encode()
+        own = [places.setdefault(text, len(places)) for text in block.dictionary.to_pylist()]
+        codes[start : start + len(block)] = np.array(own, np.int32)[integers(block.indices)]
     return Coded(codes, list(places))
 
 

@@ -53,11 +53,11 @@ class Unpacker:
             if extent.is_packed:
                 self.budget.check_ratio(extent.stored_bytes, extent.num_bytes, name)
                 with closing(self.new_file(name, extent.stored_bytes, extent.num_bytes)) as out:
-                    found = _copy(stream, extent.num_bytes, out)
+                    copied = _copy(stream, extent.num_bytes, out)
                 place = out.place
             else:
-                found, place = _copy(stream, extent.num_bytes), extent.stored()
-        if found != (extent.num_bytes, extent.crc32):
+                copied, place = _copy(stream, extent.num_bytes), extent.stored()
+        if copied != (extent.num_bytes, extent.crc32):
             raise SourceError(
                 name, "its bytes do not match their size and CRC-32", "download or pack it again"
             )

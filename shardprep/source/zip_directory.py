@@ -1,8 +1,14 @@
-"""Checks of a zip's directory: members do not share bytes, and no member is unlisted.
+"""Check a zip's directory: members do not share bytes, and no member is unlisted.
 
-Libraries read a zip by the directory at its end. Members that it does not list (the first of two
-zips in one file) would be left out silently. A directory that lists the same bytes many times
-unpacks to any size.
+A zip is read from its end. The last record (`_END`) has the size and offset of the directory, which
+lists the members. Above 65,534 members or 4 GiB, the fields of that record are full. Then a ZIP64
+record (`_END64`) with 64-bit fields and a locator of 20 bytes precede it. Offsets count from the
+start of the zip, not of the file: the position of the end record shows how many bytes precede the
+zip (`End.shift`).
+
+Libraries trust the directory. They silently leave out members that it does not list, such as those
+of the first of two zips in one file. A directory that lists the same bytes many times unpacks to
+any size.
 """
 
 from __future__ import annotations
@@ -186,7 +192,6 @@ def _name_and_extra_bytes(place: PlainExtent, at: int) -> int:
 
 
 def _holds_member(place: PlainExtent, start: int, stop: int) -> bool:
-    """Return True if there is a member between two offsets."""
     while start + _LOCAL.size < stop:
         block = place.read_range(start, min(_SCAN_BYTES, stop - start))
         at = block.find(b"PK\3\4")

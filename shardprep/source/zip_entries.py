@@ -1,7 +1,9 @@
 """Read the directory of an ordinary zip as columns; unusual directories are left to `zipfile`.
 
 Entries are found by their signature, one block of the directory at a time. They must follow each
-other to the end without a gap. For the fields, see APPNOTE 4.3.12.
+other to the end without a gap. A size or offset of 32 bits that is `_FULL` has its value in the
+ZIP64 extra field, which contains only the full ones, in the order size, stored size, offset.
+For the fields, see APPNOTE 4.3.12 and 4.5.3.
 """
 
 from __future__ import annotations
@@ -124,20 +126,20 @@ def _chain(block: Bytes) -> tuple[Ints, NDArray[Any]]:
     none = np.empty(0, np.int64), np.empty(0, _ENTRY)
     if last <= 0:
         return none
-    found = np.flatnonzero(block[:last] == _SIGNATURE & 0xFF)
+    places = np.flatnonzero(block[:last] == _SIGNATURE & 0xFF)
     for i in range(1, 4):
-        found = found[block[found + i] == _SIGNATURE >> 8 * i & 0xFF]
-    if not len(found) or found[0]:
+        places = places[block[places + i] == _SIGNATURE >> 8 * i & 0xFF]
+    if not len(places) or places[0]:
         return none
-    entries = _gathered(block, found)
-    ends = found + _lengths(entries)
-    if not (ends[:-1] == found[1:]).all():  # the signature is part of a name, or the entries end
-        following = np.searchsorted(found, ends).tolist()
-        starts, way, i = found.tolist(), [0], 0
+    entries = _gathered(block, places)
+    ends = places + _lengths(entries)
+    if not (ends[:-1] == places[1:]).all():  # the signature is part of a name, or the entries end
+        following = np.searchsorted(places, ends).tolist()
+        starts, way, i = places.tolist(), [0], 0
         while (i := following[i]) < len(starts) and starts[i] == ends[way[-1]]:
             way.append(i)
-        found, entries = found[way], entries[way]
-    return found, entries
+        places, entries = places[way], entries[way]
+    return places, entries
 
 
 def _gathered(block: Bytes, starts: Ints) -> NDArray[Any]:
@@ -157,8 +159,6 @@ def _fill(places: Places, block: Bytes, starts: Ints, entries: NDArray[Any]) -> 
 
 
 class _Names:
-    """The names of entries, collected in one buffer."""
-
     def __init__(self, number: int, directory_bytes: int) -> None:
         self._offsets = np.zeros(number + 1, np.int64)
         self._data = np.empty(max(0, directory_bytes - number * _ENTRY.itemsize), np.uint8)
@@ -218,16 +218,16 @@ def _read_wide(
         is_there = values[rows] == _FULL
         if (at[is_there] + 8 > ends[is_there]).any():
             raise _OddError
-        found = _number(block, at[is_there], 8)
-        if (found < 0).any():  # more than 63 bits
+        numbers = _number(block, at[is_there], 8)
+        if (numbers < 0).any():  # more than 63 bits
             raise _OddError
-        values[rows[is_there]] = found
+        values[rows[is_there]] = numbers
         at = at + 8 * is_there
 
 
 def _number(block: Bytes, at: Ints, size: int) -> Ints:
     """Return little-endian numbers of `size` bytes; negative above 63 bits."""
-    found = np.zeros(len(at), np.int64)
+    numbers = np.zeros(len(at), np.int64)
     for i in range(size):
-        found |= block[at + i].astype(np.int64) << 8 * i
-    return found
+        numbers |= block[at + i].astype(np.int64) << 8 * i
+    return numbers

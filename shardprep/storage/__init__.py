@@ -1,5 +1,5 @@
-"""Files and objects that are complete or absent, on a disk and in object storage.
+"""Files on a disk and objects in object storage, which are either complete or absent.
 
-This room does not know datasets. Callers give names and bytes. A write is durable when it returns.
-Reading something that has changed since it was found is an error.
+This package does not know datasets: callers give names and bytes. A write is durable when it
+returns. Reading a file or object that was replaced in the meantime is an error.
 """

@@ -1,4 +1,4 @@
-"""Cache for arrays that take long to compute."""
+"""Cache of arrays that are slow to compute."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def array_file(folder: str, name: str) -> Path:
 def kept_arrays(path: Path) -> Arrays | None:
     """Return the cached arrays by name, or None if the file is missing or damaged."""
     try:
-        with np.load(path, allow_pickle=False) as kept:
-            found = {name: kept[name] for name in kept.files}
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
     except Exception:  # numpy raises anything for a damaged file
         return None
     with contextlib.suppress(OSError):
         os.utime(path)
-    return found
+    return arrays
 
 
 def keep_arrays(path: Path, arrays: Arrays) -> None:
-    """Cache arrays, and remove files not used for long; errors of the disk are ignored."""
+    """Cache arrays, and remove cached files that were not used for 30 days; ignore disk errors."""
     with contextlib.suppress(OSError, StorageError):
         folder = make_cache(path.parent)
         before = time.time() - _FORGOTTEN_S
-        for one in folder.glob("*.npz"):
-            if one.stat().st_mtime < before:
-                one.unlink(missing_ok=True)
+        for old in folder.glob("*.npz"):
+            if old.stat().st_mtime < before:
+                old.unlink(missing_ok=True)
         with DurableFile(path, is_shared=True) as file:
             np.savez(file.stream, **arrays)
             file.commit()

@@ -42,7 +42,6 @@ class DurableFile:
             self.abandon()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append the bytes."""
         write_pieces(self.stream, data)
 
     def commit(self) -> None:

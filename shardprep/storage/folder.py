@@ -2,6 +2,10 @@
 
 Names may contain slashes. A folder is a small value that is sent to workers. Each process opens its
 own connections.
+
+On a disk, a file is written under a temporary name and renamed (`DurableFile`). An object needs no
+temporary name: the store shows it only when its upload is complete. Its bytes are collected in a
+local file first (`ObjectFile`), because the client repeats a failed upload from the start.
 """
 
 from __future__ import annotations

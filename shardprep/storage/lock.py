@@ -1,4 +1,9 @@
-"""The lock of a folder, for one process or shared by several; it ends with the process."""
+"""Lock of a folder, exclusive or shared (`flock` on a file in it).
+
+The system releases the lock when the process ends, even if it is killed. After a process
+has opened the file, its previous owner may remove it, and a third process may lock a new file of
+the same name. So `has_name` is checked after the lock is taken.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Read, write, list and remove objects by their addresses.
 
-A missing object is a FileNotFoundError unless a function says otherwise.
+A missing object is a FileNotFoundError unless a function says otherwise. `create` and `replace` are
+atomic: the store compares the condition (absent, or this ETag) and writes in one step. Several
+builds use this to agree on one winner.
 """
 
 from __future__ import annotations
@@ -208,7 +210,7 @@ def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
                 raise
         time.sleep(pause or 0)
     raise StorageError(
-        str(url), "changes all the time", "if another build runs here, end one of them"
+        str(url), "another process keeps changing it", "if another build runs here, end one of them"
     )
 
 
@@ -216,9 +218,9 @@ def _content(url: ObjectUrl) -> tuple[bytes | None, str | dict[str, str]]:
     """Return the bytes of an object (None if missing) and the mode that replaces only them."""
 
     def read(store: Any, _: Wait) -> tuple[bytes, dict[str, str]]:
-        found = store.get(url.key)
-        mode = {name: found.meta[name] for name in ("e_tag", "version") if found.meta[name]}
-        return bytes(found.bytes()), mode
+        answer = store.get(url.key)
+        mode = {name: answer.meta[name] for name in ("e_tag", "version") if answer.meta[name]}
+        return bytes(answer.bytes()), mode
 
     try:
         content: tuple[bytes, dict[str, str]] = asked_again(url, read)

@@ -45,36 +45,36 @@ class OpenFiles:
 
     def get(self, name: str) -> Descriptor:
         """Return a file, opened if necessary; keep the value while reading from its number."""
-        found = self.find(name)
-        if found is not None:
-            return found
-        found = Descriptor(self._opened(name))  # slow, and may fail
+        file = self.find(name)
+        if file is not None:
+            return file
+        file = Descriptor(self._opened(name))  # slow, and may fail
         key = (id(self), name)
         with _lock:
             self._names.add(name)
-            _files[key] = found
+            _files[key] = file
             _files.move_to_end(key)
             let_go = [_files.popitem(last=False) for _ in range(len(_files) - most_open())]
         del let_go  # closed without the lock
-        return found
+        return file
 
     def find(self, name: str) -> Descriptor | None:
         """Return a file if it is open, otherwise None."""
         key = (id(self), name)
-        found = _files.get(key)  # without the lock: each of the two calls is atomic
-        if found is not None:
+        file = _files.get(key)  # without the lock: each of the two calls is atomic
+        if file is not None:
             try:  # noqa: SIM105 - called for each record; a context manager would double the time
                 _files.move_to_end(key)
             except KeyError:  # released in between
                 pass
-        return found
+        return file
 
     def drop(self, name: str) -> None:
         """Release a file; ignored if it is not open."""
         with _lock:
             self._names.discard(name)
-            found = _files.pop((id(self), name), None)
-        del found
+            file = _files.pop((id(self), name), None)
+        del file
 
     def close(self) -> None:
         """Release all files; `get` opens them again."""

@@ -1,4 +1,4 @@
-"""Open regular files only: a foreign file name may be a pipe, a device or a link.
+"""Open regular files only: a name from an untrusted folder may be a pipe, a device or a link.
 
 Links are not followed and pipes are not waited for. The opened file is checked, not its name.
 """
@@ -39,7 +39,6 @@ class Descriptor:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the file."""
         return os.fstat(self.number).st_size
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
@@ -111,7 +110,7 @@ def read_open(file: io.FileIO, most_bytes: int, path: Path | str = "") -> bytes:
 
 
 def read_named(path: Path | str, most_bytes: int) -> bytes:
-    """Return the bytes of a file that the user has named, which may be a link."""
+    """Return the bytes of a file named by the user, which may be a link."""
     return read_regular(os.path.realpath(path), most_bytes)
 
 

@@ -3,6 +3,11 @@
 All processes share the copies. A copy is named by the SHA-256 of its content, which is checked
 first. When the limit is reached, the least recently read copies are removed. On POSIX, a removed
 copy stays readable while it is open.
+
+Lock order: a process first locks the unfinished copy (`SHA256.part`), without waiting. It then
+waits for `.lock`, which protects the total size, and releases it before it copies. While it holds
+`.lock`, it only tries the locks of other unfinished copies, so no two processes wait for each
+other. An unfinished copy already has its final size and counts as used space.
 """
 
 from __future__ import annotations
@@ -112,11 +117,11 @@ class StagedShards:
     def read(self, shard: RemoteShard, start: int, num_bytes: int) -> bytes | None:
         """Return bytes of the copy of a shard, or None without a copy."""
         try:
-            found = read_at(self._file(shard).number, num_bytes, start)
+            data = read_at(self._file(shard).number, num_bytes, start)
         except OSError:
             return None
-        if len(found) == num_bytes:
-            return found
+        if len(data) == num_bytes:
+            return data
         self.drop(shard)
         return None
 

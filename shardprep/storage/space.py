@@ -24,13 +24,13 @@ def shortage(folder: Path, num_bytes: int, num_written: int = 0) -> str:
 
     `num_written` bytes of the same work are on the disk already and count for the reserve.
     """
-    kept = (num_written + num_bytes) // _KEPT_SHARE
-    kept = min(max(kept, _LEAST_KEPT_BYTES), _MOST_KEPT_BYTES)
+    reserve = (num_written + num_bytes) // _KEPT_SHARE
+    reserve = min(max(reserve, _LEAST_KEPT_BYTES), _MOST_KEPT_BYTES)
     free = shutil.disk_usage(folder).free
-    if free >= num_bytes + kept:
+    if free >= num_bytes + reserve:
         return ""
     return (
-        f"{megabytes(num_bytes)} are needed and {megabytes(kept)} must stay free, "
+        f"{megabytes(num_bytes)} are needed and {megabytes(reserve)} must stay free, "
         f"the disk has {megabytes(free)} left"
     )
 

@@ -73,11 +73,11 @@ def asked(
         store = _store(url, bounds)
         with waiting(partial(server_of, url), bounds.total_s) as wait:
             if is_over is None and threading.current_thread() is not threading.main_thread():
-                found = call(store, wait)
+                result = call(store, wait)
             else:
                 # A write takes several requests; the client limits each of them.
                 is_left = is_over and partial(wait.is_in_vain, is_over, is_bounded=not writing)
-                found = _apart(partial(call, store, wait), is_left)
+                result = _apart(partial(call, store, wait), is_left)
     except StorageError:
         raise
     except FileNotFoundError:
@@ -92,7 +92,7 @@ def asked(
         # `from None`: a printed traceback must not show the request and its credentials
         raise explained(error, url, writing=writing) from None
     _answered.add(url.root)
-    return found
+    return result
 
 
 def asked_again(

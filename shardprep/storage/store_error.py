@@ -74,9 +74,9 @@ def explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> Storage
     """Return the error for an exception of the store's client."""
     text = str(error)
     verb = "written" if writing else "read"
-    found = _STATUS.search(text)
-    number = found[1][:3] if found else ""
-    status = f"HTTP {found[1]}" if found else ""
+    match = _STATUS.search(text)
+    number = match[1][:3] if match else ""
+    status = f"HTTP {match[1]}" if match else ""
     if code := _CODE.search(text):
         status = f"{status} {code[1]}".strip()
     if _is_about_credentials(text):

@@ -1,4 +1,4 @@
-"""Foreign text files: their encoding, and the rows of a CSV."""
+"""Text files of users: detect the encoding, and read the rows of a CSV."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class CsvRows:
     """
 
     def __init__(self, lines: Iterable[str], delimiter: str = ",") -> None:
-        """Take lines with their endings, such as those of `text_lines`."""
+        """Take lines with their endings, for example from `text_lines`."""
         self._lines = lines
         self._form = {"delimiter": delimiter, "skipinitialspace": True}
         self.faults: dict[int, str] = {}

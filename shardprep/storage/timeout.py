@@ -1,6 +1,8 @@
 """Time limits for a silent store, and the warning while a call waits.
 
-One thread watches all calls of a process. Of the workers of a program, only one logs the warning.
+One thread watches all calls of a process. The workers of a program would all log the same warning,
+so the first one reserves it: it binds a socket whose name contains the parent process and the host.
+Such names need no file, and the system frees them when the process ends.
 """
 
 from __future__ import annotations
@@ -58,16 +60,16 @@ def timeout_s() -> float:
         StorageError: the variable is not a number of at least 1.
 
     """
-    said = os.environ.get(TIMEOUT_VARIABLE)
-    if not said:
+    value = os.environ.get(TIMEOUT_VARIABLE)
+    if not value:
         return DEFAULT_TIMEOUT_S
     try:
-        seconds = float(said)
+        seconds = float(value)
     except ValueError:
         seconds = math.nan
     if not 1 <= seconds < math.inf:
         raise StorageError(
-            TIMEOUT_VARIABLE, f"{said!r} is not a number of at least 1", "give seconds, such as 60"
+            TIMEOUT_VARIABLE, f"{value!r} is not a number of at least 1", "give seconds, such as 60"
         )
     return seconds
 
@@ -163,7 +165,7 @@ def _tell(waits: list[Wait], now: float) -> None:
 
 
 _voices: dict[str, socket.socket] = {}
-"""Host → socket whose name reserves the warnings for this process."""
+"""Host → socket that reserves the warnings about the host for this process."""
 
 
 def _may_speak(host: str) -> bool:

@@ -1,6 +1,6 @@
 """Addresses in object storage: `s3://bucket/key`, `gs://bucket/key`, `az://container/key`.
 
-A text with another scheme is an error, because nobody means a folder of that name.
+A text with another scheme is an error, because it is never meant as a folder name.
 """
 
 from __future__ import annotations
@@ -45,19 +45,18 @@ def parse_place(text: str) -> ObjectUrl | Path:
 
 
 def _check_scheme(text: str) -> None:
-    """Raise RecipeError for an unknown scheme."""
-    found = _SCHEME.match(text)
-    scheme = found[1].lower() if found else ""
+    match = _SCHEME.match(text)
+    scheme = match[1].lower() if match else ""
     # Programs that clean paths, such as `pathlib`, turn two slashes into one.
-    if not found or (len(found[2]) == 1 and scheme not in (*SCHEMES, *_MEANT)):
+    if not match or (len(match[2]) == 1 and scheme not in (*SCHEMES, *_MEANT)):
         return
-    if found[1] in SCHEMES:
+    if match[1] in SCHEMES:
         what, way = "is an address that became a path", f"give it as a text, {scheme}://…"
     else:
-        what = f"unknown scheme {found[1]}://, the known schemes are {', '.join(_STARTS)}"
+        what = f"unknown scheme {match[1]}://, the known schemes are {', '.join(_STARTS)}"
         meant = f"{scheme}://BUCKET/KEY" if scheme in SCHEMES else _MEANT.get(scheme, "")
         way = f"write {meant}" if meant else "give such an address, or a path of this machine"
-        text = f"{found[1]}://{text[found.end() :]}"
+        text = f"{match[1]}://{text[match.end() :]}"
     raise RecipeError(shown_url(text), what, way)
 
 
@@ -68,10 +67,10 @@ def local_path(text: str | Path) -> Path:
         RecipeError: the text is an address.
 
     """
-    found = parse_place(str(text))
-    if isinstance(found, ObjectUrl):
+    place = parse_place(str(text))
+    if isinstance(place, ObjectUrl):
         raise RecipeError(shown_url(str(text)), "is an address", "give a path of this machine")
-    return found
+    return place
 
 
 def shown_url(text: str) -> str:
@@ -112,17 +111,14 @@ class ObjectUrl(NamedTuple):
 
     @property
     def root(self) -> str:
-        """The address of the bucket."""
         return f"{self.scheme}://{self.bucket}"
 
     @property
     def name(self) -> str:
-        """The last part of the key."""
         return self.key.rpartition("/")[2]
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts of the key."""
         return tuple(self.key.split("/"))
 
     def __str__(self) -> str:

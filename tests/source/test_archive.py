@@ -975,10 +975,10 @@ def _bad_members() -> Iterable[tuple[str, bytes, str]]:
         yield (
             f"{method}, beyond the file",
             patched(good, packed=9**7),
-            "is cut: .* of 4,782,969",
+            "is truncated: it has .* of 4,782,969",
         )
         yield f"{method}, no header", patched(good, header=1), "no local header at offset 1"
-        yield f"{method}, header beyond the file", patched(good, header=2**32 - 2), "is cut"
+        yield f"{method}, header beyond the file", patched(good, header=2**32 - 2), "is truncated"
         for at in (0, 2, 4, 9, 40):
             damaged = with_damage(good, data_offset(good, "a.jpg") + at, b"\xff\xfe\xff\xfe\0")
             yield f"{method}, damaged at {at}", damaged, "damaged|holds|CRC"
@@ -1039,7 +1039,7 @@ def test_a_file_cut_after_it_was_listed_is_an_error_of_the_member(tmp_path: Path
     folder = write_folder(tmp_path / "source", {"a.jpg": JPEG})
     (member,) = listed(folder).listing.images
     os.truncate(folder / "a.jpg", 100)
-    with pytest.raises(MemberError, match=f"is cut: 100 of {len(JPEG):,} bytes are there"):
+    with pytest.raises(MemberError, match=f"is truncated: it has 100 of {len(JPEG):,} bytes"):
         member.extent.read()
 
 
@@ -1269,5 +1269,5 @@ def test_a_file_that_shrinks_while_it_is_read_is_cut(
     monkeypatch.setattr(
         byte_range, "read_at", lambda file, size, at: real(file, min(size, 60 - at), at)
     )
-    with pytest.raises(MemberError, match="is cut: 60 of 100 bytes are there"):
+    with pytest.raises(MemberError, match="is truncated: it has 60 of 100 bytes"):
         PlainExtent(str(path), 0, 100).read()

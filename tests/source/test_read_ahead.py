@@ -115,7 +115,7 @@ def test_bytes_are_read_into_a_buffer_whether_ahead_or_not(
     spans[1].read_into(memoryview(buffer))
     assert buffer == bytes(range(50, 60))
     for span in read_ahead([PlainExtent(str(path), 95, 10)]):
-        with pytest.raises(MemberError, match="is cut: 5 of 10 bytes are there"):
+        with pytest.raises(MemberError, match="is truncated: it has 5 of 10 bytes"):
             span.read_into(memoryview(buffer))
 
 

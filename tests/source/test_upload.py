@@ -217,14 +217,14 @@ def test_processing_is_waited_for_and_told(world: World) -> None:
 NO_TARGETS = {
     "pets": r"kaggle:pets: is a competition.*write kaggle:OWNER/NAME",
     f"{USER}/pets-small/3": "names version 3.*write kaggle:somebody/pets-small",
-    f"{USER}/Pets_Small": "'Pets_Small' is not of a-z.*write kaggle:somebody/pets-small",
+    f"{USER}/Pets_Small": "'Pets_Small' may contain only a-z.*write kaggle:somebody/pets-small",
     f"{USER}/pets--small": "single hyphens",
 }
 NO_OPTIONS: dict[str, dict[str, Any]] = {
-    "a title has 6 to 50 characters, 'pets' 4": {"title": " pets "},
+    "a title must have 6 to 50 characters, 'pets' has 4": {"title": " pets "},
     "--title": {"title": "p" * 51},
     "Kaggle has no licence 'MIT'.*CC0-1.0, ": {"license": "MIT"},
-    "the dataset has 200 GB, Kaggle takes 200 GB": {"sizes": {"a": 2 * 10**11, "b": 1}},
+    "the dataset has 200 GB, Kaggle accepts 200 GB": {"sizes": {"a": 2 * 10**11, "b": 1}},
     "has 1,001 files.*fewer --shards": {"sizes": {f"{i}": 1 for i in range(1001)}},
 }
 
@@ -244,7 +244,7 @@ def test_what_kaggle_would_not_take_is_refused_without_a_request(world: World, l
 
 
 def test_a_new_dataset_needs_a_long_name_and_in_public_a_licence(world: World) -> None:
-    with pytest.raises(RecipeError, match="6 to 50 characters, this one 4"):
+    with pytest.raises(RecipeError, match="6 to 50 characters, this name has 4"):
         send(world, ref=parse_ref(f"{USER}/pets"))
     with pytest.raises(RecipeError, match=r"--license: is missing.*add --license CC-BY-4.0"):
         send(world, is_public=True)
@@ -335,7 +335,7 @@ FAULTS: dict[str, tuple[Callable[[World], None], str]] = {
     "refused file": (transfers(Transfer(403)), r"rejects the upload \(403: Forbidden\)"),
     "store in trouble": (transfers(Transfer(503)), r"internal error \(503"),
     "cut": (transfers(Transfer(cut=CUT)), r"no connection to Kaggle \(.*continues where"),
-    "killed": (killed, "the kaggle client was ended from outside"),
+    "killed": (killed, "the kaggle client was killed by the system or a user"),
     "quota": (no("CreateDataset", said("Private quota exceeded")), r"\(Private quota exceeded\)"),
     "endless": (becomes("BLOBS_RECEIVED"), r"still processing version 1 \(blobs received\)"),
     "failed": (becomes("FAILED"), r"could not process version 1 \(failed\)"),

@@ -276,7 +276,7 @@ def test_a_run_of_records_is_that_of_each(
     data = shard.read_bytes()
     parent = open_parent(open_dataset(copy))
     shard.write_bytes(data[: offset + length // 2])
-    with pytest.raises(shardprep.DatasetError, match=f"at byte {offset:,}: is cut") as cut:
+    with pytest.raises(shardprep.DatasetError, match=f"at byte {offset:,}: is truncated") as cut:
         repack_dataset([parent], recipe, Quiet())
     assert cut.value.where == str(shard)
     middle = offset + length // 2
@@ -290,10 +290,14 @@ def test_a_run_of_records_is_that_of_each(
 @pytest.mark.parametrize(
     ("column", "value", "line"),
     [
-        ("length", 100_000_000, r"at byte [\d,]+: is cut: [\d,]+ of 100,000,000 bytes"),
+        (
+            "length",
+            100_000_000,
+            r"at byte [\d,]+: is truncated: it has [\d,]+ of 100,000,000 bytes",
+        ),
         ("length", -1, "a record with a negative length"),
         ("offset", -1, "a record with a negative length or offset"),
-        ("offset", 1 << 60, r"at byte 1,152,921,504,606,846,976: is cut"),
+        ("offset", 1 << 60, r"at byte 1,152,921,504,606,846,976: is truncated"),
     ],
 )
 def test_a_place_outside_of_its_shard_is_one_line(

@@ -85,14 +85,14 @@ def differences(path: Path, expected: Mapping[str, str], watcher: Watcher) -> li
     """
     if not zipfile.is_zipfile(path):
         return ["it is not a zip"]
-    found = []
+    problems = []
     with zipfile.ZipFile(path) as archive:
         members = {info.filename: info for info in archive.infolist()}
         sizes = (members[name].file_size for name in expected if name in members)
         watcher.start("comparing", sum(sizes), "bytes")
         for name, sha256 in sorted(expected.items()):
             if name not in members:
-                found.append(f"{name} is missing")
+                problems.append(f"{name} is missing")
                 continue
             digest = hashlib.sha256()
             with archive.open(name) as member:
@@ -100,8 +100,8 @@ def differences(path: Path, expected: Mapping[str, str], watcher: Watcher) -> li
                     digest.update(block)
                     watcher.advance(len(block))
             if digest.hexdigest() != sha256:
-                found.append(f"{name} has other bytes")
-    return found
+                problems.append(f"{name} has other bytes")
+    return problems
 
 
 def is_page(path: Path) -> bool:

@@ -142,7 +142,7 @@ def _http_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
     elif status >= 500:
         lines = f"Kaggle has an internal error ({said})", _LATER
     else:
-        lines = f"Kaggle cannot serve it ({said})", f"see {ref.page} in a browser"
+        lines = f"Kaggle rejects the download ({said})", f"see {ref.page} in a browser"
     return lines
 
 
@@ -163,7 +163,10 @@ def _other_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
             f"free some space, or choose another {OptionName('to')} or SHARDPREP_CACHE",
         ),
         "client": ("the kaggle client failed", f"download it from {ref.page} and give that file"),
-        "died": ("the kaggle client was ended from outside", f"free some memory, then {AGAIN}"),
+        "died": (
+            "the kaggle client was killed by the system or a user",
+            f"free some memory, then {AGAIN}",
+        ),
     }[fault.kind]
     if fault.in_body and fault.is_passing:
         what, hint = "the download broke off", _LATER

@@ -159,19 +159,19 @@ def _enter(folder: str, temporary: str) -> None:
 
 
 def _state(api: UploadApi, slug: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"user": api.get_config_value(api.CONFIG_NAME_USER) or ""}
+    facts: dict[str, Any] = {"user": api.get_config_value(api.CONFIG_NAME_USER) or ""}
     owner, name = slug.split("/")
     request = ApiGetDatasetRequest()
     request.owner_slug, request.dataset_slug = owner, name
     try:
-        found["status"] = api.dataset_status(slug)
+        facts["status"] = api.dataset_status(slug)
         with api.build_kaggle_client() as kaggle:
             dataset = kaggle.datasets.dataset_api_client.get_dataset(request)
     except requests.HTTPError as error:
         if error.response is None or error.response.status_code not in _ABSENT:
             raise
-        return found
-    return found | {"version": dataset.current_version_number, "is_private": dataset.is_private}
+        return facts
+    return facts | {"version": dataset.current_version_number, "is_private": dataset.is_private}
 
 
 def _granted(answer: Any) -> Any:

@@ -1,6 +1,6 @@
 """The Kaggle credentials of this machine, found in the same places and order as by the client.
 
-They are used to name the sent ones and to mask them in messages. The client reads its own.
+They are only named in errors and masked in messages. The client reads them itself.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ def _key_pairs() -> Iterator[Credential]:
     if user and key:
         yield Credential("KAGGLE_USERNAME and KAGGLE_KEY", (key,))
     path = config_folder() / "kaggle.json"
-    kept = _json(path)
-    if (user or kept.get("username")) and kept.get("key"):
-        yield Credential(_short(path), (str(kept["key"]),))
-    elif key and not user and kept.get("username"):
+    content = _json(path)
+    if (user or content.get("username")) and content.get("key"):
+        yield Credential(_short(path), (str(content["key"]),))
+    elif key and not user and content.get("username"):
         yield Credential(f"KAGGLE_KEY and {_short(path)}", (key,))
 
 
 def _logins() -> Iterator[Credential]:
     path = Path.home() / ".kaggle" / "credentials.json"
-    kept = _json(path)
-    if kept.get("refresh_token"):
+    content = _json(path)
+    if content.get("refresh_token"):
         secrets = tuple(
-            str(kept[name]) for name in ("refresh_token", "access_token") if name in kept
+            str(content[name]) for name in ("refresh_token", "access_token") if name in content
         )
         yield Credential(_short(path), secrets)
 
@@ -83,10 +83,10 @@ def config_folder() -> Path:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        kept = json.loads(_text(path) or "{}")
+        content = json.loads(_text(path) or "{}")
     except ValueError:
         return {}
-    return kept if isinstance(kept, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _text(path: Path) -> str:

@@ -30,7 +30,7 @@ class UploadLimits(RetryLimits):
     poll_s: float = 10.0
     """Interval between later polls; the first are more frequent."""
     listing_s: float = 60.0
-    """Time in which Kaggle may still report the state of the previous version."""
+    """Seconds for which Kaggle may still report the state of the previous version."""
 
 
 class KaggleState(NamedTuple):
@@ -46,12 +46,10 @@ class KaggleState(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """True if Kaggle could not create the newest version."""
         return self.status in _FAILED
 
     @property
     def in_words(self) -> str:
-        """The state in Kaggle's words."""
         return (self.status or "not there yet").replace("_", " ")
 
     def is_settled(self, version: int) -> bool:

@@ -57,7 +57,6 @@ class KaggleRef:
 
     @property
     def page(self) -> str:
-        """The web page of the archive."""
         if self.kind == "competition":
             return f"{SITE}/competitions/{self.name}"
         return f"{SITE}/datasets/{self.owner}/{self.name}"
@@ -79,16 +78,17 @@ def parse_ref(text: str) -> KaggleRef:
     is_page = _host(path) in _HOSTS
     parts = (urlsplit(path).path if is_page else path).split("/")
     patterns = _PAGES if is_page else (*_PAGES, *_NAMES)
-    matches = (re.fullmatch(one, "/".join(filter(None, parts)), re.DOTALL) for one in patterns)
-    found = next(filter(None, matches), None)
-    if found is None:
+    path = "/".join(filter(None, parts))
+    matches = (re.fullmatch(pattern, path, re.DOTALL) for pattern in patterns)
+    match = next(filter(None, matches), None)
+    if match is None:
         raise RecipeError(
             repr(text),
             "names neither a competition nor a dataset of Kaggle",
             "write kaggle:COMPETITION, kaggle:OWNER/DATASET, kaggle:OWNER/DATASET/VERSION, or "
             f"paste its address ({SITE}/competitions/… or {SITE}/datasets/…)",
         )
-    facts = found.groupdict()
+    facts = match.groupdict()
     owner, version = facts.get("owner", ""), facts.get("version")
     kind: Literal["competition", "dataset"] = "dataset" if owner else "competition"
     return KaggleRef(kind, owner, facts["name"], int(version) if version else None)

@@ -1,7 +1,8 @@
 """Upload a dataset: send the files, wait for Kaggle, download the version and compare it.
 
-A version is created once, even if the answer is lost: a note names the version of the last attempt,
-and Kaggle is asked for it before the next attempt.
+A version is created once, even if Kaggle's answer is lost. Before each attempt, a note records the
+newest version on Kaggle and the hash of the files. If a newer version exists at the next attempt,
+the request had arrived, and nothing is sent again.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ def upload(
     """
     folder = UploadFolder(wanted.ref)
     with folder.held():
-        return _Run(wanted, hashes, folder, watcher, limits or UploadLimits()).upload(check=check)
+        return _UploadRun(wanted, hashes, folder, watcher, limits or UploadLimits()).upload(
+            check=check
+        )
 
 
-class _Run:
-    """One run of an upload."""
-
+class _UploadRun:
     def __init__(
         self,
         wanted: Publication,

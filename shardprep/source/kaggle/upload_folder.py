@@ -1,9 +1,9 @@
 """The folder of an upload in the cache: sent files, notes, and the copy for the check.
 
 files/     links to the files of the dataset, and the client's `dataset-metadata.json`
-.kaggle/   the client's notes: the upload address of each file
-note.json  the files of the last upload, and the version that it created
-back/      the archive downloaded for the check
+.kaggle/   the client's notes: the upload address of each file, to continue it
+note.json  hash of the files of the last upload, and the version that it created
+back/      the archive that is downloaded for the check
 """
 
 from __future__ import annotations

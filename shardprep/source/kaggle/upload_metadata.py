@@ -1,7 +1,7 @@
 """The metadata of an upload, checked against Kaggle's rules before anything is sent.
 
-The client has the rules for title and slug, its page on metadata the licences, and the server the
-limits of size and number of files.
+The rules come from the client (title, slug), its page on metadata (licences) and the server (size,
+number of files).
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ class Publication:
 
     @property
     def num_bytes(self) -> int:
-        """Size of all files."""
         return sum(self.sizes.values())
 
     def metadata(self, *, is_new: bool) -> dict[str, object]:
@@ -84,15 +83,11 @@ def check_publication(wanted: Publication) -> None:
         _checked_license(wanted.license)
     num_bytes, num_files = wanted.num_bytes, len({path.split("/")[0] for path in wanted.sizes})
     if num_bytes > _MAX_BYTES:
-        what = f"the dataset has {megabytes(num_bytes)}, Kaggle takes {megabytes(_MAX_BYTES)}"
-        raise SourceError(
-            str(wanted.ref),
-            what,
-            f"build it with a smaller {OptionName('size')} or {OptionName('quality')}",
-        )
+        what = f"the dataset has {megabytes(num_bytes)}, Kaggle accepts {megabytes(_MAX_BYTES)}"
+        raise SourceError(str(wanted.ref), what, "build it with a smaller --size or --quality")
     if num_files > _MAX_FILES:
-        what = f"the dataset has {num_files:,} files, Kaggle takes {_MAX_FILES:,}"
-        raise SourceError(str(wanted.ref), what, f"build it with fewer {OptionName('shards')}")
+        what = f"the dataset has {num_files:,} files, Kaggle accepts {_MAX_FILES:,}"
+        raise SourceError(str(wanted.ref), what, "build it with fewer --shards")
     if not credentials():
         raise no_credentials(wanted.ref)
 
@@ -101,25 +96,23 @@ def check_new(wanted: Publication) -> None:
     """Check Kaggle's rules for a new dataset; RecipeError if one is broken."""
     ref = wanted.ref
     if len(ref.name) not in _LENGTHS:
-        what = f"the name of a new dataset has {_LENGTHS[0]} to {_LENGTHS[-1]} characters"
-        raise RecipeError(str(ref), f"{what}, this one {len(ref.name)}", "choose another")
+        what = f"the name of a new dataset must have {_LENGTHS[0]} to {_LENGTHS[-1]} characters"
+        raise RecipeError(str(ref), f"{what}, this name has {len(ref.name)}", "choose another name")
     if wanted.is_public and wanted.license is None:
-        what = "is missing, and a public dataset needs one"
-        raise RecipeError(
-            OptionName("license"), what, f"add {OptionName('license')} CC-BY-4.0, or another"
-        )
+        what = "is missing, but a public dataset needs a licence"
+        raise RecipeError("--license", what, "add --license CC-BY-4.0, or another")
 
 
 def _check_target(ref: KaggleRef) -> None:
     """Check that a ref names a dataset, not a competition or a version."""
     if ref.kind == "competition":
-        what, hint = "is a competition, and takes no dataset", "write kaggle:OWNER/NAME"
+        what, hint = "is a competition, not a dataset", "write kaggle:OWNER/NAME"
     elif ref.version is not None:
-        what = f"names version {ref.version}, and Kaggle numbers new ones itself"
+        what = f"names version {ref.version}, but Kaggle numbers new versions itself"
         hint = f"write kaggle:{ref.owner}/{ref.name}"
     elif not _SLUG.fullmatch(ref.name):
         good = "-".join(re.findall("[a-z0-9]+", ref.name.lower())) or "NAME"
-        what = f"the name {ref.name!r} is not of a-z, 0-9 and single hyphens"
+        what = f"the name {ref.name!r} may contain only a-z, 0-9 and single hyphens"
         hint = f"write kaggle:{ref.owner}/{good}"
     else:
         return
@@ -127,16 +120,16 @@ def _check_target(ref: KaggleRef) -> None:
 
 
 def _checked_title(title: str) -> str:
-    """Return a title without spaces around it; RecipeError where Kaggle would refuse it."""
+    """Return a title without extra spaces; RecipeError if Kaggle would reject it."""
     title = " ".join(title.split())
     if len(title) not in _LENGTHS:
-        what = f"a title has {_LENGTHS[0]} to {_LENGTHS[-1]} characters, {title!r} {len(title)}"
-        raise RecipeError(OptionName("title"), what)
+        what = f"a title must have {_LENGTHS[0]} to {_LENGTHS[-1]} characters"
+        raise RecipeError("--title", f"{what}, {title!r} has {len(title)}")
     return title
 
 
 def _checked_license(name: str) -> str:
-    """Return a licence as Kaggle writes it; RecipeError where it has none of that name."""
+    """Return a licence in Kaggle's spelling; RecipeError if it is unknown."""
     known = {one.casefold(): one for one in LICENSES}
     if name.casefold() not in known:
         hint = f"the names are {', '.join(LICENSES)}"
