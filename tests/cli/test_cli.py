@@ -245,10 +245,10 @@ ERRORS: dict[str, tuple[tuple[Any, ...], str]] = {
     "an unknown schema": (("build", "pets.zip", "--schema", "x"), "shipped are classification"),
     "an unknown label": (("build", "pets.zip", "--classes", "cat"), "is not among --classes"),
     "no label found": (("build", "pets.zip", "--labels", "regex:(?P<label>zebra)"), "no label for"),
-    "no dataset": (("inspect",), "name a folder"),
+    "no dataset": (("inspect",), "name the folder of a dataset"),
     "no such dataset": (("inspect", "nowhere"), "nowhere: no such folder"),
     "a folder that is no dataset": (("inspect", "."), "holds no dataset"),
-    "nothing to finalize": (("finalize",), "name a folder"),
+    "nothing to finalize": (("finalize",), "name the folder of a dataset"),
     "nowhere to finalize": (("finalize", "nowhere"), "nowhere: no such folder"),
     "no build to finalize": (("finalize", "."), "holds no dataset, finished or not"),
 }
