@@ -1,7 +1,8 @@
 """Types of the objects that commands print with `--json`, if they differ from the returned value.
 
 docs/json.md is generated from these types and their docstrings. Values may be models, which
-`print_json` converts. The docstring of a `NotRequired` key says when the key is present.
+`print_json` converts. The docstring of a `NotRequired` key says when the key is present. The types
+of results are re-exported, so that `cli` imports no package below `api` for them.
 """
 
 from __future__ import annotations

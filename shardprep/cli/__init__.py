@@ -1,5 +1,5 @@
-"""The command line: a module for each command, their options, and how errors are shown.
+"""The command line: a module for each command, their options, and the display of errors.
 
-It imports every other room, and none imports it. Heavy modules are imported inside the commands:
-`shardprep --help` answers at once.
+It imports every other package, and none imports it. Heavy modules are imported inside functions, so
+that `shardprep --help` is fast.
 """

@@ -1,7 +1,4 @@
-"""The command line: its commands, and what becomes of errors.
-
-Heavy modules are imported by the command that needs them: `shardprep --help` answers at once.
-"""
+"""The program: its commands, and the exit code and output of each error."""
 
 from __future__ import annotations
 
@@ -46,20 +43,20 @@ _COMMANDS = (
     "upload",
     "fetch",
 )
-"""In the order of `--help`; the module of each has its name."""
+"""Names of the commands and of their modules, in the order of `--help`."""
 _UsageError: Any = typer.BadParameter.__mro__[1]
-"""Typer's error of arguments that it cannot take; it has no public name."""
-_GOING_ON = ("build", "finalize", "repack", "export", "download", "upload", "fetch")
-"""Commands that keep what they have done."""
+"""Typer's error for invalid arguments, which has no public name."""
+_RESUMABLE = ("build", "finalize", "repack", "export", "download", "upload", "fetch")
+"""Commands that continue where they were interrupted when they are run again."""
 _COMPLETION = "_SHARDPREP_COMPLETE"
-"""Environment variable by which a shell asks for completions."""
+"""Environment variable that a shell sets to ask for completions."""
 _ENDED_AT_ONCE = {"ray", "shardprep.reporter.viewer.viewer"}
-"""Modules after whose use a command ends without the last acts of libraries."""
+"""Modules whose use makes a command exit without the cleanup of libraries; see `_end_at_once`."""
 _log = logging.getLogger("shardprep")
 
 
 class _InterruptedError(BaseException):
-    """Ctrl-C, under a name that typer does not turn into a silent exit."""
+    """Ctrl-C. Typer would turn KeyboardInterrupt into a silent exit."""
 
 
 def _interrupt(*_: object) -> None:
@@ -67,26 +64,26 @@ def _interrupt(*_: object) -> None:
 
 
 class _WithoutPandas:
-    """Finder that hides pandas, which pyarrow would import for the first list that it is given.
+    """Import finder that hides pandas.
 
-    That takes half as long as a small build, where pandas is installed, and nothing here uses it.
+    If pandas is installed, pyarrow imports it when it converts the first list. That takes half as
+    long as a small build, and nothing here uses pandas.
     """
 
     def find_spec(self, name: str, *_: object) -> None:
-        """Refuse pandas; leave other modules to the finders behind."""
         if name == "pandas":
             raise ModuleNotFoundError(f"{name} is hidden from the command line", name=name)
 
 
 def main(interrupts: Sequence[int] = ()) -> None:
-    """Run the command line; an error of ours is one line on stderr and an exit code.
+    """Run the command line and exit; errors become one line on stderr and an exit code.
 
-    With `--json` it is an object on stdout as well, in place of the result. `interrupts` gets an
-    element for each Ctrl-C until it is handled here.
+    With `--json`, an error is also an object on stdout. `interrupts` contains an element for each
+    Ctrl-C until this function handles them.
     """
-    # Nothing here multiplies matrices, and to start numpy's threads takes as long as to import it.
+    # Nothing here multiplies matrices, and starting numpy's threads takes as long as importing it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Arrow's own allocator keeps memory for later: half of what `view` needs, a fifth of `repack`.
+    # Arrow's own allocator keeps freed memory: half the memory of `view`, a fifth of `repack`.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     sys.meta_path.insert(0, _WithoutPandas())
     outlive_readers()
@@ -107,10 +104,10 @@ def main(interrupts: Sequence[int] = ()) -> None:
 
 
 def _end_at_once(code: int) -> None:
-    """End without the last acts of libraries and threads; all that the command had to do is done.
+    """Exit without the cleanup of libraries and threads, after the command has finished.
 
-    Ray's core may abort in them where a node has died; the viewer's threads may still wait for a
-    store, for an answer that nobody wants any more.
+    During the cleanup, Ray's core may abort if a node has died, and threads of the viewer may wait
+    for object storage.
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -120,11 +117,11 @@ def _end_at_once(code: int) -> None:
 
 def _run(arguments: Sequence[str]) -> int:
     """Run a command line; return its exit code."""
-    # One command alone is ready in 3 ms, all of them in 30; only the program's help shows others.
+    # Creating one command takes 3 ms, creating all 30 ms; only the program's help needs all.
     is_named = arguments[:1] and arguments[0] in _COMMANDS and _COMPLETION not in os.environ
     command = typer.main.get_command(program(arguments[:1] if is_named else _COMMANDS))
     if _COMPLETION in os.environ:
-        command.main(prog_name="shardprep")  # answers the shell, and exits
+        command.main(prog_name="shardprep")  # prints the completions and exits
     try:
         with command.make_context("shardprep", list(arguments)) as context:
             command.invoke(context)
@@ -134,46 +131,46 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Tell whether an error is to be JSON, whatever else is wrong with the arguments."""
+    """Return True if errors are printed as JSON, even if the arguments are invalid."""
     return "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
 
 
-def _goes_on(arguments: Sequence[str]) -> bool:
-    """Tell whether a command that was interrupted goes on where it stopped, run again."""
-    command = next((one for one in arguments if one in _COMMANDS), "")
-    return (command in _GOING_ON and "--dry-run" not in arguments) or (
+def _is_resumable(arguments: Sequence[str]) -> bool:
+    """Return True if the command continues where it was interrupted when it is run again."""
+    command = next((word for word in arguments if word in _COMMANDS), "")
+    return (command in _RESUMABLE and "--dry-run" not in arguments) or (
         command == "verify" and "--repair" in arguments
     )
 
 
 def _fail(error: BaseException, arguments: Sequence[str]) -> int:
-    """Say what has gone wrong; return the exit code."""
-    said, code = _explained(error, goes_on=_goes_on(arguments))
-    is_ours = said is not None
-    if said is None:
-        said = ShardprepError("shardprep", f"has failed: {error!r}", "please report it")
-    if not is_ours or _log.isEnabledFor(logging.DEBUG):
+    """Print an error; return the exit code."""
+    explained, code = _explained(error, is_resumable=_is_resumable(arguments))
+    is_bug = explained is None
+    if explained is None:
+        explained = ShardprepError("shardprep", f"has failed: {error!r}", "please report it")
+    if is_bug or _log.isEnabledFor(logging.DEBUG):
         for line in "".join(traceback.format_exception(error)).splitlines():
             sys.stderr.write(f"{printable(line)}\n")
-    if is_ours:
-        sys.stderr.write(f"{said}\n")
+    if not is_bug:
+        sys.stderr.write(f"{explained}\n")
     if _wants_json(arguments):
-        print_json(said.as_json(code))
+        print_json(explained.as_json(code))
     return code
 
 
-def _explained(error: BaseException, *, goes_on: bool) -> tuple[ShardprepError | None, int]:
-    """Return an error as one of ours, None for a fault of the program; and its exit code."""
+def _explained(error: BaseException, *, is_resumable: bool) -> tuple[ShardprepError | None, int]:
+    """Return an error as a ShardprepError, or None for a bug, and the exit code."""
     if isinstance(error, ShardprepError):
         return error, EXIT_USAGE if isinstance(error, RecipeError) else EXIT_ERROR
     if isinstance(error, _InterruptedError):
-        again = "run the same command again to go on where it stopped" if goes_on else ""
+        again = "run the same command again to continue" if is_resumable else ""
         return ShardprepError("", "interrupted", again), EXIT_INTERRUPTED
     if isinstance(error, _UsageError):
-        asked = error.ctx.command_path if error.ctx else "shardprep"
+        name = error.ctx.command_path if error.ctx else "shardprep"
         what = error.format_message().rstrip(".")
         what = " ".join(f"{what[:1].lower()}{what[1:]}".split())
-        return ShardprepError(asked, what, f"see {asked} --help"), error.exit_code
+        return ShardprepError(name, what, f"see {name} --help"), error.exit_code
     if is_short_of_memory(error):
         what = "there is not enough memory"
         return ShardprepError("shardprep", what, "free some, or raise the limit (ulimit -v)"), 1
@@ -208,8 +205,8 @@ def _options(
 
 
 def program(names: Sequence[str] = _COMMANDS) -> typer.Typer:
-    """Return the program with some of its commands."""
-    found = typer.Typer(
+    """Return the program with the named commands."""
+    app = typer.Typer(
         name="shardprep",
         cls=o.Group,
         help="Turn raw (Kaggle) images into TFRecord shards for training, with matching readers.",
@@ -219,8 +216,8 @@ def program(names: Sequence[str] = _COMMANDS) -> typer.Typer:
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
     )
-    found.callback(invoke_without_command=True)(_options)
+    app.callback(invoke_without_command=True)(_options)
     for name in names:
-        command = found.command(name, cls=o.Command, epilog=o.epilog(name))
-        command(o.command(name))
-    return found
+        register = app.command(name, cls=o.Command, epilog=o.epilog(name))
+        register(o.command(name))
+    return app

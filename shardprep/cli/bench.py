@@ -1,4 +1,4 @@
-"""`shardprep bench`: how fast a dataset is read."""
+"""`shardprep bench`: measure the reading speed of a dataset."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats
 
 def run(call: Call, *, as_json: bool) -> None:
     """Compare the reading speed of plain tf.data, tfds and this package's readers."""
-    found = call()
+    result = call()
     if as_json:
-        print_json(found)
+        print_json(result)
         return
-    print_benchmark(console(), found)
+    print_benchmark(console(), result)
     if "plot" in call.options:
         console().notice(f"wrote {call.options['plot']}")
 
 
 def print_benchmark(terminal: Terminal, found: Benchmark) -> None:
-    """Print a row for each pipeline, and why one did not run."""
+    """Print a row for each pipeline, and the reason for each that did not run."""
     from shardprep.cli.show.console import plain_table
     from shardprep.storage.space import megabytes
 
@@ -54,5 +54,5 @@ def print_benchmark(terminal: Terminal, found: Benchmark) -> None:
         "measured",
         f"batches of {settings.batch_size}, {counted(found.num_cores, 'core')}, median of "
         f"{settings.rounds} x {settings.seconds:g} s after the first batch, files in memory; a "
-        "core: images for each second of one core; memory: the most that the process held",
+        "core: images per second of CPU time; memory: peak of the process",
     )

@@ -1,4 +1,4 @@
-"""`shardprep build`: a source to a dataset, or to one part of its shards, or to a plan."""
+"""`shardprep build`: build a dataset, build one part of its shards, or print the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shardprep diff`: the differences of two datasets, item by item."""
+"""`shardprep diff`: compare two datasets item by item."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def run(call: Call, *, as_json: bool) -> None:
     Reads the manifests and item tables. Where these cannot decide, it compares the records of
     shards that differ. Exits with 3 if records differ.
     """
-    found = call()
+    result = call()
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        _print(console(), found)
-    if not found.is_equal:
+        _print(console(), result)
+    if not result.is_equal:
         raise typer.Exit(EXIT_PROBLEMS)
 
 
 def _print(terminal: Terminal, found: Difference) -> None:
-    from shardprep.cli.show.changes import print_changes
+    from shardprep.cli.show.console import print_changes
     from shardprep.dataset.diff import MEANINGS
 
     terminal.heading(found.before, f" → {found.after}")
@@ -56,8 +56,7 @@ def _print(terminal: Terminal, found: Difference) -> None:
 
 
 def _line(change: ItemChange) -> str:
-    """Return a change in words: key, before and after."""
-    from shardprep.cli.show.changes import HASH_DIGITS
+    from shardprep.cli.show.console import HASH_DIGITS
 
     before, after = change.before, change.after
     if change.kind == "source":

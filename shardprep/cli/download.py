@@ -1,4 +1,4 @@
-"""`shardprep download`: an archive from Kaggle."""
+"""`shardprep download`: download an archive from Kaggle."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def run(call: Call, *, as_json: bool) -> None:
     Data that Kaggle has mounted below /kaggle/input is not downloaded, unless you give --to or
     --refresh.
     """
-    found = call()
+    result = call()
     if as_json:
         from shardprep.api.json_types import DownloadJson
 
-        print_json(picked(DownloadJson, found))
+        print_json(picked(DownloadJson, result))
     else:
-        console().notice(str(found.path))
+        console().notice(str(result.path))

@@ -1,4 +1,4 @@
-"""`shardprep export`: a dataset in the layout of another library."""
+"""`shardprep export`: write a dataset in the layout of another library."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def _show(done: Exported) -> None:
 
     console().notice(str(done.path))
     files = f"{counted(done.num_files, 'file')}, {megabytes(done.num_bytes)}"
-    how = "is there already" if done.was_there else f"{done.elapsed_s:,.1f} s"
+    how = "already exists" if done.was_there else f"{done.elapsed_s:,.1f} s"
     console().notice(f"{counts_line(done.splits)}: {files}, {how}")

@@ -1,4 +1,4 @@
-"""`shardprep fetch`: a dataset from object storage to a folder."""
+"""`shardprep fetch`: copy a dataset from object storage to a folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(call: Call, *, as_json: bool) -> None:
     if as_json:
         from shardprep.api.json_types import FetchJson, LeftOutJson
 
-        left_out = [picked(LeftOutJson, one) for one in found.left_out]
+        left_out = [picked(LeftOutJson, error) for error in found.left_out]
         more = {"from": found.address, "left_out": left_out}
         print_json(picked(FetchJson, found, **more))
     else:
@@ -40,11 +40,11 @@ def _show(found: Fetched) -> None:
     console().notice(str(found.path))
     how = f"{megabytes(found.num_new_bytes)} fetched"
     if found.was_there:
-        how = "is there already" + (", mended" if found.renewed else "")
+        how = "already exists" + (", repaired" if found.renewed else "")
     size = megabytes(found.num_bytes)
     console().notice(f"{len(found.manifest.shards):,} shards, {size}: {how}")
     for name in found.renewed:
-        console().notice(f"fetched anew: {name}")
+        console().notice(f"fetched again: {name}")
     for error in found.left_out:
         console().notice(f"left out: {error.where}: {error.what}")
     if found.left_out:

@@ -1,4 +1,4 @@
-"""`shardprep finalize`: the shards of a build in parts to a dataset."""
+"""`shardprep finalize`: join the parts of a build into a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shardprep init`: a source to a recipe."""
+"""`shardprep init`: write a recipe for a source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(call: Call, *, as_json: bool) -> None:
 
 
 def _print(terminal: Terminal, survey: Survey) -> None:
-    """Print what a source holds, and what each way to find labels would give."""
+    """Print the content of a source, and the result of each label rule."""
     from shardprep.cli.show.console import counts_line
     from shardprep.storage.space import megabytes
 
@@ -60,7 +60,7 @@ def _print(terminal: Terminal, survey: Survey) -> None:
 
 
 def _print_found(terminal: Terminal, survey: Survey) -> None:
-    """Print boxes, masks and classes that were found, and remarks."""
+    """Print the detected boxes, masks and classes, and notes."""
     for sign in survey.annotations:
         mark = " *" if sign is survey.taken else ""
         terminal.entry(sign.key, f"{sign.flag}{mark} ({sign.how})")
@@ -69,7 +69,7 @@ def _print_found(terminal: Terminal, survey: Survey) -> None:
         more = f", … {len(survey.classes):,} classes" if len(survey.classes) > 6 else ""
         terminal.entry("classes", ", ".join(shown) + more)
     elif survey.target == "none" and survey.taken is None:
-        terminal.entry("classes", "none found: say where labels are in shardprep.toml")
+        terminal.entry("classes", "none found: set labels in shardprep.toml")
     for line in survey.findings:
         terminal.entry("note", line)
 

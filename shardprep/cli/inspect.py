@@ -1,4 +1,4 @@
-"""`shardprep inspect`: what a dataset holds."""
+"""`shardprep inspect`: describe a dataset."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def run(call: Call, *, as_json: bool) -> None:
 
     terminal = console()
     print_facts(terminal, facts)
-    for i, one in enumerate(facts.findings):
-        terminal.entry("" if i else "findings", one)
+    for i, finding in enumerate(facts.findings):
+        terminal.entry("" if i else "findings", finding)

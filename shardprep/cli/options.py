@@ -1,7 +1,8 @@
-"""The commands of the command line, made from the functions of `shardprep.api`.
+"""The commands of the command line, generated from the functions of `shardprep.api`.
 
-A function has the names and defaults of its options; `OPTIONS` beside it has their help and bounds.
-What only a terminal has (`--json`, `--open`) is the `OPTIONS` of the module of `shardprep.cli`.
+The signature of a function gives the names and defaults of its options, and `OPTIONS` in the same
+module their help and bounds. `OPTIONS` in a module of `shardprep.cli` declares the options that
+only the command line has, such as `--open`.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
-"""Bracket that rich would read as the begin of a tag."""
+"""Bracket that rich would interpret as the start of a tag."""
 
 
-def help_of(option: Option, default: object = None) -> str:
-    """Return the help of an option, with its default in words or as a flag is given it."""
+def _help_of(option: Option, default: object = None) -> str:
+    """Return the help of an option with its default."""
     shown = option.shown
     if not shown and isinstance(default, tuple | str | float | int) and default not in ("", ()):
         shown = ",".join(default) if isinstance(default, tuple) else str(default)
@@ -46,8 +47,8 @@ def help_of(option: Option, default: object = None) -> str:
 
 
 def _hint(option: Option, *names: str, kind: Any = str, default: object = None) -> Any:
-    """Return the annotation by which typer reads an option; None is one that is not given."""
-    text = help_of(option, default)
+    """Return the annotation that declares an option to typer; None means that it is not given."""
+    text = _help_of(option, default)
     if option.panel == ARGUMENTS:
         return Annotated[kind | None, typer.Argument(help=text, show_default=False)]
     declared = typer.Option(
@@ -65,9 +66,9 @@ def _parameter(name: str, option: Option, default: object, *, is_key: bool = Fal
 
     Args:
         name: keyword of the Python function.
-        option: its declaration.
-        default: its default in Python; `Parameter.empty` if it is required.
-        is_key: a switch that a recipe may have set, and `--no-…` unsets.
+        option: declaration of the option.
+        default: default in Python; `Parameter.empty` if the option is required.
+        is_key: whether the option is a key of a recipe, so that a switch needs `--no-…`.
 
     """
     flags = option.flags or (f"--{name.rstrip('_').replace('_', '-')}",)
@@ -86,28 +87,30 @@ def _parameter(name: str, option: Option, default: object, *, is_key: bool = Fal
 
 def _of_function(function: Callable[..., Any], options: Mapping[str, Option]) -> list[Parameter]:
     """Return the parameters of a command for the options of its function."""
-    defaults = {name: one.default for name, one in inspect.signature(function).parameters.items()}
+    given = inspect.signature(function).parameters.values()
+    defaults = {parameter.name: parameter.default for parameter in given}
     keys: dict[str, object] = {}
-    if "recipe" in defaults:  # the function of a build: its options are the keys of a recipe
-        keys = {one.name: one.default for one in fields(BuildOptions)[1:]}
+    if "recipe" in defaults:  # `build`: its options are the keys of a recipe
+        keys = {key.name: key.default for key in fields(BuildOptions)[1:]}
         defaults |= {
             name: RUN_DEFAULTS.get(name) for name in options if name not in defaults
         } | keys
     return [
-        _parameter(name, one, defaults[name], is_key=name in keys) for name, one in options.items()
+        _parameter(name, option, defaults[name], is_key=name in keys)
+        for name, option in options.items()
     ]
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of the Python function of a command, with the options that were given."""
+    """A call of the Python function of a command with the given options."""
 
     function: Callable[..., Any]
     options: Mapping[str, Any]
     has_progress: bool
 
     def __call__(self, **more: Any) -> Any:
-        """Return the result of the function, with a bar on stderr while it works."""
+        """Call the function with a progress bar on stderr, and return its result."""
         options = {**self.options, **more}
         if not self.has_progress or "progress" in more:
             return self.function(**options)
@@ -116,7 +119,7 @@ class Call:
 
 
 def command(name: str) -> Callable[..., None]:
-    """Return a command as typer takes it: a function whose signature has all of its options."""
+    """Return the function of a command for typer; its signature has all options."""
     function = getattr(import_module(f"shardprep.api.{name}"), name)
     options = sys.modules[function.__module__].OPTIONS
     terminal = import_module(f"shardprep.cli.{name}")
@@ -150,55 +153,54 @@ _WORDS = {
     for name, option in BUILD_OPTIONS.items()
     if option.metavar.startswith("[")
 }
-"""Switches that may have a word behind them → that word."""
+"""Switch that can be followed by a word → that word, as in `--dedup near`."""
 
 
 class _Plain:
-    """A command whose help names values as they are called here, never by types of Python."""
+    """Mixin whose help shows the names of values instead of Python types."""
 
     def get_params(self, context: Any) -> list[Any]:
-        """Return the parameters, each with a metavar."""
-        found: list[Any] = super().get_params(context)  # type: ignore[misc]
-        for one in found:
-            if one.param_type_name == "argument":
-                one.metavar = one.name.upper()
-                one.display_type_rich = lambda **_: None
-            elif one.metavar is None:
-                one.metavar = ""  # a switch: it takes no value
-        return found
+        parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for parameter in parameters:
+            if parameter.param_type_name == "argument":
+                parameter.metavar = parameter.name.upper()
+                parameter.display_type_rich = lambda **_: None
+            elif parameter.metavar is None:
+                parameter.metavar = ""  # a switch does not take a value
+        return parameters
 
 
 class Command(_Plain, TyperCommand):
-    """One command."""
+    """A command."""
 
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
-        """Read the arguments; a switch may have its word behind it, as in `--dedup near`."""
+        """Parse the arguments; a switch of `_WORDS` can be followed by its word."""
         end = args.index("--") if "--" in args else len(args)
         left: list[str] = []
         words: dict[str, str] = {}
-        for before, one in zip(["", *args], args[:end], strict=False):
-            name, _, word = one.partition("=")
-            if _WORDS.get(before) == one:
-                words[before] = one
+        for before, argument in zip(["", *args], args[:end], strict=False):
+            name, _, word = argument.partition("=")
+            if _WORDS.get(before) == argument:
+                words[before] = argument
             elif word and _WORDS.get(name) == word:
                 words[name] = word
                 left.append(name)
             else:
                 words.pop(name.replace("--no-", "--", 1), None)
-                left.append(one)
+                left.append(argument)
         rest: list[str] = super().parse_args(context, left + args[end:])
         context.params.update({name[2:].replace("-", "_"): word for name, word in words.items()})
         return rest
 
 
 class Group(_Plain, TyperGroup):
-    """The program: all commands."""
+    """The program."""
 
 
 def epilog(name: str) -> str:
     """Return the examples of a command."""
-    found: str = import_module(f"shardprep.cli.{name}").EPILOG
-    return found
+    examples: str = import_module(f"shardprep.cli.{name}").EPILOG
+    return examples
 
 
 def _output(name: str, key: str, default: object) -> Parameter:
@@ -211,5 +213,5 @@ OUTPUT = [
     _output("quiet", "quiet", False),
     _output("log_level", "log_level", None),
 ]
-"""The options that every command has."""
+"""The options of every command."""
 QUIET, LOG_LEVEL = (get_args(one.annotation)[1] for one in OUTPUT[1:])

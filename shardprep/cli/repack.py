@@ -1,4 +1,4 @@
-"""`shardprep repack`: the records of datasets in other shards, merged, or some of them alone."""
+"""`shardprep repack`: merge datasets, or write their records into other shards."""
 
 from __future__ import annotations
 

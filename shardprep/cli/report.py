@@ -1,4 +1,4 @@
-"""`shardprep report`: a dataset for the eye, as one HTML page."""
+"""`shardprep report`: write findings on a dataset as an HTML page."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def run(call: Call, *, output: str | None, list_: str | None, open_: bool, as_js
     The page needs no network and contains no path or time. The same dataset gives the same page.
     """
     if list_ is not None and (output is not None or as_json or open_):
-        raise RecipeError("--list", "prints keys alone", "leave out --output, --json and --open")
+        raise RecipeError("--list", "prints only keys", "leave out --output, --json and --open")
     if output == _STDOUT and (as_json or open_):
-        raise RecipeError("--output -", "is for a page alone", "leave out --json and --open")
+        raise RecipeError("--output -", "prints only the page", "leave out --json and --open")
     if list_ is not None:
         from shardprep.api.report import check_listed
 
@@ -74,7 +74,7 @@ def run(call: Call, *, output: str | None, list_: str | None, open_: bool, as_js
 
 
 def _print_keys(keys: tuple[str, ...]) -> None:
-    """Print keys as a CSV of one column, which `--exclude-list` takes."""
+    """Print keys as a CSV file of one column for `--exclude-list`."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["key"])

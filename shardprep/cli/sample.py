@@ -1,4 +1,4 @@
-"""`shardprep sample`: something to try everything on."""
+"""`shardprep sample`: write a small archive to try shardprep with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EPILOG = "Example:\n\nshardprep sample demo && cd demo && shardprep build --shar
 
 
 def run(call: Call, *, as_json: bool) -> None:
-    """Write a small archive like those of Kaggle, to try everything without a network."""
+    """Write a small archive in the layout of a Kaggle competition, to try shardprep offline."""
     found = call()
     if as_json:
         from shardprep.api.json_types import SampleJson

@@ -1,4 +1,4 @@
-"""Stdout for results, stderr for the rest and how much of that: shared by all commands."""
+"""Output of all commands: results on stdout, progress and log messages on stderr."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ _log = logging.getLogger("shardprep")
 
 
 EXIT_PROBLEMS = 3
-"""Exit code where a dataset is not what its manifest says."""
+"""Exit code of a comparison or check that found differences or problems."""
 
 
 class _Notices(logging.Handler):
-    """Prints what is logged as the notices are printed: above a bar, and nothing steers."""
+    """Log handler that writes messages to stderr, with control characters escaped."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the record, a line for each of its own."""
         for line in self.format(record).splitlines():
-            if sys.stderr is not None:  # while there is a bar, what prints above it
+            if sys.stderr is not None:  # while a bar is shown, rich replaces stderr
                 sys.stderr.write(f"{printable(line)}\n")
 
 
 def start_logging(level: str = "info") -> None:
-    """Let stderr have messages of this level and above; progress and notices are of `info`."""
+    """Show messages of this level and above on stderr; progress and notices have level info."""
     if level not in _LEVELS:
         raise RecipeError("--log-level", f"{level!r} is not one of {', '.join(_LEVELS)}")
     if not _log.handlers:
@@ -45,43 +44,42 @@ def start_logging(level: str = "info") -> None:
 
 
 def console(*, stderr: bool = False) -> Terminal:
-    """Return stdout for results, or stderr for progress and notices."""
+    """Return the console of stdout, or of stderr, which is silent below level info."""
     from shardprep.cli.show.console import Terminal
 
     return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(logging.INFO))
 
 
 def bar() -> Bar:
-    """Return what shows the progress of a command on stderr."""
+    """Return a progress bar on stderr."""
     from shardprep.api.terminal_progress import Bar
 
     return Bar(console(stderr=True))
 
 
-def picked(kind: Any, found: object, **more: Any) -> dict[str, Any]:
-    """Return the keys of a type of `commands.results`, from `more` or else from `found`."""
-    keys = [key for key in kind.__annotations__ if key in more or hasattr(found, key)]
-    return {key: more[key] if key in more else getattr(found, key) for key in keys}
+def picked(kind: Any, result: object, **more: Any) -> dict[str, Any]:
+    """Return the keys of a type of `json_types`, from `more` or from attributes of `result`."""
+    keys = [key for key in kind.__annotations__ if key in more or hasattr(result, key)]
+    return {key: more[key] if key in more else getattr(result, key) for key in keys}
 
 
 def print_json(result: Any) -> None:
-    """Print the result of a command: one object, in which nothing steers a terminal.
+    """Print the result of a command as one JSON object, with control characters escaped.
 
-    Of a table of Arrow it has the rows.
+    Arrow tables become lists of rows.
     """
     from pydantic_core import to_jsonable_python
 
-    plain = to_jsonable_python(result, inf_nan_mode="null", fallback=lambda one: one.to_pylist())
+    plain = to_jsonable_python(result, inf_nan_mode="null", fallback=lambda rows: rows.to_pylist())
     if "elapsed_s" in plain:
         plain["elapsed_s"] = round(plain["elapsed_s"], 3)
     typer.echo(printable_json(json.dumps(plain, indent=2, ensure_ascii=False)))
 
 
 class _Outliving(io.FileIO):
-    """A file descriptor; once nobody reads it, what is written is lost, and that is no error."""
+    """A file descriptor that ignores a closed pipe, and discards data after the first failure."""
 
     def write(self, data: Any, /) -> int:
-        """Write; from the first failure on, to nowhere."""
         try:
             return super().write(data)
         except OSError as error:
@@ -94,14 +92,14 @@ class _Outliving(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Let `shardprep … | head -1` end as it would have: the command goes on, and is not heard.
+    """Let a command finish normally if its output is not read, as in `shardprep … | head -1`.
 
-    Characters that the locale cannot write are escaped.
+    Characters that the locale cannot encode are escaped.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if type(stream) is not io.TextIOWrapper:
-            continue  # closed, or somebody's who runs this program inside of another
+            continue  # closed, or replaced by a program that runs this one
         file = io.BufferedWriter(_Outliving(stream.fileno(), "w", closefd=False))
         again = io.TextIOWrapper(
             file,

@@ -1,4 +1,4 @@
-"""`shardprep upload`: a dataset to Kaggle, and back for a check."""
+"""`shardprep upload`: upload a dataset to Kaggle, and check the uploaded copy."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _show(done: Upload) -> None:
     from shardprep.storage.space import megabytes
 
     console().notice(done.page)
-    seen = {True: "private", False: "public", None: "seen as its page says"}[done.is_private]
-    how = "is there already" if done.was_there else f"{done.elapsed_s:,.0f} s"
-    checked = "every byte came back" if done.is_checked else "not downloaded for a check"
+    seen = {True: "private", False: "public", None: "visibility unknown"}[done.is_private]
+    how = "already exists" if done.was_there else f"{done.elapsed_s:,.0f} s"
+    checked = "every byte is equal" if done.is_checked else "not downloaded for a check"
     files = f"{counted(done.num_files, 'file')}, {megabytes(done.num_bytes)}"
     console().notice(f"version {done.version}, {seen}: {files}, {how}; {checked}")

@@ -1,4 +1,4 @@
-"""`shardprep verify`: whether a dataset is what was built, and the way back."""
+"""`shardprep verify`: find and repair damage of a dataset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EPILOG = (
 )
 
 _SHOWN = 5
-"""Problems of one kind."""
+"""Maximum number of printed problems of each kind."""
 
 
 def run(call: Call, *, as_json: bool) -> None:
@@ -55,15 +55,14 @@ def run(call: Call, *, as_json: bool) -> None:
 
 
 def _print(terminal: Terminal, found: Verification) -> None:
-    """Print what was checked and what is wrong."""
     from shardprep.storage.space import megabytes
 
     terminal.heading(found.location)
     if found.problems:
         _print_problems(terminal, found)
     if found.unknown:
-        shown = f"{some_of(found.unknown)}: no part of the dataset, and no harm to it"
-        terminal.entry("not ours", shown)
+        shown = f"{some_of(found.unknown)}: not part of the dataset, harmless"
+        terminal.entry("unknown", shown)
     rate = found.num_bytes / max(found.elapsed_s, 1e-9)
     terminal.entry("time", f"{found.elapsed_s:.1f} s, {megabytes(rate)}/s")
     verdict = "no problem found"
@@ -76,25 +75,25 @@ def _print(terminal: Terminal, found: Verification) -> None:
         style="red" if found.problems else "green",
     )
     if found.address:
-        terminal.entry("not seen", "uploads that broke off: let a rule of the bucket end them")
+        terminal.entry("not seen", "incomplete uploads: add a lifecycle rule that aborts them")
 
 
 def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair: bool) -> None:
-    """Print what to do now; `decode` and `repair` are asked for already."""
+    """Print the next command to run; `decode` and `repair` are options of this run."""
     if found.problems and not repair:
         from shardprep.api.verify import repairing
 
-        terminal.entry("next", f"{repairing(found)} builds what is damaged again from the source")
+        terminal.entry("next", f"{repairing(found)} rebuilds the damaged files from the source")
     elif found.against is not None and not found.against.is_equal:
         command = f"shardprep build {found.against.source} --reuse {found.location}"
-        terminal.entry("next", f"{command} with another --version builds what the source has now")
+        terminal.entry("next", f"{command} with another --version builds from the current source")
     elif not found.problems and not decode:
         command = f"shardprep verify {shlex.quote(found.location)} --decode"
-        terminal.entry("next", f"{command} checks the pixels of every image as well")
+        terminal.entry("next", f"{command} also checks the pixels of every image")
 
 
 def _print_difference(terminal: Terminal, found: SourceDifference) -> None:
-    from shardprep.cli.show.changes import print_changes
+    from shardprep.cli.show.console import print_changes
     from shardprep.dataset.source_difference import SOURCE_MEANINGS
 
     terminal.entry("against", found.source)
@@ -102,12 +101,11 @@ def _print_difference(terminal: Terminal, found: SourceDifference) -> None:
     images = counted(found.num_before, "image")
     which = f"all {images}" if found.is_equal else f"{found.num_same:,} of {images}"
     style = "green" if found.is_equal else "red"
-    terminal.notice(f"{which} are those of the source, byte for byte", style=style)
+    terminal.notice(f"{which} are equal to the source, byte for byte", style=style)
 
 
 def _difference_line(change: SourceChange) -> str:
-    """Return a difference from a source in words."""
-    from shardprep.cli.show.changes import HASH_DIGITS
+    from shardprep.cli.show.console import HASH_DIGITS
 
     if change.kind == "changed":
         return f"{change.key}: {change.before[:HASH_DIGITS]} → {change.after[:HASH_DIGITS]}"
@@ -117,7 +115,7 @@ def _difference_line(change: SourceChange) -> str:
 
 
 def _print_problems(terminal: Terminal, verification: Verification) -> None:
-    """Print how many there are of each kind, and the first ones."""
+    """Print the number of problems of each kind, and the first problems of each."""
     from shardprep.cli.show.console import plain_table
 
     by_kind = verification.by_kind
@@ -125,7 +123,7 @@ def _print_problems(terminal: Terminal, verification: Verification) -> None:
     for kind, found in by_kind.items():
         table.add_row(kind, f"{len(found):,}", found[0].meaning)
     terminal.print(table)
-    # Where there is no terminal each line is to be found by its kind.
+    # Outside a terminal, each line starts with its kind, so that grep finds it.
     for kind, found in by_kind.items():
         for i, problem in enumerate(found[:_SHOWN]):
             terminal.entry(kind if i == 0 or not terminal.is_terminal else "", _line(problem))
@@ -135,7 +133,7 @@ def _print_problems(terminal: Terminal, verification: Verification) -> None:
 
 
 def _line(problem: Problem) -> str:
-    """Return a problem in words: file, record, offset, key, and what is wrong."""
+    """Return a line about a problem: file, record, offset, key, and message."""
     where = [problem.file]
     if problem.record is not None:
         where.append(f"record {problem.record:,}")

@@ -1,4 +1,4 @@
-"""`shardprep view`: a dataset in a browser of this machine."""
+"""`shardprep view`: show a dataset in a browser of this machine."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def run(call: Call, *, open_: bool, as_json: bool) -> None:
 
     Runs a server for this machine only, until Ctrl-C. Open the printed address.
     """
-    # Nothing is shown for a dataset without a source: it opens at once.
+    # Without a source, the dataset opens at once and needs no progress bar.
     viewer = call() if "source" in call.options else call(progress=False)
     with viewer:
         ended = threading.Event()
         before = {
-            one: signal.signal(one, lambda *_: ended.set())
-            for one in (signal.SIGINT, signal.SIGTERM)
+            number: signal.signal(number, lambda *_: ended.set())
+            for number in (signal.SIGINT, signal.SIGTERM)
         }
         if as_json:
             from shardprep.api.json_types import ViewJson
@@ -46,19 +46,20 @@ def run(call: Call, *, open_: bool, as_json: bool) -> None:
         else:
             title = f"{viewer.name} {viewer.version}"
             console().notice(f"{title} is at {viewer.url} until Ctrl-C")
-        sys.stdout.flush()  # a program may be waiting for it at the other end of a pipe
+        sys.stdout.flush()  # a program may read the address from a pipe
         with _opened(viewer.url) if open_ else nullcontext():
             ended.wait()
-        for one, handler in before.items():
-            signal.signal(one, handler)  # a second Ctrl-C waits for nothing
+        for number, handler in before.items():
+            signal.signal(number, handler)  # a second Ctrl-C ends the program at once
     console(stderr=True).notice("ended")
 
 
 @contextmanager
 def _opened(url: str) -> Iterator[None]:
-    """Open an address in a browser, by a file that only this user can read.
+    """Open an address in a browser through a file that only this user can read.
 
-    The arguments of a program are public: all users of the machine can list them.
+    All users of the machine can list the arguments of a program, so the secret address must not be
+    an argument.
     """
     import webbrowser
 
@@ -69,5 +70,5 @@ def _opened(url: str) -> Iterator[None]:
             f'<a href="{url}">shardprep view</a>\n'
         )
         if not webbrowser.open(page.as_uri()):
-            console(stderr=True).notice("no browser could be started: open the address above")
+            console(stderr=True).notice("no browser could be started; open the address above")
         yield

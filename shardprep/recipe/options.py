@@ -38,7 +38,7 @@ ARGUMENTS = "Arguments"
 _BYTES = "a size such as 500MB, 2GB or 2GiB"
 _MAX_BYTES = 2**63 - 1
 MAX_SEED = 2**63 - 1
-MAX_WORKERS = 10_000
+_MAX_WORKERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +290,7 @@ RUN_OPTIONS = {
     "save_rejected": Option("Copy rejected images to DIR, with a list of the reasons.", RUN, "DIR"),
     "workers": Option(
         "Number of worker processes; on a cluster, of shards at a time.",
-        RUN, "N", shown="usable cores", least=1, most=MAX_WORKERS),
+        RUN, "N", shown="usable cores", least=1, most=_MAX_WORKERS),
     "engine": Option(
         "Engine of the build: local (the cores of this machine) or ray (a running cluster; pip "
         "install 'shardprep[ray]').",

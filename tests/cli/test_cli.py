@@ -124,7 +124,7 @@ def test_parts_then_finalize_say_what_to_do_next(here: Path) -> None:
     result = json.loads(done.stdout)
     assert (result["path"], result["was_there"]) == ("tfrecords/pets/1.0.0", False)
     assert result["manifest"]["totals"]["num_written"] == 20
-    assert "is there already" in run("finalize", cwd=here).stdout
+    assert "already exists" in run("finalize", cwd=here).stdout
     assert all(len(line) <= 80 for line in first.stdout.splitlines())
 
 
@@ -163,7 +163,7 @@ def test_rerun_says_that_it_is_there(here: Path) -> None:
     run("build", "pets.zip", cwd=here)
     again = run("build", "pets.zip", cwd=here)
     assert again.returncode == 0
-    assert "is there already" in again.stdout
+    assert "already exists" in again.stdout
 
 
 def test_too_many_rejections_show_which_and_exit_1(here: Path) -> None:
@@ -245,10 +245,10 @@ ERRORS: dict[str, tuple[tuple[Any, ...], str]] = {
     "an unknown schema": (("build", "pets.zip", "--schema", "x"), "shipped are classification"),
     "an unknown label": (("build", "pets.zip", "--classes", "cat"), "is not among --classes"),
     "no label found": (("build", "pets.zip", "--labels", "regex:(?P<label>zebra)"), "no label for"),
-    "no dataset": (("inspect",), "name a folder"),
+    "no dataset": (("inspect",), "name the folder of a dataset"),
     "no such dataset": (("inspect", "nowhere"), "nowhere: no such folder"),
     "a folder that is no dataset": (("inspect", "."), "holds no dataset"),
-    "nothing to finalize": (("finalize",), "name a folder"),
+    "nothing to finalize": (("finalize",), "name the folder of a dataset"),
     "nowhere to finalize": (("finalize", "nowhere"), "nowhere: no such folder"),
     "no build to finalize": (("finalize", "."), "holds no dataset, finished or not"),
 }
@@ -364,7 +364,7 @@ def test_odd_file_names_are_printed_and_kept(here: Path) -> None:
 
 
 def test_profile_shows_every_stage_and_adds_up(here: Path) -> None:
-    from shardprep.cli.show.profile import ANNOTATE, PARENT_STAGES, WORKER_STAGES
+    from shardprep.cli.show.summary import ANNOTATE, PARENT_STAGES, WORKER_STAGES
 
     shown = run("build", "pets.zip", "--profile", "--workers", "1", cwd=here).stdout
     stages = {*WORKER_STAGES, *PARENT_STAGES} - {ANNOTATE}
@@ -383,7 +383,7 @@ def test_profile_shows_every_stage_and_adds_up(here: Path) -> None:
 
 @pytest.mark.parametrize("flags", [[], ["--instances"]])
 def test_profile_accounts_for_masks(tmp_path: Path, flags: list[str]) -> None:
-    from shardprep.cli.show.profile import ANNOTATE, WORKER_STAGES
+    from shardprep.cli.show.summary import ANNOTATE, WORKER_STAGES
 
     members = {f"images/{i}.jpg": jpeg(64, 64, seed=i) for i in range(4)}
     mask = encoded(Image.new("L", (64, 64), 255), "PNG")
@@ -476,7 +476,7 @@ def test_only_what_goes_on_is_advised_to_be_run_again(
 ) -> None:
     monkeypatch.setattr(app, "_run", mock.Mock(side_effect=app._InterruptedError))
     line = error_of(run(*arguments, cwd=tmp_path), 130)
-    hint = "; run the same command again to go on where it stopped"
+    hint = "; run the same command again to continue"
     assert line == "interrupted" + (hint if goes_on else "")
 
 

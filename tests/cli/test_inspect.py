@@ -271,7 +271,7 @@ def test_a_sheet_is_drawn_from_object_storage(
         bucket.put(f"marked/1.0.0/{name}", data)
     done = run("inspect", f"{bucket.url}/marked", "--boxes", "there.png")
     assert done.returncode == 0, done.stderr
-    assert "sizes are measured in a copy: shardprep fetch" in done.stdout
+    assert "sizes need a local copy of the dataset; use shardprep fetch" in done.stdout
     assert "8 objects in 7 images; 2 images without any" in done.stdout
     run("inspect", whole, "--boxes", "here.png")
     assert (tmp_path / "there.png").read_bytes() == (tmp_path / "here.png").read_bytes()

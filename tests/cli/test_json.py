@@ -192,7 +192,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(here: Path, module: str) 
         cwd=here, env=NARROW, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert failed(done, 130)["error"]["what"] == "interrupted"
-    assert done.stderr == "interrupted; run the same command again to go on where it stopped\n"
+    assert done.stderr == "interrupted; run the same command again to continue\n"
 
 
 def test_an_error_of_the_system_is_one_object_too(

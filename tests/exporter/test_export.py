@@ -271,7 +271,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert "s3://bucket/x: is an address" in error_of(run(*there, cwd=tmp_path), 2)
     done = run("export", "--to", "folder", cwd=tmp_path)
     assert done.stdout.splitlines()[0] == "exports/pets-1.0.0-folder"
-    assert "is there already" in run("export", "--to", "folder", cwd=tmp_path).stdout
+    assert "already exists" in run("export", "--to", "folder", cwd=tmp_path).stdout
     (tmp_path / "exports/pets-1.0.0-tfod").mkdir()
     assert run("export", "--to", "tfod", cwd=tmp_path).returncode == 0, "an empty folder is free"
     dots = run("export", "--to", "folder", "--out", ".", cwd=tmp_path)

@@ -559,7 +559,7 @@ def test_verify_exits_with_3_and_says_the_way_back(own_url: str, bucket: Bucket)
     text = " ".join(done.stdout.split())
     assert "manifest.json: is not there" in text
     assert f"shardprep verify {own_url} --repair" in text
-    assert "uploads that broke off" in text
+    assert "incomplete uploads" in text
 
 
 def test_what_needs_files_says_to_fetch_them(url: str) -> None:
@@ -598,7 +598,7 @@ def test_fetch_makes_the_same_folder(local: Path, url: str, tmp_path: Path) -> N
 def test_fetch_of_the_command_line(url: str, tmp_path: Path) -> None:
     facts = printed(run("fetch", url, "--to", str(tmp_path), "--json").stdout, FetchJson)
     assert facts["path"] == str(tmp_path / "pets" / "1.0.0")
-    assert "is there already" in run("fetch", url, "--to", str(tmp_path)).stdout
+    assert "already exists" in run("fetch", url, "--to", str(tmp_path)).stdout
 
 
 def test_fetch_goes_on_where_it_stopped(

@@ -77,7 +77,7 @@ def test_upload_of_a_dataset_says_where_it_is(tmp_path: Path) -> None:
         page, line = done.stdout.splitlines()
         assert page == "https://www.kaggle.com/datasets/somebody/pets-small"
         assert line.startswith("version 1, private: 10 files, ")
-        assert line.endswith("; every byte came back")
+        assert line.endswith("; every byte is equal")
         files = tree(tmp_path / "tfrecords/pets/1.0.0")
         assert server.uploads.datasets["somebody/pets-small"].versions == [files]
         again = run(server, tmp_path, "upload", "tfrecords/pets", "somebody/pets-small", "--json")

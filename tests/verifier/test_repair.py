@@ -371,7 +371,9 @@ def test_the_next_line_for_a_copy_is_a_command_that_repairs_it(here: Path, place
     shard = next((away / place).glob("*.tfrecord*"))
     shard.write_bytes(shard.read_bytes()[:-9])
     done = run("verify", place, cwd=away)
-    line = " ".join(done.stdout.partition("\nnext ")[2].split()).partition(" builds what")[0]
+    line = " ".join(done.stdout.partition("\nnext ")[2].split()).partition(" rebuilds the damaged")[
+        0
+    ]
     assert "--source SOURCE" in line
     for command in line.replace("SOURCE", shlex.quote(f"{here}/pets.zip")).split(" && "):
         words = shlex.split(command)

@@ -215,7 +215,7 @@ def test_the_command_tells_differences_from_damage_and_exits_with_3(
     source = pets.parents[2] / "pets.zip"
     same = run("verify", pets, "--against", source, cwd=tmp_path)
     assert (same.returncode, same.stderr) == (0, "")
-    assert f"all {NUM_ITEMS} images are those of the source, byte for byte" in same.stdout
+    assert f"all {NUM_ITEMS} images are equal to the source, byte for byte" in same.stdout
     now = {**IMAGES, "train/dog.1.jpg": jpeg(seed=99)}
     other = write(tmp_path / "now.zip", zip_bytes(now))
     differs = run("verify", pets, "--against", other, cwd=tmp_path)

@@ -1,1 +1,1 @@
-"""Tables, bars and plain lines for a terminal; every text passes the one console."""
+"""Tables, bars and lines for a terminal."""

@@ -1,7 +1,7 @@
-"""The console that all is printed on. Nothing that a file says can steer it.
+"""The console of all commands, and parts of reports that several commands print.
 
-Names, labels and reasons come from archives and datasets of others: a string is shown as it is,
-with escapes for control characters, and is never read as rich's markup or for its emoji codes.
+Names, labels and reasons may come from untrusted archives and datasets. Control characters in them
+are escaped, and they are never interpreted as markup or emoji codes of rich.
 """
 
 from __future__ import annotations
@@ -18,22 +18,27 @@ from rich.text import Text
 from shardprep.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
+
+    from shardprep.dataset.diff import Difference
+    from shardprep.dataset.source_difference import SourceDifference
 
 _UNWRAPPED_CELLS = 1 << 20
-"""The width where there is no terminal: a line is one line, to be found by grep."""
+"""Width without a terminal, so that lines are not wrapped and grep finds them."""
 _TITLE_CELLS = 10
+HASH_DIGITS = 12
+"""Number of shown hex digits of a SHA-256."""
+_SHOWN_CHANGES = 3
+"""Maximum number of printed changes of each kind."""
 
 
 class Terminal(Console):
-    """Stdout or stderr, as wide as the terminal or $COLUMNS say, else without end."""
+    """Stdout or stderr, as wide as the terminal or $COLUMNS; otherwise lines are not wrapped."""
 
     def __init__(self, *, stderr: bool = False, quiet: bool = False) -> None:
-        """Print to stderr, or to stdout; nothing at all where it is to be quiet."""
         stream = sys.stderr if stderr else sys.stdout
         is_terminal = stream is not None and stream.isatty()
-        # A notebook asks for colour where nothing can be moved (FORCE_COLOR), and rich would
-        # animate what it captures.
+        # FORCE_COLOR asks for colours in notebooks, but rich would also animate there.
         forced: Any = "standard" if os.environ.get("FORCE_COLOR") else None
         super().__init__(
             stderr=stderr,
@@ -48,7 +53,7 @@ class Terminal(Console):
             self.width = _UNWRAPPED_CELLS
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a string, or a cell of a table, as what is shown of it."""
+        """Return a string or table cell as Text, with control characters escaped."""
         return super().render_str(printable(text), **options)
 
     def notice(self, line: str, style: str = "") -> None:
@@ -56,11 +61,11 @@ class Terminal(Console):
         self.print(line, style=style, soft_wrap=True)
 
     def heading(self, title: str, rest: str = "") -> None:
-        """Print what a report is of, and what there is to say at once."""
+        """Print the title of a report, and a remark in the same line."""
         self.print(Text.assemble((printable(title), "bold"), printable(rest)), soft_wrap=True)
 
     def entry(self, title: str, text: str, style: str = "") -> None:
-        """Print a titled line, its continuation below its beginning."""
+        """Print a text with a title in the first column, wrapped within the second column."""
         width = max(20, self.width - _TITLE_CELLS)
         for line in textwrap.wrap(printable(text), width, break_on_hyphens=False) or [""]:
             head = f"{title:<{_TITLE_CELLS}}"
@@ -69,7 +74,7 @@ class Terminal(Console):
 
 
 def plain_table(*titles: str, left: Collection[str] = ("",)) -> Table:
-    """Return a table without lines: columns to the right, but for the first one and those named."""
+    """Return a table without lines; the first column and those in `left` are left-aligned."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in titles:
         is_left = title in (titles[0], *left)
@@ -78,5 +83,26 @@ def plain_table(*titles: str, left: Collection[str] = ("",)) -> Table:
 
 
 def counts_line(counts: Mapping[str, int]) -> str:
-    """Return "3 junk, 1 not an image"."""
+    """Return counts as text, such as "3 junk, 1 not an image"."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+
+
+def print_changes(
+    terminal: Terminal,
+    difference: Difference | SourceDifference,
+    meanings: Mapping[str, str],
+    line: Callable[[Any], str],
+) -> None:
+    """Print the number of changes of each kind, and the first changes of each as `line` says."""
+    kinds = {kind: number for kind, number in difference.num_changes.items() if number}
+    if kinds:
+        table = plain_table("change", "items", "what it means", left=("what it means",))
+        for kind, number in kinds.items():
+            table.add_row(kind, f"{number:,}", meanings[kind])
+        terminal.print(table)
+    for kind, number in kinds.items():
+        for i, change in enumerate(difference.some(kind, _SHOWN_CHANGES)):
+            terminal.entry(kind if i == 0 else "", line(change))
+        if number > _SHOWN_CHANGES:
+            more = f"and {number - _SHOWN_CHANGES:,} more; --json lists them all"
+            terminal.entry("", more, style="dim")

@@ -1,4 +1,4 @@
-"""The objects and masks of a dataset in tables and lines."""
+"""Tables and lines about the objects and masks of a dataset."""
 
 from __future__ import annotations
 
@@ -24,21 +24,18 @@ _MOST_CLASSES = 20
 
 
 def print_annotation_tables(terminal: Terminal, manifest: Manifest) -> None:
-    """Show the objects and pixels of each class, of a dataset that has some."""
+    """Print tables of the objects and mask pixels of each class."""
     objects, masks = _objects(manifest), _masks(manifest)
-    if any(one.objects for one in objects.values()):
-        counts = {split: one.objects for split, one in objects.items()}
-        images = _sums(one.images for one in objects.values())
+    if any(counts.objects for counts in objects.values()):
+        counts = {split: counts.objects for split, counts in objects.items()}
+        images = _sums(counts.images for counts in objects.values())
         terminal.print(_object_table(counts, images))
     if masks:
         terminal.print(_mask_table(masks))
 
 
 def print_annotations(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts | None) -> None:
-    """Show, in lines, the objects and masks of a dataset that has some.
-
-    `boxes` are None where the shards are not at hand.
-    """
+    """Print lines about objects and masks; `boxes` is None if the shards were not read."""
     objects, masks = _objects(manifest), _masks(manifest)
     if objects:
         number = sum(one.num_objects for one in objects.values())
@@ -72,7 +69,7 @@ def print_annotations(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts
 
 
 def print_unmatched(terminal: Terminal, unmatched: Unmatched | None) -> None:
-    """Show the annotations without an image, and the images without an annotation."""
+    """Print the numbers of annotations without an image and of images without an annotation."""
     if unmatched is not None and unmatched.objects:
         text = f"{counted(sum(unmatched.objects.values()), 'object')}: "
         terminal.entry("unmatched", text + counts_line(unmatched.objects), style="yellow")
@@ -112,7 +109,7 @@ def _print_boxes(terminal: Terminal, boxes: ObjectFacts, number: int) -> None:
 
 
 def _mask_table(masks: Mapping[str, MaskCounts]) -> Table:
-    """Return the pixels of each class, the images that have some, and a bar."""
+    """Return a table with a row for each class: pixels, share, images and a bar."""
     pixels = _sums(one.pixels for one in masks.values())
     total = sum(pixels.values()) + sum(one.num_ignored for one in masks.values())
     table = plain_table("label", "mask", "pixels", "share", "images", "", left=("mask", ""))
@@ -128,7 +125,7 @@ def _mask_table(masks: Mapping[str, MaskCounts]) -> Table:
 
 
 def _object_table(splits: Mapping[str, Mapping[str, int]], images: Mapping[str, int]) -> Table:
-    """Return the objects of each class by split, the images that have one, and a bar."""
+    """Return a table with a row for each class: objects by split, images and a bar."""
     table = plain_table("label", "object", *splits, "images", "", left=("object", ""))
     table.columns[1].overflow = "ellipsis"
     totals = _sums(splits.values())
@@ -149,12 +146,11 @@ def _bar(count: int, most: int) -> Text:
 
 
 def _sums(splits: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sums over all splits."""
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for counts in splits:
         for name, count in counts.items():
-            found[name] = found.get(name, 0) + count
-    return found
+            totals[name] = totals.get(name, 0) + count
+    return totals
 
 
 def _share(count: int, total: int) -> str:

@@ -1,4 +1,4 @@
-"""A dataset in words and tables, for a terminal of 80 columns or more."""
+"""Summaries of plans, builds and datasets, for a terminal of at least 80 columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from shardprep.cli.show.object_tables import (
     print_annotations,
     print_unmatched,
 )
-from shardprep.cli.show.profile import print_profile
 from shardprep.cli.streams import console, picked, print_json
 from shardprep.dataset.describe import (
     LACKING,
@@ -31,7 +30,7 @@ from shardprep.storage.space import megabytes
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.table import Table
 
@@ -45,11 +44,17 @@ if TYPE_CHECKING:
 _BAR_CELLS = 24
 _MOST_CLASSES = 20
 _NAMED_CLASSES = 6
-_IS_THERE = " is there already: nothing to do."
+_IS_THERE = " already exists: nothing to do."
+ANNOTATE = "annotate"
+"""Stage of boxes and masks; builds without them do not have it."""
+WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", ANNOTATE, "frame", "store", "other")
+"""Stages of an item in a worker, in order. "frame" makes the record, "store" writes the shard."""
+PARENT_STAGES = ("plan", "wait", "write", "finish")
+"""Stages of a build in the parent process, in order. "wait" waits for the workers."""
 
 
 def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
-    """Show what a build would do."""
+    """Print the plan of a build."""
     table = plain_table("split", "images", "shards", "labelled")
     for split in dict.fromkeys(shard.split for shard in plan.shards):
         shards = [shard for shard in plan.shards if shard.split == split]
@@ -66,11 +71,11 @@ def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
     terminal.entry("images", image_line(plan.schema))
     _print_own_sizes(terminal, plan.schema)
     if plan.skipped:
-        reasons = Counter(one.reason for one in plan.skipped)
+        reasons = Counter(item.reason for item in plan.skipped)
         terminal.entry("skipped", counts_line(reasons))
-        skipped = (one for one in plan.skipped if re.match(LACKING, one.reason))
+        skipped = (item for item in plan.skipped if re.match(LACKING, item.reason))
         some = islice(skipped, MOST_EXAMPLES)
-        _print_examples(terminal, (Example(one.key, one.reason) for one in some))
+        _print_examples(terminal, (Example(item.key, item.reason) for item in some))
     _print_missing(terminal, len(plan.rows_without_image), plan.rows_without_image)
     terminal.entry("size", f"about {megabytes(plan.estimated_bytes)}")
 
@@ -106,16 +111,16 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
         terminal.entry("time", f"{result.done} in {result.elapsed_s:.1f} s, {rate:,.0f} images/s")
     terminal.entry("next", f"shardprep inspect {result.location.rpartition('/')[0]}")
     if number and result.profile is not None:
-        print_profile(terminal, result.profile, number, result.elapsed_s)
+        _print_profile(terminal, result.profile, number, result.elapsed_s)
 
 
 def show_refused(error: TooManyRejectedError) -> None:
-    """Print, on stderr, the inputs of a build that has rejected too many."""
+    """Print on stderr the inputs of a build that rejected too many images."""
     _print_inputs(console(stderr=True), error.manifest, read_examples(error.draft))
 
 
 def print_part(terminal: Terminal, result: PartResult) -> None:
-    """Show what the build of a part has come to."""
+    """Print the result of the build of a part."""
     if result.was_there:
         terminal.heading(result.workspace.location, _IS_THERE)
         return
@@ -129,7 +134,7 @@ def print_part(terminal: Terminal, result: PartResult) -> None:
 
 
 def print_facts(terminal: Terminal, facts: Facts) -> None:
-    """Show a finished dataset."""
+    """Print the splits, classes and totals of a dataset."""
     manifest = facts.manifest
     terminal.heading(f"{manifest.name} {manifest.version}", f"  {facts.path}")
     terminal.print(_split_table(manifest))
@@ -141,7 +146,7 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
         print_annotation_tables(terminal, manifest)
         print_annotations(terminal, manifest, facts.boxes)
         if facts.boxes is None and BOX in facts.schema.features:
-            text = "sizes are measured in a copy: shardprep fetch brings the dataset here"
+            text = "sizes need a local copy of the dataset; use shardprep fetch"
             terminal.entry("boxes", text, style="dim")
     columns = [name for name in facts.schema.features if name not in PROVIDED]
     if columns:
@@ -161,7 +166,7 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
 
 
 def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples) -> None:
-    """Show what became of the inputs: the totals add up, and every rejection has a reason."""
+    """Print the numbers of written, rejected and skipped inputs, with reasons and examples."""
     totals = manifest.totals
     parts = [f"{totals.num_written:,} written"]
     parts += [f"{totals.num_rejected:,} rejected"] if totals.num_rejected else []
@@ -179,7 +184,7 @@ def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples
         _print_examples(terminal, found["skipped"])
     if totals.num_copies:
         leaks = f", {totals.num_leaks:,} of them in another split" if totals.num_leaks else ""
-        text = f"{totals.num_copies:,} images are there already{leaks}; --dedup leaves them out"
+        text = f"{totals.num_copies:,} images are copies{leaks}; --dedup leaves them out"
         terminal.entry("copies", text, style="yellow" if totals.num_leaks else "")
     labels = manifest.labels
     _print_missing(terminal, labels.num_rows_without_image, labels.rows_without_image)
@@ -191,7 +196,7 @@ def _print_examples(terminal: Terminal, examples: Iterable[Example]) -> None:
 
 
 def image_line(schema: Schema) -> str:
-    """Return size and encoding of the stored images."""
+    """Return the size and encoding of the stored images as text."""
     size = schema.image_size
     shape = f"{size[1]}x{size[0]}" if size else "each its own size"
     encoding = {"any": "original bytes, JPEG or PNG", "raw": "raw uint8"}
@@ -264,7 +269,7 @@ def _print_labels(
 
 
 def _classes(names: Sequence[str]) -> str:
-    """Return the first classes by number and name, or a count of classes that have only numbers."""
+    """Return the first classes with their labels, or only a range if all names are numbers."""
     if len(names) > 1 and all(name == str(i) for i, name in enumerate(names)):
         return f"{len(names):,} classes, 0 to {len(names) - 1:,}"
     shown = [f"{i} {name}" for i, name in enumerate(names[:_NAMED_CLASSES])]
@@ -273,7 +278,6 @@ def _classes(names: Sequence[str]) -> str:
 
 
 def _print_annotations(terminal: Terminal, facts: AnnotationFacts) -> None:
-    """Show the boxes and masks of a plan."""
     spec = facts.spec
     stored = ["boxes"] if spec.boxes else []
     stored += {"none": [], "classes": ["masks"], "instances": []}[spec.masks]
@@ -307,3 +311,22 @@ def _print_sizes(terminal: Terminal, manifest: Manifest) -> None:
             "a smaller --size keeps the shards small",
             style="yellow",
         )
+
+
+def _print_profile(
+    terminal: Terminal, seconds: Mapping[str, float], num_items: int, elapsed_s: float
+) -> None:
+    """Print the seconds of each stage; the seconds of workers are sums over all workers."""
+    stages = [name for name in WORKER_STAGES if name != ANNOTATE or name in seconds]
+    busy = sum(seconds.get(name, 0.0) for name in stages)
+    table = plain_table("in workers", "seconds", "share", "µs an image")
+    for name in stages:
+        value = seconds.get(name, 0.0)
+        share, each = value / (busy or 1.0), value / num_items * 1e6
+        table.add_row(name, f"{value:.2f}", f"{share:.0%}", f"{each:,.0f}")
+    terminal.print(table)
+    table = plain_table("in the parent", "seconds", "share")
+    spent = {name: seconds.get(name, 0.0) for name in PARENT_STAGES}
+    for name, value in {**spent, "other": elapsed_s - sum(spent.values())}.items():
+        table.add_row(name, f"{value:.2f}", f"{value / elapsed_s:.0%}")
+    terminal.print(table)
