@@ -78,7 +78,7 @@ def test_each_function_returns_what_its_command_prints(
     page = report.html()
     assert (here / "pets.html").read_text("ascii") == page
     assert page.startswith("<!doctype html>")
-    options = page.split("Options of the build that are not the default")[1].split("</table>")[0]
+    options = page.split("Build options that are not the default")[1].split("</table>")[0]
     assert re.findall('<th scope="row">(.*?)</th>', options) == ["shards", "size"]
     survey = shardprep.init("pets.zip")
     assert survey.classes == {"cat": 12, "dog": 12}

@@ -106,7 +106,7 @@ ADDRESS = "s3a://bucket/pets"
     ],
 )
 def test_no_folder_of_a_scheme_is_ever_meant(here: Path, use: Callable[[], object]) -> None:
-    with pytest.raises(ShardprepError, match=r"s3a?:/.*(scheme|is an address|a table is read)"):
+    with pytest.raises(ShardprepError, match=r"s3a?:/.*(scheme|is an address|a table must be)"):
         use()
     assert [path.name for path in here.iterdir()] == ["pets.zip"]
 

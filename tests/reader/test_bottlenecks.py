@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardprep.api import bench
 from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.benchmark.result import Benchmark, Round, Settings, Way
 from tests.support.benchmark import IMAGE_BYTES, example
@@ -77,7 +76,7 @@ def test_the_table_of_the_document_is_what_bench_prints(
         naive = Way.measured("naive", rounds, "float32", 677 << 20, IMAGE_BYTES)
         return replace(example(naive=naive), path=str(folder), settings=settings)
 
-    monkeypatch.setattr(bench, "run_benchmark", measured)
+    monkeypatch.setattr("shardprep.benchmark.run.run_benchmark", measured)
     command, shown = block("bench").split("\n", 1)
     arguments = command.removeprefix("$ ").split()
     assert arguments[0] == "shardprep"

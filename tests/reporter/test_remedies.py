@@ -131,7 +131,7 @@ def test_lists_name_splits_and_have_no_unlabelled_test_image(tmp_path: Path) -> 
         assert (found[name].num_dropped, found[name].dropped) == (1, {"train": 1})
     page = made(path).html()
     assert "leaves out 1 image of train" in page
-    assert "&#8230; stands for" in page
+    assert "&#8230; means" in page
 
 
 def test_annotated_test_images_without_annotations_are_spared(tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ def test_where_nobody_can_reach_it_it_names_report(
     planted: Path, monkeypatch: pytest.MonkeyPatch, variable: str, name: str
 ) -> None:
     monkeypatch.setenv(variable, "Interactive")
-    with pytest.raises(shardprep.RecipeError, match=rf"{name} notebook.*; shardprep report"):
+    with pytest.raises(shardprep.RecipeError, match=rf"{name} notebook.*; use shardprep report"):
         shardprep.view(planted / "tfrecords")
 
 

@@ -679,9 +679,15 @@ from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import parse_ref
 from shardprep.source.kaggle.client_error import RetryLimits
 class Say:
+    done = 0
     def notice(self, line): print(line, flush=True)
-    def start(self, what, total, unit, num_done=0): print(what, flush=True)
-    def advance(self, number): print(number, flush=True)
+    def start(self, what, total=None, unit="", num_done=0):
+        self.done = num_done
+        print(what, flush=True)
+    def advance(self, number, num_rejected=0):
+        self.done += number
+        print(self.done, flush=True)
+    def finish(self): pass
 hasty = RetryLimits(backoff_s=0.01)
 print("at", download(parse_ref("pets"), watcher=Say(), retries=hasty), flush=True)
 """
