@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from shardprep.api.progress import Watch
 from shardprep.errors import (
     DatasetError,
     OptionError,
@@ -26,9 +28,6 @@ from shardprep.recipe.values import read_number
 from shardprep.storage.timeout import TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from shardprep.api.progress import Watch
     from shardprep.dataset.locate import DatasetFiles
     from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.recipe.recipe import Recipe

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import dataset_at, number
+from shardprep.api.progress import Show
 from shardprep.api.watched import watched
 from shardprep.recipe.options import DATASET, Option
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.api.progress import Show
     from shardprep.benchmark.result import Benchmark
     from shardprep.reader.selection.split_argument import AnySplit
-
 
 OPTIONS = {
     "dataset": DATASET,

@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
 from shardprep import profiling
 from shardprep.api.arguments import (
@@ -20,6 +20,7 @@ from shardprep.api.arguments import (
     recipe_applies,
     recipe_of,
 )
+from shardprep.api.progress import Show, Watch
 from shardprep.api.watched import watched
 from shardprep.dataset.card import Card
 from shardprep.errors import OptionName, RecipeError
@@ -29,9 +30,6 @@ from shardprep.storage.space import megabytes
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from shardprep.api.progress import Show, Watch
     from shardprep.dataset.annotation_counts import Unmatched
     from shardprep.recipe.keywords import BuildKeywords
     from shardprep.recipe.recipe import Recipe
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.shard_plan import Part
     from shardprep.writer.reuse.reuse import OldDataset
-
 
 OPTIONS = BUILD_OPTIONS | {
     name: RUN_OPTIONS[name]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
 from shardprep.recipe.options import ARGUMENTS, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shardprep.dataset.diff import Difference
-
 
 OPTIONS = {
     "before": Option("Folder or address of the first dataset.", ARGUMENTS),

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from shardprep.api.arguments import mount_notice
+from shardprep.api.progress import Show
 from shardprep.api.watched import watched
 from shardprep.dataset.card import Card
 from shardprep.recipe.options import ARGUMENTS, RUN_OPTIONS, Option
 from shardprep.storage.url import local_path
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.api.progress import Show
 
 
 @dataclass(frozen=True, slots=True, repr=False)

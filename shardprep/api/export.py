@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from shardprep.api.arguments import answering, dataset_at
+from shardprep.api.progress import Show
 from shardprep.api.watched import watched
 from shardprep.recipe.options import DATASET, RUN_OPTIONS, Option
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.api.progress import Show
     from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.exporter.export import Chosen, Exported
     from shardprep.reader.selection.split_argument import AnySplit
-
 
 OPTIONS = {
     "dataset": DATASET,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, number
+from shardprep.api.progress import Show
 from shardprep.api.watched import watched
 from shardprep.recipe.options import ARGUMENTS, RUN_OPTIONS, Option
 from shardprep.storage.url import ObjectUrl, local_path
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.api.progress import Show
     from shardprep.dataset.fetch import Fetched
-
 
 OPTIONS = {
     "url": Option(

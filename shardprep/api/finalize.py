@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, num_workers, number, unfinished
+from shardprep.api.progress import Show
 from shardprep.api.watched import watched
 from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.api.progress import Show
     from shardprep.writer.finalize import BuildResult
-
 
 OPTIONS = {
     "dataset": Option(

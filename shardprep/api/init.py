@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, local_source, only_archive
+from shardprep.api.progress import Show
 from shardprep.api.watched import watched
 from shardprep.errors import OptionName, RecipeError
 from shardprep.recipe.document import RECIPE_FILE
 from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
-    from shardprep.api.progress import Show
     from shardprep.catalog.init.survey import Survey
-
 
 OPTIONS = {
     "source": Option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
@@ -12,10 +13,9 @@ from shardprep.recipe.options import DATASET, RUN_OPTIONS, Option
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shardprep.dataset.describe import Facts
     from shardprep.dataset.open_dataset import OpenDataset
+
 
 _NUM_PICTURES, _NUM_FINDINGS = 24, 3
 _MOST_RECORDS = 100_000
@@ -25,7 +25,6 @@ _IN_FACTS = {
     "unlisted-images",
 }  # fmt: skip
 """Findings that `Facts` already shows as numbers."""
-
 
 OPTIONS = {
     "dataset": DATASET,

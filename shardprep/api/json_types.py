@@ -14,7 +14,7 @@ from shardprep.dataset.manifest import Manifest, Totals
 from shardprep.dataset.source_difference import SourceDifference
 from shardprep.reporter.findings.finding import Finding
 from shardprep.reporter.findings.quality import Histogram
-from shardprep.verifier.problem import Problem
+from shardprep.verifier.problem import Problem, Verification
 
 if TYPE_CHECKING:
     from shardprep.benchmark.result import Benchmark
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from shardprep.exporter.export import Exported
     from shardprep.reporter.findings.copies import Copies
     from shardprep.reporter.report import Report
-    from shardprep.verifier.problem import Verification
     from shardprep.writer.build import PartResult
     from shardprep.writer.finalize import BuildResult
     from shardprep.writer.plan.plan import BuildPlan

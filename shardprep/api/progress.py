@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from shardprep.progress import Unit
+from shardprep.progress import Unit
 
 _MEGABYTE = 1e6
 

@@ -6,15 +6,13 @@ import functools
 import inspect
 import re
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, get_type_hints
+from typing import ParamSpec, TypeVar, get_type_hints
 
 from shardprep.errors import ShardprepError
 from shardprep.recipe.keywords import BuildKeywords
 from shardprep.recipe.options import RUN_DEFAULTS, BuildOptions, Option
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

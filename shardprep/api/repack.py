@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at
+from shardprep.api.progress import Show
 from shardprep.api.watched import watched
 from shardprep.errors import OptionName, RecipeError
 from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardprep.api.progress import Show
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.reader.array_types import Ints
     from shardprep.reader.selection.split_argument import AnySplit
     from shardprep.writer.finalize import BuildResult
-
 
 OPTIONS = {
     "datasets": Option(
@@ -99,7 +97,6 @@ def repack(
 
 
 def _name(manifests: Sequence[Manifest]) -> str:
-    """Return the common name of the datasets."""
     names = dict.fromkeys(manifest.name for manifest in manifests)
     if len(names) > 1:
         what = f"is needed to merge {' and '.join(names)}"

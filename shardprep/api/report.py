@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at, number
+from shardprep.api.progress import Show
 from shardprep.api.watched import watched
 from shardprep.errors import OptionName, RecipeError
 from shardprep.recipe.options import DATASET, MAX_SEED, RUN_OPTIONS, BuildOptions, Option
 
 if TYPE_CHECKING:
-    from shardprep.api.progress import Show
     from shardprep.reader.selection.split_argument import AnySplit
     from shardprep.reporter.report import Report
 
-
 _LEAST_ADDRESS_SPACE = 384 << 20
 """Bytes. With less, threads of OpenBLAS and Arrow abort the process when allocations fail."""
-
 
 OPTIONS = {
     "dataset": DATASET,

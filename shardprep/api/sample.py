@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from shardprep.dataset.card import Card
 from shardprep.recipe.document import RECIPE_FILE
 from shardprep.recipe.options import ARGUMENTS, Option
 from shardprep.storage.url import local_path
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -10,17 +10,15 @@ import io
 import math
 import random
 import zipfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from PIL import ExifTags, Image, ImageDraw
 
 from shardprep.errors import SourceError
 from shardprep.recipe.document import RECIPE_FILE, key_lines
 from shardprep.storage.atomic_file import write_durably
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 Colour = tuple[int, int, int]
 Pair = tuple[float, float]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003 - the documents read the types
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import num_workers

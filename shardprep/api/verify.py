@@ -16,15 +16,14 @@ from shardprep.api.arguments import (
     num_workers,
     repair_source,
 )
+from shardprep.api.progress import Show, Watch
 from shardprep.api.watched import watched
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.recipe.options import DATASET, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
-    from shardprep.api.progress import Show, Watch
     from shardprep.dataset.locate import DatasetFiles
     from shardprep.verifier.problem import Verification
-
 
 OPTIONS = {
     "dataset": DATASET,

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.api.arguments import answering, dataset_at, local_source, number
+from shardprep.api.progress import Show, Watch
 from shardprep.api.watched import watched
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.options import DATASET, RUN_OPTIONS, Option
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
-    from shardprep.api.progress import Show, Watch
     from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.reporter.viewer.routes import Originals
     from shardprep.reporter.viewer.viewer import Viewer
@@ -25,7 +25,6 @@ _MOST_ORIGINAL = 256 << 20
 """Maximum size in bytes of an original that is shown."""
 _HOSTED = {"KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "COLAB_RELEASE_TAG": "Colab"}
 """Environment variable of a hosted notebook, whose ports browsers cannot reach → its name."""
-
 
 OPTIONS = {
     "dataset": DATASET,

@@ -22,19 +22,17 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardprep.benchmark.pipelines import PIPELINES, Source, images_of
 from shardprep.benchmark.result import Round, Span, Timeline, union
 from shardprep.errors import ShardprepError
 from shardprep.reader.decode.features import FeatureDecoder
 from shardprep.reader.records.records import Records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 _WARM_UP_STEPS, _TRACED_STEPS = 20, 10
 _MORE_TRACES = 2

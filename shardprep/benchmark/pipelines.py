@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.schema import IMAGE, LABELS
+from shardprep.dataset.schema import IMAGE, LABELS, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader import Dataset, ReadConfig, load
 from shardprep.reader.records.positions import Places
 from shardprep.reader.selection.selection import Selection
-from shardprep.reader.selection.split_argument import numbers_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.reader.selection.split_argument import AnySplit
+from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 
 _SIZE_OF_OTHERS = (224, 224)
 """Height and width for images that differ in size."""

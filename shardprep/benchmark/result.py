@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import importlib.util
 import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.dataset.card import Card
 from shardprep.errors import OptionName, RecipeError, counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _OURS, _OTHERS, _INK, _FAINT = "#0b6e99", "#b9c4cc", "#22303a", "#8a979f"
 _ROWS = {"Read": "#d08a1d", "Decode": "#5b8c3e", "Train": "#0b6e99"}

@@ -13,28 +13,22 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, Any, Self
 
 from pydantic import TypeAdapter
 
 from shardprep.benchmark import measure
 from shardprep.benchmark.pipelines import PIPELINES, Source
-from shardprep.benchmark.result import Benchmark, Round, Timeline, Way
-from shardprep.dataset.manifest import load_manifest
+from shardprep.benchmark.result import Benchmark, Round, Settings, Timeline, Way
+from shardprep.dataset.manifest import Shard, Split, load_manifest
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.records.open import mean_record_bytes
 from shardprep.reader.records.positions import Places
-from shardprep.reader.selection.split_argument import as_selection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from shardprep.benchmark.result import Settings
-    from shardprep.dataset.manifest import Shard, Split
-    from shardprep.reader.selection.split_argument import AnySplit
+from shardprep.reader.selection.split_argument import AnySplit, as_selection
 
 _MOST_BYTES = 1 << 30
 """Largest number of bytes to read, except that one shard is always read."""

@@ -5,40 +5,33 @@ Nothing of a source is dropped here without a `Skipped` that says why.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, cast
+from pathlib import Path
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from shardprep.catalog.filters import MOST_SHOWN
 from shardprep.catalog.init.notices import NO_LABEL, catalog_findings, no_image
 from shardprep.catalog.items import Items
+from shardprep.catalog.labels.labels import Labelling
 from shardprep.catalog.labels.targets import Target, Targets, TargetSpec, check_names, make_targets
 from shardprep.catalog.objects.class_names import Naming, naming_of, words_in
 from shardprep.catalog.objects.combine import Annotated, AnnotationFacts, annotate, settled
 from shardprep.catalog.objects.masks.mask_reading import Images
 from shardprep.catalog.source_images import SourceImages, source_images
 from shardprep.catalog.splits import given_splits, group_keys
-from shardprep.catalog.tables.columns import Column, make_columns, with_headers
+from shardprep.catalog.tables.columns import Column, Value, make_columns, with_headers
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import match_table
+from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, match_table
+from shardprep.dataset.schema import TargetKind
 from shardprep.errors import OptionName, SourceError, concise, shown
-from shardprep.recipe.recipe import outputs
+from shardprep.image.annotation_types import Annotation
+from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.dictionary_column import Coded
-from shardprep.source.listing import Skipped, list_source
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from shardprep.catalog.labels.labels import Labelling
-    from shardprep.catalog.tables.columns import Value
-    from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch
-    from shardprep.dataset.schema import TargetKind
-    from shardprep.image.annotation_types import Annotation
-    from shardprep.recipe.recipe import Recipe
-    from shardprep.source.listing import Listing
-    from shardprep.source.members import Member, Members
+from shardprep.source.listing import Listing, Skipped, list_source
+from shardprep.source.members import Member, Members
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +93,6 @@ class _Known(NamedTuple):
 
 
 def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
-    """Return the catalog of the images that are wanted."""
     recipe, documents, beside = wanted.recipe, wanted.documents, wanted.beside
     members, index, labelling = wanted.members, wanted.index, wanted.labelling
     match = _table_match(index, labelling, documents)

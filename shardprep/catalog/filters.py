@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,13 +16,11 @@ from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import OptionName, SourceError, printable, shown
 from shardprep.source.byte_range import MemberError, ZipExtent
 from shardprep.source.listing import Skipped
+from shardprep.source.members import Member, Members
 from shardprep.source.names import composed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.members import Member, Members
 
 _KEPT_FIRST = ("test", "validation", "train")
 MOST_SHOWN = 160
@@ -128,7 +127,6 @@ def _copies(images: Members) -> dict[int, str]:
 
 
 def _equal(members: Sequence[Member], group: Iterable[int]) -> Iterable[list[int]]:
-    """Return groups of positions whose bytes are equal."""
     by_hash: dict[bytes, list[int]] = defaultdict(list)
     for i in group:
         try:

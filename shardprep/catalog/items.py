@@ -7,18 +7,17 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.dataset.schema import UNLABELLED
+from shardprep.image.annotation_types import Annotation
+from shardprep.source.byte_range import Extent
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.members import Member, Members
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from shardprep.catalog.labels.targets import Target
     from shardprep.catalog.tables.columns import Value
-    from shardprep.image.annotation_types import Annotation
-    from shardprep.source.byte_range import Extent
 
 _AT_ONCE = 1 << 12
 """Number of items that are objects while all are iterated over."""

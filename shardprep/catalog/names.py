@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.names import composed, without_archive_suffix
 from shardprep.source.string_column import Texts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _OF = r"([-_ ]?(set|data|images?|imgs?))?[-_]?v?\d*"
 _SPLITS = {

@@ -9,15 +9,12 @@ from __future__ import annotations
 import marshal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from shardprep.catalog import regex_process
 from shardprep.errors import OptionError, OptionName, shown
 from shardprep.source.names import without_archive_suffix
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FREE_S = 10.0
 """CPU seconds for each pattern, however few names there are."""

@@ -12,15 +12,12 @@ import operator
 import re
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 try:
     import resource
 except ModuleNotFoundError:  # Windows, whose processes have no such clock
     resource = None  # type: ignore[assignment]
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SPARE_S = 2
 """CPU seconds after the time limit at which the system ends a search that missed its signal."""

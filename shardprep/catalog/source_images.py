@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardprep.catalog.filters import matched, select
-from shardprep.catalog.labels.labels import label_keys
+from shardprep.catalog.labels.labels import Labelling, label_keys
 from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
-from shardprep.catalog.objects.masks.mask_files import masks_beside
+from shardprep.catalog.objects.masks.mask_files import MasksBeside, masks_beside
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.catalog.tables.table import Table
 from shardprep.recipe.rules import LabelRule
+from shardprep.source.listing import Listing, Skipped
+from shardprep.source.members import Members
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardprep.catalog.labels.labels import Labelling
-    from shardprep.catalog.objects.masks.mask_files import MasksBeside
-    from shardprep.catalog.tables.table import Table
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.listing import Listing, Skipped
-    from shardprep.source.members import Members
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ Splits come from folders, a column, lists or tables. A group is one patient, sce
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.catalog.names import document_split, folder_splits, given_split, natural_order
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
@@ -18,10 +20,6 @@ from shardprep.source.names import composed
 from shardprep.source.string_column import Texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from shardprep.catalog.items import Items
     from shardprep.catalog.tables.metadata_files import Documents
     from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch

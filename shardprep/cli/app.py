@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import traceback
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -20,9 +21,6 @@ from shardprep.errors import (
     name_options_as_flags,
     printable,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 

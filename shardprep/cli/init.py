@@ -60,7 +60,6 @@ def _print(terminal: Terminal, survey: Survey) -> None:
 
 
 def _print_found(terminal: Terminal, survey: Survey) -> None:
-    """Print the detected boxes, masks and classes, and notes."""
     for sign in survey.annotations:
         mark = " *" if sign is survey.taken else ""
         terminal.entry(sign.key, f"{sign.flag}{mark} ({sign.how})")

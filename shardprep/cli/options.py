@@ -10,10 +10,11 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from inspect import Parameter
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -28,15 +29,11 @@ from shardprep.recipe.options import (
     Option,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 """Bracket that rich would interpret as the start of a tag."""
 
 
 def _help_of(option: Option, default: object = None) -> str:
-    """Return the help of an option with its default."""
     shown = option.shown
     if not shown and isinstance(default, tuple | str | float | int) and default not in ("", ()):
         shown = ",".join(default) if isinstance(default, tuple) else str(default)

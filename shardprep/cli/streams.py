@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("shardprep")
 
-
 EXIT_PROBLEMS = 3
 """Exit code of a comparison or check that found differences or problems."""
 

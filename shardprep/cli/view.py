@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,6 @@ from shardprep.cli.streams import console, picked, print_json
 from shardprep.recipe.options import Option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from shardprep.cli.options import Call
 
 EPILOG = (

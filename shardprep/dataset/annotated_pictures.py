@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,17 +20,14 @@ from shardprep.dataset.schema import (
     MASK,
     OBJECT_MASK,
     WIDTH,
+    Schema,
 )
 from shardprep.dataset.stored_size import open_stored
 from shardprep.errors import RecordError
 from shardprep.image.drawing import AnnotatedPicture, Legend, draw_contact_sheet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
-
-    from shardprep.dataset.schema import Schema
 
 
 def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedPicture]:

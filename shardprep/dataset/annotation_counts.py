@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.documents import Count, Document
-from shardprep.dataset.schema import BOX_LABEL, MASK, OBJECTS
+from shardprep.dataset.schema import BOX_LABEL, MASK, OBJECTS, Schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     import pyarrow as pa
-
-    from shardprep.dataset.schema import Schema
 
 
 NO_IMAGE, LEFT_OUT, ELSEWHERE = "no image", "image left out", "document of other images"

@@ -6,7 +6,7 @@ Names and reasons come from files of others, so control characters are escaped a
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from html import escape
 from itertools import islice
@@ -16,8 +16,6 @@ from urllib.parse import quote
 from shardprep.errors import printable, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import numpy as np
 
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]

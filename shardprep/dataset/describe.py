@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from pathlib import Path
+from typing import Any, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,9 +16,6 @@ from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.object_stats import ObjectFacts, Range, measure_objects
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import Schema
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _EXAMPLE_COLUMNS = ("key", "status", "kind", "reason")
 MOST_EXAMPLES = 3

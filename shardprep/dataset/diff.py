@@ -7,9 +7,10 @@ with boxes, masks or further features, and for records of equal length.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from shardprep.dataset import item_table
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.item_check import check_values
-from shardprep.dataset.manifest import fingerprint_differences
+from shardprep.dataset.manifest import Manifest, fingerprint_differences
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.record_changes import (
     FEATURE,
@@ -31,15 +32,11 @@ from shardprep.dataset.record_changes import (
     has_other_classes,
     record_changes,
 )
+from shardprep.dataset.schema import Schema
 from shardprep.errors import DatasetError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    Mask = np.ndarray[Any, np.dtype[np.bool_]]
-    Rows = np.ndarray[Any, np.dtype[np.int64]]
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
 ADDED, REMOVED, SPLIT = "added", "removed", "split"

@@ -8,6 +8,7 @@ path, a key or a line on a terminal. Digits are ASCII only.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
@@ -23,8 +24,6 @@ from pydantic import (
 from shardprep.errors import printable, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pydantic_core import ErrorDetails
 
 MAX_DOCUMENT_BYTES = 64 << 20

@@ -17,18 +17,14 @@ import math
 import struct
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from shardprep.errors import RecordError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping
-
-    Found = list[memoryview] | list[int] | list[float]
-    Features = dict[str, list[bytes] | list[int] | list[float]]
+Found = list[memoryview] | list[int] | list[float]
+Features = dict[str, list[bytes] | list[int] | list[float]]
 
 Values = Sequence[bytes] | Sequence[int] | Sequence[float]
 """Values of one feature: all bytes, all int (int64), or all float (stored as float32). An array
@@ -262,7 +258,6 @@ _READERS: dict[int, Callable[[bytes], list[bytes] | list[int] | list[float]]] = 
     _FLOAT: _floats,
     _INT64: _ints,
 }
-
 
 _LISTS = {"bytes": 0x0A, "float32": 0x12, "int64": 0x1A}
 """dtype of a feature → the tag of its list of values."""

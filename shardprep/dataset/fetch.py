@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, DatasetFolder, index_name
-from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
+from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest
 from shardprep.dataset.remote_files import RemoteFiles, is_document
 from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import BuildError, DatasetError, OptionName
@@ -23,15 +25,8 @@ from shardprep.progress import Watcher
 from shardprep.storage.atomic_file import DurableFile, sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.regular_file import sha256_of
-from shardprep.storage.shard_cache import copy_shard
+from shardprep.storage.shard_cache import RemoteShard, copy_shard
 from shardprep.storage.space import megabytes, resumable_writes, shortage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from shardprep.dataset.manifest import Manifest, Shard
-    from shardprep.storage.shard_cache import RemoteShard
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -256,7 +251,6 @@ class _FetchedFiles:
 
 
 def _remove_others(work: Path, wanted: set[str]) -> None:
-    """Remove files that are not wanted, except the lock."""
     for path in sorted(work.rglob("*"), reverse=True):
         name = path.relative_to(work).as_posix()
         if path.is_dir():

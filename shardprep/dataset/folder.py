@@ -6,20 +6,14 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
-from shardprep.dataset.manifest import MANIFEST_FILE
-from shardprep.dataset.schema import parse_schema
+from shardprep.dataset.manifest import MANIFEST_FILE, Manifest
+from shardprep.dataset.schema import Schema, parse_schema
 from shardprep.dataset.tfds_metadata import DOCUMENTS, tfds_files
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import read_regular
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
 
 ITEMS_FILE = "items.parquet"
 SCHEMA_FILE = "schema.json"

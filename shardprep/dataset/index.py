@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +13,6 @@ from shardprep.dataset.manifest import Shard
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import opened_regular, read_regular, regular_size
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ShardIndex = np.ndarray[Any, np.dtype[np.int64]]
 

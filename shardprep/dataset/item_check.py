@@ -6,22 +6,17 @@ computes with it calls this check first, so that values no build writes fail her
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, rows_by_shard, with_status
+from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.dataset.schema import BOX_LABEL, TARGET_FEATURES
+from shardprep.dataset.schema import BOX_LABEL, TARGET_FEATURES, Schema
 from shardprep.errors import DatasetError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
 
 _COUNTS = (
     "record", "offset", "length", "original_width", "original_height", "original_bytes",

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import FileIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +22,9 @@ from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from io import FileIO
-    from pathlib import Path
-
     from shardprep.storage.folder import Folder
 
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 WRITTEN, REJECTED, SKIPPED = "written", "rejected", "skipped"
 

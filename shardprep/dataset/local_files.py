@@ -13,8 +13,10 @@ import contextlib
 import hashlib
 import io
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Self
 
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.index import check_shard, open_shard, way_out
@@ -22,10 +24,6 @@ from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_mani
 from shardprep.errors import DatasetError, RecordError
 from shardprep.storage.regular_file import open_regular, read_at, read_open, regular_descriptor
 from shardprep.storage.store_error import changed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 
 class _FileStatus(NamedTuple):

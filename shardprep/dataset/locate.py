@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple, overload
+from pathlib import Path
+from typing import NamedTuple, overload
 
 from shardprep.dataset.documents import VERSION, version_key
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, ITEMS_FILE, SCHEMA_FILE, has_manifest
@@ -20,10 +22,6 @@ from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import DatasetError, some_of
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl, parse_place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
 VERSION_FOLDER = re.compile(
     rf"(?P<version>{VERSION.pattern})(?P<unfinished>{re.escape(INCOMPLETE_SUFFIX)})?"

@@ -8,7 +8,9 @@ checked against the grammar of the format, and its own hash and its sums must ho
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,10 +20,6 @@ from shardprep.dataset.documents import Count, Document, Name, Sha256, SparseDoc
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError, OptionName
 from shardprep.storage.regular_file import read_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MANIFEST_FILE = "manifest.json"
 _HINT = f"copy it again, or build the set again with {OptionName('overwrite')}"

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.dataset.example import ExampleDecoder, of_entries, read_varint
 from shardprep.dataset.index import open_shard, read_index, way_out
-from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, WIDTH
+from shardprep.dataset.manifest import Manifest, Shard
+from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, WIDTH, Schema
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from shardprep.errors import RecordError
 from shardprep.storage.regular_file import read_at
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from shardprep.dataset.manifest import Manifest, Shard
-    from shardprep.dataset.schema import Schema
-
-    Floats = np.ndarray[Any, np.dtype[np.float64]]
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 TINY, _SMALL = 8, 32
 """Sides in pixels of squares. A box with less area than the second is "small" for COCO."""

@@ -7,7 +7,10 @@ folder or in object storage: if another one takes its place, they raise `Changed
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,10 +30,6 @@ from shardprep.storage.store_error import changed
 from shardprep.storage.url import ObjectUrl, is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
     import pyarrow as pa
 
     from shardprep.dataset.item_table import ItemFile

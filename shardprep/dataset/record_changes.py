@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,20 +27,17 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
     TARGET_FEATURES,
     WIDTH,
+    Schema,
 )
 from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import RecordError, some_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import pyarrow as pa
 
-    from shardprep.dataset.schema import Schema
-
-    Values = dict[str, list[Any]]
-    Mask = np.ndarray[Any, np.dtype[np.bool_]]
-    Pixels = np.ndarray[Any, np.dtype[np.uint16]]
+Values = dict[str, list[Any]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Pixels = np.ndarray[Any, np.dtype[np.uint16]]
 
 OBJECTS, MASK_PIXELS, FEATURE, RECORD = "objects", "mask", "feature", "record"
 

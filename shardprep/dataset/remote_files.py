@@ -17,9 +17,12 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from pathlib import Path
+from typing import ClassVar, Self
 
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, INDEX_DIR, ITEMS_FILE, belongs, is_own
@@ -32,15 +35,6 @@ from shardprep.storage.cache import cache_root, make_cache
 from shardprep.storage.objects import ListedObject
 from shardprep.storage.shard_cache import RemoteShard
 from shardprep.storage.url import ObjectUrl
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.storage.objects import ListedObject
-    from shardprep.storage.url import ObjectUrl
 
 _SPARE_ITEM_BYTES = 4 << 30
 """Bytes that an item table may have more than the shards, for inputs that are left out."""

@@ -7,9 +7,10 @@ of the image and the class names, and writes the result as `schema.json` next to
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -18,10 +19,9 @@ from shardprep.dataset.documents import Document, SparseDocument
 from shardprep.errors import SchemaError
 from shardprep.storage.regular_file import read_named
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    Value = bytes | float | tuple[int, ...] | tuple[float, ...] | tuple[bytes, ...] | array[float]
+Value: TypeAlias = (
+    "bytes | float | tuple[int, ...] | tuple[float, ...] | tuple[bytes, ...] | array[float]"
+)
 
 Encoding = Literal["jpeg", "png", "raw", "any"]
 """How images are stored: one codec, plain uint8 bytes, or JPEG and PNG mixed."""

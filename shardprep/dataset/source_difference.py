@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from shardprep.dataset.card import Card
 from shardprep.dataset.diff import (
+    Rows,
     change_table,
     differ,
     first_changes,
@@ -19,9 +20,6 @@ from shardprep.dataset.diff import (
     places_of,
 )
 from shardprep.dataset.item_table import SKIPPED
-
-if TYPE_CHECKING:
-    from shardprep.dataset.diff import Rows
 
 CHANGED, UNREADABLE, GONE, MOVED, NEW = "changed", "unreadable", "gone", "moved", "new"
 SOURCE_MEANINGS = {

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset.annotation_counts import AnnotationTally
+from shardprep.dataset.annotation_counts import AnnotationCounts, AnnotationTally
 from shardprep.dataset.item_table import (
     ANNOTATED_COLUMNS,
     WRITTEN,
@@ -19,17 +20,9 @@ from shardprep.dataset.item_table import (
     rows_by_shard,
     with_status,
 )
-from shardprep.dataset.manifest import Shard, Split, Totals
+from shardprep.dataset.manifest import Manifest, Shard, Split, Totals
+from shardprep.dataset.schema import Schema
 from shardprep.image.spec import ImageSpec, fitted_size
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
-
-    from shardprep.dataset.annotation_counts import AnnotationCounts
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
 
 
 def _counts(column: pa.ChunkedArray) -> dict[Any, int]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from shardprep.dataset.schema import MASK, OBJECTS
+from shardprep.dataset.schema import MASK, OBJECTS, Feature, Schema
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Feature, Schema
 
 DOCUMENTS = ("dataset_info.json", "features.json")
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"

@@ -9,19 +9,16 @@ manifest are part of the format.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import google_crc32c
 import numpy as np
 
 from shardprep.errors import RecordError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any, BinaryIO, TypeVar
-
-    Bytes = bytes | np.ndarray[Any, np.dtype[np.uint8]]
-    _Bytes = TypeVar("_Bytes", bytes, np.ndarray[Any, np.dtype[np.uint8]])
+Bytes = bytes | np.ndarray[Any, np.dtype[np.uint8]]
+_Bytes = TypeVar("_Bytes", bytes, np.ndarray[Any, np.dtype[np.uint8]])
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4

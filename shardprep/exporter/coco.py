@@ -6,7 +6,8 @@ https://cocodataset.org/#format-data. A document is written line by line: memory
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from pycocotools import mask as coco
@@ -15,9 +16,6 @@ from shardprep.dataset.stored_size import open_stored
 from shardprep.errors import RecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import BinaryIO
-
     from shardprep.exporter.samples import ExportSample
 
 _DIGITS = 4

@@ -6,11 +6,12 @@ Shards written to the working folder stay there; the same export goes on after t
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,25 +27,19 @@ from shardprep.dataset.item_table import (
     rows_by_shard,
     with_status,
 )
+from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.dataset.schema import BOX_LABEL, MASK
+from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
 from shardprep.errors import BuildError, OptionName, RecipeError
 from shardprep.exporter import output
 from shardprep.exporter.file_names import file_names
-from shardprep.exporter.layout import Export, ShardPlace
+from shardprep.exporter.layout import Export, Layout, ShardPlace
 from shardprep.exporter.samples import read_samples
 from shardprep.progress import Watcher
 from shardprep.storage.lock import locked
 from shardprep.storage.space import resumable_writes, shortage
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
-    from shardprep.exporter.layout import Layout
-
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 LAYOUTS = {
     "webdataset": "webdataset",
@@ -153,7 +148,6 @@ class _Source(NamedTuple):
 
 
 def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
-    """Return the chosen records, and their manifest."""
     of_objects = ANNOTATION_COLUMNS.names if dataset.schema.annotations else ()
     written = _written(dataset, (*tally.COLUMNS, *of_objects))
     manifest = tally.excerpt(

@@ -11,10 +11,7 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 _UNSAFE = re.compile(r"[^\w+=@,.-]|^[.-]")
 """Characters that become `_`: slashes, blanks, special characters of shells and Windows, a

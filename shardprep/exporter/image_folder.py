@@ -16,26 +16,20 @@ import itertools
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from shardprep.dataset.cells import to_cell
-from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, OBJECT_MASK
+from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, OBJECT_MASK, Schema
 from shardprep.exporter import coco
 from shardprep.exporter.file_names import folder_names
-from shardprep.exporter.layout import Layout
+from shardprep.exporter.layout import Export, Layout, ShardPlace
 from shardprep.exporter.output import PARTS
-from shardprep.exporter.samples import table_columns
+from shardprep.exporter.samples import ExportSample, table_columns
 from shardprep.storage.atomic_file import DurableFile, write_durably
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.exporter.layout import Export, ShardPlace
-    from shardprep.exporter.samples import ExportSample
 
 LABELS_FILE = "labels.csv"
 _UNLABELLED = "_unlabelled"

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from shardprep.dataset.manifest import Manifest
+from shardprep.dataset.schema import Schema
 from shardprep.exporter.samples import ExportSample
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,13 @@ import contextlib
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from shardprep.errors import BuildError, OptionName
 from shardprep.storage.atomic_file import sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE
 from shardprep.storage.regular_file import read_regular
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _EXPORT_FILE = "export.json"
 _STATE_FILE = ".export.json"

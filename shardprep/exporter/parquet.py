@@ -8,12 +8,14 @@ that the hub reads: https://huggingface.co/docs/hub/datasets-cards
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml  # type: ignore[import-untyped]
 
+from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -23,19 +25,12 @@ from shardprep.dataset.schema import (
     MASK,
     OBJECT_MASK,
     OBJECTS,
+    Schema,
 )
 from shardprep.exporter.coco import pixel_boxes
-from shardprep.exporter.layout import Layout
-from shardprep.exporter.samples import table_columns
+from shardprep.exporter.layout import Export, Layout, ShardPlace
+from shardprep.exporter.samples import Buffer, ExportSample, table_columns
 from shardprep.storage.atomic_file import DurableFile, write_durably
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
-    from shardprep.exporter.layout import Export, ShardPlace
-    from shardprep.exporter.samples import Buffer, ExportSample
 
 CARD_FILE = "README.md"
 _LICENCE = "# license:  # which of https://huggingface.co/docs/hub/repositories-licenses is it?\n"
@@ -90,7 +85,6 @@ def _classes(names: Iterable[str]) -> dict[str, Any]:
 
 
 def _arrow(feature: Any) -> pa.DataType:
-    """Return the Arrow type that stores a feature."""
     if isinstance(feature, list):
         return pa.list_(_arrow(feature[0]))
     kind = feature.get("_type")

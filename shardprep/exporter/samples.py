@@ -9,14 +9,16 @@ from __future__ import annotations
 import io
 import itertools
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from shardprep.dataset.example import ExampleDecoder, decode
 from shardprep.dataset.item_table import ShardRows
+from shardprep.dataset.manifest import Shard
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import (
     BOX,
@@ -32,17 +34,12 @@ from shardprep.dataset.schema import (
     PROVIDED,
     TARGET,
     WIDTH,
+    Schema,
 )
 from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import DatasetError, RecordError, some_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from shardprep.dataset.manifest import Shard
-    from shardprep.dataset.schema import Schema
-
-    Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 Buffer = bytes | memoryview
 """Stored bytes; a view keeps the block of the shard that it is in."""

@@ -8,19 +8,14 @@ and official/vision/data/tfrecord_lib.py: corners in four lists, classes from 1,
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from shardprep.dataset import documents, example, tfrecord
-from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK
-from shardprep.exporter.layout import Layout
+from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, Schema
+from shardprep.exporter.layout import Export, Layout, ShardPlace
+from shardprep.exporter.samples import ExportSample
 from shardprep.storage.atomic_file import DurableFile, write_durably
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.exporter.layout import Export, ShardPlace
-    from shardprep.exporter.samples import ExportSample
 
 LABEL_MAP = "label_map.pbtxt"
 _IMAGE_LABEL_MAP = "image_label_map.pbtxt"

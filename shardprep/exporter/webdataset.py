@@ -10,20 +10,14 @@ import functools
 import json
 import math
 import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from shardprep.dataset.schema import CROWD, LABEL, OBJECT_MASK, TEXT
-from shardprep.exporter.layout import Layout
-from shardprep.exporter.samples import ExportSample
+from shardprep.dataset.schema import CROWD, LABEL, OBJECT_MASK, TEXT, Schema
+from shardprep.exporter.layout import Export, Layout, ShardPlace
+from shardprep.exporter.samples import Buffer, ExportSample, Target
 from shardprep.storage.atomic_file import DurableFile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.exporter.layout import Export, ShardPlace
-    from shardprep.exporter.samples import Buffer, Target
 
 _BLOCK = 512
 _PADDING, _END = bytes(_BLOCK), bytes(2 * _BLOCK)
@@ -140,7 +134,6 @@ def _facts(sample: ExportSample, schema: Schema) -> dict[str, Any]:
 
 
 def _number(value: object) -> object:
-    """Return a value for JSON, which has no infinity."""
     return None if isinstance(value, float) and math.isinf(value) else value
 
 

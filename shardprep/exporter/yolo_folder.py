@@ -8,7 +8,8 @@ file. YOLO has no notation for crowds; they are counted in the table.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from shardprep.dataset.schema import BOX_LABEL
 from shardprep.exporter.image_folder import (
@@ -17,15 +18,9 @@ from shardprep.exporter.image_folder import (
     write_documents,
     write_files,
 )
-from shardprep.exporter.layout import Layout
+from shardprep.exporter.layout import Export, Layout, ShardPlace
+from shardprep.exporter.samples import ExportSample, Objects
 from shardprep.storage.atomic_file import write_durably
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from shardprep.exporter.layout import Export, ShardPlace
-    from shardprep.exporter.samples import ExportSample, Objects
 
 DATA_FILE = "data.yaml"
 CROWDS_COLUMN = "crowds_left_out"

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shardprep.image.annotation_types import NO_NUMBERS, NO_OUTLINE, Counts, Polygons, Segment
+from shardprep.image.annotation_types import (
+    NO_NUMBERS,
+    NO_OUTLINE,
+    Annotation,
+    AnnotationSpec,
+    Counts,
+    Frame,
+    Outline,
+    Polygons,
+    Segment,
+)
 from shardprep.image.boxes import Boxes, annotated_size, plain_boxes, size_of_boxes
 from shardprep.image.masks import (
     MaskError,
@@ -24,16 +35,9 @@ from shardprep.image.masks import (
     size_mismatch,
     value_counts,
 )
+from shardprep.image.placement import Labels, Placement
 from shardprep.image.process import Rejection
 from shardprep.image.rasterize import outline_mask
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from shardprep.image.annotation_types import Annotation, AnnotationSpec, Frame, Outline
-    from shardprep.image.placement import Labels, Placement
 
 _NONE = np.empty((0, 4), np.float32)
 _MAX_COPY = 16

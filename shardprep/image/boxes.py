@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from shardprep.image.annotation_types import Annotation, AnnotationSpec, Floats, Frame
+from shardprep.image.placement import Placement
 
-    from numpy.typing import NDArray
-
-    from shardprep.image.annotation_types import Annotation, AnnotationSpec, Floats, Frame
-    from shardprep.image.placement import Placement
-
-    Flags = NDArray[np.bool_]
+Flags = NDArray[np.bool_]
 
 _boxes: Any
 try:

@@ -6,18 +6,16 @@ Works tile by tile, so that memory holds only the decoded image and the result.
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import ModuleType
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageCms
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-
-    from shardprep.image.resample import Pixels
-    from shardprep.image.spec import DepthRange, ImageSpec
+from shardprep.image.resample import Pixels
+from shardprep.image.spec import DepthRange, ImageSpec
 
 _pixels: ModuleType | None
 try:

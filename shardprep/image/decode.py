@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import numpy as np
@@ -12,16 +13,14 @@ from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 from shardprep.image.color import convert_in_place, eight_bit_pixels, flattened, srgb_transform
 from shardprep.image.jpeg_header import is_scalable
 from shardprep.image.placement import UPRIGHT, turned
+from shardprep.image.resample import Pixels
 from shardprep.image.signatures import NotAnImageError, is_dicom, is_heif
+from shardprep.image.spec import ImageSpec
 from shardprep.image.truncation import without_cut_segment
 from shardprep.profiling import stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shardprep.image.dicom import DicomImage
-    from shardprep.image.resample import Pixels
-    from shardprep.image.spec import ImageSpec
 
 DECODERS: Final = (
     "JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "JPEG2000", "PPM",

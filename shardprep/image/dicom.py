@@ -11,27 +11,24 @@ import functools
 import io
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pydicom
+from numpy.typing import NDArray
 from PIL import Image
 from pydicom.encaps import get_frame
 from pydicom.pixels import apply_color_lut, get_decoder
 
+from shardprep.image.resample import Pixels
 from shardprep.image.signatures import NotAnImageError, is_dicom
+from shardprep.image.spec import Window
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from pydicom import Dataset
 
-    from shardprep.image.resample import Pixels
-    from shardprep.image.spec import Window
-
-    Values = NDArray[Any]
-    from collections.abc import Callable
-
+Values = NDArray[Any]
 
 _META_LENGTH: Final = 132
 """Byte at which the length of the file's own group of elements stands (PS3.10, 7.1)."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from shardprep.image.palette import INK, Colour, class_colour, shade
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    Array = np.ndarray[Any, Any]
-
+Array = np.ndarray[Any, Any]
 
 SIDE = 112
 """Default for the longest side of a thumbnail in pixels."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import io
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import simplejpeg
 from PIL import Image
 
+from shardprep.image.resample import Pixels
+from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
-
-if TYPE_CHECKING:
-    from shardprep.image.resample import Pixels
-    from shardprep.image.spec import ImageSpec
 
 _JPEGS = ("jpeg", "mpo")
 _NO_COLOUR = 128

@@ -8,22 +8,16 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
-from shardprep.image.annotation_types import IGNORE, IGNORE_16
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from shardprep.image.annotation_types import AnnotationSpec, Frame
-    from shardprep.image.placement import Labels, Placement
-
+from shardprep.image.annotation_types import IGNORE, IGNORE_16, AnnotationSpec, Frame
+from shardprep.image.placement import Labels, Placement
 
 MAX_PIXELS = 1 << 25
 """Maximum number of pixels of a mask file; a larger image may have a mask of its own size."""

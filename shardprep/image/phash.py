@@ -14,23 +14,21 @@ without contrast has no shapes and is never a near copy.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-    Floats = np.ndarray[Any, np.dtype[np.float64]]
-    Hashes = np.ndarray[Any, np.dtype[np.uint64]]
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
-    Bands = np.ndarray[Any, np.dtype[np.uint16]]
-    Flags = np.ndarray[Any, np.dtype[np.bool_]]
-    Phashes = np.ndarray[Any, Any]
-    """Array of `PHASH`, or of a type that has its fields."""
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bands = np.ndarray[Any, np.dtype[np.uint16]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Phashes = np.ndarray[Any, Any]
+"""Array of `PHASH`, or of a type that has its fields."""
 
 TILE = 56
 """Side in pixels of the square that is hashed."""

@@ -11,17 +11,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shardprep.image.spec import fitted_size
+from shardprep.image.annotation_types import Floats, Frame
+from shardprep.image.spec import ImageSpec, fitted_size
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from shardprep.image.annotation_types import Floats, Frame
     from shardprep.image.resample import Box
-    from shardprep.image.spec import ImageSpec
 
-    Labels = NDArray[np.unsignedinteger[Any]]
+Labels = NDArray[np.unsignedinteger[Any]]
 
 _Array = TypeVar("_Array", bound="np.ndarray[Any, Any]")
 

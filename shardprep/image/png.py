@@ -10,16 +10,14 @@ from __future__ import annotations
 import re
 import struct
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 
 from shardprep.image.color import flattened
+from shardprep.image.resample import Pixels
 from shardprep.profiling import stage
-
-if TYPE_CHECKING:
-    from shardprep.image.resample import Pixels
 
 _pixels: Any
 try:

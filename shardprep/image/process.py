@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
-from PIL import UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from shardprep.image.color import srgb_transform
 from shardprep.image.decode import (
@@ -28,21 +28,14 @@ from shardprep.image.decode import (
     scalable_size,
 )
 from shardprep.image.encode import encode
-from shardprep.image.jpeg_header import ordinary_jpeg
+from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
 from shardprep.image.placement import UPRIGHT, Placement
 from shardprep.image.png import OrdinaryPng, ordinary_png
-from shardprep.image.resample import resize
+from shardprep.image.resample import Pixels, resize
 from shardprep.image.signatures import NotAnImageError, description, is_broken_image
-from shardprep.image.spec import MAX_STORED_PIXELS, fitted_size
+from shardprep.image.spec import MAX_STORED_PIXELS, ImageSpec, fitted_size
 from shardprep.image.truncation import is_cut
 from shardprep.profiling import stage
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-    from shardprep.image.jpeg_header import OrdinaryJpeg
-    from shardprep.image.resample import Pixels
-    from shardprep.image.spec import ImageSpec
 
 RejectionKind = Literal[
     "not_an_image", "undecodable", "truncated", "too_many_pixels", "too_small", "too_elongated",
@@ -169,7 +162,6 @@ def ordinary_placement(data: bytes, spec: ImageSpec) -> Placement | None:
 
 
 def _is_kept_ordinary(jpeg: OrdinaryJpeg, spec: ImageSpec) -> bool:
-    """Return whether an undamaged ordinary JPEG is stored unchanged."""
     size = (jpeg.height, jpeg.width)
     return spec.format == "keep" and not jpeg.is_grey and _is_fitted(size, spec)
 
@@ -265,7 +257,6 @@ def _is_dark(pixels: Pixels) -> bool:
 
 
 def _is_kept(data: bytes, image: Image.Image, original: Original, spec: ImageSpec) -> bool:
-    """Return whether an undamaged JPEG is stored unchanged."""
     return (
         spec.format == "keep"
         and image.format == "JPEG"

@@ -8,20 +8,15 @@ coordinates and counts, so coordinates are checked first, and run lengths are de
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from pycocotools import mask as coco
 
-from shardprep.image.annotation_types import Counts, Polygons, Runs
+from shardprep.image.annotation_types import Counts, Floats, Polygons, Runs
 from shardprep.image.masks import MaskError
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from shardprep.image.annotation_types import Floats
-
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 _MAX_SIDES = 10
 """Maximum distance of a corner from the image, in sides of the image."""

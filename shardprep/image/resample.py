@@ -6,13 +6,11 @@ installation. Without it Pillow does the work, with the same result.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable
+from typing import Final, Literal
 
 import numpy as np
 from PIL import Image
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _fill: Callable[..., None] | None
 try:

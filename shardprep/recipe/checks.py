@@ -5,8 +5,8 @@ from __future__ import annotations
 import codecs
 import difflib
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from shardprep.dataset.documents import MAX_NAME, NAME, VERSION
 from shardprep.dataset.schema import MAX_SIDE
@@ -15,9 +15,6 @@ from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
 from shardprep.recipe.values import texts_in, value_shown
 from shardprep.source.kaggle.ref import is_ref
 from shardprep.storage.url import parse_place, shown_url
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _MAX_KEY = 60
 _MAX_WHAT = 180

@@ -9,14 +9,12 @@ import json
 import re
 import textwrap
 import tomllib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from shardprep.errors import RecipeError, printable_json, shown
 from shardprep.recipe.options import BUILD_OPTIONS
 from shardprep.storage.regular_file import read_named
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RECIPE_FILE = "shardprep.toml"
 _MOST_FILE_BYTES = 1 << 20

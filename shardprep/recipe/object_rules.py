@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from shardprep.errors import OptionError, OptionName, shown
 from shardprep.recipe.rules import SLICE, check_expression, letters_of
 from shardprep.source.names import composed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 BOX_FORMATS = {
     "coco": "coco[:FILE,…]",

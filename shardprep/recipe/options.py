@@ -7,6 +7,7 @@ modules, because `shardprep --help` imports it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -23,8 +24,6 @@ from shardprep.recipe.values import (
 from shardprep.storage.timeout import DEFAULT_TIMEOUT_S, TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shardprep.dataset.schema import TargetKind
     from shardprep.image.annotation_types import Frame, RunOrder
     from shardprep.image.spec import DepthRange, Fit, Format, Truncated, Window

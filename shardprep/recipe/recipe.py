@@ -8,11 +8,11 @@ invalid value gives an error, never a traceback.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import (
-    TYPE_CHECKING,
     Any,
     Literal,
     TypeVar,
@@ -28,7 +28,7 @@ from shardprep.dataset.schema import TargetKind
 from shardprep.errors import OptionError
 from shardprep.image.annotation_types import Frame, RunOrder
 from shardprep.image.spec import DepthRange, Fit, Format, ImageSpec, Truncated, Window
-from shardprep.recipe.checks import check, consistent, flag_of, unknown_key, unusable
+from shardprep.recipe.checks import Place, check, consistent, flag_of, unknown_key, unusable
 from shardprep.recipe.object_rules import FormatRule, MaskRule, parse_box_rule, parse_mask_rule
 from shardprep.recipe.options import BUILD_OPTIONS, BuildOptions
 from shardprep.recipe.rules import (
@@ -45,11 +45,6 @@ from shardprep.recipe.values import read_number, read_texts, texts_in, value_sho
 from shardprep.source.limits import SourceLimits
 from shardprep.source.names import without_archive_suffix
 from shardprep.storage.url import is_url
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from shardprep.recipe.checks import Place
 
 _Part = TypeVar("_Part", ImageSpec, SourceLimits)
 _TYPES = get_type_hints(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from shardprep.dataset.documents import NAME
 from shardprep.errors import OptionError, OptionName, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "none"]
 TABLE_SUFFIXES = (".csv", ".tsv")

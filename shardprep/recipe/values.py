@@ -7,12 +7,9 @@ not take the value.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from shardprep.errors import printable, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 _MAX_BITS = 64
 _MOST_DEEP = 1e30

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,22 +15,16 @@ import pyarrow.compute as pc
 from shardprep.dataset import item_table, tally
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.item_table import ItemFile, ItemView
+from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import LABEL, LABELS, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.records.positions import Places
-from shardprep.reader.selection.split_argument import as_selection
+from shardprep.reader.selection.selection import Selection
+from shardprep.reader.selection.split_argument import AnySplit, as_selection
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
-    from shardprep.reader.selection.selection import Selection
-    from shardprep.reader.selection.split_argument import AnySplit
-
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
-    Numbers = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 STATUSES = (item_table.WRITTEN, item_table.REJECTED, item_table.SKIPPED)
 _LEFT_OUT = ("key", "status", "kind", "reason")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from shardprep.dataset.card import Link
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.progress import Watcher
+from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.reporter.findings import copies, imbalance, object_findings, quality
 from shardprep.reporter.findings.finding import Finding, images, of_the_set, ranked
 from shardprep.reporter.page.page import render
@@ -24,13 +27,7 @@ from shardprep.reporter.pixels.stored_images import StoredImages, open_images
 from shardprep.reporter.record_columns import Contents, read_contents
 from shardprep.reporter.report_data import MOST_PICTURED, ReportData, ReportOptions
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.dataset.open_dataset import OpenDataset
-    from shardprep.reader.selection.split_argument import AnySplit
-
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,6 @@ from shardprep.reporter.findings.quality import Quality
 from shardprep.reporter.pixels.pixel_scan import Channels, ScanResult
 from shardprep.reporter.pixels.stored_images import StoredImages
 from shardprep.reporter.record_columns import Contents
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 MOST_MEASURED = 100_000
 """Default limit of measured images. Counts from the documents always cover all images."""

@@ -14,17 +14,15 @@ import os
 import struct
 import sys
 import zlib
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from shardprep.source import range_reads
 from shardprep.storage.regular_file import Descriptor, read_at, regular_descriptor
 from shardprep.storage.url import is_url
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    _Read = Callable[[int, int], bytes]
+_Read = Callable[[int, int], bytes]
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature … name length, extra length (APPNOTE 4.3.7)
 _MOST_HEADER_BYTES = 512
@@ -39,7 +37,6 @@ _METHODS = {
     93: "zstd",
 }
 
-
 UNPACK_ERRORS = (
     zlib.error, lzma.LZMAError, struct.error, OSError, EOFError, ValueError, OverflowError,
     MemoryError,
@@ -48,7 +45,6 @@ UNPACK_ERRORS = (
 _BZIP2, _LZMA = 12, 14
 _BLOCK_BYTES = 1 << 20
 """Bytes read for a head. More than one block of bzip2, which cannot be decompressed in part."""
-
 
 MOST_BYTES = 2**63 - 1
 """Largest size in an item table; archives may state more."""

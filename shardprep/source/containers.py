@@ -11,6 +11,7 @@ import re
 import stat
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -22,14 +23,12 @@ from shardprep.source.members import Entry, Members, OrdinaryImages, are_ordinar
 from shardprep.source.names import unsafe_name
 from shardprep.source.streams import Window, buffered
 from shardprep.source.zip_directory import Directory, check_directory, check_end, read_end
-from shardprep.source.zip_entries import read_entries
+from shardprep.source.zip_entries import ZipEntries, read_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from shardprep.source.limits import Budget
     from shardprep.source.unpack import Unpacker
-    from shardprep.source.zip_entries import ZipEntries
+
 
 _UTF8_FLAG = 0x800
 _MOST_OFFSET = 1 << 61

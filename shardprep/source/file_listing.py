@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from shardprep.errors import SourceError
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl, parse_place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 LEADS_OUTSIDE = "link that leads outside"
 NOT_REGULAR = "not a regular file"

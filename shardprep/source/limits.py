@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.errors import OptionName, SourceError
-from shardprep.source.byte_range import MOST_BYTES, RefusedExtent, ZipExtent
+from shardprep.source.byte_range import MOST_BYTES, Extent, RefusedExtent, StoredExtent, ZipExtent
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from shardprep.source.byte_range import Extent, StoredExtent
 
     Sizes = NDArray[np.int64]
 

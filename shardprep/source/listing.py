@@ -12,20 +12,27 @@ import re
 import tarfile
 import zipfile
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import pyarrow.compute as pc
 
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
-from shardprep.source.byte_range import MOST_BYTES, UNPACK_ERRORS, MemberError, PlainExtent
+from shardprep.source.byte_range import (
+    MOST_BYTES,
+    UNPACK_ERRORS,
+    MemberError,
+    PlainExtent,
+    StoredExtent,
+)
 from shardprep.source.containers import entries
-from shardprep.source.file_listing import find_files
+from shardprep.source.file_listing import FoundFile, find_files
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.members import Member, Members, MembersBuilder, OrdinaryImages, ordinary_files
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
@@ -33,12 +40,6 @@ from shardprep.source.streams import buffered, decompressed, member_stream
 from shardprep.source.string_column import booleans, integers, release
 from shardprep.source.unpack import Unpacker
 from shardprep.storage.url import is_url
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from shardprep.source.byte_range import StoredExtent
-    from shardprep.source.file_listing import FoundFile
 
 _COMPRESSED = ("gz", "bz2", "xz")
 _DAMAGE = (

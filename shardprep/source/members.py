@@ -8,22 +8,25 @@ pattern over all names finds them a hundred times as fast as `unsafe_name`, `cle
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from shardprep.source.byte_range import MOST_BYTES, Extent, PlainExtent, RefusedExtent, ZipExtent
+from shardprep.source.byte_range import (
+    MOST_BYTES,
+    Extent,
+    PlainExtent,
+    RefusedExtent,
+    StoredExtent,
+    ZipExtent,
+)
+from shardprep.source.file_listing import FoundFile
 from shardprep.source.names import MAX_KEY_LENGTH, ORDINARY_IMAGE
 from shardprep.source.string_column import Texts, booleans, integers
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from shardprep.source.byte_range import StoredExtent
-    from shardprep.source.file_listing import FoundFile
-
-    Places = NDArray[Any]
+Places = NDArray[Any]
 
 PLACE = np.dtype(
     [

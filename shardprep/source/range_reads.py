@@ -10,19 +10,15 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict, deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from shardprep.storage import objects
 from shardprep.storage.open_files import OpenFiles
-from shardprep.storage.regular_file import regular_descriptor
+from shardprep.storage.regular_file import Descriptor, regular_descriptor
 from shardprep.storage.url import ObjectUrl, is_url
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
-
-    from shardprep.storage.regular_file import Descriptor
 
 _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
 """Bytes of one request. They double while reads are consecutive."""
@@ -185,7 +181,6 @@ def _get(window: Sequence[Span]) -> dict[str, list[tuple[int, bytes]]]:
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
-    """Return spans sorted by offset, with near ones merged."""
     merged: list[Span] = []
     for span in sorted(spans):
         stop = span.offset + span.num_bytes

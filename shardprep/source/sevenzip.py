@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from shardprep.source.names import unsafe_name
 from shardprep.source.streams import buffered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from shardprep.source.limits import Budget
     from shardprep.source.unpack import UnpackedFile
 

@@ -8,19 +8,21 @@ import gzip
 import io
 import lzma
 import os
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from shardprep.source.byte_range import UNPACK_ERRORS, PlainExtent, damaged, new_unpacker
+from shardprep.source.byte_range import (
+    UNPACK_ERRORS,
+    PlainExtent,
+    StoredExtent,
+    damaged,
+    new_unpacker,
+)
 from shardprep.storage.regular_file import open_regular
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, BinaryIO
-
     from typing_extensions import Buffer
-
-    from shardprep.source.byte_range import StoredExtent
 
 _BLOCK_BYTES = 1 << 20
 _HEADER_BYTES = 64

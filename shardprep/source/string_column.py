@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from shardprep.source.dictionary_column import Coded
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Hashes = NDArray[np.uint64]
-    Ints = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+Ints = NDArray[np.int64]
 
 _AT_ONCE = 1 << 12
 """Number of texts that are Python objects at the same time during iteration."""

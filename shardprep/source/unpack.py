@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import BinaryIO
 
 from shardprep.errors import OptionName, SourceError
-from shardprep.source.byte_range import PlainExtent
+from shardprep.source.byte_range import PlainExtent, StoredExtent
+from shardprep.source.limits import Budget
 from shardprep.source.streams import buffered, member_stream
 from shardprep.storage.space import megabytes, shortage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-    from typing import BinaryIO
-
-    from shardprep.source.byte_range import StoredExtent
-    from shardprep.source.limits import Budget
 
 _COPY_BYTES = 1 << 20
 _LONG_BYTES = 32 << 20

@@ -14,19 +14,15 @@ any size.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.errors import SourceError, shown
+from shardprep.source.byte_range import PlainExtent
 from shardprep.source.zip_entries import measured_entries
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from shardprep.source.byte_range import PlainExtent
 
 _LOCAL = struct.Struct("<4s5H3L2H")
 """Signature, version, flags, method, time, date, CRC-32, sizes, length of name and extra field

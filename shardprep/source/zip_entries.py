@@ -8,24 +8,19 @@ For the fields, see APPNOTE 4.3.12 and 4.5.3.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from shardprep.source.members import PLACE, ZIP
+from shardprep.source.byte_range import PlainExtent
+from shardprep.source.members import PLACE, ZIP, Places
 from shardprep.source.string_column import Texts
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from shardprep.source.byte_range import PlainExtent
-    from shardprep.source.members import Places
-
-    Bytes = NDArray[np.uint8]
-    Ints = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
 
 _ENTRY = np.dtype(
     [

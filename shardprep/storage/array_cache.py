@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +14,7 @@ from shardprep.errors import StorageError
 from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.cache import cache_root, make_cache
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    Arrays = dict[str, Any]
+Arrays = dict[str, Any]
 
 _FORGOTTEN_S = 30 * 24 * 3600.0
 """Seconds after the last use when a cached file is removed."""

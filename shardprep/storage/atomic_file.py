@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from typing import BinaryIO, Self
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Self
 
 _PIECE_BYTES = 128 << 10
 """Bytes of one write. For a larger write Linux looks for contiguous memory, which takes ten times

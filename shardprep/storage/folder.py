@@ -12,21 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Self
 
 from shardprep.errors import StorageError
 from shardprep.storage import objects
 from shardprep.storage.atomic_file import DurableFile, sibling, write_pieces
 from shardprep.storage.regular_file import read_regular, sha256_of
 from shardprep.storage.space import shortage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-    from typing import BinaryIO, Self
-
-    from shardprep.storage.url import ObjectUrl
+from shardprep.storage.url import ObjectUrl
 
 _MAX_READ_BYTES = 4 << 30
 """Largest file that is read completely, in bytes: the receipts of a build."""

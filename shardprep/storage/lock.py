@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from shardprep.errors import BuildError, BusyError, OptionName
 
@@ -19,14 +20,9 @@ try:
 except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 LOCK_FILE = ".lock"
 _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 """Error numbers of file systems without locks: Lustre without `flock`, NFS without its daemon."""
-
 
 _OUT = OptionName("out")
 

@@ -13,19 +13,14 @@ import io
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 from shardprep.errors import StorageError
 from shardprep.storage.store import asked, asked_again, has_answered
 from shardprep.storage.store_error import ChangedError, NoAnswerError, no_bucket
-from shardprep.storage.timeout import timeout_s
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import BinaryIO
-
-    from shardprep.storage.timeout import Wait
-    from shardprep.storage.url import ObjectUrl
+from shardprep.storage.timeout import Wait, timeout_s
+from shardprep.storage.url import ObjectUrl
 
 _STREAM_BYTES = 1 << 20
 _UPLOAD_BYTES = 8 << 20

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from shardprep.storage.regular_file import Descriptor
 
@@ -19,9 +19,6 @@ try:
     import resource
 except ModuleNotFoundError:  # Windows
     resource = None  # type: ignore[assignment]
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MOST_WITHOUT_LIMIT = 512
 """Number of open files if the system has no limit."""

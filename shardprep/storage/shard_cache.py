@@ -18,24 +18,19 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import BinaryIO, Literal
 
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.cache import cache_root, make_cache
 from shardprep.storage.lock import has_name, take
 from shardprep.storage.open_files import OpenFiles
-from shardprep.storage.regular_file import read_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import BinaryIO
-
-    from shardprep.storage.regular_file import Descriptor
-    from shardprep.storage.url import ObjectUrl
+from shardprep.storage.regular_file import Descriptor, read_at
+from shardprep.storage.url import ObjectUrl
 
 LIMIT_VARIABLE = "SHARDPREP_CACHE_BYTES"
 _KEEP_FREE_BYTES = 1 << 30

@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from shardprep.errors import BuildError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _KEPT_SHARE = 8
 _LEAST_KEPT_BYTES = 1 << 20

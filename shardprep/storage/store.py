@@ -12,9 +12,10 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardprep.errors import StorageError
 from shardprep.storage.store_error import (
@@ -25,13 +26,8 @@ from shardprep.storage.store_error import (
     no_answer,
     server_of,
 )
-from shardprep.storage.timeout import Timeouts, timeouts, waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shardprep.storage.timeout import Wait
-    from shardprep.storage.url import ObjectUrl
+from shardprep.storage.timeout import Timeouts, Wait, timeouts, waiting
+from shardprep.storage.url import ObjectUrl
 
 _CONNECT_S = 3
 _LOOK_EVERY_S = 0.25

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from shardprep.errors import StorageError
-
-if TYPE_CHECKING:
-    from shardprep.storage.url import ObjectUrl
+from shardprep.storage.url import ObjectUrl
 
 ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),

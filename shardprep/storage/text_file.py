@@ -6,10 +6,7 @@ import csv
 import io
 import json
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 _MOST_CELL = 1 << 30
 """Largest cell in characters; the limit of `csv` is 131,072."""

@@ -16,13 +16,11 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from shardprep.errors import StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 TIMEOUT_VARIABLE = "SHARDPREP_STORE_TIMEOUT"
 """Environment variable for the time limit in seconds."""

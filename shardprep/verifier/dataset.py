@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.documents import SHARD, shard_name
@@ -19,6 +21,7 @@ from shardprep.dataset.folder import (
     index_name,
 )
 from shardprep.dataset.locate import DatasetFiles, unfinished_error
+from shardprep.dataset.manifest import Shard
 from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
 from shardprep.errors import DatasetError, OptionName
 from shardprep.progress import Watcher
@@ -26,6 +29,7 @@ from shardprep.verifier.documents import CheckedDocuments, index_problem, read_d
 from shardprep.verifier.examples import ExampleCheck, index_rows, written_rows
 from shardprep.verifier.problem import Problem, Verification
 from shardprep.verifier.shard import (
+    ShardReport,
     ShardTask,
     StoredObject,
     begin_worker,
@@ -36,13 +40,7 @@ from shardprep.writer.engine.worker_process import SpawnedContext, interrupts_bl
 from shardprep.writer.workspace.repair_input import IntactShard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
     import pyarrow as pa
-
-    from shardprep.dataset.manifest import Shard
-    from shardprep.verifier.shard import ShardReport
 
 _LABELS = re.compile(r"[^.].*\.labels\.txt")
 _WORKER_BYTES = 128 << 20

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -16,25 +18,26 @@ from shardprep.dataset import item_table
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES, check_size
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, WRITTEN, columns_of, with_status
-from shardprep.dataset.manifest import MANIFEST_FILE, Shard, contradictions, decode_manifest
+from shardprep.dataset.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    Shard,
+    contradictions,
+    decode_manifest,
+)
+from shardprep.dataset.schema import Schema
 from shardprep.dataset.tally import Tally
 from shardprep.dataset.tfds_metadata import DOCUMENTS as TFDS_FILES
 from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.storage.regular_file import read_regular, sha256_of
-from shardprep.verifier.problem import Problem, hash_problem
+from shardprep.verifier.problem import Kind, Problem, hash_problem
 from shardprep.writer.plan.plan import recorded_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
     from shardprep.verifier.examples import RecordRows
-    from shardprep.verifier.problem import Kind
 
-    _Result = TypeVar("_Result")
+_Result = TypeVar("_Result")
 
 _SPARE_BYTES = 64 << 20
 _UNCOUNTABLE = (DatasetError, ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simplejpeg
 
-from shardprep.dataset.example import ExampleDecoder
+from shardprep.dataset.example import ExampleDecoder, Features
 from shardprep.dataset.item_table import WRITTEN, ShardRows, with_status
 from shardprep.dataset.schema import (
     FILENAME,
@@ -21,6 +22,9 @@ from shardprep.dataset.schema import (
     TEXT,
     UNLABELLED,
     WIDTH,
+    Encoding,
+    Feature,
+    Schema,
 )  # fmt: skip
 from shardprep.dataset.stored_size import check_stored_size, open_stored
 from shardprep.errors import RecordError
@@ -34,12 +38,7 @@ from shardprep.verifier.object_checks import (
 from shardprep.verifier.problem import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     import pyarrow as pa
-
-    from shardprep.dataset.example import Features
-    from shardprep.dataset.schema import Encoding, Feature, Schema
 
 _JPEG = b"\xff\xd8\xff"
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK
+from shardprep.dataset.example import Features
+from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, Feature
 from shardprep.dataset.stored_size import open_stored
 from shardprep.verifier.problem import Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from shardprep.dataset.example import Features
-    from shardprep.dataset.schema import Feature
 
 _SIDES = 4
 """Values of a box: ymin, xmin, ymax, xmax."""

@@ -6,31 +6,28 @@ The damaged dataset is not changed until one that equals its manifest can replac
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.manifest import (
     MANIFEST_FILE,
     REPACKED,
+    Manifest,
     fingerprint_differences,
     load_manifest,
 )
+from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.errors import BuildError, DatasetError, OptionName, some_of
 from shardprep.progress import Watcher
+from shardprep.verifier.problem import Verification
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import Workers
 from shardprep.writer.engine.pool import write_shards
+from shardprep.writer.finalize import BuildResult
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.remote import ObjectWorkspace
 from shardprep.writer.workspace.repair_input import DamagedDataset, foreign_files
-
-if TYPE_CHECKING:
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.remote_files import RemoteFiles
-    from shardprep.verifier.problem import Verification
-    from shardprep.writer.finalize import BuildResult
 
 
 def repair_dataset(

@@ -15,31 +15,27 @@ import io
 import signal
 import tempfile
 from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from shardprep.dataset import tfrecord
+from shardprep.dataset.manifest import Shard
 from shardprep.dataset.tfrecord import HEADER_BYTES, Record, read_records
 from shardprep.errors import RecordError
 from shardprep.storage import objects
 from shardprep.storage.regular_file import open_regular, regular_size
-from shardprep.verifier.examples import key_of, written_rows
-from shardprep.verifier.problem import Fault, Problem, hash_problem
+from shardprep.storage.url import ObjectUrl
+from shardprep.verifier.examples import ExampleCheck, RecordRows, key_of, written_rows
+from shardprep.verifier.problem import Fault, Kind, Problem, hash_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from multiprocessing.sharedctypes import Synchronized
-    from pathlib import Path
-    from typing import BinaryIO
 
     import pyarrow as pa
     from _typeshed import WriteableBuffer
-
-    from shardprep.dataset.manifest import Shard
-    from shardprep.storage.url import ObjectUrl
-    from shardprep.verifier.examples import ExampleCheck, RecordRows
-    from shardprep.verifier.problem import Kind
 
 _BLOCK_BYTES = 4 << 20
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from shardprep.dataset.manifest import REPACKED
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.dataset.source_difference import compare_originals
+from shardprep.dataset.source_difference import SourceDifference, compare_originals
 from shardprep.errors import DatasetError
 from shardprep.progress import Watcher
 from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.source_hashes import hash_originals
-
-if TYPE_CHECKING:
-    from shardprep.dataset.source_difference import SourceDifference
 
 
 def compare_source(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from shardprep import profiling
 from shardprep.dataset.card import Card
@@ -32,10 +34,6 @@ from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
 from shardprep.writer.workspace.repair_input import DamagedDataset
 from shardprep.writer.workspace.states import Workspace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, repr=False)

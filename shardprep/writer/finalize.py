@@ -6,9 +6,11 @@ import logging
 import re
 import time
 from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.catalog.objects.parsed import NO_FAULTS
@@ -35,9 +37,6 @@ from shardprep.writer.workspace.files import (
 from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     import pyarrow as pa
 
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
@@ -330,7 +329,6 @@ def _missing(folders: Folders, name: str) -> DisturbedError:
 
 
 def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
-    """Check that all shards are there, and no others."""
     names = [shard.name for shard in outline.shards]
     there = folders.output.names()
     foreign = sorted(set(filter(_SHARD_FILE.fullmatch, there)).difference(names))
@@ -358,7 +356,6 @@ def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
 
 
 def _check_same(workspace: Workspace, manifest: Manifest, expected: Manifest) -> None:
-    """Check that the rebuilt manifest equals the expected one."""
     if manifest.dumps() == expected.dumps():
         return
     hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}

@@ -8,10 +8,12 @@ gives the bytes that a build with this number of shards would have written.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -51,11 +53,7 @@ from shardprep.writer.run import make_dataset
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    Numbers = np.ndarray[Any, np.dtype[np.int64]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def repack_dataset(
@@ -220,7 +218,6 @@ def _versions(versions: Sequence[dict[str, str]]) -> dict[str, str]:
 
 
 def _items(rows: pa.Table, keys: Texts) -> Items:
-    """Return items with the columns that a plan needs."""
     number = len(rows)
     places = np.zeros(number, PLACE)
     for name, column in (("offset", "offset"), ("num_bytes", "length")):
@@ -404,7 +401,6 @@ def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
 
 
 def _titles(manifests: Sequence[Manifest]) -> list[str]:
-    """Return a unique name for each dataset."""
     names = [manifest.name for manifest in manifests]
     if len({*names}) < len(names):
         names = [f"{manifest.name}-{manifest.version}" for manifest in manifests]

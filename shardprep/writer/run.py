@@ -8,10 +8,12 @@ checks it and continues.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 from shardprep.catalog.items import Item
 from shardprep.dataset.manifest import Fingerprint, Manifest
@@ -29,10 +31,6 @@ from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.repair_input import DamagedDataset, find_damage
 from shardprep.writer.workspace.states import Workspace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _NUM_THREADS = 16
 """Number of threads that hash shards, or wait for object storage."""

@@ -7,8 +7,9 @@ import hashlib
 import io
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from shardprep.dataset import item_table
 from shardprep.dataset.cells import to_cell
@@ -20,9 +21,6 @@ from shardprep.source.byte_range import MemberError
 from shardprep.source.listing import list_source
 from shardprep.storage.atomic_file import write_durably
 from shardprep.storage.regular_file import read_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LIST_FILE = "rejected.csv"
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")

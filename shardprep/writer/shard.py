@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,9 +35,6 @@ from shardprep.storage.folder import Folder, Written
 from shardprep.writer.encode.chunk import EncodedChunk, ImageObjectCounts, Outcome
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
 from shardprep.writer.workspace.files import SKIPPED_FILE, Folders, receipt_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _FACTS = b"shardprep"
 """Key of the facts in the metadata of a parquet file."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,8 +25,6 @@ from shardprep.source.members import Member
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.url import is_url
 
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
 _AT_ONCE = 64
 """Images that a thread reads before it reports them."""
 

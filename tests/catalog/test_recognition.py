@@ -206,7 +206,6 @@ def test_boxes_are_told(others: list[str], told: str) -> None:
 
 # Candidates
 
-
 FINDINGS = [("pneumonia", "pa"), ("healthy", "ap"), ("", "pa"), ("covid", "pa"), ("healthy", "ap")]
 METADATA = "patientid,finding,view,note\n" + "".join(
     f"{i:02d},{FINDINGS[i % 5][0]},{FINDINGS[i % 5][1]},text {i}\n" for i in range(55)

@@ -38,7 +38,6 @@ ONE_OF_EACH: dict[str, Values] = {
     "nothing": [],
 }
 
-
 DTYPES = {"a": "int64", "": "bytes"}
 """Of a few features, so that some empty ones have a type."""
 

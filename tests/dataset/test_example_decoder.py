@@ -16,7 +16,6 @@ from tests.support.examples import texts
 if TYPE_CHECKING:
     from shardprep.dataset.example import Values
 
-
 STRATEGIES: dict[str, Any] = {
     "bytes": st.one_of(st.binary(max_size=40), st.integers(100, 20_000).map(bytes)),
     "int64": st.integers(-(2**63), 2**63 - 1),

@@ -185,7 +185,6 @@ def test_an_index_that_is_none_is_refused(folder: Path, text: str) -> None:
 
 # --- what is no file, or has no end -------------------------------------------------------------
 
-
 DOCUMENTS = ["manifest.json", "schema.json", "items.parquet", f"index/{SHARD}.idx", SHARD]
 TFDS = ["dataset_info.json", "features.json", "label.labels.txt"]
 _FOREIGN: dict[str, Callable[[Path], object]] = {

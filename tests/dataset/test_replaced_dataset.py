@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 CHANGED = "has changed since it was found; open the dataset again"
 
-
 _running: list[Replacement] = []
 
 

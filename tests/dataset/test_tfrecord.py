@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.tfrecord import Record
 
-
 FRAMED = {
     b"": "000000000000000029039807d8ea82a2",
     b"a": "01000000000000000175de4161786ee428",

@@ -39,7 +39,6 @@ CELLS = {key: (i or None, "" if i % 2 else f"w{i},\n.") for i, key in enumerate(
 """Key → age (None: empty) and note."""
 CLASS_NAMES = ["cat", "dog"]
 
-
 OF_BOXES = {"coco", "yolo"}
 """Layouts for sets with boxes alone."""
 ANY = [layout for layout in LAYOUTS if layout not in OF_BOXES]

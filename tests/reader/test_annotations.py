@@ -335,7 +335,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "smaller": {"read_config": reader.ReadConfig(image_size=(24, 32))},
 }
 
-
 ONE_BY_ONE = {("labelled", "smaller"), ("masks", "as they are"), ("raw", "two boxes")}
 """Cases, of each kind and of each option one, in which items too are read."""
 

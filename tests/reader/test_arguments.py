@@ -129,7 +129,6 @@ SPLIT: dict[str, tuple[Any, ...]] = {
     "drop_remainder": FLAGS,
 }
 
-
 DECLARED: dict[str, Any] = {
     "reader.load": Request, "reader.ReadConfig": ReadConfig, "Dataset.batches": BatchOptions,
     "reader.EvenSplit": reader.EvenSplit, "reader.Dataset": reader.Dataset.__init__,

@@ -232,7 +232,6 @@ def test_a_state_of_a_set_that_was_built_anew_is_refused(sets: Set, tmp_path: Pa
 
 # Whose memory
 
-
 HOLDS: dict[str, Any] = {
     "arrays": lambda images: images,
     "slices": lambda images: images[1:3],

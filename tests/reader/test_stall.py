@@ -22,7 +22,6 @@ PAUSE_S, READING_S = 0.2, 0.001
 NUM_BATCHES = 5
 BATCH = np.random.default_rng(0).random((NUM_BATCHES, 8, 4)).astype("float32")
 
-
 AT_ONCE: dict[str, Any] = {"run_eagerly": True}
 """Options of models that are not compiled: the meter draws before either kind of step."""
 

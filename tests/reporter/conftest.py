@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from shardprep.reporter.report import Report
 
-
 Silent = Quiet
 
 

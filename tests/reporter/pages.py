@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 VOID = {"meta", "img", "input", "br", "link"}
 
-
 MOST_BYTES = 5_000_000
-
 
 HOSTILE = (
     "<script>alert(1)</script>", '"onload="x', "]]>", "--><b>", "\u202egnp.exe", "\0\x1b[31m", "🐈",
@@ -99,9 +97,7 @@ def checked(data: bytes) -> Page:
 
 _odd_ints = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.sampled_from([0, 1, -1]))
 
-
 _odd_texts = st.one_of(st.none(), st.sampled_from([one for one in HOSTILE if one != "\ud800"]))
-
 
 ODD = {
     "key": (_odd_texts, pa.string()),
@@ -115,19 +111,15 @@ ODD = {
 }
 """Column of the item table → what a stranger may write there, and its type."""
 
-
 WIDTHS = (360, 1280)
-
 
 LUMINANCE = """
 () => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0)
 """
 
-
 UNSEEN = """
 () => [...document.images].filter(one => one.complete && one.naturalWidth === 0).length
 """
-
 
 CONTROLS = "a[href], summary, button, [tabindex='0']"
 

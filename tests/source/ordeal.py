@@ -31,7 +31,6 @@ MAX_MORE_BYTES = 1 << 30
 """Bytes of address space, beyond what Python and its libraries have taken."""
 WHOLE, COUNTED, ERROR = "built completely", "built, the rest counted", "one-line error"
 
-
 KINDS = {
     "path": "member names that lead out of the folder",
     "name": "odd, long or clashing names",

@@ -216,7 +216,6 @@ def program(proxy: Proxy, *arguments: str, **more: str) -> subprocess.Popen[str]
 
 AGAIN = "run the same command again when the store answers"
 
-
 COMMAND = """
 import sys
 from shardprep.cli.app import main

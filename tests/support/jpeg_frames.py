@@ -67,7 +67,6 @@ PROGRESSIVE_ARITHMETIC_JPEG = base64.b64decode(
 )
 """Made by libjpeg-turbo's `jpeg_simple_progression` of `ARITHMETIC_JPEG`."""
 
-
 _LOSSLESS = lossless_jpeg(pixels())
 _FRAME = _LOSSLESS.index(b"\xff\xc3")
 

@@ -194,7 +194,6 @@ def test_the_command_repairs_by_source_or_recipe(
 
 # --- build of a set that lacks files -------------------------------------------------------------
 
-
 LACKING: dict[str, tuple[tuple[str, ...], int]] = {
     "a shard": ((SECOND,), 1),
     "an index": ((f"index/{SECOND}.idx",), 0),

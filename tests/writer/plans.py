@@ -230,7 +230,6 @@ CASES: dict[str, Case] = {
     ),
 }
 
-
 _NEWER = ("ids_are_values", "unmatched")
 """Fields that facts have since the hashes were made, which count where they are filled."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import glob
 import shlex
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from shardprep.catalog.labels.labels import (
+    Labelling,
     are_classes,
     auto_labels,
     candidate_columns,
@@ -19,14 +20,9 @@ from shardprep.catalog.labels.labels import (
 from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.detect_by_name import find_masks
 from shardprep.catalog.tables.row_matching import KeyIndex, match_table
+from shardprep.catalog.tables.table import Table
 from shardprep.errors import SourceError, counted
 from shardprep.recipe.rules import CsvRule, LabelRule
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardprep.catalog.labels.labels import Labelling
-    from shardprep.catalog.tables.table import Table
 
 _MOST_PARTS = 6
 """Number of folders side by side that are tried as parts; more are classes or single images."""

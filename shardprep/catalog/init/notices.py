@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.filters import MOST_SHOWN
 from shardprep.catalog.init.candidates import label_findings
-from shardprep.catalog.labels.labels import ENOUGH
-from shardprep.catalog.objects.combine import NO_ANNOTATION, NO_MASK
+from shardprep.catalog.items import Items
+from shardprep.catalog.labels.labels import ENOUGH, Labelling
+from shardprep.catalog.labels.targets import Targets
+from shardprep.catalog.objects.combine import NO_ANNOTATION, NO_MASK, Annotated
 from shardprep.catalog.objects.detect_by_name import annotation_findings
 from shardprep.catalog.objects.known_formats import holds_boxes
 from shardprep.catalog.splits import group_findings
 from shardprep.errors import SourceError, shown, some_of
 from shardprep.source.file_listing import LEADS_OUTSIDE
+from shardprep.source.listing import Listing, Skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardprep.catalog.items import Items
-    from shardprep.catalog.labels.labels import Labelling
-    from shardprep.catalog.labels.targets import Targets
-    from shardprep.catalog.objects.combine import Annotated
     from shardprep.catalog.source_images import SourceImages
-    from shardprep.source.listing import Listing, Skipped
 
 NO_LABEL = "no label"
 """Reason for leaving out an image without a label in a split that has labels."""

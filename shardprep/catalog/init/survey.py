@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from shardprep.catalog.init.candidates import (
     Candidate,
@@ -24,6 +25,7 @@ from shardprep.catalog.objects.known_formats import holds_boxes
 from shardprep.catalog.objects.masks.mask_files import masks_beside
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex, match_table
+from shardprep.catalog.tables.table import Table
 from shardprep.dataset.card import Card
 from shardprep.dataset.schema import TargetKind
 from shardprep.errors import SourceError, counted, printable
@@ -33,14 +35,8 @@ from shardprep.recipe.rules import TABLE_SUFFIXES
 from shardprep.source.byte_range import ZipExtent
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import list_source
+from shardprep.source.members import Member
 from shardprep.storage.space import megabytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-    from pathlib import Path
-
-    from shardprep.catalog.tables.table import Table
-    from shardprep.source.members import Member
 
 _MOST_COLUMNS = 12
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.catalog.names import folder_splits, given_split
 from shardprep.catalog.objects.detect_by_name import find_masks
 from shardprep.catalog.patterns import Pattern
-from shardprep.catalog.tables.row_matching import AmbiguousIdError, find_ids, match_table
-from shardprep.catalog.tables.table import OpenQuoteError
+from shardprep.catalog.tables.row_matching import (
+    AmbiguousIdError,
+    KeyIndex,
+    TableMatch,
+    find_ids,
+    match_table,
+)
+from shardprep.catalog.tables.table import OpenQuoteError, Table
 from shardprep.errors import OptionName, SourceError
 from shardprep.recipe.rules import CsvRule, LabelRule
 from shardprep.source.dictionary_column import Coded
@@ -20,15 +28,9 @@ from shardprep.source.names import without_archive_suffix
 from shardprep.source.string_column import Texts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from numpy.typing import NDArray
-
     from shardprep.catalog.labels.targets import Cell
-    from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch
-    from shardprep.catalog.tables.table import Table
 
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 _NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
 """A number at the end of a name with its separator, searched in the reversed name: a search for its

@@ -10,6 +10,7 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,8 +23,6 @@ from shardprep.source.dictionary_column import Coded
 from shardprep.storage.text_file import CsvRows, decoded, text_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
     from shardprep.dataset.schema import TargetKind
 
 Cell = str | tuple[str, ...]

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from shardprep.catalog.objects.formats import box_format
 from shardprep.errors import SourceError, shown
+from shardprep.image.annotation_types import Floats
+from shardprep.recipe.object_rules import BoxForm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from shardprep.catalog.objects.parsed import Found
-    from shardprep.image.annotation_types import Floats
-    from shardprep.recipe.object_rules import BoxForm
 
-    Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-    SizeOf = Callable[[int], tuple[int, int] | None]
-    """Returns height and width of an image by its position, None where they are not known."""
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+SizeOf = Callable[[int], tuple[int, int] | None]
+"""Returns height and width of an image by its position, None where they are not known."""
 
 _MOST_HEADS = 256
 """Images whose heads are read for their size where annotations do not state it: a wrong reading is

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.catalog.labels.targets import parse_class_map
+from shardprep.catalog.labels.targets import Cell, parse_class_map
 from shardprep.catalog.objects.formats.box_table import ONE_CLASS
 from shardprep.catalog.objects.masks.mask_values import BACKGROUND, NONE
-from shardprep.catalog.objects.parsed import NOT_ASKED_FOR
+from shardprep.catalog.objects.parsed import NOT_ASKED_FOR, Found
 from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.image.annotation_types import Annotation
 from shardprep.recipe.rules import parse_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from shardprep.catalog.labels.labels import Labelling
-    from shardprep.catalog.labels.targets import Cell
-    from shardprep.catalog.objects.parsed import Found
     from shardprep.catalog.tables.metadata_files import Documents
-    from shardprep.image.annotation_types import Annotation
     from shardprep.recipe.recipe import Recipe
 
 _MOST_NAMES = 10

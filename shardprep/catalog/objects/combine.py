@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -16,19 +17,21 @@ from shardprep.catalog.objects.known_formats import read_boxes
 from shardprep.catalog.objects.masks.mask_reading import FileMasks, Images, read_mask_files
 from shardprep.catalog.objects.masks.mask_values import NONE
 from shardprep.catalog.objects.object_numbers import holds_numbers, numbered_objects
-from shardprep.catalog.objects.parsed import NO_FAULTS
-from shardprep.dataset.annotation_counts import ELSEWHERE, LEFT_OUT, NO_IMAGE, unmatched_of
+from shardprep.catalog.objects.parsed import NO_FAULTS, Found
+from shardprep.dataset.annotation_counts import (
+    ELSEWHERE,
+    LEFT_OUT,
+    NO_IMAGE,
+    Unmatched,
+    unmatched_of,
+)
 from shardprep.errors import RecipeError, SourceError, counted, shown, some_of
 from shardprep.image.annotation_types import NO_OUTLINE, Annotation, AnnotationSpec, Segment
+from shardprep.recipe.object_rules import FormatRule, MaskRule
+from shardprep.source.members import Member
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from shardprep.catalog.objects.parsed import Found
-    from shardprep.dataset.annotation_counts import Unmatched
-    from shardprep.recipe.object_rules import FormatRule, MaskRule
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.members import Member
 
 _MOST_SHOWN = 80
 """Characters of a name in an error."""
@@ -224,8 +227,6 @@ def _shapes(recipe: Recipe, rule: MaskRule, images: Images, boxes: Found | None)
 
 
 def _check_boxes(recipe: Recipe, images: Images, boxes: Found | None, shapes: Found | None) -> None:
-    """Check that the boxes are inside of their images."""
-
     def size_of(image: int) -> tuple[int, int] | None:
         is_shown = recipe.annotated != "stored"  # heads tell how an image is shown
         return image_size(images.extents[image]) if is_shown else None

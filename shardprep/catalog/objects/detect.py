@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,13 +18,11 @@ from shardprep.catalog.objects.masks.mask_values import NUMBERED, are_masks, hol
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError
 from shardprep.recipe.object_rules import parse_mask_pattern
+from shardprep.source.members import Member
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from shardprep.catalog.tables.metadata_files import Documents
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.members import Member
 
 _ENOUGH = 0.5
 """Share of images outside of test splits that must have a mask, and of masks that have an image."""

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.catalog.names import stem
-from shardprep.catalog.objects.formats.bounded_read import read_each
+from shardprep.catalog.objects.formats.bounded_read import Text, read_each
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.formats.pairing import num_named
+from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError, some_of
+from shardprep.source.byte_range import Extent
+from shardprep.source.members import Member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from shardprep.catalog.objects.formats.bounded_read import Text
     from shardprep.catalog.tables.metadata_files import Documents
-    from shardprep.catalog.tables.row_matching import KeyIndex
-    from shardprep.source.byte_range import Extent
-    from shardprep.source.members import Member
 
 ENOUGH = 0.5
 """Share of images outside of a test split that a format must list to be recognised."""

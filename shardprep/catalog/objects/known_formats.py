@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -31,16 +32,14 @@ from shardprep.catalog.objects.formats.bounded_read import MOST_BYTES, read_each
 from shardprep.catalog.objects.formats.box_table import read_box_table, recognised_rule
 from shardprep.catalog.objects.formats.coco_document import chosen, is_coco, stated_names
 from shardprep.catalog.objects.formats.pairing import num_named
+from shardprep.catalog.objects.parsed import Found
+from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import some_of
 from shardprep.recipe.object_rules import FormatRule
+from shardprep.source.byte_range import Extent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from shardprep.catalog.objects.parsed import Found
     from shardprep.catalog.tables.metadata_files import Documents
-    from shardprep.catalog.tables.row_matching import KeyIndex
-    from shardprep.source.byte_range import Extent
 
 
 class Format(NamedTuple):

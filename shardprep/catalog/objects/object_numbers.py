@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.catalog.objects.detect_by_name import OF_OBJECTS
 from shardprep.catalog.objects.find_documents import ENOUGH
@@ -21,16 +22,14 @@ from shardprep.catalog.objects.parsed import Found
 from shardprep.errors import SourceError
 from shardprep.image.annotation_types import NO_NUMBERS, Annotation, AnnotationSpec, Segment
 from shardprep.image.masks import MaskError, decode_mask, decode_numbers, mask_classes
+from shardprep.image.placement import Labels
 from shardprep.source.byte_range import MemberError
+from shardprep.source.members import Member
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from shardprep.catalog.objects.masks.mask_files import MasksBeside
     from shardprep.catalog.objects.masks.mask_reading import Images
-    from shardprep.image.placement import Labels
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.members import Member
 
 _NUM_THREADS = 2
 

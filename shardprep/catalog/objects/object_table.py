@@ -7,17 +7,12 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from shardprep.catalog.labels.targets import class_names
-from shardprep.image.annotation_types import Annotation, Segment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from shardprep.image.annotation_types import Floats, Outline
+from shardprep.image.annotation_types import Annotation, Floats, Outline, Segment
 
 UNKNOWN_CLASS = "unknown class"
 MALFORMED = "malformed"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.annotation_counts import ELSEWHERE, LEFT_OUT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from shardprep.image.annotation_types import Annotation
     from shardprep.recipe.object_rules import BoxColumns
 

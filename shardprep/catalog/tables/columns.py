@@ -6,24 +6,20 @@ import difflib
 import math
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
 from shardprep.dataset.example import is_beyond_float32
 from shardprep.errors import RecipeError, SourceError
 from shardprep.source.byte_range import MemberError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from shardprep.source.dictionary_column import Coded
-    from shardprep.source.members import Member
+from shardprep.source.dictionary_column import Coded
+from shardprep.source.members import Member
 
 Value = int | float | str
 DType = Literal["int64", "float32", "bytes"]
@@ -40,7 +36,6 @@ _FLOAT = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 """A number with a point or an exponent; whole numbers written in other ways are texts (ids)."""
-
 
 DICOM = "dicom/"
 """Start of the name of a column of headers; the rest is a keyword of the standard (PS3.6)."""

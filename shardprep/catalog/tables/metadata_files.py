@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,18 +14,15 @@ from shardprep.catalog.tables.row_matching import row_ids
 from shardprep.catalog.tables.table import Table, joined, parse_json_table, parse_table, stacked
 from shardprep.dataset.cells import from_cell
 from shardprep.errors import SourceError, some_of
-from shardprep.recipe.rules import TABLE_SUFFIXES
+from shardprep.recipe.rules import TABLE_SUFFIXES, JoinRule
 from shardprep.source.byte_range import MemberError
+from shardprep.source.members import Member
 from shardprep.source.names import composed
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import as_utf8, decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from shardprep.recipe.recipe import Recipe
-    from shardprep.recipe.rules import JoinRule
-    from shardprep.source.members import Member
 
 _NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")
 """Line of a list: a path, and labels as numbers, as in those of ImageNet."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from shardprep.catalog.names import folder_splits
 from shardprep.errors import SourceError
@@ -19,13 +21,9 @@ from shardprep.source.names import composed
 from shardprep.source.string_column import Texts, booleans, positions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from shardprep.catalog.tables.table import Table
 
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
 _MOST_FOLDERS = 16

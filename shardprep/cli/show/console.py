@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -18,8 +19,6 @@ from rich.text import Text
 from shardprep.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
     from shardprep.dataset.diff import Difference
     from shardprep.dataset.source_difference import SourceDifference
 

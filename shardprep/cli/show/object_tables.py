@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from shardprep.cli.show.console import counts_line, plain_table
+from shardprep.cli.show.console import Terminal, counts_line, plain_table
 from shardprep.errors import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from rich.table import Table
 
-    from shardprep.cli.show.console import Terminal
     from shardprep.dataset.annotation_counts import MaskCounts, ObjectCounts, Unmatched
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.object_stats import ObjectFacts

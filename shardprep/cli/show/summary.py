@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from shardprep.cli.show.console import counts_line, plain_table
+from shardprep import TooManyRejectedError
+from shardprep.cli.show.console import Terminal, counts_line, plain_table
 from shardprep.cli.show.object_tables import (
     print_annotation_tables,
     print_annotations,
@@ -20,26 +22,21 @@ from shardprep.dataset.describe import (
     LACKING,
     MOST_EXAMPLES,
     Example,
+    Facts,
     LeftOutExamples,
     read_examples,
 )
 from shardprep.dataset.folder import read_schema
+from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.object_stats import measure_objects
-from shardprep.dataset.schema import BOX, LABEL, PROVIDED
+from shardprep.dataset.schema import BOX, LABEL, PROVIDED, Schema
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from rich.table import Table
 
-    from shardprep import TooManyRejectedError
     from shardprep.api.json_types import AnnotationFacts, BuildPlan, BuildResult, PartResult
-    from shardprep.cli.show.console import Terminal
-    from shardprep.dataset.describe import Facts
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
 
 _BAR_CELLS = 24
 _MOST_CLASSES = 20

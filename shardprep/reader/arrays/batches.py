@@ -8,9 +8,10 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from shardprep.dataset.schema import BOX, IMAGE
 from shardprep.errors import DatasetError, RecordError
@@ -25,9 +26,6 @@ from shardprep.reader.decode.targets import Target
 from shardprep.reader.order.iterator_state import Batching, State, check_state, identity
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.remote import NUM_READS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _STATE = "Dataset.batches.load_state_dict"
 

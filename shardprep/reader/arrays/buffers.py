@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,6 @@ from shardprep.reader.array_types import Columns
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from concurrent.futures import Future
 
 IMAGES_A_TURN = 8

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +13,6 @@ from shardprep.errors import DatasetError
 from shardprep.reader.decode.annotations import boxes_as
 from shardprep.reader.decode.targets import KEYS
 from shardprep.reader.validators import Number, validated
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _WHERE = "reader.collate"
 _LARGE = {KEYS[OBJECT_MASK], KEYS[MASK]}

@@ -10,9 +10,10 @@ import contextlib
 import copy
 import inspect
 import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from shardprep.dataset.card import MOST_PICTURES, card
 from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
@@ -37,9 +38,6 @@ from shardprep.reader.validators import (
     validated,
 )
 from shardprep.storage.url import is_url
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 class Dataset:

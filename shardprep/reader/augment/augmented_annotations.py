@@ -8,7 +8,8 @@ An object that is cut away becomes a padding row; padding rows come last.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -16,9 +17,6 @@ from shardprep.dataset.schema import BOX, MASK, OBJECT_MASK
 from shardprep.reader.augment.batch import on_batch
 from shardprep.reader.decode.targets import KEYS, PADDING
 from shardprep.reader.tf.python_calls import as_written
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BOXES, MASKS, CLASSES = KEYS[BOX], KEYS[OBJECT_MASK], KEYS[MASK]
 _PADDING = {KEYS[name]: value for name, value in PADDING.items()}

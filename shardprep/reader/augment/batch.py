@@ -7,14 +7,12 @@ floats are not: XLA makes them from other bits.)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _WHITE = 255.0
 

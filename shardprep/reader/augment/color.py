@@ -28,7 +28,6 @@ Strength = Annotated[float, number(0)]
 
 
 def _on_yiq(matrix: list[list[int]]) -> Any:
-    """Return a matrix for YIQ as one for RGB."""
     return (np.linalg.inv(_YIQ) @ np.array(matrix) @ _YIQ).astype(np.float32)
 
 

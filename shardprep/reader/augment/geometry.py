@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
@@ -19,9 +20,6 @@ from shardprep.reader.augment.augmented_annotations import Move, follow, map_lab
 from shardprep.reader.augment.batch import between, draw, like, white
 from shardprep.reader.config import Ratio, Scale
 from shardprep.reader.validators import Share, Size, validated_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LEAST_WEIGHT = 1e-6
 """Smallest divisor: outside the image the sum of weights is 0."""

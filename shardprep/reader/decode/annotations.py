@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -14,9 +15,6 @@ from shardprep.reader.array_types import Array
 from shardprep.reader.config import BoxFormat, Crop, CropWindow
 from shardprep.reader.decode.crop import clipped, nearest, nearest_pixels
 from shardprep.reader.decode.targets import PADDING, BoxLimit, formatted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _MODES = {"uint8": "L", "uint16": "I;16"}
 """dtype of the pixels of a mask → Pillow's mode of its PNG."""

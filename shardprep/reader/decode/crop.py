@@ -8,7 +8,7 @@ pixel. The part is resized by Pillow's bicubic filter, which reads pixels beyond
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 import simplejpeg
@@ -20,10 +20,6 @@ from shardprep.reader.array_types import Array, Ints, Pixels
 from shardprep.reader.config import Crop, CropWindow
 from shardprep.reader.order.epoch import Size
 from shardprep.reader.order.permutation import mix
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _CROP = 3
 """Separates the keys of crops from keys of augmentation, which depend on the same tags."""

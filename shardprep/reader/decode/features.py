@@ -7,8 +7,9 @@ knows the record.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import simplejpeg
@@ -25,9 +26,6 @@ from shardprep.reader.decode.annotations import AnnotationDecoder
 from shardprep.reader.decode.crop import crop_jpeg, crop_pixels
 from shardprep.reader.decode.targets import BoxLimit
 from shardprep.reader.records.records import Records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _JPEG_START = b"\xff\xd8\xff"
 _DTYPES = {"bytes": np.object_, "int64": np.int64, "float32": np.float32}

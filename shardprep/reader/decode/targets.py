@@ -7,7 +7,8 @@ rows of objects: label −1, box −1, mask 0.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from shardprep.dataset.schema import (
     BOX,
@@ -23,9 +24,6 @@ from shardprep.dataset.schema import (
 )
 from shardprep.errors import DatasetError
 from shardprep.reader.config import BatchOptions, BoxFormat, Request, warn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 

@@ -9,13 +9,11 @@ not advised.
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from shardprep.reader.diagnosis.timing import RESTART_COUNTS, STALL_COUNTS, restart_advice
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Bound = Literal["restart", "read", "decode", "augment", "transfer", "model"]
 Trial = Literal["memory", "folder", "in step", "repeat", "prefetch"]
@@ -128,7 +126,6 @@ class Diagnosis:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return the report as a table, for a notebook."""
         rows = "".join(
             f"<tr><td style='text-align: left'>{html.escape(name.strip())}</td>"
             f"<td style='text-align: right'>{rate:,.0f}</td></tr>"

@@ -7,9 +7,10 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -39,9 +40,6 @@ from shardprep.reader.diagnosis.experiments import (
 from shardprep.reader.diagnosis.timing import Step, Stopwatch, epoch_of
 from shardprep.reader.records.open import Subset, open_request
 from shardprep.reader.tf.pipeline import load, undecoded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _NUM_TURNS = 10
 """Turns into which `seconds` is divided: two or three for training, one for each part, one for each
@@ -154,7 +152,6 @@ class _Measurement:
         return conclude(measured, here, changes)
 
     def _measured(self, batch: Any, training: float) -> Measured:
-        """Return the figures of model and pipeline, each alone."""
         _rest(self.turn)
         model = _run(itertools.repeat(batch), self.turn, self.train)
         endless = pipeline(replace(self.request, repeat=True), training * self.turn / _FILL)
@@ -210,7 +207,6 @@ class _Measurement:
         return _run(dataset, self.turn, begun=begun).rate
 
     def _rate(self, run: _Timed) -> float:
-        """Return images per second, restarts included."""
         if self.num_steps is None:
             return run.rate
         seconds = epoch_of(run.steps, self.num_steps).total_s

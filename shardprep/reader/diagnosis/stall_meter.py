@@ -11,7 +11,8 @@ import itertools
 import math
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 
@@ -24,9 +25,6 @@ from shardprep.reader.diagnosis.timing import (
     restart_advice,
 )
 from shardprep.reader.validators import validated
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _NEEDED = (3, 8)
 

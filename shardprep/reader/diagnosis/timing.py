@@ -9,11 +9,9 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 STALL_COUNTS = 0.1
 """Share of the time spent waiting below which the pipeline keeps up, 0 to 1."""

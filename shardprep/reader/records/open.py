@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.manifest import Manifest
@@ -25,9 +26,6 @@ from shardprep.reader.records.positions import Places
 from shardprep.reader.records.records import LocalShards, Records, indexed
 from shardprep.reader.records.remote import RemoteShards
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of, part_range
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)

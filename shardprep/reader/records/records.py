@@ -7,11 +7,13 @@ no gaps, and the size of the shard.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,11 +30,6 @@ from shardprep.reader.records.prefetch import GAP_BYTES, MOST_GROUP_BYTES, Prefe
 from shardprep.reader.records.remote import NUM_READS, ByteRange, RemoteShards
 from shardprep.storage.open_files import OpenFiles
 from shardprep.storage.regular_file import read_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-    from pathlib import Path
-    from typing import Any
 
 _T = TypeVar("_T")
 

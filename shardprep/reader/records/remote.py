@@ -12,17 +12,15 @@ import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from shardprep.dataset.index import way_out
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.shard_cache import LIMIT_VARIABLE, RemoteShard, StagedShards
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NUM_READS = 32
 """Number of concurrent requests, which mostly wait."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -19,9 +20,6 @@ from shardprep.reader.selection.item_rows import rows_of
 from shardprep.reader.selection.selection import Selection
 from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.reader.validators import Kind, Location, Size, kind_of, validated, whole
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _STEP = 32
 """Sides of default buckets are multiples of this; of a quarter of it for small images."""

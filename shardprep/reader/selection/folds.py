@@ -242,7 +242,6 @@ def _numbered(values: pa.ChunkedArray) -> Ints:
 
 
 def _groups(rows: ItemRows, split: AnySplit, group: Any) -> Ints:
-    """Return a group number for each row."""
     if group is False:
         return np.arange(len(rows.numbers))
     if group is True:

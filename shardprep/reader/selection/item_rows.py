@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +15,6 @@ from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, Schema
 from shardprep.reader.array_types import Ints
 from shardprep.reader.selection.selection import Selection, sorted_unique
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 OBJECT_CLASSES = "object_labels"
 """Column with the class of each object of a record."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +25,6 @@ from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.reader.validators import Kind, Location, text, validated
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import CsvRows, decoded, text_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _WHERE = "reader.select"
 _MAX_SHOWN = 80

@@ -6,9 +6,10 @@ manifest.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +19,6 @@ from shardprep.reader.array_types import Ints
 from shardprep.reader.order.permutation import key_of, random_numbers
 from shardprep.reader.validators import Count, File, Seed, validated
 from shardprep.storage.atomic_file import DurableFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _MAX_NAME = 100
 """Maximum number of characters of a name; longer ones are shortened."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -19,10 +20,6 @@ from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 from shardprep.reader.validators import Location, validated
 from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.cache import cache_root, make_cache
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _LEVELS = 256
 _IMAGES_A_TASK = 64

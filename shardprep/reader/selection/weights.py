@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +16,6 @@ from shardprep.reader.order.epoch import WeightedDraws
 from shardprep.reader.selection.item_rows import ClassColumn, class_pairs, rows_of
 from shardprep.reader.selection.split_argument import AnySplit, part_range
 from shardprep.reader.validators import Count, Location, short_repr, validated, validated_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @validated_fields("reader.Weights")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.schema import LABEL, LABELS, TARGET, TEXT
-from shardprep.reader.config import warn
+from shardprep.reader.config import Request, warn
 from shardprep.reader.selection.selection import Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shardprep.reader.config import Request
     from shardprep.reader.records.open import Subset
+
 
 # Keras's `fit` has shuffle=True by default, and warns of each tf.data.Dataset that this is ignored,
 # whoever has shuffled it already.

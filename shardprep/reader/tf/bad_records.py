@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -20,9 +21,6 @@ from shardprep.errors import RecordError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import BadRecord
 from shardprep.reader.records.records import Records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _log = logging.getLogger("shardprep.reader")
 

@@ -8,7 +8,8 @@ images on many cores the graph of records is faster.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,9 +22,6 @@ from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
 from shardprep.reader.tf.decode import Elements
 from shardprep.reader.tf.python_calls import in_python
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _PIXELS_A_CORE = 8192
 """Smallest image, in pixels for each core, for which threads are faster than the graph."""
@@ -120,7 +118,6 @@ def _in_python(
     elements: Elements,
     shape: Any,
 ) -> Any:
-    """Return the elements that a function decodes in Python."""
     shapes = decoder.shapes()
     specs = [tf.TensorSpec((*shape, *row), dtype) for row, dtype in shapes.values()]
     return elements.pack(dict(zip(shapes, in_python(function, inputs, specs), strict=True)))

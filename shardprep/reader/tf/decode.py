@@ -6,7 +6,8 @@ service cannot call Python. What annotations become is documented in `decode/ann
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -14,9 +15,6 @@ from shardprep.dataset.schema import BOX, CROWD, IMAGE, LABELS, MASK, OBJECT_MAS
 from shardprep.errors import DatasetError
 from shardprep.reader.decode.targets import PADDING, BoxLimit, Target, target_of
 from shardprep.reader.tf.python_calls import as_written, in_python
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _WHITE = 255.0
@@ -157,7 +155,6 @@ class Decoder:
         return self._elements.pack(features)
 
     def _annotated(self, features: Mapping[str, Any], image: Any) -> dict[str, Any]:
-        """Return the annotations among parsed features as tensors."""
         values = {name: features[name] for name in self._annotations}
         if BOX in values:
             values = self._largest(self._counted(values))
@@ -239,7 +236,6 @@ class Decoder:
 
 
 def _spec(name: str, feature: Feature) -> Any:
-    """Return how TensorFlow parses a feature."""
     dtype = _DTYPES[feature.dtype]
     if feature.kind == "labels":
         return tf.io.VarLenFeature(dtype)

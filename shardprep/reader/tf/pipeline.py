@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -42,9 +43,6 @@ from shardprep.reader.tf.parallelism import ahead, parallel_calls, untuned
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
 from shardprep.reader.tf.records import Cursor, EpochTags, Read, ShuffleWindow
 from shardprep.reader.tf.service import served, served_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _TAGS_A_STEP = 64
 """Tags computed at a time for single elements."""
@@ -300,7 +298,6 @@ class _Stages:
 
     @property
     def _decodes_batches(self) -> bool:
-        """Whether the graph decodes whole batches at a time."""
         return self._size is not None and self._decoder.is_batched and self._request.crop is None
 
     def _feature_decoder(self) -> FeatureDecoder:
@@ -325,7 +322,6 @@ class _Stages:
 
     @as_written
     def _by_tag(self, decode: Callable[[Any], Any], num_calls: int, total: int | None) -> Any:
-        """Return the elements that a function makes of tags."""
         size, drop = self._size, self._drop
         dataset = self._tags.batches(size or _TAGS_A_STEP, drop=drop and size is not None)
         if size is None:

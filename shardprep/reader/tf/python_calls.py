@@ -18,14 +18,12 @@ import functools
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 _QUIET_S = 0.2

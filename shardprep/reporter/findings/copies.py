@@ -7,6 +7,7 @@ Mirrored, turned and cropped copies are not found, because their hashes differ.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,16 +15,13 @@ import numpy as np
 
 from shardprep.errors import counted
 from shardprep.image.phash import NEAR_BITS, joined, near_groups
-from shardprep.reporter.findings.finding import Finding, images, leaving_out
+from shardprep.reporter.findings.finding import Finding, Severity, images, leaving_out
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from shardprep.reporter.findings.finding import Severity
     from shardprep.reporter.pixels.pixel_scan import ScanResult
     from shardprep.reporter.record_columns import Contents
 
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 Kind = Literal["exact", "near"]
 _WORDS = {

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from shardprep.errors import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from shardprep.reporter.record_columns import Contents
 
 Severity = Literal["serious", "warning", "note"]
@@ -65,7 +64,6 @@ OF_ANNOTATIONS = (
     *OF_BOXES, *OF_MASKS,
 )  # fmt: skip
 """Kinds that only datasets with boxes or masks can have."""
-
 
 _PROPERTY = 1 / 3
 """A note about at least this share of the images describes the dataset, not single images."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +16,10 @@ from shardprep.errors import counted, some_of
 from shardprep.reporter.findings.finding import Finding, images, leaving_out
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from shardprep.reporter.pixels.pixel_scan import ScanResult
     from shardprep.reporter.record_columns import Contents
 
-    Numbers = np.ndarray[Any, np.dtype[np.float64]]
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 TRAIN = "train"
 _IMBALANCE = 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,18 +12,15 @@ from shardprep.dataset.annotation_counts import NO_IMAGE
 from shardprep.dataset.object_stats import TINY, near_duplicates
 from shardprep.dataset.schema import MASK
 from shardprep.errors import counted, some_of
-from shardprep.reporter.findings.finding import Finding, images
+from shardprep.reporter.findings.finding import Finding, Severity, images
 from shardprep.reporter.findings.imbalance import TRAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shardprep.reporter.findings.finding import Severity
     from shardprep.reporter.pixels.pixel_scan import ScanResult
     from shardprep.reporter.record_columns import Contents
 
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
-    Boxes = np.ndarray[Any, Any]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Boxes = np.ndarray[Any, Any]
 
 _IGNORED = 0.5
 """Share of ignored mask pixels from which an image is a finding."""

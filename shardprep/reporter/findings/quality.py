@@ -7,6 +7,7 @@ are opinions, so the page also shows the histogram and the images nearest to the
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,11 @@ import numpy as np
 from shardprep.reporter.findings.finding import Finding, images, leaving_out
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from shardprep.reporter.pixels.pixel_scan import ScanResult
     from shardprep.reporter.record_columns import Contents
 
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
-    Numbers = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 NUM_BINS = 40
 _COLOURED = 0.03

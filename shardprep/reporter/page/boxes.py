@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardprep.dataset.object_stats import TINY
-from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK, OBJECTS
+from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK, OBJECTS, Schema
+from shardprep.image.drawing import Thumbnail
 from shardprep.reporter.findings.object_findings import lengths
 from shardprep.reporter.findings.quality import NUM_BINS, histogram
 from shardprep.reporter.page import charts
 from shardprep.reporter.page.classes import class_table
 from shardprep.reporter.page.html import Html, joined, picture, section, table, tag
-from shardprep.reporter.pixels.page_pictures import MOST_BOXES
+from shardprep.reporter.pixels.page_pictures import MOST_BOXES, Overlay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.image.drawing import Thumbnail
-    from shardprep.reporter.pixels.page_pictures import Overlay
     from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.report_data import ReportData
 
@@ -78,7 +75,6 @@ def boxes(report: ReportData) -> Html | None:
 
 
 def _measured(report: ReportData) -> Iterator[Html]:
-    """Yield the charts of box sizes and box centres."""
     contents = report.contents
     if report.measured is None:
         return

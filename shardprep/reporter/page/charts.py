@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from shardprep.image.palette import INK, class_colour
 from shardprep.reporter.page.html import Html, joined, more, table, tag, text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from shardprep.reporter.findings.quality import Histogram
+
 
 _WIDTH, _HEIGHT = 420, 130
 """Size of a histogram in SVG units."""

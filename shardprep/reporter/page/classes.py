@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,11 @@ from shardprep.reporter.page import charts
 from shardprep.reporter.page.html import Html, block, joined, more, section, table, tag
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.report_data import ReportData
 
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
-    Numbers = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 _FIRST, _LAST = 30, 10
 """Number of largest and smallest classes shown if there are more than `_MOST_CLASSES`."""
@@ -124,7 +123,6 @@ def class_table(
 
 
 def _weights(contents: Contents) -> Html:
-    """Return the class weights of train, ready to copy."""
     splits = contents.manifest.splits
     first = splits.get("train") or next(iter(splits.values()))
     counts = [first.label_counts[name] for name in contents.schema.labels]

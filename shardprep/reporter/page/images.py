@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardprep.reporter.findings.copies import Copies
+from shardprep.reporter.findings.quality import Quality
 from shardprep.reporter.page import boxes, charts
 from shardprep.reporter.page.html import Html, code, joined, key, picture, section, table, tag
-from shardprep.reporter.pixels.page_pictures import MOST_GROUPS, MOST_OF_GROUP, NO_CLASS
+from shardprep.reporter.pixels.page_pictures import MOST_GROUPS, MOST_OF_GROUP, NO_CLASS, Pictures
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardprep.reporter.findings.copies import Copies
-    from shardprep.reporter.findings.quality import Quality
-    from shardprep.reporter.pixels.page_pictures import Pictures
     from shardprep.reporter.report_data import ReportData
 
 _SIDE = 112

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.item_table import REJECTED, SKIPPED, with_status
 from shardprep.reporter.page.html import Html, block, code, key, more, section, table, tag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import pyarrow as pa
 
     from shardprep.reporter.report_data import ReportData

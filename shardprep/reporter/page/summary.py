@@ -11,6 +11,7 @@ from shardprep.reporter.findings.finding import (
     OF_BOXES,
     OF_MASKS,
     SEVERITIES,
+    Finding,
     excluding,
     images,
 )
@@ -19,7 +20,6 @@ from shardprep.reporter.page.html import Html, code, joined, key, more, section,
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
-    from shardprep.reporter.findings.finding import Finding
     from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.report_data import ReportData
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -13,16 +14,12 @@ import numpy as np
 from PIL import Image
 
 from shardprep.dataset.annotated_pictures import annotated_picture, legend_of
-from shardprep.dataset.schema import OBJECT_MASK
+from shardprep.dataset.schema import OBJECT_MASK, Schema
 from shardprep.errors import RecordError
-from shardprep.image.drawing import SIDE, Thumbnail, mask_layers, thumbnail
+from shardprep.image.drawing import SIDE, AnnotatedPicture, Thumbnail, mask_layers, thumbnail
 from shardprep.machine import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.image.drawing import AnnotatedPicture
     from shardprep.reporter.pixels.stored_images import Payload, StoredImages
     from shardprep.reporter.report_data import ReportData
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -22,20 +24,13 @@ from shardprep.errors import RecordError
 from shardprep.image.phash import LEAST_SIDE, PHASH, TILE, grey_levels, phashes, tile
 from shardprep.machine import usable_cores
 from shardprep.progress import Watcher
-from shardprep.reporter.pixels.stored_images import BOXES
+from shardprep.reporter.pixels.stored_images import BOXES, StoredImages
 from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
 
-if TYPE_CHECKING:
-    Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-    Floats = np.ndarray[Any, np.dtype[np.float32]]
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from shardprep.reporter.pixels.stored_images import StoredImages
-
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
-    Triple = tuple[float, float, float]
-
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Triple = tuple[float, float, float]
 
 MEASURES = np.dtype(
     [

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from shardprep.dataset import example
 from shardprep.dataset.example import ExampleDecoder
-from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, IMAGE, MAX_SIDE, WIDTH
+from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, IMAGE, MAX_SIDE, WIDTH, Schema
 from shardprep.dataset.stored_size import check_stored
 from shardprep.errors import RecordError
 from shardprep.image.decode import stored_pixels
 from shardprep.reader.records.open import open_subset
+from shardprep.reader.records.records import Records
+from shardprep.reader.selection.split_argument import AnySplit
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from shardprep.dataset.open_dataset import OpenDataset
-    from shardprep.dataset.schema import Schema
-    from shardprep.reader.records.records import Records
-    from shardprep.reader.selection.split_argument import AnySplit
-
-    Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-    Payload = bytes | memoryview
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+Payload = bytes | memoryview
 
 BOXES = np.dtype(
     [("record", "<i8"), ("label", "<i8"), ("corners", "<f4", (4,)), ("size", "<i8", (2,))]

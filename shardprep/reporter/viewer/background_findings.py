@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from shardprep.reporter.findings.finding import Finding
 
+if TYPE_CHECKING:
     from shardprep.reporter.findings.copies import Copies
-    from shardprep.reporter.findings.finding import Finding
     from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.report import Report
 
-    Ints = np.ndarray[Any, np.dtype[Any]]
+Ints = np.ndarray[Any, np.dtype[Any]]
 
 _END_S = 0.5
 """Time that `close` waits for the thread."""

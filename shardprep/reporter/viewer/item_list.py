@@ -9,29 +9,23 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset.item_table import SKIPPED
-from shardprep.dataset.schema import BOX, BOX_LABEL, LABELS
-from shardprep.reporter.record_columns import STATUSES, coded
+from shardprep.dataset.schema import BOX, BOX_LABEL, LABELS, Schema
+from shardprep.reporter.record_columns import STATUSES, Contents, coded
+from shardprep.reporter.viewer.background_findings import BackgroundFindings
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import pyarrow as pa
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.reporter.record_columns import Contents
-    from shardprep.reporter.viewer.background_findings import BackgroundFindings
-
-    Ints = np.ndarray[Any, np.dtype[Any]]
-    Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Ints = np.ndarray[Any, np.dtype[Any]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 Made = TypeVar("Made")
 NO_CLASS = "none"
@@ -133,7 +127,6 @@ class ItemList:
 
     @cached_property
     def _rows(self) -> Ints:
-        """Row in the item table of each item."""
         return np.concatenate([self.contents.written.numbers, self.contents.others.numbers])
 
     @cached_property

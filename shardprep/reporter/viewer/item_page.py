@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, IMAGE, LABEL, LABELS, MASKS
+from shardprep.dataset.schema import (
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    IMAGE,
+    LABEL,
+    LABELS,
+    MASKS,
+    Feature,
+    Schema,
+)
 from shardprep.errors import ShardprepError
+from shardprep.reporter.findings.copies import Copies
 from shardprep.reporter.page import boxes as page_boxes
 from shardprep.reporter.page import charts
 from shardprep.reporter.page.html import Html, code, joined, key, section, table, tag
-from shardprep.reporter.record_columns import STATUSES
-from shardprep.reporter.viewer.item_list import Filter
+from shardprep.reporter.record_columns import STATUSES, Contents
+from shardprep.reporter.viewer.item_list import Filter, ItemList
 from shardprep.reporter.viewer.list_page import PAGE_ITEMS, document, tile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shardprep.dataset.schema import Feature, Schema
-    from shardprep.reporter.findings.copies import Copies
-    from shardprep.reporter.record_columns import Contents
-    from shardprep.reporter.viewer.item_list import ItemList
     from shardprep.reporter.viewer.pictures import Drawing, RecordContent, RecordPictures
 
 _LEAST_SIDE = 512
@@ -211,7 +217,6 @@ def _word(value: object) -> str:
 
 
 def _row(items: ItemList, number: int) -> Html:
-    """Return all columns of an item in items.parquet."""
     rows: list[tuple[str | int, ...]] = [
         (code(name), _cell(value)) for name, value in items.row(number).items()
     ]
@@ -243,7 +248,6 @@ def _copies(items: ItemList, number: int) -> Iterator[Html]:
 
 
 def _group(items: ItemList, group: Copies, number: int) -> Html:
-    """Return the images of a group of copies."""
     tiles = []
     for other, bits in list(zip(group.numbers, group.bits, strict=True))[:_MOST_COPIES]:
         place = items.contents.place(other)

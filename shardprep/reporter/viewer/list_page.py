@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from shardprep.dataset.schema import BOX_LABEL
+from shardprep.reporter.findings.finding import Finding
 from shardprep.reporter.page.html import Html, code, joined, tag
 from shardprep.reporter.page.summary import REST, SIGNS, dataset_line, remedy
-from shardprep.reporter.record_columns import STATUSES
-from shardprep.reporter.viewer.item_list import NO_CLASS, Filter
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterable, Mapping
-
-    from shardprep.reporter.findings.finding import Finding
-    from shardprep.reporter.record_columns import Contents
-    from shardprep.reporter.viewer.item_list import ItemList
+from shardprep.reporter.record_columns import STATUSES, Contents
+from shardprep.reporter.viewer.item_list import NO_CLASS, Filter, ItemList
 
 STYLES, SCRIPT, ICON = ("page.css", "view.css"), "view.js", "icon.svg"
 """Names of the files below /static/ that pages load."""

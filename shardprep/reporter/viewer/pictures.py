@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
@@ -19,9 +20,10 @@ from PIL import Image
 
 from shardprep.dataset import example
 from shardprep.dataset.annotated_pictures import annotated_picture
-from shardprep.dataset.schema import MASK
+from shardprep.dataset.example import Features
+from shardprep.dataset.schema import MASK, Schema
 from shardprep.errors import RecordError, ShardprepError
-from shardprep.image.drawing import Legend, draw_marked, thumbnail
+from shardprep.image.drawing import AnnotatedPicture, Legend, draw_marked, thumbnail
 from shardprep.image.jpeg_header import is_common
 from shardprep.reader.records.open import open_records
 from shardprep.reader.records.positions import Places
@@ -29,11 +31,6 @@ from shardprep.reporter.pixels.page_pictures import Overlay, draw_overlay
 from shardprep.reporter.pixels.stored_images import StoredImages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardprep.dataset.example import Features
-    from shardprep.dataset.schema import Schema
-    from shardprep.image.drawing import AnnotatedPicture
     from shardprep.reporter.record_columns import Contents
 
 TILE_SIDE = 176
@@ -172,7 +169,6 @@ class RecordPictures:
         return tiles
 
     def _make(self, shard: int, wanted: Sequence[tuple[int, Future[bytes]]]) -> None:
-        """Make tiles of records of one shard, read together."""
         try:
             images = self._images(shard)
             records = [self.place(number).record for number, _ in wanted]

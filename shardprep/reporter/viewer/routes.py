@@ -13,7 +13,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from shardprep.errors import ShardprepError, printable, shown
-from shardprep.reporter.record_columns import STATUSES
+from shardprep.reporter.page.html import Html
+from shardprep.reporter.record_columns import STATUSES, Contents
 from shardprep.reporter.viewer.background_findings import BackgroundFindings
 from shardprep.reporter.viewer.item_list import Filter, ItemList
 from shardprep.reporter.viewer.list_page import (
@@ -27,8 +28,6 @@ from shardprep.reporter.viewer.list_page import (
 from shardprep.reporter.viewer.server import Answer, PageRequest, plain
 
 if TYPE_CHECKING:
-    from shardprep.reporter.page.html import Html
-    from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.viewer.pictures import RecordPictures
 
 Originals = Callable[[str, str], bytes]

@@ -20,6 +20,7 @@ import re
 import secrets
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -30,7 +31,7 @@ from urllib.parse import parse_qsl
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+
 
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 MOST_CONNECTIONS = 100
@@ -185,7 +186,6 @@ def _cut(connection: socket.socket) -> None:
 
 
 def _same(given: str, secret: str) -> bool:
-    """Compare in constant time."""
     return hmac.compare_digest(given.encode(errors="replace"), secret.encode())
 
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from shardprep.dataset.card import Card, Link
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import OptionName, RecipeError
 from shardprep.reporter.record_columns import read_contents
-from shardprep.reporter.viewer.routes import Site
+from shardprep.reporter.viewer.routes import Originals, Site
 from shardprep.reporter.viewer.server import Server
-
-if TYPE_CHECKING:
-    from contextlib import ExitStack
-
-    from shardprep.dataset.open_dataset import OpenDataset
-    from shardprep.reporter.viewer.routes import Originals
-
 
 _END_S = 0.5
 """Time that `close` waits for answers in progress."""

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,6 @@ from shardprep.storage.cache import cache_root
 from shardprep.storage.lock import take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from shardprep.source.kaggle.ref import KaggleRef
 
 MOUNT_ROOT = Path("/kaggle/input")

@@ -9,17 +9,14 @@ import hashlib
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Mapping
 from lzma import LZMAError
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import IO, BinaryIO
 
 from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.progress import Watcher
 from shardprep.source.streams import decompressed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import IO, BinaryIO
 
 _BLOCK_BYTES = 1 << 20
 _PAGE_STARTS = (b"<!doctype html", b"<html")

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from shardprep.errors import OptionName, SourceError
-from shardprep.source.kaggle.credentials import credentials
-from shardprep.source.kaggle.ref import SITE
-
-if TYPE_CHECKING:
-    from shardprep.source.kaggle.credentials import Credential
-    from shardprep.source.kaggle.ref import KaggleRef
+from shardprep.source.kaggle.credentials import Credential, credentials
+from shardprep.source.kaggle.ref import SITE, KaggleRef
 
 _SETTINGS = f"{SITE}/settings"
 AGAIN = "run the same command again: it continues where it stopped"

@@ -12,22 +12,18 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from shardprep.errors import SourceError
 from shardprep.progress import Watcher
 from shardprep.source.kaggle import client
 from shardprep.source.kaggle.client_error import ClientError
-from shardprep.source.kaggle.credentials import config_folder, credentials
+from shardprep.source.kaggle.credentials import Credential, config_folder, credentials
+from shardprep.source.kaggle.ref import KaggleRef
 from shardprep.storage.space import shortage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from shardprep.source.kaggle.credentials import Credential
-    from shardprep.source.kaggle.ref import KaggleRef
 
 _PARTIAL_SUFFIX = ".kaggle-partial"
 """Suffix of the client's note next to an incomplete file."""

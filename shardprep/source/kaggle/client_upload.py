@@ -11,8 +11,9 @@ import itertools
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import requests
 import urllib3
@@ -25,9 +26,6 @@ from kagglesdk.datasets.types.dataset_api_service import (  # type: ignore[impor
 )
 
 from shardprep.source.kaggle.client_error import ClientError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _REPORT_S = 0.2
 """Seconds between two reports of bytes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from shardprep.errors import OptionName, SourceError
 from shardprep.progress import Watcher
@@ -13,11 +13,7 @@ from shardprep.source.kaggle.archive_check import damage, is_page
 from shardprep.source.kaggle.client_error import ClientError, RetryLimits, explained, no_credentials
 from shardprep.source.kaggle.client_process import arrived, bytes_in, check_space, receive
 from shardprep.source.kaggle.credentials import credentials
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.source.kaggle.ref import KaggleRef
+from shardprep.source.kaggle.ref import KaggleRef
 
 
 def download(

@@ -5,17 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from shardprep.errors import SourceError
 from shardprep.progress import Watcher
 from shardprep.source.kaggle.client_error import AGAIN, ClientError, RetryLimits, explained
 from shardprep.source.kaggle.client_process import client_reports
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.source.kaggle.ref import KaggleRef
+from shardprep.source.kaggle.ref import KaggleRef
 
 _FAILED = ("failed", "deleted")
 """Kaggle's words for a version that it could not create."""

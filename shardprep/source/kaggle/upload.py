@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from shardprep.errors import OptionName, RecipeError, SourceError, some_of
 from shardprep.progress import Watcher
@@ -18,16 +19,10 @@ from shardprep.source.kaggle.archive_check import differences
 from shardprep.source.kaggle.client_error import ClientError
 from shardprep.source.kaggle.client_process import bytes_in, client_reports
 from shardprep.source.kaggle.download import download
-from shardprep.source.kaggle.kaggle_state import KaggleDataset, UploadLimits
+from shardprep.source.kaggle.kaggle_state import KaggleDataset, KaggleState, UploadLimits
 from shardprep.source.kaggle.upload_folder import Note, UploadFolder
-from shardprep.source.kaggle.upload_metadata import check_new
+from shardprep.source.kaggle.upload_metadata import Publication, check_new
 from shardprep.storage.space import shortage
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shardprep.source.kaggle.kaggle_state import KaggleState
-    from shardprep.source.kaggle.upload_metadata import Publication
 
 
 class KaggleVersion(NamedTuple):

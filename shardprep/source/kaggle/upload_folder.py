@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.storage.atomic_file import write_durably
@@ -19,9 +21,6 @@ from shardprep.storage.cache import cache_root, make_cache
 from shardprep.storage.lock import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
     from shardprep.source.kaggle.ref import KaggleRef
 
 _METADATA = "dataset-metadata.json"

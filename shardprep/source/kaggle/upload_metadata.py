@@ -7,19 +7,15 @@ number of files).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from shardprep.errors import OptionName, RecipeError, SourceError
 from shardprep.source.kaggle.client_error import no_credentials
 from shardprep.source.kaggle.credentials import credentials
+from shardprep.source.kaggle.ref import KaggleRef
 from shardprep.storage.space import megabytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from shardprep.source.kaggle.ref import KaggleRef
 
 LICENSES = (
     *("CC0-1.0", "CC-BY-3.0", "CC-BY-3.0-IGO", "CC-BY-4.0", "CC-BY-SA-3.0", "CC-BY-SA-4.0"),

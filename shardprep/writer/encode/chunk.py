@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -10,11 +11,8 @@ from shardprep.image.annotation_types import AnnotationSpec
 from shardprep.source.members import Member
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     import pyarrow as pa
 
-    # Decoders are not imported where records are copied.
     from shardprep.image.annotations import PlacedObjects
     from shardprep.image.process import RejectionKind
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from shardprep.catalog.items import Item
 from shardprep.dataset import schema as names
 from shardprep.dataset import tfrecord
-from shardprep.dataset.schema import Schema
+from shardprep.dataset.schema import Schema, Value
 from shardprep.image.annotation_types import Annotation, AnnotationSpec
 from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.process import ProcessedImage, Rejection, process_image
@@ -31,11 +31,6 @@ from shardprep.writer.encode.chunk import (
     ImageObjectCounts,
     Outcome,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shardprep.dataset.schema import Value
 
 
 @dataclass(frozen=True, slots=True)

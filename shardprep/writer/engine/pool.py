@@ -11,9 +11,10 @@ from __future__ import annotations
 import heapq
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from multiprocessing import connection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from shardprep.profiling import stage
 from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
@@ -22,9 +23,6 @@ from shardprep.writer.engine.worker_handle import OwnedShard, Worker
 from shardprep.writer.engine.worker_main import Encode, Work
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import ShardPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _WINDOW = 2
 """Chunks begun and not yet taken, per worker: bounds memory, hides uneven chunks."""

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from shardprep import profiling
@@ -35,7 +36,6 @@ from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import ShardHead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
 _MOST_LOST_IN_A_ROW = 16
@@ -45,7 +45,6 @@ _MOST_KILLS = 4
 memory, hardly ever because of an image."""
 _MOST_FAILED_STARTS = 3
 _KILL = getattr(signal, "SIGKILL", None)
-
 
 _Answer: TypeAlias = EncodedChunk | ShardProgress | ShardCommitted | LogLine | Exception
 

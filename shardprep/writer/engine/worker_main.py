@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -26,7 +27,6 @@ from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.shard import ShardHead, ShardWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from multiprocessing.connection import Connection
 
 Encode: TypeAlias = "Callable[[ChunkTask, Callable[[], None]], EncodedChunk]"

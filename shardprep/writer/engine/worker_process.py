@@ -15,13 +15,14 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from multiprocessing import popen_spawn_posix, spawn, util
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 try:
     import resource
@@ -29,9 +30,6 @@ try:
     from multiprocessing.context import ForkServerContext, ForkServerProcess
 except ImportError:  # Windows
     forkserver = resource = None  # type: ignore[assignment]
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
@@ -248,7 +246,6 @@ def die_with_parent() -> None:
 
 
 def _data_bytes() -> int:
-    """Return the allocated memory that counts for the limit."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmData:")[2].split()[0]) << 10
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
+from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,6 @@ from shardprep.storage.url import is_url
 from shardprep.writer.engine.worker_process import start_server
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
     from multiprocessing.connection import Connection
 
 SPLIT_RATIOS = "split ratios"

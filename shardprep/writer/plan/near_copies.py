@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from shardprep.image.phash import (
     LEAST_SIDE,
     PHASH,
     TILE,
+    Pixels,
     grey_levels,
     joined,
     near_groups,
@@ -44,14 +47,8 @@ from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.fingerprint import fit_version, source_signature, versions
 from shardprep.writer.shard import RETRIED
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from shardprep.image.phash import Pixels
-
-    Phashes = np.ndarray[Any, Any]
-    Keys = np.ndarray[Any, np.dtype[np.uint64]]
+Phashes = np.ndarray[Any, Any]
+Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 NEAR_COPY = "a near copy of another"
 """Reason for leaving out an image by `--dedup near`."""
@@ -283,7 +280,6 @@ def _kept(file: Path, keys: Keys) -> tuple[Phashes, np.ndarray[Any, np.dtype[np.
 
 
 def _keep(file: Path, keys: Keys, hashes: Phashes) -> None:
-    """Add hashes of items to those in the cache."""
     cached = kept_arrays(file) or {}
     if cached.keys() == {"keys", "hashes"}:
         keys, hashes = np.append(cached["keys"], keys), np.append(cached["hashes"], hashes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -28,9 +29,6 @@ from shardprep.writer.plan.shard_plan import Part, ShardItems, ShardPlan
 from shardprep.writer.workspace.files import OUTLINE_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    # Decoders are not imported where records are copied.
     from shardprep.catalog.objects.combine import AnnotationFacts
 
 

@@ -15,6 +15,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.documents import shard_name
@@ -23,7 +24,6 @@ from shardprep.source.members import Member, Members
 from shardprep.source.string_column import Texts
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from pyarrow import Table
 
 _Shard = TypeVar("_Shard")

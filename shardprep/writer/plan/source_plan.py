@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -33,9 +34,6 @@ from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.plan.split_cut import Cut, cut_splits, rows_to_cut, without_spoilers
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
 _RECORD_OVERHEAD_BYTES = 200
 """Bytes of a record in addition to image and key: framing and feature names."""
 
@@ -108,7 +106,6 @@ def _without_image(catalog: Catalog) -> tuple[str, ...]:
 
 
 def _records_bytes(items: Items, spec: ImageSpec) -> int:
-    """Return the estimated size of all records."""
     readable = ~items.members.are_refused
     num_bytes = int(items.members.num_bytes[readable].sum())
     key_length = int(items.members.keys.lengths()[readable].sum())

@@ -12,21 +12,18 @@ still needs most of this class.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.splits import is_cut
 from shardprep.source.dictionary_column import Coded
 from shardprep.writer.plan.shard_plan import shuffled
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 _NO_CLASS = -1
 

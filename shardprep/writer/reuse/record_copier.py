@@ -12,10 +12,11 @@ import ctypes
 import hashlib
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,10 +36,7 @@ from shardprep.writer.reuse.stored_records import RecordRun, StoredRecords
 from shardprep.writer.shard import Receipt, write_receipt
 from shardprep.writer.workspace.files import Folders
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    Numbers = np.ndarray[Any, np.dtype[np.int64]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 _COPIES_AT_ONCE = 3
 """Shards that are copied at a time: one is read while others are hashed and written."""
@@ -219,7 +217,6 @@ class _Copy:
         common.events.put(self._counts(num_done, len(self._rows)))
 
     def _counts(self, start: int, stop: int) -> ItemCounts:
-        """Return the counts of some rows."""
         num_written = int(np.diff(np.searchsorted(self._places, (start, stop)))[0])
         return ItemCounts(stop - start, stop - start - num_written)
 
@@ -266,7 +263,6 @@ class _Copy:
         return data
 
     def _read_alone(self, number: int) -> bytes:
-        """Return one record, which is checked."""
         extent = self._records.extent(number)
         try:
             data = extent.read()

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,11 +48,7 @@ from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.reuse.stored_records import RecordRun, StoredRecords, with_files
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    Rows = np.ndarray[Any, np.dtype[np.int64]]
-    from collections.abc import Callable
+Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 _COLUMNS = (
     "key", "status", "reason", "shard", "offset", "length", "label", "labels", "target", "text",

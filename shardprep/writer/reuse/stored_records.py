@@ -6,7 +6,8 @@ as one run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +18,6 @@ from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.string_column import integers
 from shardprep.storage.url import is_url
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _BATCH_BYTES = 1 << 20
 """Bytes of records that are read, hashed and written at a time, unless one record has more."""

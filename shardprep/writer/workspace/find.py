@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.locate import VERSION_FOLDER, below, versions_below
@@ -15,9 +15,6 @@ from shardprep.writer.plan.plan import read_outline
 from shardprep.writer.workspace.local import LocalWorkspace
 from shardprep.writer.workspace.remote import ObjectWorkspace
 from shardprep.writer.workspace.states import Workspace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def workspace_of(recipe: Recipe) -> Workspace:

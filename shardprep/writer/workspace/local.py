@@ -6,9 +6,9 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, OLD_SUFFIX, has_manifest
 from shardprep.dataset.manifest import MANIFEST_FILE, Fingerprint, Manifest, load_manifest
@@ -23,9 +23,6 @@ from shardprep.writer.workspace.files import (
     Build,
     dump_build,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,11 @@ import contextlib
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE, belongs, inventory, is_own
 from shardprep.dataset.manifest import MANIFEST_FILE, Fingerprint, Manifest, parse_manifest
@@ -60,10 +61,7 @@ from shardprep.writer.workspace.files import (
     taken_over,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    Found = TypeVar("Found")
+Found = TypeVar("Found")
 
 _NUM_THREADS = 16
 """Number of threads that wait for the store."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -16,10 +18,6 @@ from shardprep.storage.regular_file import sha256_of
 from shardprep.writer.shard import Receipt, write_receipt
 from shardprep.writer.workspace.files import RECEIPTS_DIR, SCRATCH_DIR
 from shardprep.writer.workspace.states import Workspace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 _NUM_THREADS = 16
 """Number of threads that wait for object storage."""

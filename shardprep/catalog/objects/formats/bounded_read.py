@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.source.byte_range import MemberError
@@ -9,13 +10,10 @@ from shardprep.source.range_reads import read_ahead
 from shardprep.storage.text_file import as_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from shardprep.source.members import Member
 
 MOST_BYTES = 16 << 20
 """Size in bytes of the largest document of one image that is read."""
-
 
 MOST_VALUES = 2_000_000
 """Number of values in a JSON document that is parsed as a whole; each takes up to 100 bytes."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shardprep.recipe.object_rules import named_box_columns
+from shardprep.image.annotation_types import Floats
+from shardprep.recipe.object_rules import BoxColumns, BoxForm, named_box_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from shardprep.catalog.tables.table import Table
-    from shardprep.image.annotation_types import Floats
-    from shardprep.recipe.object_rules import BoxColumns, BoxForm
 
 NO_BOXES = frozenset(("", "[]", "[[]]", "{}", "-1", "none", "None", "nan", "NaN"))
 """Cells that say that an image has no object."""

@@ -10,13 +10,12 @@ import io
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from shardprep.image.annotation_types import Floats
 from shardprep.recipe.object_rules import BoxForm
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from shardprep.image.annotation_types import Floats
     from shardprep.source.byte_range import Extent
 
 WORDS: dict[BoxForm, str] = {

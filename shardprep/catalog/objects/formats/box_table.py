@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardprep.catalog.objects.formats import box_format
-from shardprep.catalog.objects.formats.box_cells import NO_BOXES, boxes_of_cells, boxes_of_columns
+from shardprep.catalog.objects.formats.box_cells import (
+    NO_BOXES,
+    Boxes,
+    boxes_of_cells,
+    boxes_of_columns,
+)
 from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, ObjectTable
 from shardprep.catalog.objects.parsed import Found
-from shardprep.catalog.tables.row_matching import find_ids, match_table
+from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, find_ids, match_table
+from shardprep.catalog.tables.table import Table
 from shardprep.errors import SourceError, shown
+from shardprep.image.annotation_types import Floats
 from shardprep.recipe.object_rules import (
     BoxColumns,
     BoxForm,
@@ -22,14 +29,6 @@ from shardprep.recipe.object_rules import (
     letters,
     named_box_columns,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from shardprep.catalog.objects.formats.box_cells import Boxes
-    from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch
-    from shardprep.catalog.tables.table import Table
-    from shardprep.image.annotation_types import Floats
 
 ONE_CLASS = "object"
 """Class of all boxes where no column says it."""

@@ -7,7 +7,8 @@ stuff, which are areas. Their pixels are in a mask file.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +18,10 @@ from shardprep.catalog.objects.formats.json_stream import elements
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import MALFORMED, NO_BOX, NO_OBJECT, ObjectTable
 from shardprep.catalog.objects.parsed import Found
+from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError, shown, some_of
+from shardprep.image.annotation_types import Outline
 from shardprep.recipe.object_rules import BoxColumns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from shardprep.catalog.tables.row_matching import KeyIndex
-    from shardprep.image.annotation_types import Outline
 
 _NO_CLASSES = ("__ignore__", "_background_")
 """Categories that labelme2coco writes, and that nothing is of."""
@@ -227,7 +224,6 @@ class _Reader:
         return places
 
     def _check_repeated(self, key: str, images: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-        """Note which images have objects."""
         has = np.zeros_like(self._has_objects)
         has[images[images >= 0]] = True
         if not self._may_repeat and (both := np.flatnonzero(has & self._has_objects)).size:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from shardprep.catalog.names import stem
 from shardprep.catalog.objects.object_table import MOST_SIDE
-from shardprep.image.annotation_types import Counts, Polygons, Segment
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardprep.image.annotation_types import Outline
+from shardprep.image.annotation_types import Counts, Outline, Polygons, Segment
 
 _NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _BOX = re.compile(rb'"bbox"\s*:')

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 from xml.parsers import expat
 
 import numpy as np
@@ -19,14 +20,9 @@ from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.formats.shapes import box_of, ellipse, rectangle, turned
 from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, ObjectTable
 from shardprep.catalog.objects.parsed import Found
+from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError, some_of
-from shardprep.image.annotation_types import Polygons, Runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from shardprep.catalog.tables.row_matching import KeyIndex
-    from shardprep.image.annotation_types import Outline
+from shardprep.image.annotation_types import Outline, Polygons, Runs
 
 _SHAPES = ("box", "polygon", "ellipse", "mask")
 _NO_AREAS = ("polyline", "points", "cuboid", "skeleton")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from shardprep.errors import SourceError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MOST_BYTES = 16 << 20
 """Size in bytes of the largest element that is read; so much of a document is text at a time."""
@@ -92,7 +90,6 @@ class _Reader:
             self._take(",")
 
     def _array(self) -> Iterator[list[Any]]:
-        """Yield the elements of the array that comes next."""
         chunk: list[Any] = []
         self._take("[")
         sign = self._next()
@@ -163,7 +160,6 @@ class _Reader:
         return sign
 
     def _take(self, sign: str) -> None:
-        """Step over a sign that must follow."""
         if self._next() != sign:
             raise self._error(f"{sign!r} is missing")
         self._at += 1

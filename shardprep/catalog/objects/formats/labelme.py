@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from shardprep.catalog.names import stem
-from shardprep.catalog.objects.formats.bounded_read import MOST_VALUES, has_many_values
+from shardprep.catalog.objects.formats.bounded_read import MOST_VALUES, Text, has_many_values
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.formats.shapes import box_of, ellipse, rectangle
 from shardprep.catalog.objects.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.objects.parsed import Found
+from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError, counted
-from shardprep.image.annotation_types import Polygons
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from shardprep.catalog.objects.formats.bounded_read import Text
-    from shardprep.catalog.tables.row_matching import KeyIndex
-    from shardprep.image.annotation_types import Floats
+from shardprep.image.annotation_types import Floats, Polygons
 
 _NO_CLASSES = ("__ignore__", "_background_")
 """Labels of shapes that are no objects."""

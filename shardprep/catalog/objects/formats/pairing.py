@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from shardprep.catalog.names import folder_splits, given_split, stem
 from shardprep.catalog.objects.detect_by_name import IMAGE_FOLDER
-from shardprep.catalog.tables.row_matching import AmbiguousIdError
+from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
 from shardprep.errors import SourceError
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.source.names import composed, without_archive_suffix
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from shardprep.catalog.tables.row_matching import KeyIndex
 
 _MOST_FOLDERS = 8
 """Number of names of folders of images, and of folders of a split, that are tried; and of folders

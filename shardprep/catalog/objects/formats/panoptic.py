@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,19 +10,16 @@ from shardprep.catalog.names import stem
 from shardprep.catalog.objects.find_documents import ENOUGH, Sign
 from shardprep.catalog.objects.formats.coco_document import is_coco, is_panoptic, stated_names
 from shardprep.catalog.objects.formats.pairing import num_named
+from shardprep.catalog.objects.parsed import Found
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError, shown, some_of
-from shardprep.image.annotation_types import Segment
+from shardprep.image.annotation_types import Annotation, Segment
+from shardprep.source.members import Member
 from shardprep.source.names import composed, without_archive_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from shardprep.catalog.objects.parsed import Found
     from shardprep.catalog.tables.metadata_files import Documents
-    from shardprep.image.annotation_types import Annotation
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.members import Member
 
 _MOST_DOCUMENTS = 16
 """Number of JSON documents with a folder of their name that are looked into."""

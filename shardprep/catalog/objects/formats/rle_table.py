@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
@@ -16,20 +17,17 @@ from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.formats.box_table import ONE_CLASS
 from shardprep.catalog.objects.object_table import NO_BOX, ObjectTable
 from shardprep.catalog.objects.parsed import Found
-from shardprep.catalog.tables.row_matching import find_ids, row_ids
+from shardprep.catalog.tables.row_matching import KeyIndex, find_ids, row_ids
+from shardprep.catalog.tables.table import Table
 from shardprep.errors import SourceError
 from shardprep.image.annotation_types import RunOrder, Runs
 from shardprep.recipe.object_rules import RunTableRule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from shardprep.catalog.tables.metadata_files import Documents
-    from shardprep.catalog.tables.row_matching import KeyIndex
-    from shardprep.catalog.tables.table import Table
     from shardprep.source.byte_range import Extent
 
-    Pairs = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+Pairs = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _NO_RUNS = ("", "-1")
 """Cells of images without an object."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-    from shardprep.image.annotation_types import Floats
+from shardprep.image.annotation_types import Floats
 
 _MOST = 1e100
 """Coordinates that no image has, and whose products are still finite."""

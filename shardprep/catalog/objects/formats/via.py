@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -13,14 +14,9 @@ from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.formats.shapes import box_of, ellipse, rectangle
 from shardprep.catalog.objects.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.objects.parsed import Found
+from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError
-from shardprep.image.annotation_types import Polygons
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from shardprep.catalog.tables.row_matching import KeyIndex
-    from shardprep.image.annotation_types import Floats
+from shardprep.image.annotation_types import Floats, Polygons
 
 ONE_CLASS = "object"
 """Class of regions without attributes."""

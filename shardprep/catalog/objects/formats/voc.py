@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.names import given_split, stem
@@ -10,17 +11,14 @@ from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.formats.voc_file import NotVocError, VocError, VocFile, parse_voc
 from shardprep.catalog.objects.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.objects.parsed import Found
-from shardprep.catalog.tables.row_matching import AmbiguousIdError
+from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
 from shardprep.errors import SourceError, counted, some_of
 from shardprep.image.annotation_types import Segment
 from shardprep.recipe.object_rules import BoxColumns
 from shardprep.storage.text_file import decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from shardprep.catalog.objects.formats.bounded_read import Text
-    from shardprep.catalog.tables.row_matching import KeyIndex
 
 SPLIT_LISTS = "ImageSets/Main/"
 """Folder of the lists of images of each split."""

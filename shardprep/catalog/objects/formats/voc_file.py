@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_DEPTH = 100

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardprep.catalog.names import natural_order, stem
-from shardprep.catalog.objects.formats.bounded_read import read_each
+from shardprep.catalog.objects.formats.bounded_read import Text, read_each
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.objects.parsed import Found
+from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError, counted, shown
-from shardprep.image.annotation_types import Polygons
+from shardprep.image.annotation_types import Outline, Polygons
 from shardprep.recipe.object_rules import BoxColumns
+from shardprep.source.members import Member
 from shardprep.storage.text_file import decoded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from shardprep.catalog.objects.formats.bounded_read import Text
-    from shardprep.catalog.tables.row_matching import KeyIndex
-    from shardprep.image.annotation_types import Outline
-    from shardprep.source.members import Member
 
 NAME_FILES = ("data.yaml", "data.yml", "obj.names", "classes.txt", "_darknet.labels")
 """Names of the files that name the classes, the surest first; others end in `NAME_SUFFIXES`."""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from shardprep.catalog.objects.find_documents import Sign, below, by_sample, named_as_images
+from shardprep.catalog.objects.find_documents import (
+    AnnotatedSource,
+    Sign,
+    below,
+    by_sample,
+    named_as_images,
+)
 from shardprep.catalog.objects.formats import yolo
 from shardprep.catalog.objects.formats.bounded_read import read_each
+from shardprep.catalog.objects.parsed import Found
 from shardprep.errors import SourceError, some_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardprep.catalog.objects.find_documents import AnnotatedSource
-    from shardprep.catalog.objects.parsed import Found
-    from shardprep.recipe.object_rules import FormatRule
-    from shardprep.source.members import Member
+from shardprep.recipe.object_rules import FormatRule
+from shardprep.source.members import Member
 
 
 def read_source(rule: FormatRule, source: AnnotatedSource) -> Found:

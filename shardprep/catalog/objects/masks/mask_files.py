@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,22 +12,18 @@ from shardprep.catalog.filters import matched
 from shardprep.catalog.names import stem
 from shardprep.catalog.objects.detect_by_name import class_files, masks_by_folder
 from shardprep.catalog.objects.formats.pairing import Pairing
-from shardprep.catalog.objects.formats.panoptic import segment_masks
+from shardprep.catalog.objects.formats.panoptic import SegmentMasks, segment_masks
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.recipe.object_rules import NAME_FIELDS, PATTERN_HINT, MaskPattern, PatternField
 from shardprep.source.listing import Skipped
-from shardprep.source.members import Members
+from shardprep.source.members import Member, Members
 from shardprep.source.names import composed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from shardprep.catalog.objects.formats.panoptic import SegmentMasks
     from shardprep.catalog.tables.metadata_files import Documents
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.members import Member
 
 _MOST_SHOWN = 160
 """Characters of a key in an error."""
@@ -85,7 +82,6 @@ class MasksBeside(NamedTuple):
 
 
 def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
-    """Return mask files but for some."""
     of_image = {image: [k for k in keys if k not in out] for image, keys in files.of_image.items()}
     rest = [key for key in files.without_image if key not in out]
     return MaskFiles(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.catalog.names import natural_order
+from shardprep.catalog.objects.class_names import Naming
 from shardprep.catalog.objects.formats.box_table import ONE_CLASS
 from shardprep.catalog.objects.masks.mask_values import (
     BACKGROUND,
@@ -17,19 +19,16 @@ from shardprep.catalog.objects.masks.mask_values import (
     naming_files,
     told_values,
 )
+from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError, some_of
 from shardprep.image.annotation_types import Annotation
+from shardprep.source.byte_range import Extent
+from shardprep.source.members import Member
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardprep.catalog.objects.class_names import Naming
     from shardprep.catalog.objects.masks.mask_files import MasksBeside
     from shardprep.catalog.tables.metadata_files import Documents
-    from shardprep.catalog.tables.row_matching import KeyIndex
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.byte_range import Extent
-    from shardprep.source.members import Member
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,13 +17,11 @@ from shardprep.errors import OptionError, OptionName, RecipeError, SourceError, 
 from shardprep.image.masks import MaskError, decode_mask, value_counts
 from shardprep.recipe.rules import parse_pairs
 from shardprep.source.byte_range import MemberError
+from shardprep.source.members import Member
 from shardprep.storage.text_file import CsvRows, decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
     from shardprep.catalog.tables.metadata_files import Documents
-    from shardprep.source.members import Member
 
 _OPTION = OptionName("mask_values")
 Colour = tuple[int, int, int]

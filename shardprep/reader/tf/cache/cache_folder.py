@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from shardprep.dataset.folder import INDEX_DIR, index_name
+from shardprep.dataset.manifest import Shard
 from shardprep.errors import BusyError, DatasetError
 from shardprep.storage.lock import take
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from shardprep.dataset.manifest import Shard
 
 _CACHE = re.compile(r"[0-9a-f]{16}")
 """The name of a folder of twins: a hash of the options of decoding."""

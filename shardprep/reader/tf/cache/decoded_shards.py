@@ -13,7 +13,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -33,9 +34,6 @@ from shardprep.reader.tf.cache.cache_folder import alone, forget, twin_name
 from shardprep.reader.tf.cache.memory import CacheProgress
 from shardprep.storage.atomic_file import DurableFile, write_durably
 from shardprep.storage.space import shortage
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _FORMAT = 2
 """Part of the names of folders; another number makes all caches outdated."""

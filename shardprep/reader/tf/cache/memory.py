@@ -6,7 +6,8 @@ import itertools
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -19,9 +20,6 @@ from shardprep.reader.records.open import Subset
 from shardprep.reader.tf.batching import padding_values
 from shardprep.reader.tf.decode import Elements
 from shardprep.reader.tf.python_calls import in_python
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _log = logging.getLogger("shardprep.reader")
 _Image = TypeVar("_Image")

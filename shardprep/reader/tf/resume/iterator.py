@@ -7,8 +7,9 @@ and the records before it are not read again.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,9 +18,6 @@ from shardprep.reader.order.iterator_state import Batching, State, check_state, 
 from shardprep.reader.tf.batching import BatchPlan
 from shardprep.reader.tf.pipeline import make_dataset, opened
 from shardprep.reader.tf.records import Cursor
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(slots=True)

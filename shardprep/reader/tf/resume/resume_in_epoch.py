@@ -16,7 +16,8 @@ import warnings
 import zipfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+from types import FrameType
+from typing import Annotated, Any, NamedTuple, Self
 
 import keras
 import numpy as np
@@ -27,9 +28,6 @@ from shardprep.reader.tf.batching import zeros
 from shardprep.reader.tf.resume.iterator import Batches
 from shardprep.reader.validators import Count, File, having, validated
 from shardprep.storage.atomic_file import DurableFile
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 IteratedBatches = Annotated[
     Batches, having(lambda value: isinstance(value, Batches), "the result of reader.iterate")
@@ -257,7 +255,6 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         return None
 
     def _end(self) -> None:
-        """Let a signal that was delayed take effect."""
         if self._signal:
             number, self._signal = self._signal, 0
             self._give_signals_back()

@@ -13,13 +13,11 @@ import os
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from shardprep.errors import BuildError, OptionName, RecipeError
 from shardprep.writer.engine.worker_process import silence_stderr
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _ADDRESS = "RAY_ADDRESS"
 _AUTO = "auto"

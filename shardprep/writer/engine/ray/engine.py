@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray import exceptions
@@ -28,6 +29,7 @@ from shardprep.writer.engine.ray.cluster import Node, nodes
 from shardprep.writer.engine.ray.node_checks import terms, unfit
 from shardprep.writer.engine.ray.task import (
     MOST_BEGUN,
+    Done,
     SharedJob,
     has_pandas,
     probe,
@@ -35,13 +37,8 @@ from shardprep.writer.engine.ray.task import (
 )
 from shardprep.writer.plan.shard_plan import ShardPlan
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from shardprep.writer.engine.ray.task import Done
-
-    Asked = dict[Any, Node]
-    """The node of each question, by the reference to its answer."""
+Asked = dict[Any, Node]
+"""The node of each question, by the reference to its answer."""
 
 _MODULES = ("shardprep.writer.engine.ray.task", "shardprep.catalog.catalog")
 """Modules that a worker imports while the plan is made."""
@@ -248,7 +245,6 @@ def _check(asked: Asked) -> None:
 
 
 def _memory(job: ShardJob, shards: Sequence[ShardPlan]) -> int:
-    """Return the expected memory of a task in bytes."""
     largest = max(int(shard.members.num_bytes.max(initial=0)) for shard in shards)
     estimate = _BASE_BYTES + _BYTES_A_BYTE * largest
     return min(estimate, job.limits.worker_bytes or estimate)

@@ -11,17 +11,14 @@ import contextlib
 import hashlib
 import os
 import platform
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError, StorageError
 from shardprep.source.byte_range import MemberError, RefusedExtent, StoredExtent
 from shardprep.storage.folder import Folder
 from shardprep.writer.plan.fingerprint import versions
 from shardprep.writer.plan.shard_plan import ShardPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 _MOST_FILES = 16
 """Files of the source that are compared."""

@@ -6,10 +6,10 @@ import contextlib
 import importlib.util
 import os
 from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import ray
 
@@ -25,11 +25,8 @@ from shardprep.writer.engine.worker_process import keep_buffers, limited, withou
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import done_receipt
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-
-    Done = tuple[ItemCounts, dict[str, float]]
-    """Counts of a shard that is committed, and seconds by stage."""
+Done = tuple[ItemCounts, dict[str, float]]
+"""Counts of a shard that is committed, and seconds by stage."""
 
 MOST_BEGUN = 2
 """Shards that a task is at: one is committed while the next one is encoded."""
