@@ -44,22 +44,11 @@ from shardprep.errors import (
 
 if TYPE_CHECKING:
     from shardprep import reader
-    from shardprep.api.bench import bench
-    from shardprep.api.build import build
-    from shardprep.api.diff import diff
-    from shardprep.api.download import download
-    from shardprep.api.export import export
-    from shardprep.api.fetch import fetch
-    from shardprep.api.finalize import finalize
-    from shardprep.api.init import init
-    from shardprep.api.inspect import inspect
+    from shardprep.api.builds import build, finalize, init, repack, sample
+    from shardprep.api.checks import diff, repair, verify
     from shardprep.api.progress import Progress
-    from shardprep.api.repack import repack
-    from shardprep.api.report import report
-    from shardprep.api.sample import sample
-    from shardprep.api.upload import upload
-    from shardprep.api.verify import repair, verify
-    from shardprep.api.view import view
+    from shardprep.api.reports import bench, inspect, report, view
+    from shardprep.api.transfers import download, export, fetch, upload
     from shardprep.writer.finalize import TooManyRejectedError
 
     __version__: str
@@ -118,8 +107,11 @@ def __getattr__(name: str) -> Any:
         if name in _CLASS_MODULES:
             value = getattr(import_module(_CLASS_MODULES[name]), name)
         else:
-            module = import_module(f"shardprep.api.{'verify' if name == 'repair' else name}")
-            value = import_module("shardprep.api.python_api").in_python(getattr(module, name))
+            from shardprep.api import COMMANDS
+
+            module = COMMANDS["verify" if name == "repair" else name]
+            command = getattr(import_module(f"shardprep.api.{module}"), name)
+            value = import_module("shardprep.api.python_api").in_python(command)
     globals()[name] = value
     return value
 

@@ -148,7 +148,6 @@ class ShardprepError(Exception):
         return str(self.place)
 
     def blame(self, file: str) -> None:
-        """Add the name of the recipe file that sets the option in question."""
         if isinstance(self.place, OptionName):
             self.place = replace(self.place, file=file)
             self.args = (self.place, *self.args[1:])
@@ -172,7 +171,6 @@ class ShardprepError(Exception):
 
 
 def _line_of(kind: type[ShardprepError], text: str) -> str:
-    """Return the last line of a traceback about an error of this class, otherwise the text."""
     start = f"{kind.__module__}.{kind.__qualname__}: "
     lines = [line.removeprefix(start) for line in text.splitlines() if line.startswith(start)]
     return lines[-1] if lines else text

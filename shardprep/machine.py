@@ -75,7 +75,6 @@ _MEMORY_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_
 
 
 def _value(path: Path, key: str) -> int:
-    """Return the number of a key in a file of "key number" lines, 0 if it is missing."""
     with contextlib.suppress(OSError):
         match = re.search(rf"^{key} (\d+)$", path.read_text(), re.MULTILINE)
         return int(match[1]) if match else 0

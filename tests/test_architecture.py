@@ -153,7 +153,7 @@ def test_the_command_line_starts_without_heavy_modules() -> None:
 
 
 def test_the_viewer_starts_without_what_draws() -> None:
-    assert not loaded("import shardprep.api.view") & {"PIL", "simplejpeg", "rich"}
+    assert not loaded("import shardprep.api.reports") & {"PIL", "simplejpeg", "rich"}
 
 
 def test_workers_never_import_tensorflow_or_protobuf() -> None:

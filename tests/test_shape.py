@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import inspect
-from importlib import import_module
+import json
+import subprocess
+import sys
 from pathlib import Path
 
-import pytest
-
 import shardprep
-from shardprep.cli.app import _COMMANDS
+from tests.support.builders import animals, write, zip_bytes
 
 PACKAGE = Path(shardprep.__file__).parent
 
@@ -31,11 +30,45 @@ def test_one_protocol_receives_progress() -> None:
     assert receivers == {"Watcher", "Watch"}
 
 
-@pytest.mark.parametrize("name", _COMMANDS)
-def test_an_option_is_declared_once(name: str) -> None:
-    """Beside the function of Python; the command line declares only options of its own."""
-    module = import_module(f"shardprep.api.{name}")
-    parameters = set(inspect.signature(getattr(module, name)).parameters)
-    assert parameters - {"progress", "recipe"} <= set(module.OPTIONS)
-    terminal = inspect.signature(import_module(f"shardprep.cli.{name}").run).parameters
-    assert not {"dataset", "workers", "split", "out"} & set(terminal)
+_RECORDED = """
+import json, os, sys
+import simplejpeg
+from shardprep.__main__ import main
+from shardprep.writer.engine import worker_main
+from shardprep.writer.engine.worker_handle import Worker
+
+def decode(*_, **__):
+    frame, names = sys._getframe(1), []
+    while frame is not None:
+        names.append(f"{frame.f_globals['__name__']}.{frame.f_code.co_name}")
+        frame = frame.f_back
+    os.write(1, json.dumps(names[::-1]).encode())
+    os._exit(0)
+
+def send_order(worker):  # encodes here what it would send
+    shard = worker._owned
+    worker_main.encoded(worker._work, worker._todo[0] if shard is None else shard.task)
+
+simplejpeg.decode_jpeg = decode
+Worker.send_order = send_order
+sys.argv = ["shardprep", "build", "photos.zip", "--workers", "1", "--quiet"]
+main()
+"""
+
+
+def test_few_frames_lead_from_the_command_line_to_a_pixel(tmp_path: Path) -> None:
+    """A worker's frames are added to those of its parent, which sends it a chunk.
+
+    Typer counts once. What measures a stage does not count.
+    """
+    write(tmp_path / "photos.zip", zip_bytes(animals(2)))
+    done = subprocess.run(
+        [sys.executable, "-c", _RECORDED], cwd=tmp_path, check=True, stdout=subprocess.PIPE
+    )
+    names = json.loads(done.stdout)
+    frames = [name for name in names if name.startswith("shardprep.")]
+    frames = [name for name in frames if not name.startswith("shardprep.profiling.")]
+    frames += ["typer", "shardprep.writer.engine.worker_main.serve", "Worker.send_order"]
+    assert any(name.startswith("typer.") for name in names)
+    assert "shardprep.writer.engine.worker_main.encoded" in frames
+    assert len(frames) <= 22, "\n".join(frames)

@@ -30,6 +30,8 @@ from shardprep.storage.timeout import TIMEOUT_VARIABLE
 if TYPE_CHECKING:
     from shardprep.dataset.locate import DatasetFiles
     from shardprep.dataset.open_dataset import OpenDataset
+    from shardprep.reader.selection.selection import Selection
+    from shardprep.reader.selection.split_argument import AnySplit
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.kaggle.ref import KaggleRef
     from shardprep.writer.engine.job import Workers
@@ -288,6 +290,15 @@ def dataset_at(dataset: str | Path | None) -> OpenDataset:
     return open_dataset(files_at(dataset))
 
 
+def selected(dataset: OpenDataset, split: AnySplit | None) -> Selection | None:
+    """Return the records of a split, or None for all records."""
+    if split is None:
+        return None
+    from shardprep.reader.selection.split_argument import as_selection
+
+    return as_selection(dataset.manifest, split)
+
+
 def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFiles:
     """Return the files of a dataset without opening it; `dataset` is as for `dataset_at`.
 
@@ -302,7 +313,6 @@ def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFil
 
 
 def _recipe_here() -> Recipe | None:
-    """Return the recipe of ./shardprep.toml, or None without the file."""
     from shardprep.recipe.recipe import make_recipe
 
     return make_recipe(_keys_here(), RECIPE_FILE) if Path(RECIPE_FILE).is_file() else None

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnnotationFacts", "Benchmark", "BuildJson", "BuildPlan", "BuildResult",
-    "ChannelsJson", "Copies", "CopiesJson", "DownloadJson", "ErrorJson", "Exported",
+    "ChannelsJson", "Copies", "CopiesJson", "ErrorJson", "Exported",
     "FetchJson", "LeftOutJson", "PartJson", "PartResult", "PlanJson", "Problem", "QualityJson",
-    "RecordJson", "Report", "ReportJson", "SampleJson", "Survey", "Verification", "VerifyJson",
+    "RecordJson", "Report", "ReportJson", "Survey", "Verification", "VerifyJson",
     "ViewJson",
 ]  # fmt: skip
 
@@ -237,17 +237,6 @@ class ViewJson(TypedDict):
     """Number of items on the pages: records, rejected and skipped inputs."""
 
 
-class DownloadJson(TypedDict):
-    """An archive from Kaggle."""
-
-    path: str
-    """The archive, or the folder where Kaggle has mounted its content."""
-    num_bytes: int
-    """Size of the archive, 0 for a mounted folder."""
-    is_mounted: bool
-    """True if Kaggle has mounted the content, so that nothing was downloaded."""
-
-
 _From = TypedDict("_From", {"from": Annotated[str, "The dataset's address."]})
 """`from` is a keyword of Python, so the class syntax cannot declare it."""
 
@@ -276,17 +265,6 @@ class FetchJson(_From):
     """Missing or damaged files of a copy that were downloaded again."""
     left_out: list[LeftOutJson]
     """With `--damaged`: shards that do not match the manifest. The command then exits with 3."""
-
-
-class SampleJson(TypedDict):
-    """The sample that was written."""
-
-    path: str
-    """The archive."""
-    recipe: str
-    """The `shardprep.toml` next to it."""
-    num_bytes: int
-    """Size of the archive."""
 
 
 class ErrorFactsJson(TypedDict):

@@ -35,7 +35,6 @@ class Progress:
         return is_same and self.num_done >= other.num_done
 
     def rate(self, elapsed_s: float) -> float:
-        """Return the images or bytes per second of this run."""
         return (self.num_done - self.num_before) / max(elapsed_s, 1e-9)
 
     def in_words(self, elapsed_s: float) -> str:
@@ -67,7 +66,6 @@ class Watch:
         self._now = Progress()
 
     def notice(self, line: str) -> None:
-        """Report a line of text."""
         self._show(Progress(notice=line))
 
     def start(
@@ -90,6 +88,5 @@ class Watch:
         self._show(self._now)
 
     def finish(self) -> None:
-        """End the phase."""
         self._now = Progress()
         self._show(self._now)

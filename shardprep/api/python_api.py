@@ -7,12 +7,11 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import ParamSpec, TypeVar, get_type_hints
 
 from shardprep.errors import ShardprepError
 from shardprep.recipe.keywords import BuildKeywords
-from shardprep.recipe.options import RUN_DEFAULTS, BuildOptions, Option
+from shardprep.recipe.options import BUILD_DEFAULTS, Option
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -39,7 +38,7 @@ def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
             what = (error.strerror or str(error)).lower()
             raise ShardprepError(str(error.filename or "shardprep"), what) from error
 
-    options = sys.modules[command.__module__].OPTIONS
+    options = sys.modules[command.__module__].OPTIONS[command.__name__]
     signature = inspect.signature(command)
     if any(given.kind is given.VAR_KEYWORD for given in signature.parameters.values()):
         signature = _with_options(signature)
@@ -60,24 +59,17 @@ def _worded(text: str) -> str:
 
 def _with_options(signature: inspect.Signature) -> inspect.Signature:
     """Return the signature of `build` with a parameter for each option instead of `**recipe`."""
-    defaults = {option.name: option.default for option in fields(BuildOptions)}
     given = signature.parameters.values()
     named = [parameter for parameter in given if parameter.kind is not parameter.VAR_KEYWORD]
-    kinds = get_type_hints(BuildKeywords)
+    kind = inspect.Parameter.KEYWORD_ONLY
     options = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=defaults.get(name, RUN_DEFAULTS.get(name)),
-            annotation=kind,
-        )
-        for name, kind in kinds.items()
+        inspect.Parameter(name, kind, default=BUILD_DEFAULTS[name], annotation=hint)
+        for name, hint in get_type_hints(BuildKeywords).items()
     ]
     return signature.replace(parameters=[*named, *options])
 
 
 def _documented(text: str, signature: inspect.Signature, options: Mapping[str, Option]) -> str:
-    """Return a docstring with an `Args:` section that has a line for each option."""
     lines = ["Args:"]
     for name in signature.parameters:
         if name == "progress":

@@ -123,7 +123,6 @@ def _colour(lightness: Pair, rng: random.Random) -> Colour:
 
 
 def _two_tone(tile: Image.Image, black: Colour, white: Colour) -> Image.Image:
-    """Return a grey tile with its black and white replaced by two colours."""
     image = Image.new("RGB", tile.size, black)
     image.paste(white, mask=tile)
     return image
@@ -167,7 +166,6 @@ def _stamp(
 
 
 def _texture(rng: random.Random) -> Image.Image:
-    """Return a black and white tile: plain, stripes, checks or speckles."""
     side = rng.randint(8, 14)
     cells = [(row, column) for row in range(side) for column in range(side)]
     patterns = (
@@ -197,7 +195,6 @@ def _scatter(image: Image.Image, count: int, paints: list[Colour], rng: random.R
 
 
 def _encoded(image: Image.Image, oddity: str | None, rng: random.Random) -> bytes:
-    """Return the image as a JPEG file, or as the unusual file that `oddity` names."""
     buffer = io.BytesIO()
     options: dict[str, Any] = {"quality": rng.randint(*JPEG_QUALITY)}
     if oddity == "cmyk":

@@ -173,7 +173,7 @@ def check_plot(path: Path) -> None:
         )
     if not path.absolute().parent.is_dir():
         raise RecipeError(
-            OptionName("plot"), f"there is no folder {path.parent}", "create it first"
+            OptionName("plot"), f"the folder {path.parent} does not exist", "create it first"
         )
 
 

@@ -7,14 +7,16 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from shardprep.api import COMMANDS
 from shardprep.cli import options as o
 from shardprep.cli.streams import outlive_readers, print_json, start_logging
 from shardprep.errors import (
+    BuildError,
     RecipeError,
     ShardprepError,
     is_short_of_memory,
@@ -24,28 +26,9 @@ from shardprep.errors import (
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
-_COMMANDS = (
-    "build",
-    "finalize",
-    "init",
-    "inspect",
-    "report",
-    "view",
-    "bench",
-    "verify",
-    "diff",
-    "repack",
-    "export",
-    "sample",
-    "download",
-    "upload",
-    "fetch",
-)
-"""Names of the commands and of their modules, in the order of `--help`."""
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """Typer's error for invalid arguments, which has no public name."""
 _RESUMABLE = ("build", "finalize", "repack", "export", "download", "upload", "fetch")
-"""Commands that continue where they were interrupted when they are run again."""
 _COMPLETION = "_SHARDPREP_COMPLETE"
 """Environment variable that a shell sets to ask for completions."""
 _ENDED_AT_ONCE = {"ray", "shardprep.reporter.viewer.viewer"}
@@ -91,7 +74,12 @@ def main(interrupts: Sequence[int] = ()) -> None:
         signal.signal(signal.SIGINT, _interrupt)
         if interrupts:
             _interrupt()
-        code = _run(arguments)
+        code = 0
+        try:
+            with _command(arguments).make_context("shardprep", arguments[:]) as context:
+                context.command.invoke(context)
+        except typer.Exit as end:
+            code = end.exit_code
         if sys.stdout is not None:
             sys.stdout.flush()
     except (Exception, _InterruptedError) as error:
@@ -113,36 +101,33 @@ def _end_at_once(code: int) -> None:
     os._exit(code)
 
 
-def _run(arguments: Sequence[str]) -> int:
-    """Run a command line; return its exit code."""
+def _command(arguments: Sequence[str]) -> Any:
+    """Return the program with the command of a command line; print completions and exit."""
     # Creating one command takes 3 ms, creating all 30 ms; only the program's help needs all.
-    is_named = arguments[:1] and arguments[0] in _COMMANDS and _COMPLETION not in os.environ
-    command = typer.main.get_command(program(arguments[:1] if is_named else _COMMANDS))
+    is_named = arguments[:1] and arguments[0] in COMMANDS and _COMPLETION not in os.environ
+    command = typer.main.get_command(program(arguments[:1] if is_named else COMMANDS))
     if _COMPLETION in os.environ:
         command.main(prog_name="shardprep")  # prints the completions and exits
-    try:
-        with command.make_context("shardprep", list(arguments)) as context:
-            command.invoke(context)
-    except typer.Exit as end:
-        return end.exit_code
-    return 0
+    return command
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Return True if errors are printed as JSON, even if the arguments are invalid."""
     return "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
 
 
 def _is_resumable(arguments: Sequence[str]) -> bool:
     """Return True if the command continues where it was interrupted when it is run again."""
-    command = next((word for word in arguments if word in _COMMANDS), "")
+    command = next((word for word in arguments if word in COMMANDS), "")
     return (command in _RESUMABLE and "--dry-run" not in arguments) or (
         command == "verify" and "--repair" in arguments
     )
 
 
 def _fail(error: BaseException, arguments: Sequence[str]) -> int:
-    """Print an error; return the exit code."""
+    if isinstance(error, BuildError):
+        from shardprep.cli.summary import show_refused
+
+        show_refused(error)
     explained, code = _explained(error, is_resumable=_is_resumable(arguments))
     is_bug = explained is None
     if explained is None:
@@ -202,7 +187,7 @@ def _options(
         raise typer.Exit(EXIT_USAGE)
 
 
-def program(names: Sequence[str] = _COMMANDS) -> typer.Typer:
+def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Return the program with the named commands."""
     app = typer.Typer(
         name="shardprep",
@@ -216,6 +201,7 @@ def program(names: Sequence[str] = _COMMANDS) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_options)
     for name in names:
-        register = app.command(name, cls=o.Command, epilog=o.epilog(name))
-        register(o.command(name))
+        command = o.command(name)
+        text, examples = o.help_of(command)
+        app.command(name, cls=o.Command, help=text, epilog=examples)(command)
     return app

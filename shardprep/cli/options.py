@@ -1,17 +1,19 @@
 """The commands of the command line, generated from the functions of `shardprep.api`.
 
 The signature of a function gives the names and defaults of its options, and `OPTIONS` in the same
-module their help and bounds. `OPTIONS` in a module of `shardprep.cli` declares the options that
-only the command line has, such as `--open`.
+module their help and bounds. A function of the same name in a module of `shardprep.cli` prints the
+result; its docstring is the help and the examples of the command. `OPTIONS` there declares the
+options that only the command line has, such as `--open`.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from inspect import Parameter
 from typing import Annotated, Any, get_args
@@ -19,16 +21,17 @@ from typing import Annotated, Any, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from shardprep.api import COMMANDS
 from shardprep.cli.streams import bar, start_logging
 from shardprep.recipe.options import (
     ARGUMENTS,
+    BUILD_DEFAULTS,
     BUILD_OPTIONS,
-    RUN_DEFAULTS,
     RUN_OPTIONS,
-    BuildOptions,
     Option,
 )
 
+_EXAMPLES = re.compile(r"\n\n(Examples?:)\n")
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 """Bracket that rich would interpret as the start of a tag."""
 
@@ -83,44 +86,28 @@ def _parameter(name: str, option: Option, default: object, *, is_key: bool = Fal
 
 
 def _of_function(function: Callable[..., Any], options: Mapping[str, Option]) -> list[Parameter]:
-    """Return the parameters of a command for the options of its function."""
     given = inspect.signature(function).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in given}
-    keys: dict[str, object] = {}
-    if "recipe" in defaults:  # `build`: its options are the keys of a recipe
-        keys = {key.name: key.default for key in fields(BuildOptions)[1:]}
-        defaults |= {
-            name: RUN_DEFAULTS.get(name) for name in options if name not in defaults
-        } | keys
+    has_keys = "recipe" in defaults  # `build`: its options are the keys of a recipe
+    if has_keys:
+        defaults |= BUILD_DEFAULTS
     return [
-        _parameter(name, option, defaults[name], is_key=name in keys)
+        _parameter(name, option, defaults[name], is_key=has_keys and name in BUILD_OPTIONS)
         for name, option in options.items()
     ]
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of the Python function of a command with the given options."""
-
-    function: Callable[..., Any]
-    options: Mapping[str, Any]
-    has_progress: bool
-
-    def __call__(self, **more: Any) -> Any:
-        """Call the function with a progress bar on stderr, and return its result."""
-        options = {**self.options, **more}
-        if not self.has_progress or "progress" in more:
-            return self.function(**options)
-        with bar() as progress:
-            return self.function(**options, progress=progress)
+Call = partial[Any]
+"""The Python function of a command with the given options."""
 
 
 def command(name: str) -> Callable[..., None]:
     """Return the function of a command for typer; its signature has all options."""
-    function = getattr(import_module(f"shardprep.api.{name}"), name)
-    options = sys.modules[function.__module__].OPTIONS
-    terminal = import_module(f"shardprep.cli.{name}")
-    own: dict[str, Option] = getattr(terminal, "OPTIONS", {})
+    functions = import_module(f"shardprep.api.{COMMANDS[name]}")
+    function, options = getattr(functions, name), functions.OPTIONS[name]
+    terminal = import_module(f"shardprep.cli.{COMMANDS[name]}")
+    own: dict[str, Option] = getattr(terminal, "OPTIONS", {}).get(name, {})
+    show = getattr(terminal, name)
     has_progress = "progress" in inspect.signature(function).parameters
 
     def run(*, quiet: bool | None, log_level: str | None, **values: Any) -> None:
@@ -128,7 +115,10 @@ def command(name: str) -> Callable[..., None]:
             start_logging("error" if quiet else log_level or "info")
         given = {key: value for key, value in values.items() if value not in (None, [])}
         shown = {key: given.pop(key, None) for key in (*own, "as_json")}
-        terminal.run(Call(function, given, has_progress=has_progress), **shown)
+        with ExitStack() as stack:
+            if has_progress:
+                given["progress"] = stack.enter_context(bar())
+            show(partial(function, **given), **shown)
 
     mine = _of_function(function, {key: own.get(key, one) for key, one in options.items()})
     others = [
@@ -141,8 +131,15 @@ def command(name: str) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [*mine, *others, *last, *OUTPUT]
     )
-    run.__doc__ = terminal.run.__doc__
+    run.__doc__ = show.__doc__
     return run
+
+
+def help_of(function: Callable[..., None]) -> tuple[str, str]:
+    """Return the help and the epilog of a command: the parts of its docstring."""
+    text, title, examples = _EXAMPLES.split(inspect.getdoc(function) or "")
+    lines = [line.strip() for line in examples.splitlines()]
+    return text, "\n\n".join([title, *lines])
 
 
 _WORDS = {
@@ -194,12 +191,6 @@ class Group(_Plain, TyperGroup):
     """The program."""
 
 
-def epilog(name: str) -> str:
-    """Return the examples of a command."""
-    examples: str = import_module(f"shardprep.cli.{name}").EPILOG
-    return examples
-
-
 def _output(name: str, key: str, default: object) -> Parameter:
     flags = (f"--{key.replace('_', '-')}",)
     return _parameter(name, replace(RUN_OPTIONS[key], flags=flags), default)
@@ -210,5 +201,4 @@ OUTPUT = [
     _output("quiet", "quiet", False),
     _output("log_level", "log_level", None),
 ]
-"""The options of every command."""
 QUIET, LOG_LEVEL = (get_args(one.annotation)[1] for one in OUTPUT[1:])

@@ -14,8 +14,8 @@ import typer
 from shardprep.errors import RecipeError, printable, printable_json
 
 if TYPE_CHECKING:
-    from shardprep.api.terminal_progress import Bar
-    from shardprep.cli.show.console import Terminal
+    from shardprep.api.display import Bar
+    from shardprep.cli.console import Terminal
 
 _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("shardprep")
@@ -44,14 +44,14 @@ def start_logging(level: str = "info") -> None:
 
 def console(*, stderr: bool = False) -> Terminal:
     """Return the console of stdout, or of stderr, which is silent below level info."""
-    from shardprep.cli.show.console import Terminal
+    from shardprep.cli.console import Terminal
 
     return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(logging.INFO))
 
 
 def bar() -> Bar:
     """Return a progress bar on stderr."""
-    from shardprep.api.terminal_progress import Bar
+    from shardprep.api.display import Bar
 
     return Bar(console(stderr=True))
 

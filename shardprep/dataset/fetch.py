@@ -226,7 +226,7 @@ class _FetchedFiles:
                 return
             way = (
                 f"`shardprep verify {self.remote} --repair --source …` repairs the dataset, "
-                "`fetch --damaged` leaves damaged files out"
+                "`shardprep fetch --damaged` leaves damaged files out"
             )
             raise DatasetError(error.where, error.what, way) from error
 

@@ -19,7 +19,7 @@ from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.remote_files import RemoteFiles, in_force, under
 from shardprep.dataset.tfds_metadata import DOCUMENTS
-from shardprep.errors import DatasetError, some_of
+from shardprep.errors import DatasetError, OptionName, some_of
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl, parse_place
 
@@ -98,8 +98,10 @@ def _newest(root: Path | ObjectUrl, versions: list[Version]) -> tuple[str, ...]:
     if versions or root.name.endswith(INCOMPLETE_SUFFIX):
         names = versions[0].names if versions else ()
         raise unfinished_error(f"{below(root, names)}{INCOMPLETE_SUFFIX if names else ''}")
-    hint = "write one with `shardprep build`, or give the folder or address that --out was"
-    raise DatasetError(str(root), "holds no dataset", hint)
+    hint = f"give the folder or address that {OptionName('out')} was"
+    raise DatasetError(
+        str(root), "holds no dataset", f"write one with `shardprep build`, or {hint}"
+    )
 
 
 def unfinished_error(work: str | Path) -> DatasetError:
@@ -124,7 +126,8 @@ def versions_below(root: Path | ObjectUrl) -> list[Version]:
     if isinstance(root, ObjectUrl):
         return _versions(_stored_folders(facts.name for facts in objects.listing(root)))
     if not root.is_dir():
-        raise DatasetError(str(root), "no such folder", "give the folder or address that --out was")
+        hint = f"give the folder or address that {OptionName('out')} was"
+        raise DatasetError(str(root), "no such folder", hint)
     return _versions(_folders(root))
 
 

@@ -22,14 +22,12 @@ _MOST_PARTS = 16
 """Maximum number of parts of a dotted key. The time of Python's parser grows with their square."""
 _COMMENT_WIDTH = 97
 _MOST_SHOWN = 200
-"""Maximum number of characters of the parser's message."""
 _STRINGS = re.compile(
     "#[^\n]*"
     r'|"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"'
     r"|'''.*?'''|'[^'\n]*'",
     re.DOTALL,
 )
-"""Comments and strings of a TOML file."""
 _BETWEEN_KEYS = re.compile(r"[^\w.\"-]+")
 
 

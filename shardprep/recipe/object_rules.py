@@ -48,7 +48,6 @@ _COLON = re.compile(r":(?![^{}]*\})")
 _FIELDS = {"stem": "[^/]+", "name": "[^/]+", "id": "[^/]+", "dir": ".*", "class": "[^/]+"}
 """Field of a mask pattern → regular expression for its value."""
 NAME_FIELDS = ("name", "stem", "id")
-"""Fields that identify one image."""
 _PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)|(\*\*/?)|(\*)")
 _FIELD = re.compile(rf"(?P<name>\w*)(?:\[{SLICE}\]|:(?P<expression>.+))?", re.DOTALL)
 PATTERN_HINT = "a pattern is such as masks/{stem}_mask.png, {dir}annot/{name} or {id}/masks/*.png"
@@ -227,7 +226,6 @@ def _run_table_rule(argument: str) -> RunTableRule:
 
 
 def _files_and_columns(argument: str) -> list[str]:
-    """Return the files and the parts after them; paths and templates may contain colons."""
     match = re.match(r"(.*?\.(csv|tsv|txt|json))(:|$)", argument, re.IGNORECASE | re.DOTALL)
     if match is None:
         return _COLON.split(argument)

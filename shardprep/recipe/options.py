@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from shardprep.recipe.values import (
     read_colour,
@@ -75,7 +76,6 @@ class Option:
 
 
 def _option(default: _T, text: str, panel: str, metavar: str = "", **settings: Any) -> _T:
-    """Return a field of `BuildOptions`; `settings` are fields of `Option`."""
     declared: Any = field(
         default=default, metadata={"option": Option(text, panel, metavar, **settings)}
     )
@@ -323,7 +323,22 @@ RUN_OPTIONS = {
 """Name → option of one run, which does not change the result. These are not keys of a recipe file:
 a file from elsewhere must not choose the cluster that code is sent to."""
 
-RUN_DEFAULTS: dict[str, object] = {
-    "engine": "local", "refresh": False, "overwrite": False, "profile": False,
-}  # fmt: skip
-"""Default of each option of one run whose default is not None."""
+
+class RunOptions(NamedTuple):
+    """The options of one run of a build, except `part` and `dry_run`."""
+
+    save_rejected: str | Path | None = None
+    workers: int | None = None
+    engine: str = "local"
+    ray_address: str | None = None
+    refresh: bool = False
+    overwrite: bool = False
+    profile: bool = False
+    store_timeout: float | None = None
+    reuse: str | Path | None = None
+
+
+BUILD_DEFAULTS: dict[str, Any] = {
+    **{declared.name: declared.default for declared in fields(BuildOptions)},
+    **RunOptions._field_defaults,
+}

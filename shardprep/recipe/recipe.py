@@ -7,8 +7,10 @@ invalid value gives an error, never a traceback.
 
 from __future__ import annotations
 
+import codecs
+import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import UnionType
@@ -22,15 +24,15 @@ from typing import (
     get_type_hints,
 )
 
-from shardprep.dataset.documents import MAX_NAME
+from shardprep.dataset import schema
+from shardprep.dataset.documents import MAX_NAME, NAME, VERSION
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX
-from shardprep.dataset.schema import TargetKind
-from shardprep.errors import OptionError
-from shardprep.image.annotation_types import Frame, RunOrder
-from shardprep.image.spec import DepthRange, Fit, Format, ImageSpec, Truncated, Window
-from shardprep.recipe.checks import Place, check, consistent, flag_of, unknown_key, unusable
+from shardprep.dataset.schema import MAX_SIDE
+from shardprep.errors import OptionError, OptionName, RecipeError, printable, shown
+from shardprep.image import annotation_types, spec
+from shardprep.image.spec import Fit, ImageSpec
 from shardprep.recipe.object_rules import FormatRule, MaskRule, parse_box_rule, parse_mask_rule
-from shardprep.recipe.options import BUILD_OPTIONS, BuildOptions
+from shardprep.recipe.options import BUILD_DEFAULTS, BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
 from shardprep.recipe.rules import (
     GroupRule,
     JoinRule,
@@ -42,26 +44,91 @@ from shardprep.recipe.rules import (
     parse_split_rule,
 )
 from shardprep.recipe.values import read_number, read_texts, texts_in, value_shown
+from shardprep.source.kaggle.ref import is_ref
 from shardprep.source.limits import SourceLimits
 from shardprep.source.names import without_archive_suffix
-from shardprep.storage.url import is_url
+from shardprep.storage.url import is_url, parse_place, shown_url
 
 _Part = TypeVar("_Part", ImageSpec, SourceLimits)
 _TYPES = get_type_hints(
     BuildOptions,
-    localns={
-        "DepthRange": DepthRange,
-        "Fit": Fit,
-        "Format": Format,
-        "Frame": Frame,
-        "RunOrder": RunOrder,
-        "Truncated": Truncated,
-        "TargetKind": TargetKind,
-        "Window": Window,
-    },
+    localns={**vars(schema), **vars(annotation_types), **vars(spec)},
 )
 
-_DEFAULTS = {option.name: option.default for option in fields(BuildOptions)}
+
+def _is_encoding(name: str) -> bool:
+    try:
+        codecs.lookup(name or "utf-8")
+    except (LookupError, ValueError):
+        return False
+    return True
+
+
+_NAMES = ("source", "out", "name", "version")
+_FILES = (
+    "labels", "join", "class_map", "exclude_list", "split", "schema", "boxes", "masks",
+    "mask_values",
+)  # fmt: skip
+"""Options that may name a file. Files in object storage are not allowed."""
+_VALID: dict[str, tuple[Callable[[Any], object], str]] = {
+    "name": (
+        lambda name: not name or NAME.fullmatch(name),
+        f"must be lower-case letters, digits and _, a letter first, at most {MAX_NAME}",
+    ),
+    "version": (VERSION.fullmatch, "must be three numbers, such as 1.0.0"),
+    "size": (
+        lambda size: size is None or all(1 <= side <= MAX_SIDE for side in size),
+        f"must have sides of 1 to {MAX_SIDE:,} pixels",
+    ),
+    "max_aspect": (
+        lambda ratio: not 0 < ratio < 1,
+        "is below 1, the ratio of a square; give 1 or more, or 0 for no limit",
+    ),
+    "classes": (
+        lambda names: "" not in names and len(set(names)) == len(names),
+        "must be names, each once",
+    ),
+    "group": (lambda rule: rule != "near,", "names no rule after near"),
+    "zip_encoding": (_is_encoding, "is not an encoding that Python knows, such as cp932 or gbk"),
+}
+"""Option → test of its value, and the problem if the test fails."""
+
+
+_MAX_KEY = 60
+_MAX_WHAT = 180
+_MAX_PROBLEMS = 240
+"""Maximum number of characters in an error: of a key, of one problem, of all problems."""
+
+Place = Callable[[str], tuple[str | OptionName, str]]
+"""Maps a key to the place of its error, and to the prefix of the problem."""
+_MAX_TEXT = 4096
+"""Maximum number of characters of a path, an address or a name (PATH_MAX of Linux)."""
+_SCHEME = re.compile(r"(^|[:,=])[A-Za-z][A-Za-z0-9+.-]+://")
+"""Scheme of an address in a rule that names a file."""
+_ONE_SIZE = "use the fit crop, pad or stretch, or the format png"
+_CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ...] = (
+    (
+        "fit", "size", lambda fit, size: size == "none" and fit != "none",
+        "{} needs a size, which is none", "",
+    ),
+    (
+        "size", "fit", lambda size, fit: fit == "none" and size != "none",
+        "{} contradicts the fit none", "leave one of them out",
+    ),
+    (
+        "format", "fit", lambda form, fit: form == "raw" and fit in ("none", "within"),
+        "raw pixels need one size for all images, the fit {other} gives each its own", _ONE_SIZE,
+    ),
+    (
+        "format", "size", lambda form, size: form == "raw" and size == "none",
+        "raw pixels need one size for all images, the size {other} gives each its own", _ONE_SIZE,
+    ),
+    (
+        "quality", "format", lambda _, form: form in ("png", "raw"),
+        "means nothing for the format {other!r}", "leave it out",
+    ),
+)  # fmt: skip
+"""Two options, a test whether their values contradict each other, problem and hint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +175,6 @@ class Recipe(BuildOptions):
 
     @property
     def is_annotated(self) -> bool:
-        """Whether the options ask for boxes or masks."""
         return self.rules.boxes.is_given or self.rules.masks.is_given
 
     @property
@@ -171,7 +237,7 @@ class Recipe(BuildOptions):
             key: list(value) if isinstance(value, tuple) else value
             for key, value in values.items()
             if BUILD_OPTIONS[key].shapes_bytes
-            and not (BUILD_OPTIONS[key].is_newer and value == _DEFAULTS[key])
+            and not (BUILD_OPTIONS[key].is_newer and value == BUILD_DEFAULTS[key])
         }
 
 
@@ -192,10 +258,10 @@ def make_recipe(
     """
     flags = flags or {}
 
-    def place(key: str) -> tuple[str, str]:
-        return (flag_of(key), "") if key in flags else (where, f"{key}: ")
+    def place(key: str) -> tuple[str | OptionName, str]:
+        return (_option(key), "") if key in flags else (where, f"{key}: ")
 
-    return _checked(consistent(keys, flags, place), place)
+    return _checked(_consistent(keys, flags, place), place)
 
 
 def stored_recipe(options: Mapping[str, Any]) -> Recipe:
@@ -210,7 +276,6 @@ def stored_recipe(options: Mapping[str, Any]) -> Recipe:
 
 
 def _read(key: str, value: object) -> Any:
-    """Return the converted and checked value of an option, or raise ValueError."""
     option, kind = BUILD_OPTIONS[key], _TYPES[key]
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if any("\0" in text for text in texts_in(value)):
@@ -230,7 +295,7 @@ def _read(key: str, value: object) -> Any:
             raise ValueError
     except ValueError as error:
         raise ValueError(f"{value_shown(value)} is not {_wanted(key)}") from error
-    check(key, result, value)
+    _check(key, result, value)
     return result
 
 
@@ -244,7 +309,6 @@ def _choices(kind: object, value: object) -> tuple[object, ...]:
 
 
 def _wanted(key: str) -> str:
-    """Return a description of the values that an option takes."""
     option, kind = BUILD_OPTIONS[key], _TYPES[key]
     if option.wanted:
         return option.wanted
@@ -266,20 +330,111 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
             values[key] = _read(key, keys[key])
         except ValueError as error:
             problems.append((key, str(error)))
-    problems += [unknown_key(key) for key in keys if key not in BUILD_OPTIONS]
+    problems += [_unknown_key(key) for key in keys if key not in BUILD_OPTIONS]
     if "source" not in keys:
         problems.append(("source", "is needed"))
     if problems:
-        raise unusable(problems, place)
+        raise _unusable(problems, place)
     for key, parse in _PARSERS.items():
         try:
-            rules[key] = parse(values.get(key, _DEFAULTS[key]))
+            rules[key] = parse(values.get(key, BUILD_DEFAULTS[key]))
         except OptionError as error:
-            file, _ = place(key)
-            if file not in (key, flag_of(key)):
-                error.blame(file)
+            where, _ = place(key)
+            if isinstance(where, str) and where != key:
+                error.blame(where)
             raise
     return Recipe(**values, rules=Rules(**rules))
+
+
+def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """Return the options of a file, overridden by flags, with size and fit made consistent.
+
+    An option of the file that contradicts a flag is left out.
+
+    Raises:
+        RecipeError: two options of the file, or two flags, contradict each other.
+
+    """
+    options = {**keys, **flags}
+    if options.get("fit") == "auto":
+        del options["fit"]
+    if "size" in options and options["size"] is None:
+        options["size"] = "none"
+    for key, other, contradict, what, hint in _CONTRADICTIONS:
+        if not (key in options and other in options and contradict(options[key], options[other])):
+            continue
+        from_file = [name for name in (key, other) if name not in flags]
+        if len(from_file) != 1:
+            where, before = place(key)
+            problem = what.format(value_shown(options[key]), other=options[other])
+            raise RecipeError(where, before + problem, hint)
+        del options[from_file[0]]
+    sizes = {"size", "fit"} & options.keys()
+    if flags.get("format") == "keep" and keys.get("format") != "keep" and not sizes & flags.keys():
+        sizes = set()  # size and fit of the file were meant for its own format
+    if "none" in (options.get("size"), options.get("fit")) or (
+        options.get("format") == "keep" and not sizes
+    ):
+        options.update(size="none", fit="none")
+    annotations = [options[key] for key in ("boxes", "masks") if options.get(key, "") != ""]
+    if "fit" not in options and (annotations or options.get("labels", "auto") != "auto"):
+        options["fit"] = "crop" if all(rule == "none" for rule in annotations) else "pad"
+    return options
+
+
+def _check(key: str, value: Any, given: object) -> None:
+    """Check the value of an option; `given` is the value before it was converted.
+
+    Raises:
+        ValueError: the value cannot be used. The message says why.
+
+    """
+    if isinstance(value, str) and key in _NAMES and len(value) > _MAX_TEXT:
+        raise ValueError(f"is longer than {_MAX_TEXT:,} characters")
+    is_valid, what = _VALID.get(key, (None, ""))
+    if is_valid and not is_valid(value):
+        raise ValueError(f"{value_shown(given)} {what}")
+    if key == "out" or (key == "source" and not is_ref(value)):
+        try:
+            parse_place(value)
+        except RecipeError as error:
+            raise ValueError(str(error)) from None
+    for text in texts_in(value) if key in _FILES else ():
+        if _SCHEME.search(text) and not text.startswith("regex:"):
+            where = shown_url(text)
+            raise ValueError(f"{where}: a table must be in the source or on this machine")
+
+
+def _unusable(problems: Sequence[tuple[str, str]], place: Place) -> RecipeError:
+    """Return one error for problems, each a key and a message.
+
+    Problems that do not fit in one line are only counted.
+    """
+    problems = [(key, shown(printable(what), _MAX_WHAT)) for key, what in problems]
+    (first, message), *others = dict.fromkeys(problems)
+    where, before = place(first)
+    what, last = before + message, where
+    for number, (key, message) in enumerate(others):
+        here, before = place(key)
+        more = f"; {before}{message}" if here == last else f"; {here}: {before}{message}"
+        if len(what) + len(more) > _MAX_PROBLEMS:
+            what += f"; and {len(others) - number:,} more"
+            break
+        what, last = what + more, here
+    return RecipeError(where, what)
+
+
+def _option(key: str) -> OptionName:
+    return OptionName("SOURCE" if key == "source" else key)
+
+
+def _unknown_key(key: str) -> tuple[str, str]:
+    name = shown(printable(key), _MAX_KEY)
+    if key in RUN_OPTIONS:
+        return name, f"is for one run: give {_option(key)} on the command line"
+    near = difflib.get_close_matches(key[:_MAX_KEY], sorted(BUILD_OPTIONS), 1)
+    hint = f"is {near[0]} meant?" if near else "shardprep build --help lists the options"
+    return name, f"unknown key; {hint}"
 
 
 def outputs(recipe: Recipe) -> tuple[str, ...]:

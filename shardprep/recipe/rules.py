@@ -17,7 +17,6 @@ SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
 """Regular expression for the slice in a field such as {id[0:2]}."""
 _MOST_SHOWN = 80
 _SLACK = 1e-6
-"""Tolerance for rounding in the sum of ratios."""
 
 
 class CsvRule(NamedTuple):
@@ -194,7 +193,6 @@ def _check_regex(pattern: str, group: str, option: OptionName) -> re.Pattern[str
 
 
 def _depth(argument: str, option: OptionName) -> int:
-    """Return the N of "folder:N", 1 for ""."""
     if not re.fullmatch("([1-9][0-9]{0,3})?", argument):
         what = f"folder:{shown(argument, _MOST_SHOWN)} is not folder:N"
         raise OptionError(option, what, "N counts from 1")

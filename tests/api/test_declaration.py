@@ -14,12 +14,12 @@ import pytest
 import typer
 
 import shardprep
-from shardprep.api.build import Plan
-from shardprep.api.download import Download
-from shardprep.api.sample import Sample
-from shardprep.api.upload import Upload
+from shardprep.api import COMMANDS as MODULES
+from shardprep.api.builds import Plan, Sample
+from shardprep.api.transfers import Download, Upload
 from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.init.survey import Survey
+from shardprep.cli import reports
 from shardprep.cli.app import program
 from shardprep.dataset.describe import Facts
 from shardprep.dataset.diff import Difference
@@ -89,10 +89,10 @@ def test_an_option_has_its_default_from_the_function_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_option_is_declared_once(name: str) -> None:
-    module = importlib.import_module(f"shardprep.api.{name}")
-    own = getattr(importlib.import_module(f"shardprep.cli.{name}"), "OPTIONS", {})
+    functions = importlib.import_module(f"shardprep.api.{MODULES[name]}")
+    own = reports.OPTIONS.get(name, {})
     named = {one.name for one in COMMANDS[name].params} - {"as_json", "quiet", "log_level"}
-    assert {*module.OPTIONS} | {*own} == named
+    assert {*functions.OPTIONS[name]} | {*own} == named
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import shardprep
-from shardprep.api import notebook_progress
-from shardprep.api.notebook_progress import Cell
+from shardprep.api import display
+from shardprep.api.display import Cell
 from shardprep.api.progress import Progress
 from shardprep.dataset.card import Card, Link, card
 from tests.support.builders import animals, jpeg, tree, write, zip_bytes
@@ -160,7 +160,7 @@ def test_a_cell_shows_the_last_notices_a_bar_and_the_rate(monkeypatch: pytest.Mo
             shown(Progress(notice=f"{i} {HOSTILE}"))
         shown(Progress("encoding", 10, 40, "images", num_before=5, num_rejected=2))
         shown(Progress())
-    assert drawn[-1].count("<div>") == notebook_progress._MOST_NOTICES + 1
+    assert drawn[-1].count("<div>") == display._MOST_NOTICES + 1
     assert '<progress max="40" value="10"></progress> 10 of 40 images' in drawn[-1]
     assert "2 rejected" in drawn[-1]
     assert Tags(drawn[-1]).found == {"div", "progress"}

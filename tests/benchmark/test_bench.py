@@ -31,8 +31,8 @@ from shardprep.benchmark.result import (
     write_plot,
 )
 from shardprep.benchmark.run import run_benchmark
-from shardprep.cli.bench import print_benchmark
-from shardprep.cli.show.console import Terminal
+from shardprep.cli.console import Terminal
+from shardprep.cli.reports import print_benchmark
 from shardprep.errors import DatasetError, RecipeError
 from tests.support.benchmark import TRACED, example
 from tests.support.builders import build, png, write, zip_bytes
@@ -338,7 +338,7 @@ def test_a_picture_that_cannot_be_written_is_said_at_once(
     check_plot(tmp_path / "bench.png")
     with pytest.raises(RecipeError, match=r"ends in \.png"):
         check_plot(tmp_path / "bench.jpg")
-    with pytest.raises(RecipeError, match="there is no folder"):
+    with pytest.raises(RecipeError, match="does not exist"):
         check_plot(tmp_path / "nowhere" / "bench.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
     with pytest.raises(RecipeError, match=r"pip install 'shardprep\[plot\]'"):

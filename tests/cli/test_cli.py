@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from shardprep import __version__
-from shardprep.api import sample_archive
+from shardprep.api import COMMANDS, sample_archive
 from shardprep.cli import app
 from shardprep.reader import Dataset, load
 from tests.support.builders import animals, encoded, jpeg, write, zip_bytes
@@ -295,7 +295,7 @@ def test_version_is_the_package_s(here: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    app._COMMANDS,
+    COMMANDS,
 )
 def test_help_shows_an_example_and_fits_80_columns(here: Path, command: str) -> None:
     done = run(command, "--help", cwd=here)
@@ -304,7 +304,7 @@ def test_help_shows_an_example_and_fits_80_columns(here: Path, command: str) -> 
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
 
 
-@pytest.mark.parametrize("command", app._COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_is_the_same_alone_and_among_all(here: Path, command: str) -> None:
     """All are made ready where an option of the program stands before the command."""
     alone = run(command, "--help", cwd=here)
@@ -364,7 +364,7 @@ def test_odd_file_names_are_printed_and_kept(here: Path) -> None:
 
 
 def test_profile_shows_every_stage_and_adds_up(here: Path) -> None:
-    from shardprep.cli.show.summary import ANNOTATE, PARENT_STAGES, WORKER_STAGES
+    from shardprep.cli.summary import ANNOTATE, PARENT_STAGES, WORKER_STAGES
 
     shown = run("build", "pets.zip", "--profile", "--workers", "1", cwd=here).stdout
     stages = {*WORKER_STAGES, *PARENT_STAGES} - {ANNOTATE}
@@ -383,7 +383,7 @@ def test_profile_shows_every_stage_and_adds_up(here: Path) -> None:
 
 @pytest.mark.parametrize("flags", [[], ["--instances"]])
 def test_profile_accounts_for_masks(tmp_path: Path, flags: list[str]) -> None:
-    from shardprep.cli.show.summary import ANNOTATE, WORKER_STAGES
+    from shardprep.cli.summary import ANNOTATE, WORKER_STAGES
 
     members = {f"images/{i}.jpg": jpeg(64, 64, seed=i) for i in range(4)}
     mask = encoded(Image.new("L", (64, 64), 255), "PNG")
@@ -474,7 +474,7 @@ def test_a_set_without_labels_is_not_said_to_have_some(here: Path) -> None:
 def test_only_what_goes_on_is_advised_to_be_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], *, goes_on: bool
 ) -> None:
-    monkeypatch.setattr(app, "_run", mock.Mock(side_effect=app._InterruptedError))
+    monkeypatch.setattr(app, "_command", mock.Mock(side_effect=app._InterruptedError))
     line = error_of(run(*arguments, cwd=tmp_path), 130)
     hint = "; run the same command again to continue"
     assert line == "interrupted" + (hint if goes_on else "")

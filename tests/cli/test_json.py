@@ -12,19 +12,18 @@ from unittest import mock
 
 import pytest
 
-from shardprep.api import inspect as inspecting
+from shardprep.api import COMMANDS, reports
 from shardprep.api import sample_archive as drawn
+from shardprep.api.builds import Sample
 from shardprep.api.json_types import (
     BuildJson,
     ErrorJson,
     PartJson,
     PlanJson,
     ReportJson,
-    SampleJson,
     VerifyJson,
 )
 from shardprep.catalog.init.survey import Survey
-from shardprep.cli import app
 from shardprep.dataset.describe import Facts
 from shardprep.exporter.export import Exported
 from tests.support.builders import animals, jpeg, write, zip_bytes
@@ -54,7 +53,7 @@ def test_the_page_is_made_of_the_types() -> None:
 
 
 def test_every_command_has_its_types_and_takes_json() -> None:
-    assert list(RESULTS) == list(app._COMMANDS)
+    assert list(RESULTS) == list(COMMANDS)
 
 
 def test_results_have_every_key_of_their_types_and_no_other(
@@ -85,7 +84,7 @@ def test_results_have_every_key_of_their_types_and_no_other(
     assert (exported["splits"], exported["num_new_shards"]) == ({"train": 20}, 2)
     assert exported["layout"] == "webdataset"
     assert said(Exported, "export", "--to", "webdataset")["was_there"]
-    said(SampleJson, "sample", "demo")
+    said(Sample, "sample", "demo")
 
 
 def failed(done: Done, code: int) -> Any:
@@ -121,13 +120,13 @@ FAILURES: dict[str, tuple[tuple[str, ...], int]] = {
 }
 
 
-@pytest.mark.parametrize("command", app._COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_an_error_is_one_object_too(run: Callable[..., Done], command: str) -> None:
     arguments, code = FAILURES[command]
     failed(run(*arguments, "--json"), code)
 
 
-@pytest.mark.parametrize("command", app._COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_options_that_do_not_exist_are_one_object_too(
     run: Callable[..., Done], command: str
 ) -> None:
@@ -165,8 +164,8 @@ def test_ctrl_c_is_one_object_too(here: Path) -> None:
     program = (
         "import os, signal\n"
         "from shardprep.cli import app\n"
-        "from shardprep.api import inspect as inspecting\n"
-        "inspecting.dataset_at = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n"
+        "from shardprep.api import reports\n"
+        "reports.dataset_at = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n"
         "app.main()\n"
     )
     done = subprocess.run(
@@ -199,14 +198,14 @@ def test_an_error_of_the_system_is_one_object_too(
     run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = OSError(5, "Input/output error", "a/b")
-    monkeypatch.setattr(inspecting, "dataset_at", mock.Mock(side_effect=error))
+    monkeypatch.setattr(reports, "dataset_at", mock.Mock(side_effect=error))
     assert failed(run("inspect", "--json"), 1)["error"]["where"] == "a/b"
 
 
 def test_a_fault_of_the_program_shows_where_and_is_one_object_too(
     run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspecting, "dataset_at", mock.Mock(side_effect=ValueError("x \x1b")))
+    monkeypatch.setattr(reports, "dataset_at", mock.Mock(side_effect=ValueError("x \x1b")))
     done = run("inspect", "--json")
     assert "ValueError: x \\x1b\n" in done.stderr
     assert "Traceback" in done.stderr

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from shardprep.api import inspect as inspecting
+from shardprep.api import reports
+from shardprep.api.display import Bar
 from shardprep.api.progress import Progress, Watch
-from shardprep.api.terminal_progress import Bar
 from shardprep.cli import streams
-from shardprep.cli.show.console import Terminal
+from shardprep.cli.console import Terminal
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.command import NARROW, error_of, run
 
@@ -157,7 +157,7 @@ def test_what_is_logged_is_heard_by_its_level(here: Path, monkeypatch: pytest.Mo
             getattr(logging.getLogger("shardprep.reader"), say)("%s [red] \x1b", say)
         sys.exit(0)
 
-    monkeypatch.setattr(inspecting, "dataset_at", at)
+    monkeypatch.setattr(reports, "dataset_at", at)
     levels = ("debug", "info", "warning", "error")
     for i, level in enumerate(levels):
         done = run("inspect", "--log-level", level, cwd=here)
@@ -250,7 +250,7 @@ def test_a_benchmark_of_strange_names_is_shown_as_it_is(
     from dataclasses import replace
 
     from shardprep.benchmark.result import Way
-    from shardprep.cli.bench import print_benchmark
+    from shardprep.cli.reports import print_benchmark
     from tests.support.benchmark import example
 
     found: Any = example(tfds=Way("tfds", HOSTILE), load=Way("load", yields=HOSTILE))

@@ -320,4 +320,4 @@ def test_the_items_of_a_selection_are_read_once(
 
 @pytest.mark.thorough
 def test_an_export_imports_what_its_layout_needs() -> None:
-    assert not loaded("import shardprep.api.export") & {"PIL", "yaml", "pycocotools"}
+    assert not loaded("import shardprep.api.transfers") & {"PIL", "yaml", "pycocotools"}

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import pytest
 from rich.console import Console
 
-from shardprep.api import terminal_progress
+from shardprep.api import display
 from shardprep.api.progress import Watch
 from shardprep.errors import RecipeError, SourceError
 from shardprep.source.kaggle import client_process
@@ -838,9 +838,9 @@ def test_members_that_cannot_be_read_are_said_to_be_unchecked(tmp_path: Path) ->
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, size: int | None, *, terminal: bool = False) -> str:
-    monkeypatch.setattr(terminal_progress, "_LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(display, "_LINE_EVERY_S", 0.0)
     out = io.StringIO()
-    with terminal_progress.Bar(Console(file=out, force_terminal=terminal, width=90)) as bar:
+    with display.Bar(Console(file=out, force_terminal=terminal, width=90)) as bar:
         progress = Watch(bar)
         progress.notice("downloading [kaggle:pets]")
         progress.start("downloading", size, "bytes", 5_000_000)
@@ -868,7 +868,7 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lines_come_now_and_then() -> None:
     out = io.StringIO()
-    with terminal_progress.Bar(Console(file=out)) as bar:
+    with display.Bar(Console(file=out)) as bar:
         progress = Watch(bar)
         progress.start("downloading", 10, "bytes")
         progress.advance(5)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shardprep.api.json_types import DownloadJson
-from shardprep.api.upload import Upload
+from shardprep.api.transfers import Download, Upload
 from tests.source.kaggle_server import Archive, KaggleServer
 from tests.support import command
 from tests.support.builders import animals, build, tree, write, zip_bytes
@@ -57,7 +56,7 @@ def test_download_then_init_then_build_and_inspect(tmp_path: Path) -> None:
         path = run(server, tmp_path, "download", "owner/pets/3")
         assert path.returncode == 0, path.stderr
         assert path.stdout.strip().endswith("pets.zip")
-        assert printed(as_json.stdout, DownloadJson)["path"] == path.stdout.strip()
+        assert printed(as_json.stdout, Download)["path"] == path.stdout.strip()
         for arguments in (("init", "kaggle:owner/pets/3"), ("build", "--shards", "2")):
             done = run(server, tmp_path, *arguments)
             assert done.returncode == 0, done.stderr

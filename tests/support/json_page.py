@@ -17,19 +17,18 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from shardprep.api.builds import Sample
 from shardprep.api.json_types import (
     BuildJson,
-    DownloadJson,
     ErrorJson,
     FetchJson,
     PartJson,
     PlanJson,
     ReportJson,
-    SampleJson,
     VerifyJson,
     ViewJson,
 )
-from shardprep.api.upload import Upload
+from shardprep.api.transfers import Download, Upload
 from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.init.survey import Survey
 from shardprep.dataset.describe import Facts
@@ -49,8 +48,8 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "diff": (Difference,),
     "repack": (BuildJson,),
     "export": (Exported,),
-    "sample": (SampleJson,),
-    "download": (DownloadJson,),
+    "sample": (Sample,),
+    "download": (Download,),
     "upload": (Upload,),
     "fetch": (FetchJson,),
 }

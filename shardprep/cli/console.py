@@ -26,9 +26,7 @@ _UNWRAPPED_CELLS = 1 << 20
 """Width without a terminal, so that lines are not wrapped and grep finds them."""
 _TITLE_CELLS = 10
 HASH_DIGITS = 12
-"""Number of shown hex digits of a SHA-256."""
 _SHOWN_CHANGES = 3
-"""Maximum number of printed changes of each kind."""
 
 
 class Terminal(Console):
@@ -52,15 +50,12 @@ class Terminal(Console):
             self.width = _UNWRAPPED_CELLS
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a string or table cell as Text, with control characters escaped."""
         return super().render_str(printable(text), **options)
 
     def notice(self, line: str, style: str = "") -> None:
-        """Print one line."""
         self.print(line, style=style, soft_wrap=True)
 
     def heading(self, title: str, rest: str = "") -> None:
-        """Print the title of a report, and a remark in the same line."""
         self.print(Text.assemble((printable(title), "bold"), printable(rest)), soft_wrap=True)
 
     def entry(self, title: str, text: str, style: str = "") -> None:

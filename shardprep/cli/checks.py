@@ -1,4 +1,4 @@
-"""`shardprep verify`: find and repair damage of a dataset."""
+"""The commands that check or compare datasets: verify and diff."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from shardprep.errors import counted, some_of
 
 if TYPE_CHECKING:
     from shardprep.api.json_types import Problem, Verification
+    from shardprep.cli.console import Terminal
     from shardprep.cli.options import Call
-    from shardprep.cli.show.console import Terminal
+    from shardprep.dataset.diff import Difference, ItemChange
     from shardprep.dataset.source_difference import SourceChange, SourceDifference
 
-EPILOG = (
-    "Examples:\n\nshardprep verify\n\n"
-    "shardprep verify tfrecords/dogs_vs_cats --decode\n\n"
-    "shardprep verify tfrecords/dogs_vs_cats --repair --source dogs-vs-cats.zip\n\n"
-    "shardprep verify tfrecords/dogs_vs_cats --against dogs-vs-cats.zip"
-)
-
 _SHOWN = 5
-"""Maximum number of printed problems of each kind."""
 
 
-def run(call: Call, *, as_json: bool) -> None:
+def verify(call: Call, *, as_json: bool) -> None:
     """Check every byte, record, label and document of a dataset.
 
     Exits with 3 if problems are found or remain after --repair, or if the source of --against
     differs.
+
+    Examples:
+        shardprep verify
+        shardprep verify tfrecords/dogs_vs_cats --decode
+        shardprep verify tfrecords/dogs_vs_cats --repair --source dogs-vs-cats.zip
+        shardprep verify tfrecords/dogs_vs_cats --against dogs-vs-cats.zip
+
     """
     found = call()
     if not as_json:
         if found.before is not None:
-            _print(console(), found.before)
-        _print(console(), found)
+            _print_checked(console(), found.before)
+        _print_checked(console(), found)
         if found.against is not None:
-            _print_difference(console(), found.against)
-        decode, repair = (bool(call.options.get(name)) for name in ("decode", "repair"))
+            _print_source_changes(console(), found.against)
+        decode, repair = (bool(call.keywords.get(name)) for name in ("decode", "repair"))
         _print_next(console(), found, decode=decode, repair=repair)
     else:
         from shardprep.api.json_types import VerifyJson
@@ -54,7 +54,7 @@ def run(call: Call, *, as_json: bool) -> None:
         raise typer.Exit(EXIT_PROBLEMS)
 
 
-def _print(terminal: Terminal, found: Verification) -> None:
+def _print_checked(terminal: Terminal, found: Verification) -> None:
     from shardprep.storage.space import megabytes
 
     terminal.heading(found.location)
@@ -81,7 +81,7 @@ def _print(terminal: Terminal, found: Verification) -> None:
 def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair: bool) -> None:
     """Print the next command to run; `decode` and `repair` are options of this run."""
     if found.problems and not repair:
-        from shardprep.api.verify import repairing
+        from shardprep.api.checks import repairing
 
         terminal.entry("next", f"{repairing(found)} rebuilds the damaged files from the source")
     elif found.against is not None and not found.against.is_equal:
@@ -92,20 +92,20 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
         terminal.entry("next", f"{command} also checks the pixels of every image")
 
 
-def _print_difference(terminal: Terminal, found: SourceDifference) -> None:
-    from shardprep.cli.show.console import print_changes
+def _print_source_changes(terminal: Terminal, found: SourceDifference) -> None:
+    from shardprep.cli.console import print_changes
     from shardprep.dataset.source_difference import SOURCE_MEANINGS
 
     terminal.entry("against", found.source)
-    print_changes(terminal, found, SOURCE_MEANINGS, _difference_line)
+    print_changes(terminal, found, SOURCE_MEANINGS, _source_line)
     images = counted(found.num_before, "image")
     which = f"all {images}" if found.is_equal else f"{found.num_same:,} of {images}"
     style = "green" if found.is_equal else "red"
     terminal.notice(f"{which} are equal to the source, byte for byte", style=style)
 
 
-def _difference_line(change: SourceChange) -> str:
-    from shardprep.cli.show.console import HASH_DIGITS
+def _source_line(change: SourceChange) -> str:
+    from shardprep.cli.console import HASH_DIGITS
 
     if change.kind == "changed":
         return f"{change.key}: {change.before[:HASH_DIGITS]} → {change.after[:HASH_DIGITS]}"
@@ -115,8 +115,7 @@ def _difference_line(change: SourceChange) -> str:
 
 
 def _print_problems(terminal: Terminal, verification: Verification) -> None:
-    """Print the number of problems of each kind, and the first problems of each."""
-    from shardprep.cli.show.console import plain_table
+    from shardprep.cli.console import plain_table
 
     by_kind = verification.by_kind
     table = plain_table("problem", "found", "what it means", left=("what it means",))
@@ -126,14 +125,15 @@ def _print_problems(terminal: Terminal, verification: Verification) -> None:
     # Outside a terminal, each line starts with its kind, so that grep finds it.
     for kind, found in by_kind.items():
         for i, problem in enumerate(found[:_SHOWN]):
-            terminal.entry(kind if i == 0 or not terminal.is_terminal else "", _line(problem))
+            terminal.entry(
+                kind if i == 0 or not terminal.is_terminal else "", _problem_line(problem)
+            )
         if found[_SHOWN:]:
             more = f"and {len(found) - _SHOWN:,} more; --json lists them all"
             terminal.entry("", more, style="dim")
 
 
-def _line(problem: Problem) -> str:
-    """Return a line about a problem: file, record, offset, key, and message."""
+def _problem_line(problem: Problem) -> str:
     where = [problem.file]
     if problem.record is not None:
         where.append(f"record {problem.record:,}")
@@ -142,3 +142,56 @@ def _line(problem: Problem) -> str:
     if problem.key:
         where.append(problem.key)
     return f"{', '.join(where)}: {problem.what}"
+
+
+def diff(call: Call, *, as_json: bool) -> None:
+    """Show the differences between two datasets: items, splits, targets, classes, options.
+
+    Reads the manifests and item tables. Where these cannot decide, it compares the records of
+    shards that differ. Exits with 3 if records differ.
+
+    Examples:
+        shardprep diff tfrecords/pets/1.0.0 tfrecords/pets/1.1.0
+        shardprep diff tfrecords/pets s3://bucket/sets/pets --json
+
+    """
+    result = call()
+    if as_json:
+        print_json(result)
+    else:
+        _print_difference(console(), result)
+    if not result.is_equal:
+        raise typer.Exit(EXIT_PROBLEMS)
+
+
+def _print_difference(terminal: Terminal, found: Difference) -> None:
+    from shardprep.cli.console import print_changes
+    from shardprep.dataset.diff import MEANINGS
+
+    terminal.heading(found.before, f" → {found.after}")
+    print_changes(terminal, found, MEANINGS, _change_line)
+    for name in ("classes_added", "classes_removed"):
+        if names := getattr(found, name):
+            verb = name.removeprefix("classes_")
+            terminal.entry("classes", f"{verb}: {', '.join(names)}")
+    for title, lines in (("features", found.features), ("recipe", found.recipe)):
+        for i, line in enumerate(lines):
+            terminal.entry("" if i else title, line)
+    records = f"{counted(found.num_before, 'record')} before, {found.num_after:,} after"
+    verdict = "the same records" if found.is_equal else f"{found.num_same:,} items unchanged"
+    if not found.is_equal and found.num_same == found.num_before == found.num_after:
+        verdict = "the same items, but the shards differ (order, number of shards or encoding)"
+    terminal.notice(f"{records}: {verdict}", style="green" if found.is_equal else "")
+
+
+def _change_line(change: ItemChange) -> str:
+    from shardprep.cli.console import HASH_DIGITS
+
+    before, after = change.before, change.after
+    if change.kind == "source":
+        before, after = before[:HASH_DIGITS], after[:HASH_DIGITS]
+    if change.kind == "record":
+        before, after = f"{int(before):,}", f"{int(after):,} bytes"
+        if change.before == change.after:
+            after += ", other pixels"
+    return f"{change.key}: {before or 'nothing'} → {after or 'nothing'}"

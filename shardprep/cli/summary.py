@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from shardprep import TooManyRejectedError
-from shardprep.cli.show.console import Terminal, counts_line, plain_table
-from shardprep.cli.show.object_tables import (
-    print_annotation_tables,
-    print_annotations,
-    print_unmatched,
-)
+from shardprep.cli.console import Terminal, counts_line, plain_table
 from shardprep.cli.streams import console, picked, print_json
 from shardprep.dataset.describe import (
     LACKING,
@@ -30,13 +24,17 @@ from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.object_stats import measure_objects
 from shardprep.dataset.schema import BOX, LABEL, PROVIDED, Schema
+from shardprep.errors import BuildError, counted
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import is_url
+from shardprep.writer.finalize import TooManyRejectedError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from shardprep.api.json_types import AnnotationFacts, BuildPlan, BuildResult, PartResult
+    from shardprep.dataset.annotation_counts import MaskCounts, ObjectCounts, Unmatched
+    from shardprep.dataset.object_stats import ObjectFacts
 
 _BAR_CELLS = 24
 _MOST_CLASSES = 20
@@ -98,7 +96,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     if manifest.annotations:
         is_here = not is_url(result.location)
         boxes = measure_objects(result.path, manifest, schema) if is_here else None
-        print_annotations(terminal, manifest, boxes)
+        _print_object_counts(terminal, manifest, boxes)
     terminal.entry("images", image_line(schema))
     _print_own_sizes(terminal, schema)
     _print_inputs(terminal, manifest, read_examples(result.path))
@@ -111,9 +109,10 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
         _print_profile(terminal, result.profile, number, result.elapsed_s)
 
 
-def show_refused(error: TooManyRejectedError) -> None:
-    """Print on stderr the inputs of a build that rejected too many images."""
-    _print_inputs(console(stderr=True), error.manifest, read_examples(error.draft))
+def show_refused(error: BuildError) -> None:
+    """If a build rejected too many images, print its inputs on stderr."""
+    if isinstance(error, TooManyRejectedError):
+        _print_inputs(console(stderr=True), error.manifest, read_examples(error.draft))
 
 
 def print_part(terminal: Terminal, result: PartResult) -> None:
@@ -136,12 +135,12 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
     terminal.heading(f"{manifest.name} {manifest.version}", f"  {facts.path}")
     terminal.print(_split_table(manifest))
     if manifest.labels.names:
-        terminal.print(_class_table(manifest, one_label=facts.schema.target == LABEL))
+        terminal.print(_label_table(manifest, one_label=facts.schema.target == LABEL))
     elif facts.schema.target:
         _print_target(terminal, facts)
     if manifest.annotations:
-        print_annotation_tables(terminal, manifest)
-        print_annotations(terminal, manifest, facts.boxes)
+        _print_object_tables(terminal, manifest)
+        _print_object_counts(terminal, manifest, facts.boxes)
         if facts.boxes is None and BOX in facts.schema.features:
             text = "sizes need a local copy of the dataset; use shardprep fetch"
             terminal.entry("boxes", text, style="dim")
@@ -163,7 +162,6 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
 
 
 def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples) -> None:
-    """Print the numbers of written, rejected and skipped inputs, with reasons and examples."""
     totals = manifest.totals
     parts = [f"{totals.num_written:,} written"]
     parts += [f"{totals.num_rejected:,} rejected"] if totals.num_rejected else []
@@ -230,27 +228,38 @@ def _print_target(terminal: Terminal, facts: Facts) -> None:
     terminal.entry("target", f"{text}; none: {missing}" if missing else text)
 
 
-def _class_table(manifest: Manifest, *, one_label: bool) -> Table:
-    splits = list(manifest.splits)
-    table = plain_table("label", "class", *splits, "", left=("class", ""))
+def _class_table(
+    title: str,
+    splits: Mapping[str, Mapping[str, int]],
+    images: Mapping[str, int] | None = None,
+    unit: str = "",
+) -> Table:
+    others = [] if images is None else ["images"]
+    table = plain_table("label", title, *splits, *others, "", left=(title, ""))
     table.columns[1].overflow = "ellipsis"
-    counts = {
-        name: [manifest.splits[split].label_counts[name] for split in splits]
-        for name in manifest.labels.names
-    }
-    most = max((sum(row) for row in counts.values()), default=0) or 1
-    for label, (name, row) in enumerate(counts.items()):
+    totals = _sums(splits.values())
+    most = max(totals.values(), default=0)
+    for label, (name, total) in enumerate(totals.items()):
         if label == _MOST_CLASSES:
+            rest = list(totals.values())[label:]
+            numbers = f"{min(rest):,} to {max(rest):,}{unit} each"
+            table.add_row("", f"… {len(rest):,} more classes, {numbers}")
             break
-        bar = "█" * round(_BAR_CELLS * sum(row) / most)
-        table.add_row(str(label), name, *(f"{n:,}" for n in row), Text(bar, style="cyan"))
-    rest = [sum(row) for row in list(counts.values())[_MOST_CLASSES:]]
-    if rest:
-        note = f"… {len(rest):,} more classes, {min(rest):,} to {max(rest):,} records each"
-        table.add_row("", note, *("" for _ in splits), "")
-    unlabelled = [manifest.splits[split].num_unlabelled for split in splits]
+        row = [f"{counts[name]:,}" for counts in splits.values()]
+        row += [] if images is None else [f"{images[name]:,}"]
+        table.add_row(str(label), name, *row, _bar(total, most))
+    return table
+
+
+def _label_table(manifest: Manifest, *, one_label: bool) -> Table:
+    names, splits = manifest.labels.names, manifest.splits
+    counts = {
+        split: {name: one.label_counts[name] for name in names} for split, one in splits.items()
+    }
+    table = _class_table("class", counts, unit=" records")
+    unlabelled = [split.num_unlabelled for split in splits.values()]
     if any(unlabelled):
-        table.add_row("-1" if one_label else "", "(no label)", *(f"{n:,}" for n in unlabelled), "")
+        table.add_row("-1" if one_label else "", "(no label)", *(f"{n:,}" for n in unlabelled))
     return table
 
 
@@ -287,7 +296,7 @@ def _print_annotations(terminal: Terminal, facts: AnnotationFacts) -> None:
         terminal.entry("objects", f"{total:,}: {some}{more}")
     if facts.dropped:
         terminal.entry("dropped", counts_line(facts.dropped))
-    print_unmatched(terminal, facts.unmatched)
+    _print_unmatched(terminal, facts.unmatched)
 
 
 def _print_missing(terminal: Terminal, number: int, ids: Sequence[str]) -> None:
@@ -327,3 +336,117 @@ def _print_profile(
     for name, value in {**spent, "other": elapsed_s - sum(spent.values())}.items():
         table.add_row(name, f"{value:.2f}", f"{value / elapsed_s:.0%}")
     terminal.print(table)
+
+
+def _print_object_tables(terminal: Terminal, manifest: Manifest) -> None:
+    objects, masks = _objects(manifest), _masks(manifest)
+    if any(counts.objects for counts in objects.values()):
+        counts = {split: counts.objects for split, counts in objects.items()}
+        images = _sums(counts.images for counts in objects.values())
+        terminal.print(_class_table("object", counts, images))
+    if masks:
+        terminal.print(_mask_table(masks))
+
+
+def _print_object_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts | None) -> None:
+    """Print lines about objects and masks; `boxes` is None if the shards were not read."""
+    objects, masks = _objects(manifest), _masks(manifest)
+    if objects:
+        number = sum(one.num_objects for one in objects.values())
+        num_written = manifest.totals.num_written
+        text = f"{counted(number, 'object')} in {counted(num_written, 'image')}"
+        if boxes:
+            per = boxes.boxes_per_image
+            text += f", {per.smallest:,} to {per.largest:,} an image, median {per.median:,}"
+        num_background = sum(one.num_background for one in objects.values())
+        terminal.entry("objects", f"{text}; {counted(num_background, 'image')} without any")
+        if boxes:
+            _print_boxes(terminal, boxes, number)
+    counts = manifest.annotations.values()
+    if dropped := _sums(one.dropped for one in counts):
+        text = f"{counted(sum(dropped.values()), 'object')}: {counts_line(dropped)}"
+        terminal.entry("dropped", text, style="yellow")
+    _print_unmatched(terminal, manifest.unmatched)
+    if number := manifest.num_rescaled:
+        text = f"annotations of {counted(number, 'image')} state another size than the image has"
+        terminal.entry("rescaled", text, style="yellow")
+    if num_clipped := sum(one.num_clipped for one in counts):
+        terminal.entry("clipped", f"{counted(num_clipped, 'object')} at the edge of the image")
+    if masks:
+        num_ignored = sum(one.num_ignored for one in masks.values())
+        total = sum(sum(one.pixels.values()) for one in masks.values()) + num_ignored
+        if num_ignored:
+            terminal.entry("ignored", f"{_share(num_ignored, total)} of the pixels of masks")
+        if num_uniform := sum(one.num_uniform for one in masks.values()):
+            text = f"{counted(num_uniform, 'mask')} with one value in all pixels"
+            terminal.entry("one value", text)
+
+
+def _print_unmatched(terminal: Terminal, unmatched: Unmatched | None) -> None:
+    if unmatched is not None and unmatched.objects:
+        text = f"{counted(sum(unmatched.objects.values()), 'object')}: "
+        terminal.entry("unmatched", text + counts_line(unmatched.objects), style="yellow")
+    if unmatched is not None and unmatched.num_unlisted:
+        text = f"{counted(unmatched.num_unlisted, 'image')} that no annotation lists"
+        terminal.entry("unlisted", f"{text}, taken as images without objects")
+
+
+def _objects(manifest: Manifest) -> dict[str, ObjectCounts]:
+    counts = manifest.annotations.items()
+    return {split: one.objects for split, one in counts if one.objects}
+
+
+def _masks(manifest: Manifest) -> dict[str, MaskCounts]:
+    return {split: one.masks for split, one in manifest.annotations.items() if one.masks}
+
+
+def _print_boxes(terminal: Terminal, boxes: ObjectFacts, number: int) -> None:
+    side = boxes.shorter_side
+    if side is None:
+        return
+    text = f"shorter side {side.smallest:,.3g} to {side.largest:,.3g} pixels"
+    terminal.entry("boxes", f"{text}, median {side.median:,.3g}")
+    is_tiny = boxes.num_below_8 > number // 20
+    terminal.entry(
+        "small",
+        f"{_share(boxes.num_below_8, number)} below 8x8 pixels, "
+        f"{_share(boxes.num_below_32, number)} below 32x32, in the stored image"
+        + ("; a larger --size keeps more of them" if is_tiny else ""),
+        style="yellow" if is_tiny else "",
+    )
+    terminal.entry("at edge", f"{_share(boxes.num_at_edge, number)} touch the edge of the image")
+    if boxes.num_near_duplicates:
+        pairs = counted(boxes.num_near_duplicates, "pair")
+        text = f"{pairs} of boxes of one class have more than 90% in common"
+        terminal.entry("doubles", text, style="yellow")
+
+
+def _mask_table(masks: Mapping[str, MaskCounts]) -> Table:
+    pixels = _sums(one.pixels for one in masks.values())
+    total = sum(pixels.values()) + sum(one.num_ignored for one in masks.values())
+    table = plain_table("label", "mask", "pixels", "share", "images", "", left=("mask", ""))
+    table.columns[1].overflow = "ellipsis"
+    images, most = _sums(one.images for one in masks.values()), max(pixels.values(), default=0)
+    for label, (name, count) in enumerate(pixels.items()):
+        if label == _MOST_CLASSES:
+            table.add_row("", f"… {len(pixels) - label:,} more classes")
+            break
+        share = f"{count / max(total, 1):.2%}"
+        table.add_row(str(label), name, f"{count:,}", share, f"{images[name]:,}", _bar(count, most))
+    return table
+
+
+def _bar(count: int, most: int) -> Text:
+    return Text("█" * round(_BAR_CELLS * count / max(most, 1)), style="cyan")
+
+
+def _sums(splits: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for counts in splits:
+        for name, count in counts.items():
+            totals[name] = totals.get(name, 0) + count
+    return totals
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count:,} ({count / max(total, 1):.1%})"

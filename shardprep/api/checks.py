@@ -1,4 +1,4 @@
-"""`shardprep.verify` and `shardprep.repair`: find and repair damage of a dataset."""
+"""The functions that check, repair or compare datasets: verify, repair and diff."""
 
 from __future__ import annotations
 
@@ -16,31 +16,41 @@ from shardprep.api.arguments import (
     num_workers,
     repair_source,
 )
+from shardprep.api.display import watched
 from shardprep.api.progress import Show, Watch
-from shardprep.api.watched import watched
 from shardprep.errors import DatasetError, RecipeError
-from shardprep.recipe.options import DATASET, RUN_OPTIONS, Option
+from shardprep.recipe.options import ARGUMENTS, DATASET, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
+    from shardprep.dataset.diff import Difference
     from shardprep.dataset.locate import DatasetFiles
     from shardprep.verifier.problem import Verification
 
-OPTIONS = {
-    "dataset": DATASET,
-    "decode": Option("Decode every image too."),
-    "repair": Option("Rebuild damaged files from the source, with the same bytes."),
-    "source": Option(
-        "Source of the dataset, for --repair.",
-        metavar="SOURCE",
-        shown="source of ./shardprep.toml",
-    ),
-    "against": Option(
-        "Compare the original images with this source, byte for byte, without decoding.",
-        metavar="SOURCE",
-    ),
-    "workers": replace(RUN_OPTIONS["workers"], help="Number of processes.", panel=""),
-    "store_timeout": RUN_OPTIONS["store_timeout"],
+
+OPTIONS: dict[str, dict[str, Option]] = {
+    "verify": {
+        "dataset": DATASET,
+        "decode": Option("Decode every image too."),
+        "repair": Option("Rebuild damaged files from the source, with the same bytes."),
+        "source": Option(
+            "Source of the dataset, for --repair.",
+            metavar="SOURCE",
+            shown="source of ./shardprep.toml",
+        ),
+        "against": Option(
+            "Compare the original images with this source, byte for byte, without decoding.",
+            metavar="SOURCE",
+        ),
+        "workers": replace(RUN_OPTIONS["workers"], help="Number of processes.", panel=""),
+        "store_timeout": RUN_OPTIONS["store_timeout"],
+    },
+    "diff": {
+        "before": Option("Folder or address of the first dataset.", ARGUMENTS),
+        "after": Option("Folder or address of the second dataset.", ARGUMENTS),
+        "store_timeout": RUN_OPTIONS["store_timeout"],
+    },
 }
+OPTIONS["repair"] = OPTIONS["verify"]
 
 
 def verify(
@@ -159,10 +169,29 @@ def _other_source(source: str, watch: Watch) -> str:
 
 
 def _compared(found: Verification, source: str, watch: Watch, *, num_workers: int) -> Verification:
-    """Return the result of a check with the differences from a local source added."""
     from shardprep.verifier.source_check import compare_source
 
     place = dataset_at(found.location)
     difference = compare_source(place, source, num_threads=num_workers, watcher=watch)
     watch.finish()
     return replace(found, against=difference)
+
+
+def diff(
+    before: str | Path, after: str | Path, *, store_timeout: float | None = None
+) -> Difference:
+    """Return the differences between two datasets: items, splits, targets, classes, options.
+
+    Reads the manifests and item tables. Where these cannot decide, it compares the records of
+    shards that differ.
+
+    Raises:
+        DatasetError: a dataset, or one of its documents or shards, is missing or damaged.
+        RecordError: a record is damaged.
+        StorageError: object storage does not answer, or refuses a request.
+
+    """
+    from shardprep.dataset.diff import compare
+
+    with answering(store_timeout):
+        return compare(dataset_at(before), dataset_at(after))

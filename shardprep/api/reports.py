@@ -1,0 +1,356 @@
+"""The functions that show a dataset: inspect, report, view and bench."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardprep.api.arguments import answering, dataset_at, local_source, number
+from shardprep.api.display import watched
+from shardprep.api.progress import Show, Watch
+from shardprep.errors import DatasetError, OptionName, RecipeError, SourceError
+from shardprep.recipe.options import BUILD_DEFAULTS, DATASET, MAX_SEED, RUN_OPTIONS, Option
+from shardprep.storage.url import is_url, local_path
+
+if TYPE_CHECKING:
+    from shardprep.benchmark.result import Benchmark
+    from shardprep.dataset.describe import Facts
+    from shardprep.dataset.open_dataset import OpenDataset
+    from shardprep.reader.selection.split_argument import AnySplit
+    from shardprep.reporter.report import Report
+    from shardprep.reporter.viewer.routes import Originals
+    from shardprep.reporter.viewer.viewer import Viewer
+
+_NUM_PICTURES, _NUM_FINDINGS = 24, 3
+_MOST_RECORDS = 100_000
+"""Maximum number of records for which findings take at most a second."""
+_IN_FACTS = {
+    "leaks", "duplicates", "rejected", "damaged", "not-used", "unmatched-objects",
+    "unlisted-images",
+}  # fmt: skip
+"""Findings that `Facts` already shows as numbers."""
+
+_LEAST_ADDRESS_SPACE = 384 << 20
+"""Bytes. With less, threads of OpenBLAS and Arrow abort the process when allocations fail."""
+
+_MOST_ORIGINAL = 256 << 20
+"""Maximum size in bytes of an original that is shown."""
+_HOSTED = {"KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "COLAB_RELEASE_TAG": "Colab"}
+"""Environment variable of a hosted notebook, whose ports browsers cannot reach → its name."""
+
+OPTIONS: dict[str, dict[str, Option]] = {
+    "inspect": {
+        "dataset": DATASET,
+        "boxes": Option(
+            "Draw boxes and masks of some images, from all parts of the dataset, into this PNG.",
+            metavar="FILE",
+        ),
+        "store_timeout": RUN_OPTIONS["store_timeout"],
+    },
+    "report": {
+        "dataset": DATASET,
+        "output": Option("Page to write.", metavar="FILE"),
+        "split": Option(
+            "Records to report on, such as train[:10%]+validation.", metavar="SPLIT", shown="all"
+        ),
+        "sample": Option(
+            "Maximum number of images to measure; of more, a seeded sample is measured.",
+            metavar="N",
+            least=1,
+            most=10**9,
+        ),
+        "no_pixels": Option("Read only the documents: no pictures, near copies or quality."),
+        "thumbs": Option(
+            "Number of pictures of each class; 0 for a page without pictures.",
+            metavar="N",
+            most=1_000,
+        ),
+        "seed": Option("Seed of samples and pictures.", metavar="N", most=MAX_SEED),
+        "store_timeout": RUN_OPTIONS["store_timeout"],
+    },
+    "view": {
+        "dataset": DATASET,
+        "source": Option(
+            "Source of the dataset, or the folder of build --save-rejected, to show originals and "
+            "rejected images too.",
+            metavar="SOURCE",
+        ),
+        "port": Option(
+            "Port of the server, which listens on this machine only; 0 for any free port.",
+            metavar="N",
+            shown="0",
+            most=65_535,
+        ),
+        "store_timeout": RUN_OPTIONS["store_timeout"],
+    },
+    "bench": {
+        "dataset": DATASET,
+        "split": Option("Split or slice to read, such as train[:10%].", metavar="SPLIT"),
+        "batch_size": Option("Images in a batch.", metavar="N", least=1, most=10**6),
+        "seconds": Option(
+            "Duration of each measurement in each round.", metavar="SECONDS", least=0.1, most=3_600
+        ),
+        "rounds": Option(
+            "Number of rounds; the median is reported.", metavar="N", least=1, most=1_000
+        ),
+        "plot": Option(
+            "Draw bars, and a timeline of reading, decoding and training.", metavar="FILE.png"
+        ),
+    },
+}
+
+
+def inspect(
+    dataset: str | Path | None = None,
+    *,
+    boxes: str | Path | None = None,
+    store_timeout: float | None = None,
+) -> Facts:
+    """Return the splits, classes, totals and findings of a dataset.
+
+    Reads the manifest and the item table. Shards are read only for boxes.
+
+    Raises:
+        DatasetError: the dataset does not exist, or one of its documents is missing or damaged.
+        RecipeError: `boxes` does not name a PNG file that can be written, or the dataset has
+            neither boxes nor masks.
+        StorageError: object storage does not answer, or refuses a request.
+
+    """
+    from shardprep.dataset.describe import read_facts
+
+    with answering(store_timeout):
+        opened = dataset_at(dataset)
+        facts = read_facts(opened)
+        if boxes is not None:
+            _draw(opened, local_path(boxes))
+        return replace(facts, findings=_first_findings(opened))
+
+
+def _first_findings(dataset: OpenDataset) -> tuple[str, ...]:
+    """Return the most serious findings of `shardprep.report` without pixels that `Facts` lacks.
+
+    Returns () for large datasets, where findings take too long, and for datasets whose documents
+    contradict each other, which `verify` explains.
+    """
+    from shardprep.reporter.report import make_report
+    from shardprep.reporter.report_data import ReportOptions
+
+    if not 0 < dataset.manifest.totals.num_written <= _MOST_RECORDS:
+        return ()
+    silent = Watch(lambda _: None)
+    try:
+        report = make_report(dataset, ReportOptions(has_pixels=False), silent)
+    except DatasetError:
+        return ()
+    new = [finding.what for finding in report.findings if finding.name not in _IN_FACTS]
+    return tuple(new[:_NUM_FINDINGS])
+
+
+def _draw(dataset: OpenDataset, path: Path) -> None:
+    from shardprep.dataset.annotated_pictures import contact_sheet
+    from shardprep.storage.atomic_file import write_durably
+
+    if not dataset.schema.annotations:
+        raise RecipeError(
+            OptionName("boxes"), f"{dataset} has neither boxes nor masks", "leave it out"
+        )
+    if path.suffix.lower() != ".png":
+        raise RecipeError(
+            OptionName("boxes"), f"{path} does not end with .png", f"write {path.stem}.png"
+        )
+    sheet = contact_sheet(dataset, _NUM_PICTURES)
+    try:
+        write_durably(path, sheet)
+    except OSError as error:
+        what = f"cannot be written ({error.strerror or error})"
+        raise RecipeError(str(path), what, "name another file") from error
+
+
+def report(
+    dataset: str | Path | None = None,
+    *,
+    output: str | Path | None = None,
+    split: AnySplit | None = None,
+    sample: int = 100_000,
+    no_pixels: bool = False,
+    thumbs: int = 12,
+    seed: int = 0,
+    store_timeout: float | None = None,
+    progress: Show | bool = False,
+) -> Report:
+    """Return the findings on a dataset: classes, copies, leaks and quality.
+
+    With `output`, also write them as an HTML page.
+
+    Raises:
+        DatasetError: the dataset or the split does not exist, or a file is missing or damaged.
+        RecipeError: a number is out of bounds, or the folder of the page does not exist.
+        MemoryError: `ulimit -v` is below 384 MiB, too little for the libraries that draw.
+        StorageError: object storage does not answer, or refuses a request.
+
+    """
+    from shardprep.machine import address_space_bytes
+    from shardprep.reporter.report import make_report
+    from shardprep.reporter.report_data import ReportOptions
+    from shardprep.storage.atomic_file import write_durably
+
+    page = None if output is None else page_path(output)
+    options = ReportOptions(
+        sample=number("sample", sample, OPTIONS["report"]["sample"], int),
+        has_pixels=not no_pixels,
+        thumbs=number("thumbs", thumbs, OPTIONS["report"]["thumbs"], int),
+        seed=number("seed", seed, OPTIONS["report"]["seed"], int),
+        defaults=BUILD_DEFAULTS,
+    )
+    if options.has_pixels and address_space_bytes() < _LEAST_ADDRESS_SPACE:
+        raise MemoryError
+    with answering(store_timeout), watched(progress) as watch:
+        result = make_report(dataset_at(dataset), options, watch, split)
+        if page is not None:
+            write_durably(page, result.html().encode())
+            result = replace(result, page=page)
+    return result
+
+
+def page_path(output: str | Path) -> Path:
+    """Return the path of the page, or raise RecipeError if its folder does not exist."""
+    page = Path(output)
+    if not page.parent.is_dir():
+        raise RecipeError(
+            OptionName("output"), f"the folder {page.parent} does not exist", "create it first"
+        )
+    return page
+
+
+def check_listed(name: str, *, no_pixels: bool) -> None:
+    """Raise RecipeError unless a kind of finding has a list of images."""
+    from shardprep.reporter.findings.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS
+
+    listed = [kind for kind in MEANINGS if kind not in WITHOUT_KEYS]
+    if name not in listed:
+        what = f"{name!r} is not a kind of finding"
+        if name in WITHOUT_KEYS:
+            what = f"{name!r} is about classes or splits, not about images"
+        raise RecipeError(OptionName("list"), what, f"use one of {', '.join(listed)}")
+    if name in OF_PIXELS and no_pixels:
+        raise RecipeError(
+            OptionName("list"),
+            f"{name!r} needs the pixels",
+            f"leave out {OptionName('no_pixels')}",
+        )
+
+
+def view(
+    dataset: str | Path | None = None,
+    *,
+    source: str | Path | None = None,
+    port: int | None = None,
+    store_timeout: float | None = None,
+    progress: Show | bool = False,
+) -> Viewer:
+    """Return a viewer that serves a dataset to browsers of this machine until it is closed.
+
+    Raises:
+        DatasetError: the dataset does not exist, or one of its documents is missing or damaged.
+        RecipeError: the port is in use, or this is a hosted notebook, whose ports browsers cannot
+            reach.
+        SourceError: the source is missing or damaged.
+        StorageError: object storage does not answer, or refuses a request.
+
+    """
+    from shardprep.reporter.viewer.viewer import serve
+
+    for variable, host in _HOSTED.items():
+        if os.environ.get(variable):
+            what = f"your browser cannot reach the ports of a {host} notebook"
+            hint = "use shardprep report, which writes a page with pictures"
+            raise RecipeError("shardprep view", what, hint)
+    free_or_asked = 0 if port is None else number("port", port, OPTIONS["view"]["port"], int)
+    with ExitStack() as ending, watched(progress) as watch:
+        ending.enter_context(answering(store_timeout))
+        opened = dataset_at(dataset)
+        originals = None
+        if source is not None:
+            originals = _originals(str(source), opened, ending, watch)
+        return serve(opened, free_or_asked, originals, ending)
+
+
+def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watch) -> Originals:
+    """Return a function that reads originals from a folder of rejected images or from a source."""
+    # Imported here because a view without a source does not need them.
+    from shardprep.recipe.recipe import outputs
+    from shardprep.source.byte_range import MemberError
+    from shardprep.source.listing import list_source
+    from shardprep.writer.plan.plan import recorded_recipe
+    from shardprep.writer.save_rejected import LIST_FILE, read_copy
+
+    if not is_url(source) and (Path(source) / LIST_FILE).is_file():
+        return partial(read_copy, Path(source))
+    recipe = recorded_recipe(dataset.manifest, local_source(source, watch, refresh=False), "-")
+    work = ending.enter_context(tempfile.TemporaryDirectory(prefix="shardprep-"))
+    listing = list_source(
+        recipe.source,
+        Path(work),
+        watch.notice,
+        zip_encoding=recipe.zip_encoding or None,
+        limits=recipe.source_limits,
+        leave_out=outputs(recipe),
+    )
+    extents = {member.key: member.extent for member in listing.images}
+
+    def original(key: str, kind: str) -> bytes:
+        del kind
+        try:
+            extent = extents[key]
+            if extent.num_bytes > _MOST_ORIGINAL:
+                raise MemberError(f"has {extent.num_bytes:,} bytes, too large to show")
+            return extent.read()
+        except KeyError:
+            raise SourceError(key, "is not in the source") from None
+        except MemberError as error:
+            raise SourceError(key, str(error)) from error
+
+    return original
+
+
+def bench(
+    dataset: str | Path | None = None,
+    *,
+    split: AnySplit = "train",
+    batch_size: int = 64,
+    seconds: float = 2.0,
+    rounds: int = 3,
+    plot: str | Path | None = None,
+    progress: Show | bool = False,
+) -> Benchmark:
+    """Compare the reading speed of plain tf.data, tfds and this package's readers.
+
+    Raises:
+        DatasetError: the dataset or the split does not exist.
+        RecipeError: `plot` does not name a PNG file, or matplotlib is not installed.
+
+    """
+    from shardprep.benchmark.result import Settings, check_plot, write_plot
+    from shardprep.benchmark.run import run_benchmark
+
+    picture = None if plot is None else local_path(plot)
+    if picture is not None:
+        check_plot(picture)
+    settings = Settings(
+        batch_size=number("batch_size", batch_size, OPTIONS["bench"]["batch_size"], int),
+        seconds=number("seconds", seconds, OPTIONS["bench"]["seconds"], float),
+        rounds=number("rounds", rounds, OPTIONS["bench"]["rounds"], int),
+        timelines=picture is not None,
+    )
+    folder = dataset_at(dataset).folder("shardprep bench")
+    with watched(progress) as watch:
+        result = run_benchmark(folder, split, settings, watch.start)
+    if picture is not None:
+        write_plot(result, picture)
+    return result

@@ -1,0 +1,292 @@
+"""The functions that copy: export, download, upload and fetch."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from shardprep.api.arguments import (
+    answering,
+    dataset_at,
+    mount_notice,
+    num_workers,
+    number,
+    selected,
+)
+from shardprep.api.display import watched
+from shardprep.api.progress import Show, Watch
+from shardprep.dataset.card import Card
+from shardprep.errors import DatasetError, some_of
+from shardprep.recipe.options import ARGUMENTS, DATASET, RUN_OPTIONS, Option
+from shardprep.storage.url import ObjectUrl, is_url, local_path
+
+if TYPE_CHECKING:
+    from shardprep.dataset.fetch import Fetched
+    from shardprep.dataset.open_dataset import OpenDataset
+    from shardprep.exporter.export import Exported
+    from shardprep.reader.selection.split_argument import AnySplit
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Download(Card):
+    """An archive from Kaggle."""
+
+    path: Path
+    """The archive, or the folder where Kaggle has mounted its content."""
+    num_bytes: int
+    """Size of the archive in bytes; 0 for a mounted folder."""
+    is_mounted: bool = False
+    """True if Kaggle has mounted the content, so that nothing was downloaded."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Upload(Card):
+    """An uploaded dataset."""
+
+    path: Path
+    """Folder of the dataset on this machine."""
+    slug: str
+    """Reference to the version: kaggle:OWNER/NAME/VERSION."""
+    page: str
+    """Address of the dataset's page."""
+    version: int
+    """Number of the version on Kaggle, from 1."""
+    was_there: bool
+    """True if an earlier upload had created the version, so that nothing was sent."""
+    is_checked: bool
+    """True if the version was downloaded and every byte is equal."""
+    is_private: bool | None
+    """True if only the owner and collaborators can see it; null if Kaggle does not say."""
+    num_files: int
+    """Number of files of the dataset."""
+    num_bytes: int
+    """Size of all files."""
+    elapsed_s: float
+    """Wall time of this run."""
+
+
+OPTIONS: dict[str, dict[str, Option]] = {
+    "export": {
+        "dataset": DATASET,
+        "to": Option("Layout: webdataset, parquet, folder, tfod, coco or yolo.", metavar="LAYOUT"),
+        "out": Option("Folder of the export.", metavar="DIR", shown="exports/NAME-VERSION-LAYOUT"),
+        "split": Option(
+            "Records to write, such as train[:10%]+validation.", metavar="SPLIT", shown="all"
+        ),
+        "overwrite": Option("Replace an existing export when the new one is complete."),
+        "store_timeout": RUN_OPTIONS["store_timeout"],
+    },
+    "download": {
+        "slug": Option(
+            "COMPETITION, OWNER/DATASET, OWNER/DATASET/VERSION, or the address of its page.",
+            ARGUMENTS,
+        ),
+        "to": Option("Folder for the archive.", metavar="DIR", shown="cache"),
+        "refresh": RUN_OPTIONS["refresh"],
+    },
+    "upload": {
+        "dataset": Option("Folder of the dataset or a folder above it.", ARGUMENTS),
+        "slug": Option("OWNER/NAME on Kaggle, or the address of its page.", ARGUMENTS),
+        "title": Option(
+            "Title of a new dataset, 6 to 50 characters.", metavar="TEXT", shown="the words of NAME"
+        ),
+        "license": Option(
+            "Licence of a new dataset, with Kaggle's name, such as CC-BY-4.0.",
+            metavar="NAME",
+            shown="unknown, for a private dataset",
+        ),
+        "message": Option(
+            "Notes of a new version.", metavar="TEXT", shown="name and version of the dataset"
+        ),
+        "public": Option("Make the dataset public; a new one needs --license."),
+        "check": Option("Download the uploaded version and compare every byte."),
+    },
+    "fetch": {
+        "url": Option(
+            "Address of the dataset or an address above it: s3://, gs:// or az://.", ARGUMENTS
+        ),
+        "to": Option("Folder of datasets.", metavar="DIR"),
+        "check": Option("Hash every file of an existing copy."),
+        "damaged": Option("Leave out damaged and missing files, and name them."),
+        "threads": Option(
+            "Number of shards to download at a time.", metavar="N", least=1, most=1_000
+        ),
+        "store_timeout": RUN_OPTIONS["store_timeout"],
+    },
+}
+
+
+def export(
+    dataset: str | Path | None = None,
+    *,
+    to: Literal["webdataset", "parquet", "folder", "tfod", "coco", "yolo"],
+    out: str | Path | None = None,
+    split: AnySplit | None = None,
+    overwrite: bool = False,
+    store_timeout: float | None = None,
+    progress: Show | bool = False,
+) -> Exported:
+    """Write a dataset in the layout of another library; stored images are copied unchanged.
+
+    If an export is interrupted, the same call continues it.
+
+    Raises:
+        DatasetError: the dataset or the split does not exist, or a file is missing or damaged.
+        RecipeError: the layout is unknown, or does not fit the dataset.
+        BuildError: the target folder contains something else, or another export writes to it.
+        StorageError: object storage does not answer, or refuses a request.
+
+    """
+    from shardprep.exporter.export import Chosen, export_dataset
+
+    start_s = time.monotonic()
+    folder = None if out is None else local_path(out)
+    with answering(store_timeout), watched(progress) as watch:
+        opened = dataset_at(dataset)
+        wanted = selected(opened, split)
+        chosen = None if wanted is None else Chosen(wanted.name, wanted.numbers)
+        result = export_dataset(
+            opened, to, folder, watcher=watch, chosen=chosen, overwrite=overwrite
+        )
+    return replace(result, elapsed_s=time.monotonic() - start_s)
+
+
+def download(
+    slug: str,
+    *,
+    to: str | Path | None = None,
+    refresh: bool = False,
+    progress: Show | bool = False,
+) -> Download:
+    """Download an archive from Kaggle, check every byte, and keep it in the cache or in `to`.
+
+    Data that Kaggle has mounted is not downloaded, unless `to` or `refresh` is given.
+
+    Raises:
+        SourceError: the archive cannot be downloaded. The error says why and what to do.
+
+    """
+    from shardprep.source.kaggle import download as kaggle
+    from shardprep.source.kaggle.archive_cache import mounted
+    from shardprep.source.kaggle.ref import parse_ref
+
+    folder = None if to is None else local_path(to)
+    ref = parse_ref(slug)
+    with watched(progress) as watch:
+        place = mounted(ref) if folder is None and not refresh else None
+        if place is not None:
+            watch.notice(mount_notice(ref, place))
+            return Download(place, 0, is_mounted=True)
+        path = kaggle.download(ref, to=folder, refresh=refresh, watcher=watch)
+    return Download(path, path.stat().st_size)
+
+
+def upload(
+    dataset: str | Path,
+    slug: str,
+    *,
+    title: str | None = None,
+    license: str | None = None,  # noqa: A002 - the option's name, as Kaggle calls it
+    message: str | None = None,
+    public: bool = False,
+    check: bool = True,
+    progress: Show | bool = False,
+) -> Upload:
+    """Upload a dataset to Kaggle, as a new dataset or a new version of an existing one.
+
+    The dataset is verified first. If the upload is interrupted, the same call continues it; files
+    that Kaggle already has are not sent again.
+
+    Raises:
+        DatasetError: the dataset does not exist, is in object storage, or has problems.
+        RecipeError: Kaggle does not allow the name, title or licence, or they contradict the
+            existing dataset.
+        SourceError: Kaggle refuses the upload, or its copy differs. The error says what to do.
+        BusyError: another process uploads to the same dataset.
+
+    """
+    from shardprep.dataset.folder import inventory
+    from shardprep.source.kaggle import upload as kaggle
+    from shardprep.source.kaggle.ref import parse_ref
+    from shardprep.source.kaggle.upload_metadata import Publication, check_publication
+    from shardprep.storage.regular_file import sha256_of
+
+    start_s = time.monotonic()
+    ref, opened = parse_ref(slug), _opened(dataset)
+    folder, manifest = opened.folder("shardprep upload"), opened.manifest
+    paths = sorted(inventory(manifest, opened.schema))
+    sizes = {path: (folder / path).stat().st_size for path in paths if (folder / path).is_file()}
+    notes = message if message is not None else f"{manifest.name} {manifest.version}"
+    wanted = Publication(folder, sizes, ref, notes, title=title, license=license, is_public=public)
+    check_publication(wanted)
+    with watched(progress) as watch:
+        _verify(opened, watch)
+        hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}
+        hashes |= {name: sha256_of(folder / name) for name in paths if name not in hashes}
+        done = kaggle.upload(wanted, hashes, check=check, watcher=watch)
+    return Upload(
+        path=folder,
+        slug=f"{ref}/{done.version}",
+        page=ref.page,
+        **done._asdict(),
+        num_files=len(paths),
+        num_bytes=wanted.num_bytes,
+        elapsed_s=time.monotonic() - start_s,
+    )
+
+
+def _opened(dataset: str | Path) -> OpenDataset:
+    from shardprep.dataset.open_dataset import open_dataset
+
+    if is_url(str(dataset)):
+        hint = f"shardprep fetch {dataset}, then upload the copy"
+        raise DatasetError(str(dataset), "is in object storage, but an upload needs files", hint)
+    return open_dataset(dataset)
+
+
+def _verify(dataset: OpenDataset, watch: Watch) -> None:
+    from shardprep.verifier.dataset import verify_dataset
+
+    result = verify_dataset(
+        dataset.files, decode=False, num_workers=num_workers(None), watcher=watch
+    )
+    watch.finish()
+    if result.problems:
+        named = some_of([f"{problem.file}: {problem.what}" for problem in result.problems], 2)
+        hint = f"shardprep verify {dataset} lists them, and --repair repairs them"
+        raise DatasetError(str(dataset), f"has problems, so it is not uploaded: {named}", hint)
+
+
+def fetch(
+    url: str,
+    *,
+    to: str | Path = "tfrecords",
+    check: bool = False,
+    damaged: bool = False,
+    threads: int = 8,
+    store_timeout: float | None = None,
+    progress: Show | bool = False,
+) -> Fetched:
+    """Copy a dataset from object storage, and check every shard.
+
+    If a copy exists, only missing and damaged files are downloaded.
+
+    Raises:
+        DatasetError: the dataset does not exist, or one of its files is damaged.
+        BuildError: the target folder contains another dataset, the disk has too little space, or
+            another fetch writes to the folder.
+        StorageError: object storage does not answer, or refuses a request.
+
+    """
+    from shardprep.dataset.fetch import fetch_dataset
+    from shardprep.dataset.locate import locate
+
+    num = number("threads", threads, OPTIONS["fetch"]["threads"], int)
+    folder = local_path(to)
+    with answering(store_timeout), watched(progress) as watch:
+        remote = locate(ObjectUrl.parse(url))
+        return fetch_dataset(
+            remote, folder, num_threads=num, watcher=watch, check=check, damaged=damaged
+        )

@@ -1,0 +1,204 @@
+"""The commands that write a dataset or prepare it: build, finalize, repack, init and sample."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from shardprep.cli.streams import console, picked, print_json
+from shardprep.errors import counted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shardprep.api.builds import Plan
+    from shardprep.api.json_types import PartResult, Survey
+    from shardprep.cli.console import Terminal
+    from shardprep.cli.options import Call
+
+_MOST_RULES = 8
+_MOST_LETTERS = 16
+
+
+def build(call: Call, *, as_json: bool) -> None:
+    """Turn raw images into TFRecord shards.
+
+    If a build is interrupted, the same command continues it.
+
+    Examples:
+        shardprep build dogs-vs-cats.zip --shards 20
+        shardprep build photos/ --size 256x256 --fit pad --split validation=0.1
+        shardprep build kaggle:dog-breed-identification --labels csv:labels.csv:id:breed
+        shardprep build photos-v2.zip --name photos --version 1.1.0 --reuse tfrecords/photos
+        shardprep build photos.zip --out /shared/tfrecords --part 3/16
+        shardprep build /shared/photos.zip --out /shared/tfrecords --engine ray --ray-address auto
+
+    """
+    from shardprep.cli.summary import show_result
+
+    result = call()
+    if call.keywords.get("dry_run"):
+        _show_plan(result, as_json=as_json)
+    elif "part" in call.keywords:
+        _show_part(result, as_json=as_json)
+    else:
+        show_result(result, as_json=as_json)
+
+
+def _show_part(result: PartResult, *, as_json: bool) -> None:
+    from shardprep.cli.summary import print_part
+
+    if as_json:
+        from shardprep.api.json_types import PartJson
+
+        print_json(picked(PartJson, result, path=result.location, part=str(result.part)))
+    else:
+        print_part(console(), result)
+
+
+def _show_plan(found: Plan, *, as_json: bool) -> None:
+    from shardprep.api.json_types import PlanJson
+    from shardprep.cli.summary import print_plan
+
+    if as_json:
+        only_of_parts = {"part", "num_all_shards"}
+        only_annotated = {
+            "annotations_from", "object_classes", "num_objects", "dropped", "unmatched",
+            "num_masks",
+        }  # fmt: skip
+        summary = picked(PlanJson, found, part=str(found.part))
+        lacking = only_of_parts if found.part is None else set()
+        lacking |= only_annotated if found.plan.annotations is None else set()
+        print_json({key: value for key, value in summary.items() if key not in lacking})
+        return
+    plan = found.plan
+    if found.part is not None:
+        shards = f"{len(plan.shards):,} of {found.num_all_shards:,} shards"
+        typer.echo(f"part {found.part}: {shards}")
+    print_plan(console(), plan)
+
+
+def finalize(call: Call, *, as_json: bool) -> None:
+    """Join the shards of `build --part` into a dataset, when all parts are done.
+
+    It needs neither the source nor options. If shards are missing, it names the parts to run again.
+
+    Examples:
+        shardprep finalize
+        shardprep finalize tfrecords/dogs_vs_cats
+
+    """
+    from shardprep.cli.summary import show_result
+
+    show_result(call(), as_json=as_json)
+
+
+def repack(call: Call, *, as_json: bool) -> None:
+    """Merge datasets, or write the records of a dataset into other shards, without decoding.
+
+    Classes are merged by name. If several datasets have the same key, the name of the dataset is
+    put in front. Every checksum is compared. If the command is interrupted, run it again.
+
+    Examples:
+        shardprep repack tfrecords/pets --shards 64 --version 1.0.1
+        shardprep repack tfrecords/cats tfrecords/dogs --name pets
+        shardprep repack tfrecords/pets --split 'train[:10%]' --name pets_small
+        shardprep repack tfrecords/pets --out s3://bucket/sets
+
+    """
+    from shardprep.cli.summary import show_result
+    from shardprep.writer.reuse.record_copier import share_heap
+
+    share_heap()
+    show_result(call(), as_json=as_json)
+
+
+def sample(call: Call, *, as_json: bool) -> None:
+    """Write a small archive in the layout of a Kaggle competition, to try shardprep offline.
+
+    Example:
+        shardprep sample demo && cd demo && shardprep build --shards 20
+
+    """
+    found = call()
+    if as_json:
+        print_json(found)
+        return
+    console().notice(f"{found.path} ({found.num_bytes / 1e6:.1f} MB) and {found.recipe}")
+    there = "" if found.path.parent == Path() else f"cd {found.path.parent} && "
+    console().notice(f"next: {there}shardprep build --shards 20")
+
+
+def init(call: Call, *, as_json: bool) -> None:
+    """Show the content of a source, and write a shardprep.toml for it.
+
+    Example:
+        shardprep init dogs-vs-cats.zip && shardprep build
+
+    """
+    survey = call()
+    if as_json:
+        print_json(survey)
+        return
+    from shardprep.recipe.document import RECIPE_FILE
+
+    _print_survey(console(), survey)
+    typer.echo(f"wrote {RECIPE_FILE}; next: shardprep build")
+
+
+def _print_survey(terminal: Terminal, survey: Survey) -> None:
+    from shardprep.cli.console import counts_line
+    from shardprep.storage.space import megabytes
+
+    terminal.heading(survey.source)
+    size = f"{survey.num_images:,}, {megabytes(survey.num_bytes)}"
+    terminal.entry("images", f"{size} ({counts_line(survey.suffixes)})")
+    terminal.entry("splits", counts_line(survey.splits))
+    for table in survey.tables:
+        fits = table.problem
+        if table.id_column:
+            fits = f"column {table.id_column!r} names {table.num_matched:,} images"
+        columns = ", ".join(table.columns)
+        rows = counted(table.num_rows, "row")
+        terminal.entry("table", f"{table.name}: {rows}, {fits} ({columns})")
+    for title, counts in (("others", survey.others), ("skipped", survey.skipped)):
+        if counts:
+            terminal.entry(title, counts_line(counts))
+    if survey.num_doubles:
+        terminal.entry("twice", f"{survey.num_doubles:,} images; --dedup leaves them out")
+    if survey.rules:
+        terminal.print(_rule_table(survey))
+    _print_classes(terminal, survey)
+
+
+def _print_classes(terminal: Terminal, survey: Survey) -> None:
+    for sign in survey.annotations:
+        mark = " *" if sign is survey.taken else ""
+        terminal.entry(sign.key, f"{sign.flag}{mark} ({sign.how})")
+    if survey.classes:
+        shown = [f"{name} ({count:,})" for name, count in list(survey.classes.items())[:6]]
+        more = f", … {len(survey.classes):,} classes" if len(survey.classes) > 6 else ""
+        terminal.entry("classes", ", ".join(shown) + more)
+    elif survey.target == "none" and survey.taken is None:
+        terminal.entry("classes", "none found: set labels in shardprep.toml")
+    for line in survey.findings:
+        terminal.entry("note", line)
+
+
+def _rule_table(survey: Survey) -> Table:
+    from shardprep.cli.console import plain_table
+
+    rules = plain_table("labels by", "labelled", "classes", "such as", left=("such as",))
+    rules.columns[0].overflow = "fold"
+    for rule in survey.rules[:_MOST_RULES]:
+        mark = " *" if rule.keys == {"labels": survey.chosen} else ""
+        examples = ", ".join(
+            text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"
+            for text in rule.examples
+        )
+        name = rule.rule if len(rule.keys) == 1 else rule.flags
+        numbers = f"{rule.num_labelled:,}", f"{rule.num_classes:,}"
+        rules.add_row(name + mark, *numbers, examples)
+    return rules

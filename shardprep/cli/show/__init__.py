@@ -1,1 +1,0 @@
-"""Tables, bars and lines for a terminal."""

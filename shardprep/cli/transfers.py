@@ -1,0 +1,135 @@
+"""The commands that copy: export, download, upload and fetch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
+from shardprep.errors import counted
+
+if TYPE_CHECKING:
+    from shardprep.api.json_types import Exported
+    from shardprep.api.transfers import Upload
+    from shardprep.cli.options import Call
+    from shardprep.dataset.fetch import Fetched
+
+
+def export(call: Call, *, as_json: bool) -> None:
+    """Write a dataset in the layout of another library; stored images are copied unchanged.
+
+    webdataset: tars with image, class and JSON. parquet: files with a card for Hugging Face.
+    folder: split/class/name.jpg, a table and COCO's JSON. tfod: TFRecords for TensorFlow's object
+    detection. coco: images/ and annotations/ for pycocotools and torchvision. yolo: images/,
+    labels/ and data.yaml for Ultralytics. Raw pixels become PNG. If an export is interrupted, the
+    same command continues it.
+
+    Examples:
+        shardprep export --to webdataset
+        shardprep export tfrecords/pets --to parquet --out pets_hub
+        shardprep export s3://bucket/sets/pets --to folder
+
+    """
+    done = call()
+    if as_json:
+        print_json(done)
+    else:
+        _show_export(done)
+
+
+def _show_export(done: Exported) -> None:
+    from shardprep.cli.console import counts_line
+    from shardprep.storage.space import megabytes
+
+    console().notice(str(done.path))
+    files = f"{counted(done.num_files, 'file')}, {megabytes(done.num_bytes)}"
+    how = "already exists" if done.was_there else f"{done.elapsed_s:,.1f} s"
+    console().notice(f"{counts_line(done.splits)}: {files}, {how}")
+
+
+def download(call: Call, *, as_json: bool) -> None:
+    """Download an archive from Kaggle, check every byte of it, and keep it.
+
+    Data that Kaggle has mounted below /kaggle/input is not downloaded, unless you give --to or
+    --refresh.
+
+    Examples:
+        shardprep download dogs-vs-cats
+        shardprep download kaggle:owner/dataset --to archives
+
+    """
+    result = call()
+    if as_json:
+        print_json(result)
+    else:
+        console().notice(str(result.path))
+
+
+def upload(call: Call, *, as_json: bool) -> None:
+    """Upload a dataset to Kaggle, as a new private dataset or a new version.
+
+    The dataset is verified first, and compared with Kaggle's copy at the end. If the upload is
+    interrupted, the same command continues it; files that Kaggle already has are not sent again.
+
+    Examples:
+        shardprep upload tfrecords/pets kaggle:owner/pets-shards
+        shardprep upload tfrecords/pets owner/pets-shards --public --license CC-BY-4.0
+
+    """
+    done = call()
+    if as_json:
+        print_json(done)
+    else:
+        _show_upload(done)
+
+
+def _show_upload(done: Upload) -> None:
+    from shardprep.storage.space import megabytes
+
+    console().notice(done.page)
+    seen = {True: "private", False: "public", None: "visibility unknown"}[done.is_private]
+    how = "already exists" if done.was_there else f"{done.elapsed_s:,.0f} s"
+    checked = "every byte is equal" if done.is_checked else "not downloaded for a check"
+    files = f"{counted(done.num_files, 'file')}, {megabytes(done.num_bytes)}"
+    console().notice(f"version {done.version}, {seen}: {files}, {how}; {checked}")
+
+
+def fetch(call: Call, *, as_json: bool) -> None:
+    """Copy a dataset from object storage, and check every shard.
+
+    If a copy exists, only missing and damaged files are downloaded. Exits with 3 if files are left
+    out.
+
+    Examples:
+        shardprep fetch s3://bucket/dogs_vs_cats --to tfrecords
+
+    """
+    found = call()
+    if as_json:
+        from shardprep.api.json_types import FetchJson, LeftOutJson
+
+        left_out = [picked(LeftOutJson, error) for error in found.left_out]
+        more = {"from": found.address, "left_out": left_out}
+        print_json(picked(FetchJson, found, **more))
+    else:
+        _show_copy(found)
+    if found.left_out:
+        raise typer.Exit(EXIT_PROBLEMS)
+
+
+def _show_copy(found: Fetched) -> None:
+    from shardprep.storage.space import megabytes
+
+    console().notice(str(found.path))
+    how = f"{megabytes(found.num_new_bytes)} fetched"
+    if found.was_there:
+        how = "already exists" + (", repaired" if found.renewed else "")
+    size = megabytes(found.num_bytes)
+    console().notice(f"{len(found.manifest.shards):,} shards, {size}: {how}")
+    for name in found.renewed:
+        console().notice(f"fetched again: {name}")
+    for error in found.left_out:
+        console().notice(f"left out: {error.where}: {error.what}")
+    if found.left_out:
+        console().notice(f"next: shardprep verify {found.path} --repair --source …")
