@@ -15,9 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import shardprep
 from shardprep import reader
-from shardprep.api import COMMANDS as COMMAND_MODULES
 from shardprep.benchmark import measure
 from shardprep.catalog import regex_process
 from shardprep.exporter.export import LAYOUTS
@@ -39,7 +37,6 @@ PARTLY = {
 LOGGERS = {"shardprep.view"}
 """Names of loggers that are not names of modules."""
 FILES = {"shardprep.toml"}
-COMMANDS = [name for name in shardprep.__all__ if name not in {"__version__", "reader", "repair"}]
 
 
 def strings(path: Path) -> set[str]:
@@ -67,18 +64,6 @@ def test_no_file_names_modules_by_parts_but_those_listed_here() -> None:
         if re.fullmatch(r"shardprep\.([a-z_]+\.)+", text)
     }
     assert found == PARTLY.keys()
-
-
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name[0].islower()])
-def test_each_command_has_the_modules_that_its_name_leads_to(name: str) -> None:
-    module = importlib.import_module(f"shardprep.cli.{COMMAND_MODULES[name]}")
-    assert callable(getattr(module, name))
-    assert callable(getattr(shardprep, name))
-
-
-@pytest.mark.parametrize("name", [*shardprep.__all__])
-def test_each_public_name_of_the_package_is_there(name: str) -> None:
-    assert getattr(shardprep, name) is not None
 
 
 @pytest.mark.parametrize("name", [name for name in reader.__all__ if name != "augment"])

@@ -98,29 +98,31 @@ def _keys_here() -> dict[str, Any]:
 
 
 def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
-    """Return the source, or for a Kaggle slug its mounted folder or its downloaded archive.
-
-    With `refresh`, the archive is downloaded even if a mounted folder or a cached archive exists.
-    """
-    from shardprep.source.kaggle.archive_cache import mounted
+    """Return the source, or for a Kaggle slug its mounted folder or its downloaded archive."""
     from shardprep.source.kaggle.ref import is_ref, parse_ref
 
     if not is_ref(source):
         return source
-    ref = parse_ref(source)
-    folder = None if refresh else mounted(ref)
-    if folder is not None:
-        watch.notice(mount_notice(ref, folder))
-        return str(folder)
-    from shardprep.source.kaggle.download import download
-
-    return str(download(ref, refresh=refresh, watcher=watch))
+    place, _ = downloaded(parse_ref(source), watch, refresh=refresh)
+    return str(place)
 
 
-def mount_notice(ref: KaggleRef, folder: Path) -> str:
-    """Return the notice that a mounted folder is read instead of a download."""
+def downloaded(
+    ref: KaggleRef, watch: Watch, *, to: Path | None = None, refresh: bool
+) -> tuple[Path, bool]:
+    """Return the mounted folder or the downloaded archive of a slug, and whether it is mounted.
+
+    With `to` or `refresh`, the archive is downloaded even if a mounted folder exists.
+    """
+    from shardprep.source.kaggle import download
+    from shardprep.source.kaggle.archive_cache import mounted
+
+    folder = mounted(ref) if to is None and not refresh else None
+    if folder is None:
+        return download.download(ref, to=to, refresh=refresh, watcher=watch), False
     pinned = f"; its version is unknown, {ref.version} was asked for" if ref.version else ""
-    return f"{ref} is read in place from {folder}: nothing is downloaded{pinned}"
+    watch.notice(f"{ref} is read in place from {folder}: nothing is downloaded{pinned}")
+    return folder, True
 
 
 def engine_of(

@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "decode": Option("Decode every image too."),
         "repair": Option("Rebuild damaged files from the source, with the same bytes."),
         "source": Option(
-            "Source of the dataset, for --repair.",
+            "Source of the dataset, for a repair.",
             metavar="SOURCE",
             shown="source of ./shardprep.toml",
         ),
@@ -78,12 +78,24 @@ def verify(
     """
     with answering(store_timeout), watched(progress) as watch:
         num = num_workers(workers)
-        place, origin = files_at(dataset, damaged=True), None
+        place, origin, other = files_at(dataset, damaged=True), None, None
         if repair:
             origin = repair_source(str(place), None if source is None else str(source))
-        other = None if against is None else _other_source(str(against), watch)
+        if against is not None:
+            from shardprep.source.file_listing import find_files
+
+            other = local_source(str(against), watch, refresh=False)
+            next(iter(find_files(other)), None)  # raises SourceError if it does not exist
         result = _checked(place, origin, watch, decode=decode, num_workers=num)
-        return result if other is None else _compared(result, other, watch, num_workers=num)
+        if other is None:
+            return result
+        from shardprep.verifier.source_check import compare_source
+
+        difference = compare_source(
+            dataset_at(result.location), other, num_threads=num, watcher=watch
+        )
+        watch.finish()
+        return replace(result, against=difference)
 
 
 def repair(
@@ -157,24 +169,6 @@ def repairing(found: Verification) -> str:
     except RecipeError:
         command += " --source SOURCE"
     return f"{first} && {command}" if first else command
-
-
-def _other_source(source: str, watch: Watch) -> str:
-    """Return a source to compare with as a local path; raise SourceError if it does not exist."""
-    from shardprep.source.file_listing import find_files
-
-    local = local_source(source, watch, refresh=False)
-    next(iter(find_files(local)), None)
-    return local
-
-
-def _compared(found: Verification, source: str, watch: Watch, *, num_workers: int) -> Verification:
-    from shardprep.verifier.source_check import compare_source
-
-    place = dataset_at(found.location)
-    difference = compare_source(place, source, num_threads=num_workers, watcher=watch)
-    watch.finish()
-    return replace(found, against=difference)
 
 
 def diff(

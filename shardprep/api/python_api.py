@@ -77,6 +77,6 @@ def _documented(text: str, signature: inspect.Signature, options: Mapping[str, O
         else:
             option = options[name]
             shown = f" Default: {option.shown}." if option.shown else ""
-            lines.append(f"    {name}: {_worded(option.help)}{shown}")
+            lines.append(f"    {name}: {option.help}{shown}")
     first, separator, rest = text.partition("\nRaises:")
     return "\n".join([f"{first.rstrip()}\n", *lines]) + (f"\n{separator}{rest}" if rest else "")

@@ -76,8 +76,8 @@ OPTIONS: dict[str, dict[str, Option]] = {
     "view": {
         "dataset": DATASET,
         "source": Option(
-            "Source of the dataset, or the folder of build --save-rejected, to show originals and "
-            "rejected images too.",
+            "Source of the dataset, or the folder of rejected images that a build has saved, to "
+            "show originals and rejected images too.",
             metavar="SOURCE",
         ),
         "port": Option(

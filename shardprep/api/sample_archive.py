@@ -40,28 +40,7 @@ JUNK = {
     "train/Thumbs.db": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1".ljust(512, b"\0"),
 }
 MIN_IMAGES = 40
-TRAIN_PERCENT = 85
-
-SIDE_PX = (96, 160)
-JPEG_QUALITY = (85, 90)
 SUPERSAMPLE = 3
-
-# Difficulty of the task. Full turns or dark backdrops would need many more images.
-MAX_TILT_DEGREES = 20
-BACKDROP_LIGHTNESS = (0.74, 0.94)
-PAINT_LIGHTNESS = (0.28, 0.48)
-SATURATION = (0.45, 0.90)
-NUM_BEHIND = (4, 9)
-NUM_IN_FRONT = (0, 2)
-GRAIN = (0.0, 0.12)
-
-# Lengths are fractions of the image's shorter side.
-SHAPE_SIZE = (0.36, 0.54)
-OUTLINE_WIDTH = (0.015, 0.035)
-LINE_LENGTH = (0.6, 1.4)
-STROKE_LENGTH = (0.06, 0.16)
-CLUTTER_WIDTH = (0.010, 0.025)
-DOT_RADIUS = (0.012, 0.028)
 
 RECIPE = {
     "source": ARCHIVE_NAME,
@@ -102,22 +81,23 @@ def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Pa
 def draw_shape(shape: str, rng: random.Random) -> Image.Image:
     """Draw an image of a shape of `CORNERS`; everything except the shape is random.
 
-    The corners are inside the central square, so that a crop keeps the whole shape.
+    The corners are inside the central square, so that a crop keeps the whole shape. Lengths are
+    fractions of the shorter side. Full turns or dark backdrops would need many more images.
     """
-    size = (rng.randint(*SIDE_PX) * SUPERSAMPLE, rng.randint(*SIDE_PX) * SUPERSAMPLE)
-    paints = [_colour(PAINT_LIGHTNESS, rng) for _ in range(3)]
-    backdrop = [_colour(BACKDROP_LIGHTNESS, rng) for _ in range(2)]
+    size = (rng.randint(96, 160) * SUPERSAMPLE, rng.randint(96, 160) * SUPERSAMPLE)
+    paints = [_colour((0.28, 0.48), rng) for _ in range(3)]
+    backdrop = [_colour((0.74, 0.94), rng) for _ in range(2)]
     image = _two_tone(_spread(Image.linear_gradient("L"), size, rng), *backdrop)
-    _scatter(image, rng.randint(*NUM_BEHIND), paints, rng)
+    _scatter(image, rng.randint(4, 9), paints, rng)
     _stamp(image, _polygon(CORNERS[shape], size, rng), paints, rng)
-    _scatter(image, rng.randint(*NUM_IN_FRONT), paints, rng)
+    _scatter(image, rng.randint(0, 2), paints, rng)
     image = image.reduce(SUPERSAMPLE)
     grain = Image.frombytes("L", image.size, rng.randbytes(image.width * image.height))
-    return Image.blend(image, grain.convert("RGB"), rng.uniform(*GRAIN))
+    return Image.blend(image, grain.convert("RGB"), rng.uniform(0.0, 0.12))
 
 
 def _colour(lightness: Pair, rng: random.Random) -> Colour:
-    hls = rng.random(), rng.uniform(*lightness), rng.uniform(*SATURATION)
+    hls = rng.random(), rng.uniform(*lightness), rng.uniform(0.45, 0.90)
     red, green, blue = colorsys.hls_to_rgb(*hls)
     return round(255 * red), round(255 * green), round(255 * blue)
 
@@ -140,10 +120,10 @@ def _polygon(num_corners: int, size: tuple[int, int], rng: random.Random) -> lis
     """Return a regular polygon on its base. Its area does not depend on the class."""
     unit = min(size)
     unit_area = num_corners / 2 * math.sin(2 * math.pi / num_corners)
-    radius = unit * rng.uniform(*SHAPE_SIZE) / math.sqrt(unit_area)
+    radius = unit * rng.uniform(0.36, 0.54) / math.sqrt(unit_area)
     slack = unit / 2 - radius
     x, y = (side / 2 + rng.uniform(-slack, slack) for side in size)
-    tilt = math.radians(rng.uniform(-MAX_TILT_DEGREES, MAX_TILT_DEGREES))
+    tilt = math.radians(rng.uniform(-20, 20))
     step = 2 * math.pi / num_corners
     angles = [math.pi / 2 + tilt + step * (corner + 0.5) for corner in range(num_corners)]
     return [(x + radius * math.cos(angle), y + radius * math.sin(angle)) for angle in angles]
@@ -160,7 +140,7 @@ def _stamp(
     ImageDraw.Draw(mask).polygon(polygon, fill=255)
     image.paste(texture, mask=mask)
     if rng.choice((True, False)):
-        width = round(min(image.size) * rng.uniform(*OUTLINE_WIDTH))
+        width = round(min(image.size) * rng.uniform(0.015, 0.035))
         closed = [*polygon, *polygon[:2]]
         ImageDraw.Draw(image).line(closed, fill=outline, width=width, joint="curve")
 
@@ -185,18 +165,18 @@ def _scatter(image: Image.Image, count: int, paints: list[Colour], rng: random.R
     for _ in range(count):
         x, y = rng.uniform(0, image.width), rng.uniform(0, image.height)
         paint = rng.choice(paints)
-        lengths = rng.choice((LINE_LENGTH, STROKE_LENGTH, None))
+        lengths = rng.choice(((0.6, 1.4), (0.06, 0.16), None))
         if lengths is None:
-            draw.circle((x, y), unit * rng.uniform(*DOT_RADIUS), fill=paint)
+            draw.circle((x, y), unit * rng.uniform(0.012, 0.028), fill=paint)
             continue
         length, angle = unit * rng.uniform(*lengths), rng.uniform(0, 2 * math.pi)
         end = (x + length * math.cos(angle), y + length * math.sin(angle))
-        draw.line([(x, y), end], fill=paint, width=round(unit * rng.uniform(*CLUTTER_WIDTH)))
+        draw.line([(x, y), end], fill=paint, width=round(unit * rng.uniform(0.010, 0.025)))
 
 
 def _encoded(image: Image.Image, oddity: str | None, rng: random.Random) -> bytes:
     buffer = io.BytesIO()
-    options: dict[str, Any] = {"quality": rng.randint(*JPEG_QUALITY)}
+    options: dict[str, Any] = {"quality": rng.randint(85, 90)}
     if oddity == "cmyk":
         image = image.convert("CMYK")
     elif oddity == "sideways":
@@ -210,7 +190,7 @@ def _encoded(image: Image.Image, oddity: str | None, rng: random.Random) -> byte
 
 
 def _archive(num_images: int, seed: int) -> bytes:
-    per_class = num_images * TRAIN_PERCENT // 100 // len(CORNERS)
+    per_class = num_images * 85 // 100 // len(CORNERS)
     train = {f"train/{shape}.{n}.jpg": shape for n in range(per_class) for shape in CORNERS}
     numbers = range(1, num_images - len(train) + 1)
     rows = "".join(f"{number},0\n" for number in numbers)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from shardprep.api.arguments import (
     answering,
     dataset_at,
-    mount_notice,
+    downloaded,
     num_workers,
     number,
     selected,
@@ -100,7 +100,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "message": Option(
             "Notes of a new version.", metavar="TEXT", shown="name and version of the dataset"
         ),
-        "public": Option("Make the dataset public; a new one needs --license."),
+        "public": Option("Make the dataset public; a new one needs a licence."),
         "check": Option("Download the uploaded version and compare every byte."),
     },
     "fetch": {
@@ -168,19 +168,13 @@ def download(
         SourceError: the archive cannot be downloaded. The error says why and what to do.
 
     """
-    from shardprep.source.kaggle import download as kaggle
-    from shardprep.source.kaggle.archive_cache import mounted
     from shardprep.source.kaggle.ref import parse_ref
 
     folder = None if to is None else local_path(to)
     ref = parse_ref(slug)
     with watched(progress) as watch:
-        place = mounted(ref) if folder is None and not refresh else None
-        if place is not None:
-            watch.notice(mount_notice(ref, place))
-            return Download(place, 0, is_mounted=True)
-        path = kaggle.download(ref, to=folder, refresh=refresh, watcher=watch)
-    return Download(path, path.stat().st_size)
+        path, is_mounted = downloaded(ref, watch, to=folder, refresh=refresh)
+    return Download(path, 0 if is_mounted else path.stat().st_size, is_mounted)
 
 
 def upload(

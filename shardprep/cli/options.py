@@ -36,7 +36,7 @@ _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 """Bracket that rich would interpret as the start of a tag."""
 
 
-def _help_of(option: Option, default: object = None) -> str:
+def _help_of(option: Option, default: object) -> str:
     shown = option.shown
     if not shown and isinstance(default, tuple | str | float | int) and default not in ("", ()):
         shown = ",".join(default) if isinstance(default, tuple) else str(default)
@@ -46,23 +46,8 @@ def _help_of(option: Option, default: object = None) -> str:
     return text + (r" [dim]\[default: " + _MARKUP.sub(r"\\[", shown) + "][/dim]" if shown else "")
 
 
-def _hint(option: Option, *names: str, kind: Any = str, default: object = None) -> Any:
-    """Return the annotation that declares an option to typer; None means that it is not given."""
-    text = _help_of(option, default)
-    if option.panel == ARGUMENTS:
-        return Annotated[kind | None, typer.Argument(help=text, show_default=False)]
-    declared = typer.Option(
-        *names,
-        metavar=option.metavar or None,
-        help=text,
-        show_default=False,
-        rich_help_panel=option.panel or None,
-    )
-    return Annotated[kind | None, declared]
-
-
 def _parameter(name: str, option: Option, default: object, *, is_key: bool = False) -> Parameter:
-    """Return the parameter of a command for one option.
+    """Return the parameter of a command for one option; its default None means "not given".
 
     Args:
         name: keyword of the Python function.
@@ -77,12 +62,20 @@ def _parameter(name: str, option: Option, default: object, *, is_key: bool = Fal
         kind = bool
         if is_key or default:
             flags = (f"{flags[0]}/--no-{flags[0][2:]}",)
-    hint = _hint(option, *flags, kind=kind, default=default)
-    required = default is Parameter.empty
-    if required:
-        hint = Annotated[kind, get_args(hint)[1]]
-    empty = Parameter.empty if required else None
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=empty, annotation=hint)
+    text = _help_of(option, default)
+    declared: Any = typer.Argument(help=text, show_default=False)
+    if option.panel != ARGUMENTS:
+        declared = typer.Option(
+            *flags,
+            metavar=option.metavar or None,
+            help=text,
+            show_default=False,
+            rich_help_panel=option.panel or None,
+        )
+    if default is Parameter.empty:
+        return Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[kind, declared])
+    hint = Annotated[kind | None, declared]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
 
 
 def _of_function(function: Callable[..., Any], options: Mapping[str, Option]) -> list[Parameter]:
@@ -191,14 +184,9 @@ class Group(_Plain, TyperGroup):
     """The program."""
 
 
-def _output(name: str, key: str, default: object) -> Parameter:
-    flags = (f"--{key.replace('_', '-')}",)
-    return _parameter(name, replace(RUN_OPTIONS[key], flags=flags), default)
-
-
 OUTPUT = [
-    _output("as_json", "json", False),
-    _output("quiet", "quiet", False),
-    _output("log_level", "log_level", None),
+    _parameter("as_json", replace(RUN_OPTIONS["json"], flags=("--json",)), default=False),
+    _parameter("quiet", RUN_OPTIONS["quiet"], default=False),
+    _parameter("log_level", RUN_OPTIONS["log_level"], default=None),
 ]
 QUIET, LOG_LEVEL = (get_args(one.annotation)[1] for one in OUTPUT[1:])

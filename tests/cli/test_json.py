@@ -29,7 +29,7 @@ from shardprep.exporter.export import Exported
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import NARROW, Done
 from tests.support.command import run as command
-from tests.support.json_page import PAGE, RESULTS, page_text, printed
+from tests.support.json_page import PAGE, page_text, printed
 
 FIRST = "tfrecords/pets/1.0.0/pets-train.tfrecord-00000-of-00002"
 
@@ -50,10 +50,6 @@ def _run(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
 
 def test_the_page_is_made_of_the_types() -> None:
     assert PAGE.read_text(encoding="utf-8") == page_text(), "run: python -m tests.support.json_page"
-
-
-def test_every_command_has_its_types_and_takes_json() -> None:
-    assert list(RESULTS) == list(COMMANDS)
 
 
 def test_results_have_every_key_of_their_types_and_no_other(

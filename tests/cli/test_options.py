@@ -15,7 +15,7 @@ import typer
 from shardprep.cli.app import program
 from tests.documents.cli_page import PAGE, page_text
 from tests.support.builders import animals, write, zip_bytes
-from tests.support.command import run
+from tests.support.command import error_of, run
 
 COMMANDS: dict[str, Any] = {"": typer.main.get_command(program())}
 COMMANDS |= COMMANDS[""].commands
@@ -99,7 +99,17 @@ def test_a_switch_may_have_its_word_behind_it(flags: str, dedup: object) -> None
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_names_no_type_of_python(tmp_path: Path, command: str) -> None:
+def test_help_has_an_example_of_80_columns_and_no_type_of_python(
+    tmp_path: Path, command: str
+) -> None:
+    """It is the same where an option of the program makes all commands ready."""
     shown = run(*command.split(), "--help", cwd=tmp_path)
     assert shown.returncode == 0
+    assert f"shardprep {command}" in shown.stdout.split("Example" if command else "Try it")[1]
+    assert all(len(line) <= 80 for line in shown.stdout.splitlines())
     assert not re.findall(r" <\w+>", shown.stdout)
+    if not command:
+        return
+    assert shown.stdout == run("--quiet", command, "--help", cwd=tmp_path).stdout
+    wrong = error_of(run(command, "--nonsense", cwd=tmp_path), 2)
+    assert wrong == error_of(run("--quiet", command, "--nonsense", cwd=tmp_path), 2)

@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from PIL import Image
 
 from shardprep.dataset.item_table import ANNOTATION_COLUMNS, COLUMNS
 from shardprep.dataset.schema import PROVIDED, shipped_schemas
 from shardprep.image.process import RejectionKind
+from shardprep.reporter.findings.finding import MEANINGS as FINDINGS
 from shardprep.verifier.problem import MEANINGS, Kind
 from tests.documents.cli_page import page_text
+from tests.documents.report_picture import MOST_BYTES, PICTURE, SIZE, draw
+from tests.support.browser import need_browser
 from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.command import NARROW, run
 from tests.support.layouts import LAYOUTS
@@ -155,3 +159,27 @@ def test_the_top_level_holds_what_the_design_lists() -> None:
 
 def test_schemas_shipped_are_those_of_the_folder() -> None:
     assert set(shipped_schemas()) == {path.stem for path in (ROOT / "schemas").glob("*.json")}
+
+
+def test_report_names_every_finding_and_its_meaning() -> None:
+    page = (ROOT / "docs" / "report.md").read_text()
+    rows = re.findall(r"^\| `([a-z][a-z-]*)` \| (.*) \|$", page, re.MULTILINE)
+    assert rows == list(FINDINGS.items())
+
+
+def test_the_picture_of_the_readme_is_small() -> None:
+    assert f"]({PICTURE.relative_to(ROOT)})" in README
+    assert PICTURE.stat().st_size <= MOST_BYTES
+    assert Image.open(PICTURE).size == SIZE
+
+
+@pytest.mark.thorough
+def test_the_picture_can_be_drawn_anew(tmp_path: Path) -> None:
+    """Fonts differ between machines, so it is not compared dot by dot."""
+    drawn = draw(need_browser(), tmp_path)
+    (tmp_path / "drawn.png").write_bytes(drawn)
+    assert len(drawn) <= MOST_BYTES
+    colours = Image.open(tmp_path / "drawn.png").convert("RGB").resize((60, 75))
+    kept = Image.open(PICTURE).convert("RGB").resize((60, 75))
+    apart = [abs(a - b) for a, b in zip(colours.tobytes(), kept.tobytes(), strict=True)]
+    assert sum(apart) / len(apart) < 8

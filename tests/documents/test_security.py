@@ -1,4 +1,4 @@
-"""Each claim of docs/security.md is held by a test, and its figures are the program's."""
+"""Each claim of docs/security.md is held by a test; docs/trust.md has what the suite has tried."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from shardprep.source.file_listing import LEADS_OUTSIDE
 from tests.catalog import test_patterns
 from tests.dataset import test_hostile_documents
 from tests.dataset.resigned import MANIFESTS
+from tests.documents.trust import PAGE as TRUST
+from tests.documents.trust import page_text
 from tests.recipe import test_recipe
 from tests.source import test_links
+from tests.source.ordeal import Ordeal
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "security.md").read_text()
@@ -45,3 +48,9 @@ def test_the_counts_of_what_was_tried_are_those_of_the_tests() -> None:
     assert f"{files} hostile recipe files and {random} random ones" in TEXT
     assert f"{len(MANIFESTS)} manifests make false claims under a correct hash" in TEXT
     assert f"changed at random, {sum(test_hostile_documents.NUM_RANDOM)} times in each run" in TEXT
+
+
+@pytest.mark.thorough
+def test_trust_is_what_was_tried(ordeal: Ordeal) -> None:
+    text = TRUST.read_text(encoding="utf-8")
+    assert text == page_text(ordeal), "run: python -m tests.documents.trust"

@@ -50,23 +50,6 @@ def test_what_contradicts_a_flag_in_the_file_gives_way(
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        {"size": "none", "fit": "pad"},
-        {"size": "8x8", "fit": "none"},
-        {"format": "raw", "size": "none"},
-        {"format": "raw", "fit": "within"},
-        {"format": "png", "quality": "70"},
-    ],
-)
-def test_two_flags_or_two_keys_contradict_each_other(flags: dict[str, Any]) -> None:
-    with pytest.raises(RecipeError, match=r"^--"):
-        make_recipe(INIT, "shardprep.toml", flags)
-    with pytest.raises(RecipeError, match=r"^shardprep\.toml"):
-        make_recipe({"source": "x.zip", **flags}, "shardprep.toml")
-
-
-@pytest.mark.parametrize(
     ("given", "size"),
     [
         ("32x48", (48, 32)), ("32 × 48", (48, 32)), ("224", (224, 224)), (224, (224, 224)),

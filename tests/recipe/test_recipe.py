@@ -96,6 +96,7 @@ PAIRS = [
     ({"size": "none", "fit": "crop"}, "fit", "'crop' needs a size, which is none"),
     ({"size": "8x8", "fit": "none"}, "size", "'8x8' contradicts the fit none"),
     ({"format": "raw", "fit": "within"}, "format", "raw pixels need one size for all images"),
+    ({"format": "raw", "size": "none"}, "format", "raw pixels need one size for all images"),
     ({"format": "png", "quality": 5}, "quality", "means nothing for the format 'png'"),
 ]
 

@@ -626,7 +626,7 @@ def test_an_out_folder_may_look_like_a_version(source: Path, tmp_path: Path) -> 
 
 def test_where_nothing_was_begun_nothing_is_made(source: Path, out: Path, tmp_path: Path) -> None:
     for where, said in (
-        (tmp_path / "nowhere", "no such folder; give the folder or address that out was"),
+        (tmp_path / "nowhere", "no such folder; give the folder or address that --out was"),
         (tmp_path, "holds no dataset, finished or not"),
         (out / "pets" / "1.0.0", "no part of a build was written here; run `shardprep build` with"),
     ):
