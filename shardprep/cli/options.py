@@ -130,9 +130,9 @@ def command(name: str) -> Callable[..., None]:
 
 def help_of(function: Callable[..., None]) -> tuple[str, str]:
     """Return the help and the epilog of a command: the parts of its docstring."""
-    text, title, examples = _EXAMPLES.split(inspect.getdoc(function) or "")
-    lines = [line.strip() for line in examples.splitlines()]
-    return text, "\n\n".join([title, *lines])
+    text, *examples = _EXAMPLES.split(inspect.getdoc(function) or "")  # no text with python -OO
+    lines = [line.strip() for part in examples for line in part.splitlines()]
+    return text, "\n\n".join(lines)
 
 
 _WORDS = {

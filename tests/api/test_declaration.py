@@ -15,16 +15,10 @@ import typer
 
 import shardprep
 from shardprep.api import COMMANDS as MODULES
-from shardprep.api.builds import Plan, Sample
-from shardprep.api.transfers import Download, Upload
-from shardprep.benchmark.result import Benchmark
-from shardprep.catalog.init.survey import Survey
+from shardprep.api.builds import Plan
 from shardprep.cli import reports
 from shardprep.cli.app import program
-from shardprep.dataset.describe import Facts
-from shardprep.dataset.diff import Difference
 from shardprep.dataset.fetch import Fetched
-from shardprep.exporter.export import Exported
 from shardprep.recipe.keywords import RecipeKeywords
 from shardprep.recipe.options import BUILD_OPTIONS
 from shardprep.recipe.recipe import _TYPES
@@ -42,22 +36,16 @@ OF_A_TERMINAL = {"as_json", "quiet", "log_level", "list_", "open_"}
 NOT_WATCHED = {"inspect", "diff", "sample"}
 """Commands that are done at once."""
 VALUES: dict[str, tuple[type, ...]] = {
+    **RESULTS,
     "build": (BuildResult, PartResult, Plan),
     "finalize": (BuildResult,),
-    "init": (Survey,),
-    "inspect": (Facts,),
     "report": (Report,),
     "view": (Viewer,),
-    "bench": (Benchmark,),
     "verify": (Verification,),
-    "diff": (Difference,),
     "repack": (BuildResult,),
-    "export": (Exported,),
-    "sample": (Sample,),
-    "download": (Download,),
-    "upload": (Upload,),
     "fetch": (Fetched,),
 }
+"""What the functions return: most commands print just that."""
 OTHERWISE = {
     (BuildResult, "path"): "location",
     (PartResult, "path"): "location",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,23 @@ import numpy as np
 import pytest
 
 import shardprep
+from shardprep import reader
+from shardprep.dataset.schema import BOX, BOX_LABEL
+from shardprep.exporter.export import LAYOUTS
 from shardprep.reader import Dataset, ReadConfig
-from tests.support.builders import animals, build, jpeg, tree, write, write_folder, zip_bytes
-from tests.support.paths import ROOT
+from tests.support.annotated import annotated
+from tests.support.builders import (
+    SHARED_DATA,
+    animals,
+    build,
+    jpeg,
+    tree,
+    write,
+    write_folder,
+    zip_bytes,
+)
+from tests.support.command import run
+from tests.support.paths import ROOT, shared_folder
 from tests.support.processes import run_program
 
 MOST_BYTES = 20_000_000
@@ -31,7 +47,7 @@ def examples(name: str) -> list[str]:
 
 def executed(blocks: list[str]) -> dict[str, Any]:
     """Run blocks one after the other; return their names."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"__name__": "example"}
     for block in blocks:
         exec(compile(block, "a page", "exec"), found)  # the test is of that code
     return found
@@ -131,3 +147,161 @@ def test_notebook_md(tmp_path: Path) -> None:
     assert {name: split.num_records for name, split in splits.items()} == {
         "train": 54, "validation": 6, "test": 10,
     }  # fmt: skip
+
+
+# --- docs/export.md ---
+
+
+@pytest.fixture(name="here", scope="module")
+def _here(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the commands of the page have been run."""
+    here = tmp_path_factory.mktemp("export_docs")
+    (here / "tfrecords").symlink_to(shapes / "tfrecords")
+    boxes = annotated(tmp_path_factory.mktemp("boxes"), BOX, BOX_LABEL)
+    (here / "sets").mkdir()
+    (here / "sets" / "bccd").symlink_to(boxes.parent)
+    commands = re.findall(r"^\$ shardprep (.*)$", page("export"), re.MULTILINE)
+    assert commands[:2] == ["sample", "build --shards 20"], "what made the shapes, but for a number"
+    for command in commands[2:]:
+        done = run(*shlex.split(command), cwd=here)
+        assert done.returncode == 0, done.stderr
+    return here
+
+
+def test_export_md_has_a_command_a_row_and_a_section_for_each_layout() -> None:
+    assert re.findall(r"--to (\w+)", page("export").split("```")[1]) == list(LAYOUTS)
+    assert re.findall(r"^\| `(\w+)` \|", page("export"), re.MULTILINE) == list(LAYOUTS)
+    assert len(re.findall(r"^## ", page("export"), re.MULTILINE)) == len(LAYOUTS) + 1
+
+
+@pytest.mark.thorough
+def test_export_md(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(here / "home"))
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(here / "cache"))
+    blocks = examples("export")
+    assert len(blocks) == 2
+    with contextlib.chdir(here):
+        for block in blocks:
+            found = executed([block])
+            assert found["image"].size == (64, 64)
+            assert found["label"] in (0, 1, 2, ["circle", "square", "triangle"])
+
+
+def test_files_are_called_as_export_md_says(here: Path) -> None:
+    folder = here / "exports/shapes-1.0.0-folder"
+    assert (folder / "train/square/square.6.jpg").is_file()
+    assert (folder / "test/_unlabelled/1.jpg").is_file()
+    tars = [path.name for path in (here / "exports/shapes-1.0.0-webdataset").glob("*.tar")]
+    assert "shapes-train-000000.tar" in tars
+    assert (here / "exports/shapes-1.0.0-tfod/label_map.pbtxt").is_file()
+    assert (here / "exports/marked-1.0.0-coco/annotations/instances_train.json").is_file()
+    assert (here / "exports/marked-1.0.0-yolo/data.yaml").is_file()
+    assert (here / "exports/marked-1.0.0-yolo/labels/train/b.txt").read_text() == ""
+
+
+@pytest.mark.thorough
+def test_keras_takes_an_exported_folder(here: Path) -> None:
+    import keras
+
+    found = keras.utils.image_dataset_from_directory(
+        here / "exports/shapes-1.0.0-folder/train", image_size=(64, 64), verbose=False
+    )
+    assert found.class_names == ["circle", "square", "triangle"]
+
+
+# --- docs/tasks.md ---
+
+TASKS = examples("tasks")
+FEWER = {"epochs=12": "epochs=8", "epochs=7": "epochs=3"}
+"""Epochs of the page → epochs after which both models have learned."""
+
+
+def block_with(name: str) -> str:
+    """Return the block about a model, which is trained for fewer epochs."""
+    code: str = next(one for one in TASKS if name in one)
+    found = [epochs for epochs in FEWER if epochs in code]
+    assert len(found) == 1
+    return code.replace(found[0], FEWER[found[0]])
+
+
+OTHERS = [one for one in TASKS if "unet" not in one and "detector" not in one]
+
+needs_sets = pytest.mark.skipif(
+    not (SHARED_DATA / "camvid.zip").exists(), reason="needs the real sets"
+)
+of_keras = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
+
+
+@pytest.fixture(scope="module", name="place")
+def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with `tfrecords/bccd` and `tfrecords/camvid`, built as the page says."""
+
+    def make(folder: Path) -> None:
+        out = folder / "tfrecords"
+        build(SHARED_DATA / "bccd.zip", out, boxes="voc", size="128x96")
+        build(SHARED_DATA / "camvid.zip", out, size="96x72", fit="stretch")
+
+    return shared_folder(tmp_path_factory, "tasks", make)
+
+
+def trained(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    keras = pytest.importorskip("keras")
+    keras.utils.set_random_seed(0)
+    if "import torch" in code or "from torch" in code:
+        pytest.importorskip("torch")
+    monkeypatch.chdir(place)
+    return executed([code])
+
+
+@of_keras
+@needs_sets
+@pytest.mark.thorough
+@pytest.mark.parametrize("code", OTHERS, ids=range(len(OTHERS)))
+def test_tasks_md(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = trained(code, place, monkeypatch)
+    if "first" in names:
+        assert set(names["first"]) == set(re.findall(r'^ +"(\w+)": ', code, re.MULTILINE))
+
+
+@of_keras
+@needs_sets
+@pytest.mark.thorough
+def test_a_small_unet_beats_the_most_frequent_class(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = trained(block_with("unet"), place, monkeypatch)
+    masks = {
+        split: np.concatenate([
+            mask.ravel()
+            for _, mask in reader.Dataset("tfrecords/camvid", split, as_supervised=True)
+        ])
+        for split in ("train+validation", "test")
+    }  # fmt: skip
+    values = masks["test"][masks["test"] != 255]
+    frequent = np.bincount(masks["train+validation"], minlength=256)[:255].argmax()
+    majority = (values == frequent).mean() / len(np.unique(values))
+    assert names["scores"]["iou"] > max(3 * majority, 0.06)
+
+
+@of_keras
+@needs_sets
+@pytest.mark.thorough
+def test_a_small_detector_finds_the_white_cells(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In images it has not seen; the boxes of white cells cover a ninth of them."""
+    names = trained(block_with("detector"), place, monkeypatch)
+    test = reader.Dataset("tfrecords/bccd", "test", as_supervised=True)
+    white = test.class_names.index("WBC")
+    cells = names["detector"].predict(np.stack([image for image, _ in test]), verbose=0)
+    hits = []
+    for (_, target), cell in zip(test, cells, strict=True):
+        boxes = target["boxes"][target["labels"] == white]
+        if len(boxes) == 1:
+            place_of = np.unravel_index(cell[..., white].argmax(), cell.shape[:2])
+            middle = (np.array(place_of) + 0.5) / cell.shape[:2]
+            hits.append((boxes[0, :2] <= middle).all() and (middle <= boxes[0, 2:]).all())
+    assert len(hits) > 50
+    assert np.mean(hits) > 0.5
+    assert names["history"][-1] < names["history"][0] / 1.5

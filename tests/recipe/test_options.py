@@ -8,12 +8,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from shardprep.dataset import schema
-from shardprep.dataset.schema import TargetKind
 from shardprep.errors import RecipeError
 from shardprep.image import annotation_types
 from shardprep.image import spec as image_spec
-from shardprep.image.annotation_types import Frame, RunOrder
-from shardprep.image.spec import Fit, Format, ImageSpec, Truncated
+from shardprep.image.spec import ImageSpec
 from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
 from shardprep.recipe.recipe import make_recipe, stored_recipe
 from shardprep.source.limits import SourceLimits
@@ -73,29 +71,12 @@ def test_a_size_is_width_by_height_or_a_square_or_a_list_of_height_and_width(
         {"depth_range": "none"}, {"depth_range": "5"}, {"depth_range": [1, 1]}, {"depth_range": 12},
         {"depth_range": "0,nan"}, {"depth_range": [False, True]}, {"depth_range": "-1e31,0"},
         {"window": "none"}, {"window": "40"}, {"window": "40,0.5"}, {"window": [40, -400]},
+        {"dedup": "yes"}, {"dedup": 1}, {"dedup": None}, {"dedup": ["near"]},
     ],
 )  # fmt: skip
-def test_sides_and_levels_are_within_bounds_however_they_are_written(keys: dict[str, Any]) -> None:
+def test_a_value_is_refused_however_it_is_written(keys: dict[str, Any]) -> None:
     with pytest.raises(RecipeError):
         make_recipe({"source": "x.zip", **keys}, "t")
-
-
-def test_every_help_is_a_sentence() -> None:
-    for name, option in {**BUILD_OPTIONS, **RUN_OPTIONS}.items():
-        assert re.match(r"[A-Z](?!f )", option.help), name
-        assert option.help.endswith((".", "…")), name
-        assert not re.match("Of|That|Who|What|Which|Where|Whether", option.help), name
-
-
-def test_the_help_names_every_choice() -> None:
-    choices = {
-        "fit": Fit, "format": Format, "truncated": Truncated, "target": TargetKind,
-        "annotated": Frame, "rle": RunOrder,
-    }  # fmt: skip
-    assert all(word in BUILD_OPTIONS["depth_range"].help for word in ("full", "auto", "MIN,MAX"))
-    for name, kind in choices.items():
-        words = set(re.findall(r"\w+", BUILD_OPTIONS[name].help))
-        assert set(get_args(kind)) <= words
 
 
 def test_defaults_are_those_of_the_rooms_that_use_them() -> None:
@@ -161,12 +142,6 @@ def test_near_is_a_third_value_of_a_switch(dedup: object) -> None:
     assert recipe.fingerprint_options()["dedup"] == dedup
 
 
-@pytest.mark.parametrize("dedup", ["exact", "yes", 1, None, ["near"]])
-def test_a_switch_takes_no_other_word(dedup: object) -> None:
-    with pytest.raises(RecipeError, match="is not true, false or near"):
-        make_recipe({"source": "x.zip", "dedup": dedup}, "t")
-
-
 @pytest.mark.parametrize(
     ("group", "near", "rule"),
     [
@@ -182,11 +157,6 @@ def test_groups_are_of_near_copies_or_of_a_rule_or_of_both(
 ) -> None:
     parsed = make_recipe({"source": "x.zip", "group": group}, "t").rules.group
     assert (parsed.is_near, parsed.text) == (near, rule)
-
-
-def test_near_with_a_comma_names_a_rule() -> None:
-    with pytest.raises(RecipeError, match="names no rule after near"):
-        make_recipe({"source": "x.zip", "group": "near,"}, "t")
 
 
 def literals(kind: Any) -> list[str]:

@@ -64,6 +64,8 @@ WRONG = {
     "classes": ({"cat": 0}, "a table is not a text or a list of texts"),
     "header": (1, "1 is not true or false"),
     "split": (5, "5 is not a text or a table of ratios"),
+    "group": ("near,", "'near,' names no rule after near"),
+    "dedup": ("exact", "'exact' is not true, false or near"),
     "seed": (-1, "-1 is not a whole number from 0 to 9,223,372,036,854,775,807"),
     "max_pixels": (10**400, "a number of twenty digits or more is not a whole number from 1 to 1"),
     "timeout": (float("nan"), "nan is not a number from 0 to 100,000,000"),

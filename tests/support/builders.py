@@ -196,9 +196,7 @@ def build(
     **keys: Any,
 ) -> BuildResult:
     """Build a dataset from a source, in this process."""
-    recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
-    workers = Workers(by_chunks(engine), 1)
-    old = None if reuse is None else open_old_dataset(open_dataset(reuse))
+    recipe, workers, old = _asked(source, out, engine, reuse, keys)
     return build_dataset(recipe, workers, watcher or Quiet(), overwrite=replace, reuse=old)
 
 
@@ -213,10 +211,14 @@ def build_part(
     **keys: Any,
 ) -> PartResult:
     """Build part "I/N" of a dataset, in this process."""
-    recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
-    workers = Workers(by_chunks(engine), 1)
-    old = None if reuse is None else open_old_dataset(open_dataset(reuse))
+    recipe, workers, old = _asked(source, out, engine, reuse, keys)
     return parts.build_part(recipe, part_of(part), workers, watcher or Quiet(), old)
+
+
+def _asked(source: Path, out: Path, engine: Any, reuse: str | Path | None, keys: Any) -> Any:
+    recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
+    old = None if reuse is None else open_old_dataset(open_dataset(reuse))
+    return recipe, Workers(by_chunks(engine), 1), old
 
 
 def finalize(out: Path, *, max_rejected: float | None = None) -> BuildResult:

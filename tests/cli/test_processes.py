@@ -1,0 +1,116 @@
+"""Commands in processes of their own: what they import, Ctrl-C, and too little memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import animals, build, write, zip_bytes
+from tests.support.command import run
+from tests.support.processes import loaded, servers, wait_until, workers
+
+OF_NO_COMMAND = frozenset((
+    "tensorflow", "keras", "kaggle", "pandas", "matplotlib", "ray", "obstore", "pydicom",
+    "pillow_heif", "py7zr", "yaml", "requests", "urllib3", "http", "asyncio",
+))  # fmt: skip
+"""Libraries that no command needs for a folder or a zip of ordinary images."""
+OF_PIXELS = frozenset(("PIL", "simplejpeg", "pycocotools"))
+OF_SOURCES = frozenset(("xml", "isal"))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("arguments", "others"),
+    [
+        ("build pets.zip --version 2.0.0", frozenset[str]()),
+        ("build pets.zip --version 2.0.0 --dry-run", frozenset[str]()),
+        ("verify", frozenset[str]()),
+        ("inspect", OF_SOURCES),
+        ("repack --shards 2 --version 3.0.0", OF_PIXELS | OF_SOURCES),
+        ("export --to webdataset", OF_PIXELS | OF_SOURCES),
+        ("diff tfrecords/pets tfrecords/pets", OF_PIXELS | OF_SOURCES),
+    ],
+)
+def test_a_command_imports_what_it_works_with(
+    tmp_path: Path, arguments: str, others: frozenset[str]
+) -> None:
+    write(tmp_path / "pets.zip", zip_bytes(animals()))
+    assert run("build", "pets.zip", cwd=tmp_path).returncode == 0
+    code = (
+        "import contextlib, io\n"
+        "from shardprep.__main__ import main\n"
+        f"sys.argv = ['shardprep', *{arguments.split()!r}]\n"
+        "try:\n"
+        "    with contextlib.redirect_stdout(io.StringIO()):\n"
+        "        main()\n"
+        "except SystemExit as end:\n"
+        "    assert end.code == 0\n"
+    )
+    with contextlib.chdir(tmp_path):
+        found = loaded(code)
+    assert "shardprep" in found
+    assert not found & (OF_NO_COMMAND | others)
+
+
+# --- Ctrl-C from a terminal, which all processes of a command hear, in its first seconds ---
+
+
+def hears_interrupts(number: int) -> bool:
+    """Tell whether SIGINT reaches a process: it neither blocks nor ignores it."""
+    lines = Path(f"/proc/{number}/status").read_text().splitlines()
+    masks = [line.split()[1] for line in lines if line.startswith(("SigBlk:", "SigIgn:"))]
+    return not any(int(mask, 16) & 1 << (signal.SIGINT - 1) for mask in masks)
+
+
+@pytest.mark.parametrize("flags", [(), ("--dedup", "near")])
+def test_a_server_of_workers_never_hears_of_it_from_its_first_moment(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    write(tmp_path / "pets.zip", zip_bytes(animals(40)))
+    with subprocess.Popen(
+        [sys.executable, "-m", "shardprep", "build", "pets.zip", "--workers", "2", *flags],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "SHARDPREP_CACHE": str(tmp_path / "cache")}, start_new_session=True,
+    ) as process:  # fmt: skip
+        wait_until(lambda: servers(process.pid))
+        forked = servers(process.pid) + workers(process.pid)
+        assert forked
+        assert not any(map(hears_interrupts, forked))
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    (line,) = errors.splitlines()
+    assert line.startswith("interrupted")
+
+
+# --- memory ---
+
+_BYTES = 300 << 20
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "build pets.zip --out new --workers 1",
+        "repack out --out small",
+        "report out --output page.html",
+    ],
+)
+def test_a_limit_of_addresses_is_one_line(command: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(4)))
+    build(source, tmp_path / "out")
+    done = subprocess.run(
+        [sys.executable, "-m", "shardprep", *command.split()],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES)),
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("shardprep: there is not enough memory; ")
