@@ -201,7 +201,6 @@ class OptionError(RecipeError):
             words = allowed if isinstance(allowed, str) else f"one of {', '.join(allowed)}"
             what = f"{shown(repr(value), _MAX_VALUE)} is not {words}"
         super().__init__(where, what, hint)
-        self.value, self.allowed = value, allowed
 
 
 class SourceError(ShardprepError):

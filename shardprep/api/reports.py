@@ -200,7 +200,10 @@ def report(
     from shardprep.reporter.report_data import ReportOptions
     from shardprep.storage.atomic_file import write_durably
 
-    page = None if output is None else page_path(output)
+    page = None if output is None else Path(output)
+    if page is not None and not page.parent.is_dir():
+        what = f"the folder {page.parent} does not exist"
+        raise RecipeError(OptionName("output"), what, "create it first")
     options = ReportOptions(
         sample=number("sample", sample, OPTIONS["report"]["sample"], int),
         has_pixels=not no_pixels,
@@ -216,16 +219,6 @@ def report(
             write_durably(page, result.html().encode())
             result = replace(result, page=page)
     return result
-
-
-def page_path(output: str | Path) -> Path:
-    """Return the path of the page, or raise RecipeError if its folder does not exist."""
-    page = Path(output)
-    if not page.parent.is_dir():
-        raise RecipeError(
-            OptionName("output"), f"the folder {page.parent} does not exist", "create it first"
-        )
-    return page
 
 
 def check_listed(name: str, *, no_pixels: bool) -> None:

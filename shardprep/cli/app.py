@@ -80,6 +80,12 @@ def main(interrupts: Sequence[int] = ()) -> None:
                 context.command.invoke(context)
         except typer.Exit as end:
             code = end.exit_code
+        except BuildError as error:
+            if hasattr(error, "draft"):  # a TooManyRejectedError, whose module is heavy
+                from shardprep.cli.summary import show_refused
+
+                show_refused(error)
+            raise
         if sys.stdout is not None:
             sys.stdout.flush()
     except (Exception, _InterruptedError) as error:
@@ -124,10 +130,6 @@ def _is_resumable(arguments: Sequence[str]) -> bool:
 
 
 def _fail(error: BaseException, arguments: Sequence[str]) -> int:
-    if isinstance(error, BuildError):
-        from shardprep.cli.summary import show_refused
-
-        show_refused(error)
     explained, code = _explained(error, is_resumable=_is_resumable(arguments))
     is_bug = explained is None
     if explained is None:

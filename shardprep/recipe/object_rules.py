@@ -172,7 +172,7 @@ def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
     if name not in BOX_FORMATS:
         what = f"{shown(text, _MOST_SHOWN)!r} is not a format of boxes"
         hint = f"use {', '.join(BOX_FORMATS.values())}"
-        raise OptionError(OptionName(option), what, hint, value=text)
+        raise OptionError(OptionName(option), what, hint)
     if name == "csv":
         table = _box_table_rule(argument)
         return FormatRule(name, text, table.files, table)
@@ -200,7 +200,7 @@ def parse_mask_rule(text: str) -> MaskRule:
             "use a pattern such as masks/{stem}_mask.png, rle:FILE:ID:RLE[:LABEL], "
             f"{', '.join(OUTLINE_FORMATS)}, auto or none"
         )
-        raise OptionError(_MASKS, what, hint, value=text)
+        raise OptionError(_MASKS, what, hint)
     return MaskRule("pattern", text, pattern=parse_mask_pattern(text))
 
 
@@ -283,10 +283,10 @@ def parse_mask_pattern(text: str) -> MaskPattern:
     names = [part.name for part in parts]
     if not {"dir", *NAME_FIELDS}.intersection(names):
         what = f"{shown(text, _MOST_SHOWN)!r} does not say which image a mask belongs to"
-        raise OptionError(_MASKS, what, PATTERN_HINT, value=text)
+        raise OptionError(_MASKS, what, PATTERN_HINT)
     whole = [part.text if part.name in NAME_FIELDS else part.name for part in parts]
     if len(set(whole)) < len(whole):
-        raise OptionError(_MASKS, f"{shown(text, _MOST_SHOWN)!r} has a field twice", value=text)
+        raise OptionError(_MASKS, f"{shown(text, _MOST_SHOWN)!r} has a field twice")
     expression, at, fields = "", 0, dict[str, PatternField]()
     rest = iter(parts)
     for match in matches:

@@ -104,7 +104,7 @@ def parse_label_rule(text: str) -> LabelRule:
         raise OptionError(option, f"{kind} does not take an argument, but has {argument!r}")
     hint = "use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE[:ID:LABEL] or none"
     what = f"{shown(text, _MOST_SHOWN)!r} is not a rule for labels"
-    raise OptionError(option, what, hint, value=text)
+    raise OptionError(option, what, hint)
 
 
 def parse_split_rule(text: str) -> SplitRule:
@@ -120,7 +120,7 @@ def parse_split_rule(text: str) -> SplitRule:
     if kind not in ("column", "list", "roots"):
         hint = "column:NAME, list:train=FILE,…, roots:train=GLOB,… or tables"
         what = f"{shown(text, _MOST_SHOWN)!r} is not a rule for splits"
-        raise OptionError(option, what, f"use train=0.8,test=0.2, {hint}", value=text)
+        raise OptionError(option, what, f"use train=0.8,test=0.2, {hint}")
     column = ""
     if kind == "column":
         column, _, rest = rest.partition(":")
@@ -161,7 +161,7 @@ def parse_pairs(text: str, option: OptionName) -> dict[str, str]:
     for part in text.split(","):
         left, sign, right = (piece.strip() for piece in part.partition("="))
         if not (left and sign and right):
-            raise OptionError(option, f"{part.strip()!r} is not A=B", value=text)
+            raise OptionError(option, f"{part.strip()!r} is not A=B")
         pairs[left] = right
     return pairs
 
