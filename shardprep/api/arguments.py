@@ -42,7 +42,6 @@ _Number = TypeVar("_Number", int, float)
 _DATASETS = Path("tfrecords")
 _SHARDS_PER_CPU = 2
 """Shards submitted to a cluster at a time, so that no processor waits for the next shard."""
-_OPTION = re.compile("--([a-z-]+)")
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
@@ -74,15 +73,9 @@ def blaming(flags: Collection[str]) -> Iterator[None]:
     try:
         yield
     except ShardprepError as error:
-        if isinstance(error.place, OptionName):
-            if error.place.name not in flags and error.place.name in _keys_here():
-                error.blame(RECIPE_FILE)
-            raise
-        option = _OPTION.match(error.where)
-        key = option[1].replace("-", "_") if option else ""
-        if option and key not in flags and key in _keys_here():
-            error.place = f"{RECIPE_FILE}: {key}{error.where[option.end() :]}"
-            error.args = (error.place, error.what, error.hint)
+        name = error.place.name if isinstance(error.place, OptionName) else ""
+        if name and name not in flags and name in _keys_here():
+            error.blame(RECIPE_FILE)
         raise
 
 
