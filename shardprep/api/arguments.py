@@ -25,7 +25,7 @@ from shardprep.errors import (
 from shardprep.recipe.document import RECIPE_FILE
 from shardprep.recipe.options import RUN_OPTIONS, Option
 from shardprep.recipe.values import read_number
-from shardprep.storage.timeout import TIMEOUT_VARIABLE
+from shardprep.storage.store import TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
     from shardprep.dataset.locate import DatasetFiles
@@ -100,7 +100,7 @@ def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
 
     With `refresh`, the archive is downloaded even if a mounted folder or a cached archive exists.
     """
-    from shardprep.source.kaggle.archive_cache import mounted
+    from shardprep.source.kaggle.download import mounted
     from shardprep.source.kaggle.ref import is_ref, parse_ref
 
     if not is_ref(source):

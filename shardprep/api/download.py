@@ -50,7 +50,7 @@ def download(
 
     """
     from shardprep.source.kaggle import download as kaggle
-    from shardprep.source.kaggle.archive_cache import mounted
+    from shardprep.source.kaggle.download import mounted
     from shardprep.source.kaggle.ref import parse_ref
 
     folder = None if to is None else local_path(to)

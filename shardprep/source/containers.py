@@ -21,9 +21,15 @@ from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.source.byte_range import PlainExtent, ZipExtent
 from shardprep.source.members import Entry, Members, OrdinaryImages, are_ordinary
 from shardprep.source.names import unsafe_name
-from shardprep.source.streams import Window, buffered
-from shardprep.source.zip_directory import Directory, check_directory, check_end, read_end
-from shardprep.source.zip_entries import ZipEntries, read_entries
+from shardprep.source.unpack import Window, buffered
+from shardprep.source.zip_directory import (
+    Directory,
+    ZipEntries,
+    check_directory,
+    check_end,
+    read_end,
+    read_entries,
+)
 
 if TYPE_CHECKING:
     from shardprep.source.limits import Budget
@@ -33,7 +39,6 @@ if TYPE_CHECKING:
 _UTF8_FLAG = 0x800
 _MOST_OFFSET = 1 << 61
 _KIND_BITS = 0o170000
-"""Mode bits of the file type, as in `stat.S_IFMT`."""
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_GLOBAL_HEADERS = 1000
 _BLOCK_BYTES = 1 << 20
@@ -128,7 +133,6 @@ def _ordinary_entries(columns: ZipEntries, file: str) -> Iterator[Entry | Ordina
 
 
 def _zip_entry(path: str, extent: ZipExtent, mode: int) -> Iterator[Entry]:
-    """Yield the entry of a zip member; nothing for a folder."""
     if not path:
         yield Entry("", extent.num_bytes, None, "no name")
     elif not path.endswith("/"):

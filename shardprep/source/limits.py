@@ -41,7 +41,6 @@ class SourceLimits:
     max_depth: int = 8
     """Depth of archives in archives; real data has two or three."""
     follow_links: bool = False
-    """True if links in a folder may lead outside of it."""
 
 
 DEFAULT_LIMITS = SourceLimits()
@@ -122,7 +121,6 @@ class Budget:
             )
 
     def check_ratio(self, packed: int, unpacked: int, name: str) -> None:
-        """Check the ratio of unpacked to packed bytes of an archive."""
         if what := self._bomb(packed, unpacked):
             raise SourceError(name, what, f"raise {OptionName('max_ratio')} if this is intended")
 

@@ -36,9 +36,8 @@ from shardprep.source.file_listing import FoundFile, find_files
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.members import Member, Members, MembersBuilder, OrdinaryImages, ordinary_files
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
-from shardprep.source.streams import buffered, decompressed, member_stream
 from shardprep.source.string_column import booleans, integers, release
-from shardprep.source.unpack import Unpacker
+from shardprep.source.unpack import Unpacker, buffered, decompressed, member_stream
 from shardprep.storage.url import is_url
 
 _COMPRESSED = ("gz", "bz2", "xz")
@@ -63,7 +62,6 @@ class Skipped:
     """One of a few reasons; skipped members are counted by it."""
     num_bytes: int
     detail: str = ""
-    """Detail about this member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,6 @@ class _Walk:
         self.images.add(key, self.budget.readable(extent, key))
 
     def ordinary(self, found: OrdinaryImages, name: str, prefix: str = "") -> None:
-        """Add images that need few individual checks."""
         keys, places = found.keys, found.places
         self.budget.add_members(len(keys), name)
         if prefix:
@@ -284,7 +281,6 @@ class _Walk:
     def _compressed(
         self, extent: StoredExtent, name: str, prefix: str, depth: int, kind: str
     ) -> bool:
-        """Unpack a .gz, .bz2 or .xz file, and add its members if it is an archive."""
         with member_stream(extent) as packed:
             within = archive_type(decompressed(packed, kind).read(HEAD_BYTES))
         if within is None:

@@ -13,7 +13,7 @@ from shardprep.errors import SourceError, shown
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.members import Entry
 from shardprep.source.names import unsafe_name
-from shardprep.source.streams import buffered
+from shardprep.source.unpack import buffered
 
 if TYPE_CHECKING:
     from shardprep.source.limits import Budget
@@ -53,8 +53,6 @@ class _EntryWriter(Py7zIO):
 
 
 class _EntryWriters(WriterFactory):
-    """Creates the writers of all members, in archive order."""
-
     def __init__(self, out: UnpackedFile) -> None:
         self.entries: list[_EntryWriter] = []
         self._out = out

@@ -17,9 +17,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from shardprep.errors import StorageError
-from shardprep.storage.store import asked, asked_again, has_answered
-from shardprep.storage.store_error import ChangedError, NoAnswerError, no_bucket
-from shardprep.storage.timeout import Wait, timeout_s
+from shardprep.storage.store import (
+    ChangedError,
+    NoAnswerError,
+    Wait,
+    asked,
+    asked_again,
+    has_answered,
+    no_bucket,
+    timeout_s,
+)
 from shardprep.storage.url import ObjectUrl
 
 _STREAM_BYTES = 1 << 20

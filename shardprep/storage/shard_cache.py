@@ -28,8 +28,7 @@ from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.cache import cache_root, make_cache
 from shardprep.storage.lock import has_name, take
-from shardprep.storage.open_files import OpenFiles
-from shardprep.storage.regular_file import Descriptor, read_at
+from shardprep.storage.regular_file import Descriptor, OpenFiles, read_at
 from shardprep.storage.url import ObjectUrl
 
 LIMIT_VARIABLE = "SHARDPREP_CACHE_BYTES"
@@ -93,7 +92,6 @@ class StagedShards:
         return self._folder / shard.sha256
 
     def limit(self) -> int:
-        """Return the maximum size of all copies together, in bytes."""
         if self._limit is not None:
             return self._limit
         said = os.environ.get(LIMIT_VARIABLE)
@@ -235,7 +233,6 @@ def _alone(path: Path) -> Iterator[BinaryIO | None]:
 
 
 def _taken(file: BinaryIO, path: Path) -> bool:
-    """Lock a file; return False if that fails or the file has lost its name."""
     try:
         return take(file.fileno()) and has_name(file.fileno(), path)
     except BlockingIOError:

@@ -83,13 +83,11 @@ class ObjectUrl(NamedTuple):
 
     scheme: str
     bucket: str
-    """The bucket, or an Azure container."""
     key: str
     """Without slashes at its ends; "" means the whole bucket."""
 
     @classmethod
     def parse(cls, text: str) -> ObjectUrl:
-        """Return the parts of an address."""
         url = cls.split(text)
         if not is_url(text):
             _check_scheme(text)
@@ -104,7 +102,6 @@ class ObjectUrl(NamedTuple):
 
     @classmethod
     def split(cls, address: str) -> ObjectUrl:
-        """Return the parts of a valid address."""
         scheme, _, rest = address.partition("://")
         bucket, _, key = rest.partition("/")
         return cls(scheme, bucket, "/".join(part for part in key.split("/") if part))
@@ -125,5 +122,4 @@ class ObjectUrl(NamedTuple):
         return f"{self.root}/{self.key}"
 
     def __truediv__(self, name: str) -> ObjectUrl:
-        """Return the address of `name` below this one."""
         return self._replace(key=f"{self.key}/{name}" if self.key else name)

@@ -37,8 +37,8 @@ def test_a_notebook_from_read_only_input_to_a_submission(tmp_path: Path) -> None
     program = "\n".join(cells) + "\nprint(history.history['loss'])"
     start = (
         "import os, pathlib\n"
-        "from shardprep.source.kaggle import archive_cache\n"
-        f"archive_cache.MOUNT_ROOT = pathlib.Path({str(given)!r})\n"
+        "from shardprep.source.kaggle import download\n"
+        f"download.MOUNT_ROOT = pathlib.Path({str(given)!r})\n"
         f"os.chdir({str(working)!r})\n"
     )
     run_program(start + program)

@@ -35,7 +35,7 @@ from shardprep.source.byte_range import Extent, MemberError, PlainExtent, ZipExt
 from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.source.listing import Listing, list_source
 from shardprep.source.members import Member, Members
-from shardprep.source.streams import member_stream
+from shardprep.source.unpack import member_stream
 from tests.source.hostile import patched, tar_entry, tar_of, with_damage
 from tests.support.builders import (
     encoded,

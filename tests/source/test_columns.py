@@ -16,13 +16,11 @@ from hypothesis import strategies as st
 
 from shardprep.source import string_column as texts_module
 from shardprep.source.byte_range import Extent, PlainExtent, RefusedExtent, ZipExtent
-from shardprep.source.dictionary_column import Coded
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import list_source
 from shardprep.source.members import Member, Members
-from shardprep.source.string_column import Texts, positions
-from shardprep.source.zip_directory import read_end
-from shardprep.source.zip_entries import read_entries
+from shardprep.source.string_column import Coded, Texts, positions
+from shardprep.source.zip_directory import read_end, read_entries
 from tests.support.builders import write, zip_bytes
 from tests.support.examples import examples
 

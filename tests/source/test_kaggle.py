@@ -25,11 +25,10 @@ from shardprep.api import terminal_progress
 from shardprep.api.progress import Watch
 from shardprep.errors import RecipeError, SourceError
 from shardprep.source.kaggle import client_process
-from shardprep.source.kaggle.archive_cache import cache_folder, cached_archive
 from shardprep.source.kaggle.archive_check import damage
 from shardprep.source.kaggle.client_error import ClientError, RetryLimits
 from shardprep.source.kaggle.credentials import credentials
-from shardprep.source.kaggle.download import download
+from shardprep.source.kaggle.download import cache_folder, cached_archive, download
 from shardprep.source.kaggle.ref import KaggleRef, is_ref, parse_ref
 from tests.source.kaggle_clients import fork_clients
 from tests.source.kaggle_server import (

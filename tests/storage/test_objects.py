@@ -17,8 +17,7 @@ import pytest
 
 from shardprep.errors import ShardprepError, StorageError
 from shardprep.storage import objects, store
-from shardprep.storage.store_error import ENDPOINTS
-from shardprep.storage.timeout import timeouts
+from shardprep.storage.store import ENDPOINTS, timeouts
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.object_store import Bucket, Fault, Proxy, Request, nth, process_environment

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from shardprep.storage.open_files import OpenFiles, most_open
-from shardprep.storage.regular_file import read_at, regular_descriptor
+from shardprep.storage.regular_file import OpenFiles, most_open, read_at, regular_descriptor
 from tests.support.builders import animals, build, write, zip_bytes
 
 NUM_SHARDS = 320

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from shardprep.errors import StorageError
-from shardprep.storage import objects, timeout
+from shardprep.storage import objects, store
 from shardprep.storage.cache import cache_root
-from shardprep.storage.store_error import NoAnswerError
+from shardprep.storage.store import NoAnswerError
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.object_store import Bucket, Fault, Proxy, Request, process_environment
@@ -43,7 +43,7 @@ CALLS: dict[str, Callable[[ObjectUrl], object]] = {
 
 @pytest.fixture(name="url")
 def _url(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> ObjectUrl:
-    monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, str(TIMEOUT_S))
+    monkeypatch.setenv(store.TIMEOUT_VARIABLE, str(TIMEOUT_S))
     return ObjectUrl.parse(bucket.put("key", BODY))
 
 
@@ -102,7 +102,7 @@ def test_a_store_that_answers_slowly_is_not_silent(
     url: ObjectUrl, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An upload is several requests, each of which has an answer in time; so are the reads."""
-    monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, "4")
+    monkeypatch.setenv(store.TIMEOUT_VARIABLE, "4")
     assert objects.head(url)
     proxy.rule = lambda _: Fault(delay_s=1.4)
     begun = time.monotonic()
@@ -124,7 +124,7 @@ def test_a_store_that_falls_silent_for_a_while_is_read_on(
     url: ObjectUrl, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answers in between take long too where many others share the cores."""
-    monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, str(4 * TIMEOUT_S))
+    monkeypatch.setenv(store.TIMEOUT_VARIABLE, str(4 * TIMEOUT_S))
     other = ObjectUrl.parse(str(url).replace("key", "other"))
     objects.put(other, BODY)
     turns = {name: itertools.cycle([Fault(stall_at=100), None]) for name in ("key", "other")}
@@ -139,7 +139,7 @@ def test_a_store_that_falls_silent_for_a_while_is_read_on(
 def test_a_time_out_is_a_number_of_seconds(
     url: ObjectUrl, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
-    monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, said)
+    monkeypatch.setenv(store.TIMEOUT_VARIABLE, said)
     with pytest.raises(
         StorageError, match=r"SHARDPREP_STORE_TIMEOUT: .* is not a number of at least 1"
     ):
@@ -150,15 +150,15 @@ def test_a_line_is_written_now_and_then_for_all_calls_together(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After 5 seconds of silence, then every 30; a call that moves is not silent."""
-    assert (timeout._TOLD_AFTER_S, timeout._TOLD_EVERY_S) == (5, 30)
-    monkeypatch.setattr(timeout, "_told", {})
+    assert (store._TOLD_AFTER_S, store._TOLD_EVERY_S) == (5, 30)
+    monkeypatch.setattr(store, "_told", {})
     told = {}
-    waits = [timeout.Wait(lambda: "127.0.0.1", 180, 1000.0 + i / 8) for i in range(8)]
-    moving = timeout.Wait(lambda: "127.0.0.1", 180, 0.0)
+    waits = [store.Wait(lambda: "127.0.0.1", 180, 1000.0 + i / 8) for i in range(8)]
+    moving = store.Wait(lambda: "127.0.0.1", 180, 0.0)
     for quarter in range(4 * 70):
         now = 1000 + quarter / 4
         moving.since_s = now - 0.25
-        timeout._tell([*waits, moving], now)
+        store._tell([*waits, moving], now)
         if caplog.messages:
             told[now] = caplog.messages.copy()
             caplog.clear()
@@ -175,8 +175,8 @@ def test_a_line_is_written_while_calls_wait(
     url: ObjectUrl, proxy: Proxy, never: threading.Event,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(timeout, "_TOLD_AFTER_S", 0.5)
-    monkeypatch.setattr(timeout, "_told", {})
+    monkeypatch.setattr(store, "_TOLD_AFTER_S", 0.5)
+    monkeypatch.setattr(store, "_told", {})
     assert objects.get(url) == BODY
     assert not caplog.messages
     proxy.rule = lambda _: Fault(hold=never)
@@ -219,9 +219,9 @@ AGAIN = "run the same command again when the store answers"
 COMMAND = """
 import sys
 from shardprep.cli.app import main
-from shardprep.storage import timeout
+from shardprep.storage import store
 
-timeout._TOLD_AFTER_S = 1.0  # not 5: that leaves the line seven seconds before the end
+store._TOLD_AFTER_S = 1.0  # not 5: that leaves the line seven seconds before the end
 sys.exit(main())
 """
 
@@ -283,10 +283,10 @@ def test_a_program_ends_though_shards_are_silent(pets: str, proxy: Proxy) -> Non
 
 SIBLINGS = """
 import multiprocessing, sys
-from shardprep.storage import objects, timeout
+from shardprep.storage import objects, store
 from shardprep.storage.url import ObjectUrl
 
-timeout._TOLD_AFTER_S = 1.0
+store._TOLD_AFTER_S = 1.0
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
@@ -315,9 +315,9 @@ WORKER = """
 import os, sys
 import torch
 from shardprep.reader import Dataset
-from shardprep.storage import timeout
+from shardprep.storage import store
 
-timeout._TOLD_AFTER_S = 1.0
+store._TOLD_AFTER_S = 1.0
 
 def first(item): return item[0]["image/filename"]
 
@@ -362,12 +362,12 @@ def test_the_document_tells_the_true_numbers() -> None:
     text = " ".join(
         Path(__file__).parents[2].joinpath("docs", "object_storage.md").read_text().split()
     )
-    later = timeout.timeouts(is_known=True, writing=True)
-    first = timeout.timeouts(is_known=False, writing=False)
-    assert f"for {timeout.DEFAULT_TIMEOUT_S:.0f} seconds" in text
+    later = store.timeouts(is_known=True, writing=True)
+    first = store.timeouts(is_known=False, writing=False)
+    assert f"for {store.DEFAULT_TIMEOUT_S:.0f} seconds" in text
     assert f"after {first.total_s:.0f} seconds" in text
-    assert f"after {timeout._TOLD_AFTER_S:.0f} seconds" in text
-    assert f"every {timeout._TOLD_EVERY_S:.0f}" in text
-    assert f"`{timeout.TIMEOUT_VARIABLE}`" in text
+    assert f"after {store._TOLD_AFTER_S:.0f} seconds" in text
+    assert f"every {store._TOLD_EVERY_S:.0f}" in text
+    assert f"`{store.TIMEOUT_VARIABLE}`" in text
     megabytes = objects._UPLOADS_AT_ONCE * objects._UPLOAD_BYTES >> 20
     assert f"{megabytes} MiB in {later.answer_s:.0f} seconds" in text

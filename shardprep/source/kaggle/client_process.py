@@ -17,7 +17,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.progress import Watcher
 from shardprep.source.kaggle import client
 from shardprep.source.kaggle.client_error import ClientError
@@ -132,7 +132,7 @@ def arrived(folder: Path) -> list[Path]:
 def check_space(folder: Path, name: str, num_bytes: int) -> None:
     """Check that a folder has space for the missing bytes."""
     if lacking := shortage(folder, num_bytes):
-        hint = "free some space, or choose another place with --to or SHARDPREP_CACHE"
+        hint = f"free some space, or choose another {OptionName('to')} or SHARDPREP_CACHE"
         raise SourceError(name, f"does not fit {folder}: {lacking}", hint)
 
 
