@@ -165,7 +165,6 @@ class RefusedExtent(NamedTuple):
         return PlainExtent("", 0, 0)
 
     def read(self) -> bytes:
-        """Raise the reason, a `MemberError`."""
         raise MemberError(self.reason)
 
     def read_head(self, num_bytes: int) -> bytes:
@@ -191,15 +190,9 @@ def _inflate(stored: bytes, method: int, num_bytes: int) -> bytes:
 
 
 def new_unpacker(method: int, head: bytes) -> tuple[Any, int]:
-    """Return a decompressor of zlib, bz2 or lzma, and the offset of its data in the member.
+    """Return a decompressor of a zip's method, and the offset of its data in the member.
 
-    Args:
-        method: number of the method in a zip.
-        head: the first bytes of the member.
-
-    Raises:
-        MemberError: the method is unknown, or the header of the data is damaged.
-
+    `head` has the first bytes of the member.
     """
     if method == zlib.DEFLATED:
         return zlib.decompressobj(-zlib.MAX_WBITS), 0

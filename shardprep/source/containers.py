@@ -12,29 +12,25 @@ import stat
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, archive_type
-from shardprep.source.byte_range import PlainExtent, ZipExtent
-from shardprep.source.members import Entry, Members, OrdinaryImages, are_ordinary
+from shardprep.source.byte_range import MOST_BYTES, PlainExtent, ZipExtent
+from shardprep.source.limits import Budget
+from shardprep.source.members import PLACE, ZIP, Entry, Members, OrdinaryImages, are_ordinary
 from shardprep.source.names import unsafe_name
-from shardprep.source.unpack import Window, buffered
+from shardprep.source.string_column import Texts
+from shardprep.source.unpack import Unpacker, Window, buffered
 from shardprep.source.zip_directory import (
-    Directory,
     ZipEntries,
     check_directory,
     check_end,
     read_end,
     read_entries,
 )
-
-if TYPE_CHECKING:
-    from shardprep.source.limits import Budget
-    from shardprep.source.unpack import Unpacker
-
 
 _UTF8_FLAG = 0x800
 _MOST_OFFSET = 1 << 61
@@ -51,13 +47,7 @@ def entries(
 ) -> Iterator[Entry | OrdinaryImages]:
     """Return the members of a "zip", "tar" or "7z"; ordinary images come together as columns.
 
-    Args:
-        place: extent of the archive.
-        name: name of the archive in messages.
-        kind: one of these three.
-        encoding: encoding of zip member names without the UTF-8 flag.
-        unpacker: used for a 7z.
-
+    `name` is the archive's name in messages, `encoding` that of zip names without the UTF-8 flag.
     """
     if kind == "zip":
         return _zip_entries(place, name, encoding, unpacker.budget)
@@ -78,43 +68,38 @@ def _zip_entries(
 ) -> Iterator[Entry | OrdinaryImages]:
     end = check_end(read_end(place), name)
     budget.check_members(end.num_listed, name)
-    columns = None
-    if encoding is None and 0 <= end.shift <= end.directory:
-        columns = read_entries(place, end.directory, end.directory_stop, end.num_listed)
-    if columns is not None:
-        places = columns.places
-        places["offset"] += end.shift
-        listed = Directory(end.directory, columns.names, places["offset"], places["stored_bytes"])
-        check_directory(listed, place, end, name)
-        places["offset"] += place.offset
-        ordinary = _ordinary_entries(columns, place.file)
-        del columns, listed, places  # millions of rows; from here on only the images reference them
-        yield from ordinary
-        return
+    start, found = end.directory, None
+    if encoding is None and 0 <= end.shift <= start:
+        found = read_entries(place, start, end.directory_stop, end.num_listed)
+    if found is None:
+        start, found = _by_zipfile(place, encoding)
+    else:
+        found.places["offset"] += end.shift
+    check_directory(found, start, place, end, name)
+    found.places["offset"] += place.offset
+    members = _zip_members(found, place.file)
+    del found  # millions of rows; from here on only the images reference them
+    yield from members
+
+
+def _by_zipfile(place: PlainExtent, encoding: str | None) -> tuple[int, ZipEntries]:
+    """Return the offset of the directory, and its entries, as `zipfile` reads them."""
     with zipfile.ZipFile(buffered(place), metadata_encoding=encoding) as archive:
         infos = archive.infolist()
-        # A size or offset beyond the limit fits nowhere, so the exact value does not matter.
-        offsets, stored = (
-            np.clip(np.array(values, object), -_MOST_OFFSET, _MOST_OFFSET).astype(np.int64)
-            for values in ([i.header_offset for i in infos], [i.compress_size for i in infos])
-        )
-        listed = Directory(archive.start_dir, [i.filename for i in infos], offsets, stored)
-        check_directory(listed, place, end, name)
-        for info in infos:
-            path = info.filename if encoding else _true_name(info)
-            extent = ZipExtent(
-                place.file,
-                place.offset + info.header_offset,
-                info.compress_size,
-                info.file_size,
-                info.CRC,
-                info.compress_type,
-                info.flag_bits,
-            )
-            yield from _zip_entry(path, extent, info.external_attr >> 16)
+        names = Texts.of(info.filename if encoding else _true_name(info) for info in infos)
+        places, modes = np.zeros(len(infos), PLACE), np.empty(len(infos), np.uint16)
+        for row, info in enumerate(infos):
+            # A size or offset beyond the limit fits nowhere, so the exact value does not matter.
+            places[row] = (
+                ZIP, info.compress_type, info.flag_bits, 0, info.CRC,
+                max(-_MOST_OFFSET, min(info.header_offset, _MOST_OFFSET)),
+                min(info.compress_size, MOST_BYTES), min(info.file_size, MOST_BYTES),
+            )  # fmt: skip
+            modes[row] = info.external_attr >> 16
+        return archive.start_dir, ZipEntries(names, places, modes)
 
 
-def _ordinary_entries(columns: ZipEntries, file: str) -> Iterator[Entry | OrdinaryImages]:
+def _zip_members(columns: ZipEntries, file: str) -> Iterator[Entry | OrdinaryImages]:
     """Yield the images with ordinary names together, then the other members."""
     kinds = columns.modes & _KIND_BITS
     are_images = are_ordinary(columns.names) & ((kinds == 0) | (kinds == stat.S_IFREG))

@@ -37,12 +37,8 @@ def find_files(
 
     Files are sorted in each folder. Links to folders are followed, each once. A foreign folder must
     not decide which other files of this machine are read: a link to a target outside the folder
-    is yielded with a problem and not followed, unless `follow_links` is set.
-
-    Args:
-        source: a path, which may itself be a link, or an address.
-        leave_out: folders or addresses below it to ignore, such as a dataset built from it.
-        follow_links: follow links that lead outside.
+    is yielded with a problem and not followed, unless `follow_links` is set. Folders or addresses
+    in `leave_out` are ignored, such as a dataset built from the source.
 
     Raises:
         RecipeError: the source is neither a path nor an address.

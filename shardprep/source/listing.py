@@ -92,7 +92,7 @@ def list_source(  # noqa: PLR0913 - options of the walk and callbacks
         work_dir: folder for unpacked archives; the caller removes it.
         notice: called with a line about slow work.
         zip_encoding: encoding of zip member names; None means UTF-8 if valid, otherwise cp437.
-        limits: limits of the source.
+        limits: limits on numbers and sizes.
         leave_out: folders or addresses below the source that do not belong to it.
         check: called with the known `others` before inner archives are unpacked, which may be slow;
         its exceptions are passed on.

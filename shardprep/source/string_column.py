@@ -1,6 +1,7 @@
-"""A column of repeated values: each distinct value once, and a small integer for each row.
+"""Columns of many rows in little memory.
 
-Texts in one buffer, with 8 bytes more for each text instead of a Python object.
+`Texts` has all texts in one buffer, with 8 bytes more for each text instead of a Python object.
+`Coded` has each distinct value once, and a small integer for each row.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Archives as seekable or plain streams, for libraries that need a file object.
+"""Archives as streams, for libraries that need a file object, and unpacked into the work folder.
 
-The work folder for archives that must be unpacked. Its file names never come from an archive.
+File names in the work folder never come from an archive.
 """
 
 from __future__ import annotations
@@ -134,7 +134,6 @@ def decompressed(packed: BinaryIO, kind: str) -> BinaryIO:
     return cast("BinaryIO", _OPEN[kind](packed))
 
 
-_COPY_BYTES = 1 << 20
 _LONG_BYTES = 32 << 20
 
 
@@ -243,7 +242,7 @@ def _copy(stream: BinaryIO, most: int | None, out: UnpackedFile | None = None) -
     """Copy a stream, stopping at most one block after `most` bytes; return size and CRC-32."""
     crc = 0
     num_bytes = 0
-    while block := stream.read(_COPY_BYTES):
+    while block := stream.read(_BLOCK_BYTES):
         crc = zlib.crc32(block, crc)
         num_bytes += len(block)
         if most is not None and num_bytes > most:

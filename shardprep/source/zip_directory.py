@@ -1,11 +1,4 @@
-"""Read the directory of an ordinary zip as columns; unusual directories are left to `zipfile`.
-
-Entries are found by their signature, one block of the directory at a time. They must follow each
-other to the end without a gap. A size or offset of 32 bits that is `_FULL` has its value in the
-ZIP64 extra field, which contains only the full ones, in the order size, stored size, offset.
-For the fields, see APPNOTE 4.3.12 and 4.5.3.
-
-Check a zip's directory: members do not share bytes, and no member is unlisted.
+"""The directory of a zip: find, check and read it.
 
 A zip is read from its end. The last record (`_END`) has the size and offset of the directory, which
 lists the members. Above 65,534 members or 4 GiB, the fields of that record are full. Then a ZIP64
@@ -15,13 +8,19 @@ zip (`End.shift`).
 
 Libraries trust the directory. They silently leave out members that it does not list, such as those
 of the first of two zips in one file. A directory that lists the same bytes many times unpacks to
-any size.
+any size. So members must not share bytes, and no member may be unlisted.
+
+The directory of an ordinary zip is read as columns; unusual ones are left to `zipfile`. Entries are
+found by their signature, one block of the directory at a time. They must follow each other to the
+end without a gap. A size or offset of 32 bits that is `_FULL` has its value in the ZIP64 extra
+field, which contains only the full ones, in the order size, stored size, offset. For the fields,
+see APPNOTE 4.3.12 and 4.5.3.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +53,26 @@ _FULL = 0xFFFFFFFF
 """Value of a size or offset that is in the extra field instead."""
 _ZIP64, _UNICODE_PATH = 1, 0x7075
 _MOST_EXTRAS = 16
+
+
+_LOCAL = struct.Struct("<4s5H3L2H")
+"""Signature, version, flags, method, time, date, CRC-32, sizes, length of name and extra field
+(APPNOTE 4.3.7)."""
+_METHODS = frozenset((0, 1, 2, 3, 4, 5, 6, 8, 9, 12, 14, 93, 95, 96, 97, 98, 99))
+_LATE_SIZE = 0x8
+_MAX_NAME_BYTES = 4096
+_END = struct.Struct("<4s4H2LH")
+"""Signature, disks, entries here and in all, bytes and offset of the directory, bytes of comment
+(APPNOTE 4.3.16)."""
+_END64 = struct.Struct("<4s28x3Q")
+_END64_LOCATOR_BYTES = 20
+_MAX_COMMENT_BYTES = 0xFFFF
+_MAX_EXTRA_BYTES = 1 << 14
+_SPARE_BYTES = 100
+"""Bytes that may legitimately follow a member; an image is larger."""
+_MOST_OFFSET = 1 << 61
+"""Larger than any offset or size that fits a file, and sums of it fit 64 bits."""
+_PACK_IT_AGAIN = "download or pack it again"
 
 
 class ZipEntries(NamedTuple):
@@ -139,7 +158,8 @@ def _chain(block: Bytes) -> tuple[Ints, NDArray[Any]]:
         places = places[block[places + i] == _SIGNATURE >> 8 * i & 0xFF]
     if not len(places) or places[0]:
         return none
-    entries = _gathered(block, places)
+    windows = np.lib.stride_tricks.sliding_window_view(block, _ENTRY.itemsize)
+    entries = np.ascontiguousarray(windows[places]).view(_ENTRY)[:, 0]
     ends = places + _lengths(entries)
     if not (ends[:-1] == places[1:]).all():  # the signature is part of a name, or the entries end
         following = np.searchsorted(places, ends).tolist()
@@ -148,11 +168,6 @@ def _chain(block: Bytes) -> tuple[Ints, NDArray[Any]]:
             way.append(i)
         places, entries = places[way], entries[way]
     return places, entries
-
-
-def _gathered(block: Bytes, starts: Ints) -> NDArray[Any]:
-    windows = np.lib.stride_tricks.sliding_window_view(block, _ENTRY.itemsize)
-    return np.ascontiguousarray(windows[starts]).view(_ENTRY)[:, 0]
 
 
 def _fill(places: Places, block: Bytes, starts: Ints, entries: NDArray[Any]) -> None:
@@ -240,26 +255,6 @@ def _number(block: Bytes, at: Ints, size: int) -> Ints:
     return numbers
 
 
-_LOCAL = struct.Struct("<4s5H3L2H")
-"""Signature, version, flags, method, time, date, CRC-32, sizes, length of name and extra field
-(APPNOTE 4.3.7)."""
-_MAX_VERSION = 63
-_METHODS = frozenset((0, 1, 2, 3, 4, 5, 6, 8, 9, 12, 14, 93, 95, 96, 97, 98, 99))
-_LATE_SIZE = 0x8
-_MAX_NAME_BYTES = 4096
-_END = struct.Struct("<4s4H2LH")
-"""Signature, disks, entries here and in all, bytes and offset of the directory, bytes of comment
-(APPNOTE 4.3.16)."""
-_END64 = struct.Struct("<4s28x3Q")
-_END64_LOCATOR_BYTES = 20
-_MAX_COMMENT_BYTES = 0xFFFF
-_MAX_EXTRA_BYTES = 1 << 14
-_SPARE_BYTES = 100
-"""Bytes that may legitimately follow a member; an image is larger."""
-_SCAN_BYTES = 1 << 20
-_PACK_IT_AGAIN = "download or pack it again"
-
-
 class End(NamedTuple):
     """The record at the end of a zip."""
 
@@ -315,19 +310,13 @@ def check_end(end: End | None, name: str) -> End:
     return end
 
 
-class Directory(NamedTuple):
-    """Places of the members of a zip according to its directory."""
+def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, name: str) -> None:
+    """Check that members do not overlap, and that no unlisted member is between them.
 
-    start: int
-    names: Sequence[str]
-    offsets: NDArray[np.int64]
-    stored_bytes: NDArray[np.int64]
-
-
-def check_directory(found: Directory, place: PlainExtent, end: End, name: str) -> None:
-    """Check that members do not overlap, and that no unlisted member is between them."""
+    `stop` is the offset of the directory.
+    """
     # Some programs write only 16 bits of the number.
-    num_found = len(found.offsets)
+    num_found = len(found.names)
     if (end.num_stated ^ num_found) & 0xFFFF:
         raise SourceError(
             name,
@@ -335,10 +324,9 @@ def check_directory(found: Directory, place: PlainExtent, end: End, name: str) -
             f"its end record {end.num_stated:,}",
             _PACK_IT_AGAIN,
         )
-    stop = found.start
-    order = np.argsort(found.offsets, kind="stable")
-    starts = found.offsets[order]
-    ends = starts + found.stored_bytes[order] + _LOCAL.size
+    order = np.argsort(found.places["offset"], kind="stable")
+    starts = found.places["offset"][order]
+    ends = starts + np.minimum(found.places["stored_bytes"][order], _MOST_OFFSET) + _LOCAL.size
     """The smallest offsets at which members can end; their names need bytes too."""
     overlap = np.flatnonzero((starts[1:] < ends[:-1]) & (ends[:-1] <= stop))
     if len(overlap):  # a member that ends after the stop is truncated; reading it reports that
@@ -349,8 +337,17 @@ def check_directory(found: Directory, place: PlainExtent, end: End, name: str) -
         )
     if num_found and not 0 <= starts[-1] < stop:
         return  # a misplaced member leaves a gap, and is an error when it is read
-    reached = _reached(found, place, order, (starts, ends))
-    for start, gap_stop in (*_gaps(starts, reached, stop), (end.stop, place.num_bytes)):
+    reached = np.append(starts[1:], stop)[:num_found]
+    for i in np.flatnonzero(reached - ends > _SPARE_BYTES).tolist():
+        # If many bytes follow a member, they may be more than its name and extra field.
+        if reached[i] - ends[i] > 4 * len(found.names[int(order[i])]) + _SPARE_BYTES:
+            own = ends[i] + _name_and_extra_bytes(place, int(starts[i]))
+            reached[i] = min(own, reached[i])
+    # Unused parts of the zip that are large enough for a member.
+    before, after = np.append(0, reached), np.append(starts, stop)
+    is_wide = after - before >= _LOCAL.size
+    gaps = zip(before[is_wide].tolist(), after[is_wide].tolist(), strict=True)
+    for start, gap_stop in (*gaps, (end.stop, place.num_bytes)):
         if _holds_member(place, start, gap_stop):
             raise SourceError(
                 name,
@@ -358,36 +355,6 @@ def check_directory(found: Directory, place: PlainExtent, end: End, name: str) -
                 "its directory does not list",
                 "it is damaged, or several zips in one file: pack it again",
             )
-
-
-def _reached(
-    found: Directory,
-    place: PlainExtent,
-    order: NDArray[np.int64],
-    bounds: tuple[NDArray[np.int64], NDArray[np.int64]],
-) -> NDArray[np.int64]:
-    """Return the end offset of each member, at most the start of the next one.
-
-    Local headers are read only if many bytes follow a member; otherwise these bytes are its name
-    and extra field.
-    """
-    starts, ends = bounds
-    following = np.append(starts[1:], found.start)[: len(starts)]
-    reached = following.copy()
-    spare = following - ends
-    for i in np.flatnonzero(spare > _SPARE_BYTES).tolist():
-        if spare[i] > 4 * len(found.names[order[i]]) + _SPARE_BYTES:
-            own = ends[i] + _name_and_extra_bytes(place, int(starts[i]))
-            reached[i] = min(own, following[i])
-    return reached
-
-
-def _gaps(
-    starts: NDArray[np.int64], reached: NDArray[np.int64], stop: int
-) -> list[tuple[int, int]]:
-    before, after = np.append(0, reached), np.append(starts, stop)
-    is_wide = after - before >= _LOCAL.size
-    return list(zip(before[is_wide].tolist(), after[is_wide].tolist(), strict=True))
 
 
 def _name_and_extra_bytes(place: PlainExtent, at: int) -> int:
@@ -400,7 +367,7 @@ def _name_and_extra_bytes(place: PlainExtent, at: int) -> int:
 
 def _holds_member(place: PlainExtent, start: int, stop: int) -> bool:
     while start + _LOCAL.size < stop:
-        block = place.read_range(start, min(_SCAN_BYTES, stop - start))
+        block = place.read_range(start, min(_BLOCK_BYTES, stop - start))
         at = block.find(b"PK\3\4")
         while at >= 0:
             if _is_member(place, start + at, stop):

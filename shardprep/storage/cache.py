@@ -1,7 +1,4 @@
-"""The cache folder of this machine: downloads, documents and shards.
-
-Cache of arrays that are slow to compute.
-"""
+"""The cache folder of this machine: downloads, documents, shards, and arrays slow to compute."""
 
 from __future__ import annotations
 
@@ -11,10 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shardprep.errors import StorageError
 from shardprep.storage.atomic_file import DurableFile
+
+Arrays = dict[str, Any]
+
+_FORGOTTEN_S = 30 * 24 * 3600.0
+"""Seconds after the last use when a cached file of arrays is removed."""
 
 
 def cache_root() -> Path:
@@ -34,12 +34,6 @@ def make_cache(folder: Path) -> Path:
     return folder
 
 
-Arrays = dict[str, Any]
-
-_FORGOTTEN_S = 30 * 24 * 3600.0
-"""Seconds after the last use when a cached file is removed."""
-
-
 def array_file(folder: str, name: str) -> Path:
     """Return the path of a cached file of arrays."""
     return cache_root() / folder / f"{name}.npz"
@@ -47,6 +41,8 @@ def array_file(folder: str, name: str) -> Path:
 
 def kept_arrays(path: Path) -> Arrays | None:
     """Return the cached arrays by name, or None if the file is missing or damaged."""
+    import numpy as np  # noqa: PLC0415 - a download does without
+
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -59,6 +55,8 @@ def kept_arrays(path: Path) -> Arrays | None:
 
 def keep_arrays(path: Path, arrays: Arrays) -> None:
     """Cache arrays, and remove cached files that were not used for 30 days; ignore disk errors."""
+    import numpy as np  # noqa: PLC0415 - a download does without
+
     with contextlib.suppress(OSError, StorageError):
         folder = make_cache(path.parent)
         before = time.time() - _FORGOTTEN_S

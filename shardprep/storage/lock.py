@@ -39,13 +39,8 @@ def locked(
 
     Without `alone` the lock is shared. Yields False on a file system without locks, where the work
     continues without one. The locked file is open for writing, because network file systems then
-    ask the other machines. `who` names the other process in an error, and `flag` the option that
-    sets another folder.
-
-    Raises:
-        BusyError: another process holds the lock.
-        BuildError: the folder cannot be created.
-
+    ask the other machines. If another process holds the lock, a `BusyError` names it as `who`;
+    `flag` is the option that sets another folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

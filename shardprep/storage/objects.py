@@ -75,11 +75,7 @@ def read_range(url: ObjectUrl, etag: str, start: int, num_bytes: int) -> memoryv
     """Return bytes of the object with this ETag. The object must have them.
 
     The result is the client's own buffer, because a copy would cost more than half as much as the
-    request.
-
-    Raises:
-        StorageError: the object is missing or was replaced.
-
+    request. A missing or replaced object is a `ChangedError`.
     """
     options = {"range": (start, start + num_bytes), **_only(etag)}
     with _found(_gone(url)):
@@ -95,17 +91,11 @@ def _is_program_over() -> bool:
 def read_whole(
     url: ObjectUrl, etag: str, is_over: Callable[[], bool] = _is_program_over
 ) -> Iterator[bytes]:
-    """Yield all bytes of the object with this ETag.
+    """Yield all bytes of the object with this ETag ("" for any).
 
-    Args:
-        url: the object.
-        etag: expected ETag; "" for any.
-        is_over: called repeatedly, also while the store is silent; reading stops when it returns
-        True. By default, when the program ends.
-
-    Raises:
-        StorageError: the object is missing or was replaced, or `is_over` returned True.
-
+    Reading stops with a `StorageError` when `is_over` returns True; by default, when the program
+    ends. It is called repeatedly, also while the store is silent. A missing or replaced object is a
+    `ChangedError`.
     """
     with _found(_gone(url)):
         yield from _blocks(url, _only(etag), is_over)

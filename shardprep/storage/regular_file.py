@@ -2,12 +2,10 @@
 
 Links are not followed and pipes are not waited for. The opened file is checked, not its name.
 
-Files that readers keep open, with one limit for the whole process.
-
-The system limits the file descriptors of a process (`ulimit -n`). All readers together may keep
-half of them open; the rest is for sockets, pipes and other libraries. Each reader has an
-`OpenFiles`, and all share one order of use. At the limit, the least recently used file of any
-reader is released. It is closed when no thread reads from it.
+Readers keep files open. The system limits the file descriptors of a process (`ulimit -n`). All
+readers together may keep half of them open; the rest is for sockets, pipes and other libraries.
+Each reader has an `OpenFiles`, and all share one order of use. At the limit, the least recently
+used file of any reader is released. It is closed when no thread reads from it.
 """
 
 from __future__ import annotations
@@ -22,6 +20,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+_MOST_WITHOUT_LIMIT = 512
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _FLAGS = os.O_RDONLY | _NO_LINK
 for _name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):  # Windows has the last alone
@@ -51,12 +55,7 @@ class Descriptor:
 
 
 def regular_descriptor(path: Path | str) -> int:
-    """Return a descriptor for reading a regular file; the caller closes it.
-
-    Raises:
-        OSError: the file is missing, unreadable or not a regular file.
-
-    """
+    """Return a descriptor for reading; the caller closes it. OSError if it is no regular file."""
     return opened_regular(path)[0]
 
 
@@ -126,12 +125,7 @@ def sha256_of(path: Path | str) -> str:
 
 
 def regular_size(path: Path | str) -> int | None:
-    """Return the size of a regular file in bytes, or None if it does not exist.
-
-    Raises:
-        OSError: it is not a regular file, or a folder above cannot be entered.
-
-    """
+    """Return the size in bytes, or None if the file is missing; OSError if it is not regular."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -144,14 +138,6 @@ def _check_regular(path: Path | str, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
         raise OSError(errno.EINVAL, f"{kind}, not a regular file", str(path))
-
-
-try:
-    import resource
-except ModuleNotFoundError:  # Windows
-    resource = None  # type: ignore[assignment]
-
-_MOST_WITHOUT_LIMIT = 512
 
 
 def most_open() -> int:

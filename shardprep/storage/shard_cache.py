@@ -140,16 +140,8 @@ class StagedShards:
     ) -> Outcome:
         """Copy a shard unless a copy exists.
 
-        Args:
-            shard: the shard to copy.
-            keep: hashes of copies that must not be removed for it.
-            is_over: called repeatedly; copying stops when it returns True.
-
-        Raises:
-            StorageError: the shard cannot be read.
-            DatasetError: the shard does not match the manifest.
-            OSError: the copy cannot be written.
-
+        Copies with a hash in `keep` are not removed for it. Copying stops when `is_over`, which is
+        called repeatedly, returns True. An OSError means that the copy cannot be written.
         """
         final = self.path(shard)
         if final.exists():

@@ -302,13 +302,8 @@ def asked(
     """Return the result of a call of the store's client, with a time limit.
 
     In the main thread the call can be interrupted. With `is_over`, it can be stopped in every
-    thread.
-
-    Raises:
-        FileNotFoundError: the object or the bucket does not exist.
-        ChangedError: the condition of the call does not hold.
-        StorageError: the store does not answer or rejects the request.
-
+    thread. Raises FileNotFoundError if the object or the bucket does not exist, and `ChangedError`
+    if the condition of the call does not hold.
     """
     exceptions = _obstore().exceptions
     bounds = timeouts(is_known=has_answered(url), writing=writing)

@@ -32,12 +32,7 @@ def is_url(text: str) -> bool:
 
 
 def parse_place(text: str) -> ObjectUrl | Path:
-    """Parse an address or a path.
-
-    Raises:
-        RecipeError: the scheme is unknown, or the address is invalid.
-
-    """
+    """Parse an address or a path; RecipeError for an unknown scheme or an invalid address."""
     if is_url(text):
         return ObjectUrl.parse(text)
     _check_scheme(text)
@@ -61,12 +56,7 @@ def _check_scheme(text: str) -> None:
 
 
 def local_path(text: str | Path) -> Path:
-    """Parse a path where an address is not allowed.
-
-    Raises:
-        RecipeError: the text is an address.
-
-    """
+    """Parse a path; RecipeError for an address."""
     place = parse_place(str(text))
     if isinstance(place, ObjectUrl):
         raise RecipeError(shown_url(str(text)), "is an address", "give a path of this machine")

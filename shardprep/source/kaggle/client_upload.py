@@ -59,13 +59,7 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
         self.say(arrived=True)
 
     def upload_complete(self, path: str, url: str, quiet: bool, resume: bool = False) -> int:  # noqa: FBT001 - the client's own
-        """Send a file or its rest; raise errors that the client would only print.
-
-        Raises:
-            ClientError: the address has expired, so the sent part is lost.
-            requests.HTTPError: the server rejects the file.
-
-        """
+        """Send a file or its rest; raise errors that the client would only print."""
         self.answer = None
         result: int = super().upload_complete(path, url, quiet, resume)
         if result == ResumableUploadResult.COMPLETE:

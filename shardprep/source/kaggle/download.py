@@ -140,16 +140,8 @@ def download(
 
     An interrupted download is continued. A second process waits for the first and uses its archive.
 
-    Args:
-        ref: what to download.
-        to: folder for the archive, instead of the cache.
-        refresh: download it again; the old archive stays until the new one is complete.
-        watcher: gets the progress.
-        retries: limits of the retries.
-
-    Raises:
-        SourceError: the archive cannot be downloaded.
-
+    `to` is a folder for the archive, instead of the cache. With `refresh`, it is downloaded again;
+    the old archive stays until the new one is complete.
     """
     archives = ArchiveFolder(to or cache_folder(ref), ref)
     if not refresh and (archive := archives.checked()):
@@ -170,9 +162,8 @@ def download(
             return archives.keep(_whole(archives, lock, watcher, retries or RetryLimits()))
     except OSError as error:
         place = str(error.filename or archives.folder)
-        raise SourceError(
-            place, f"{error.strerror}", f"choose another {OptionName('to')} or SHARDPREP_CACHE"
-        ) from error
+        hint = f"choose another {OptionName('to')} or SHARDPREP_CACHE"
+        raise SourceError(place, f"{error.strerror}", hint) from error
 
 
 def _copied(archive: Path, folder: Path, watcher: Watcher) -> Path:

@@ -66,12 +66,7 @@ def is_ref(source: str) -> bool:
 
 
 def parse_ref(text: str) -> KaggleRef:
-    """Parse `[kaggle:]NAME`, `[kaggle:]OWNER/NAME[/VERSION]`, or the URL of a page.
-
-    Raises:
-        RecipeError: the text names neither a competition nor a dataset.
-
-    """
+    """Parse `[kaggle:]NAME`, `[kaggle:]OWNER/NAME[/VERSION]`, or the URL of a page."""
     path = text.removeprefix(SCHEME)
     is_page = _host(path) in _HOSTS
     parts = (urlsplit(path).path if is_page else path).split("/")

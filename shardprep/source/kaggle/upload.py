@@ -164,12 +164,9 @@ def upload(
 ) -> KaggleVersion:
     """Upload a dataset as a new dataset or version, continuing an interrupted upload.
 
-    Args:
-        wanted: the dataset, checked by `check_publication`.
-        hashes: SHA-256 of each file in hexadecimal, by path.
-        check: download the version and compare every byte.
-        watcher: gets the progress; if it raises, the upload ends and can be continued.
-        limits: limits of the retries and of the processing time.
+    `wanted` was checked by `check_publication`. `hashes` has the SHA-256 of each file in
+    hexadecimal, by path. With `check`, the version is downloaded and every byte compared. If the
+    watcher raises, the upload ends and can be continued.
 
     Raises:
         RecipeError: an option contradicts the dataset on Kaggle, or Kaggle's rules.
@@ -316,10 +313,10 @@ class _UploadRun:
         `before` is the state before the version was requested; a failure in it is an old one.
         """
         failures = 0
-        while True:
+        there: KaggleState | None = None
+        while there is None:
             try:
                 there = self._polled(version, before)
-                break
             except ClientError as fault:
                 failures += 1
                 self._pause(fault, failures)

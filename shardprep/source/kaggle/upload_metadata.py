@@ -62,13 +62,7 @@ class Publication:
 
 
 def check_publication(wanted: Publication) -> None:
-    """Check everything that needs no request.
-
-    Raises:
-        RecipeError: Kaggle would reject the name, title or licence.
-        SourceError: the dataset is too large, or credentials are missing.
-
-    """
+    """Check everything that needs no request: names, licence, sizes and credentials."""
     _check_target(wanted.ref)
     if wanted.title is not None:
         _checked_title(wanted.title)
