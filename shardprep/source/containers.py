@@ -56,9 +56,8 @@ def entries(
     try:
         from shardprep.source.sevenzip import sevenzip_entries  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise SourceError(
-            name, "is a 7z archive, which needs py7zr", "pip install 'shardprep[7z]'"
-        ) from error
+        what = "is a 7z archive, which needs py7zr"
+        raise SourceError(name, what, "pip install 'shardprep[7z]'") from error
     out = unpacker.new_file(name, place.num_bytes)
     return sevenzip_entries(place, name, out, unpacker.budget)
 
@@ -168,9 +167,8 @@ def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
             if not info.isreg() or info.issparse():
                 problem = "a link, a device or a sparse file"
             elif info.offset_data + info.size > place.num_bytes:
-                raise SourceError(
-                    name, f"is truncated inside member {member!r}", "download or pack it again"
-                )
+                what = f"is truncated inside member {member!r}"
+                raise SourceError(name, what, "download or pack it again")
             extent = PlainExtent(place.file, place.offset + info.offset_data, info.size)
             yield Entry(info.name, info.size, None if problem else extent, problem)
         _check_end(place, archive.offset, name)
@@ -192,8 +190,6 @@ def _check_end(place: PlainExtent, at: int, name: str) -> None:
             what = f"is truncated: it stops at offset {at:,} without the zero block that ends a tar"
         raise SourceError(name, f"{what}, so members may be missing", "download or pack it again")
     if archive_type(place.read_range(at, HEAD_BYTES)) == "tar":
-        raise SourceError(
-            name,
-            f"another tar follows at offset {at:,}, after its end",
-            "it is several tars in one file: unpack it with tar --ignore-zeros",
-        )
+        what = f"another tar follows at offset {at:,}, after its end"
+        hint = "it is several tars in one file: unpack it with tar --ignore-zeros"
+        raise SourceError(name, what, hint)

@@ -172,9 +172,8 @@ class Unpacker:
             else:
                 copied, place = _copy(stream, extent.num_bytes), extent.stored()
         if copied != (extent.num_bytes, extent.crc32):
-            raise SourceError(
-                name, "its bytes do not match their size and CRC-32", "download or pack it again"
-            )
+            what = "its bytes do not match their size and CRC-32"
+            raise SourceError(name, what, "download or pack it again")
         return place
 
     def unpack(self, stream: BinaryIO, packed_bytes: int, name: str) -> PlainExtent:

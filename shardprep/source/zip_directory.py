@@ -298,15 +298,11 @@ def read_end(place: PlainExtent) -> End | None:
 def check_end(end: End | None, name: str) -> End:
     """Check that a zip has a directory that can be read in linear time."""
     if end is None:
-        raise SourceError(
-            name, "is truncated: the directory at the end of the zip is missing", _PACK_IT_AGAIN
-        )
+        what = "is truncated: the directory at the end of the zip is missing"
+        raise SourceError(name, what, _PACK_IT_AGAIN)
     if end.longest_extra > _MAX_EXTRA_BYTES:  # zipfile needs quadratic time for it
-        raise SourceError(
-            name,
-            f"is damaged, or a bomb: an extra field has {end.longest_extra:,} bytes",
-            _PACK_IT_AGAIN,
-        )
+        what = f"is damaged, or a bomb: an extra field has {end.longest_extra:,} bytes"
+        raise SourceError(name, what, _PACK_IT_AGAIN)
     return end
 
 
@@ -318,12 +314,8 @@ def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, 
     # Some programs write only 16 bits of the number.
     num_found = len(found.names)
     if (end.num_stated ^ num_found) & 0xFFFF:
-        raise SourceError(
-            name,
-            f"is damaged: its directory lists {num_found:,} members, "
-            f"its end record {end.num_stated:,}",
-            _PACK_IT_AGAIN,
-        )
+        what = f"its directory lists {num_found:,} members, its end record {end.num_stated:,}"
+        raise SourceError(name, f"is damaged: {what}", _PACK_IT_AGAIN)
     order = np.argsort(found.places["offset"], kind="stable")
     starts = found.places["offset"][order]
     ends = starts + np.minimum(found.places["stored_bytes"][order], _MOST_OFFSET) + _LOCAL.size
@@ -332,9 +324,8 @@ def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, 
     if len(overlap):  # a member that ends after the stop is truncated; reading it reports that
         one, two = (found.names[i] for i in order[overlap[0] : overlap[0] + 2].tolist())
         names = f"{shown(one, 40)!r} and {shown(two, 40)!r}"
-        raise SourceError(
-            name, f"its members {names} share the same bytes", "it is damaged, or a bomb"
-        )
+        what = f"its members {names} share the same bytes"
+        raise SourceError(name, what, "it is damaged, or a bomb")
     if num_found and not 0 <= starts[-1] < stop:
         return  # a misplaced member leaves a gap, and is an error when it is read
     reached = np.append(starts[1:], stop)[:num_found]
@@ -349,12 +340,10 @@ def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, 
     gaps = zip(before[is_wide].tolist(), after[is_wide].tolist(), strict=True)
     for start, gap_stop in (*gaps, (end.stop, place.num_bytes)):
         if _holds_member(place, start, gap_stop):
-            raise SourceError(
-                name,
-                f"{gap_stop - start:,} bytes at offset {start:,} contain members that "
-                "its directory does not list",
-                "it is damaged, or several zips in one file: pack it again",
-            )
+            what = "contain members that its directory does not list"
+            hint = "it is damaged, or several zips in one file: pack it again"
+            gap = f"{gap_stop - start:,} bytes at offset {start:,}"
+            raise SourceError(name, f"{gap} {what}", hint)
 
 
 def _name_and_extra_bytes(place: PlainExtent, at: int) -> int:

@@ -50,7 +50,12 @@ def locked(
             str(folder), f"cannot be created ({error.strerror})", f"choose another {flag}"
         ) from error
     try:
-        is_held = _lock(descriptor, folder, who, alone=alone)
+        try:
+            is_held = take(descriptor, alone=alone)
+        except BlockingIOError as error:
+            also = ", or a part of this one" if who == "build" else ""
+            what = f"another {who} is at work here{also}"
+            raise BusyError(str(folder), what, "wait for it, or end it") from error
         if not has_name(descriptor, folder / LOCK_FILE):
             raise BusyError(
                 str(folder), f"another {who} has just finished here", "run the command again"
@@ -58,16 +63,6 @@ def locked(
         yield is_held
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int, folder: Path, who: str, *, alone: bool) -> bool:
-    try:
-        return take(descriptor, alone=alone)
-    except BlockingIOError as error:
-        also = ", or a part of this one" if who == "build" else ""
-        raise BusyError(
-            str(folder), f"another {who} is at work here{also}", "wait for it, or end it"
-        ) from error
 
 
 def take(descriptor: int, *, alone: bool = True, waits: bool = False) -> bool:

@@ -77,7 +77,7 @@ def read_range(url: ObjectUrl, etag: str, start: int, num_bytes: int) -> memoryv
     The result is the client's own buffer, because a copy would cost more than half as much as the
     request. A missing or replaced object is a `ChangedError`.
     """
-    options = {"range": (start, start + num_bytes), **_only(etag)}
+    options = {"range": (start, start + num_bytes), **({"if_match": etag} if etag else {})}
     with _found(_gone(url)):
         return memoryview(
             asked_again(url, lambda store, _: store.get(url.key, options=options).bytes())
@@ -98,7 +98,7 @@ def read_whole(
     `ChangedError`.
     """
     with _found(_gone(url)):
-        yield from _blocks(url, _only(etag), is_over)
+        yield from _blocks(url, {"if_match": etag} if etag else {}, is_over)
 
 
 def _blocks(
@@ -110,10 +110,6 @@ def _blocks(
     stream = asked_again(url, opened, is_over=is_over)
     while (block := asked(url, lambda *_: next(stream, None), is_over=is_over)) is not None:
         yield bytes(block)
-
-
-def _only(etag: str) -> dict[str, str]:
-    return {"if_match": etag} if etag else {}
 
 
 def _gone(url: ObjectUrl) -> ChangedError:

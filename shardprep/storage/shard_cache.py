@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -83,7 +82,8 @@ class StagedShards:
         """
         self._folder = cache_root() / "shards"
         self._limit = limit
-        self._files = OpenFiles(partial(_opened, self._folder))
+        folder = self._folder  # with `self`, a cycle would keep the files open
+        self._files = OpenFiles(lambda name: os.open(folder / name, _FLAGS))
         self._since_s: dict[str, float] = {}
         """Hash → time when the copy was opened; changed under the lock."""
         self._lock = threading.Lock()
@@ -99,11 +99,9 @@ class StagedShards:
             try:
                 return int(float(said))
             except (ValueError, OverflowError) as error:
-                raise StorageError(
-                    LIMIT_VARIABLE,
-                    f"{said!r} is not a number of bytes",
-                    "use a number such as 50e9",
-                ) from error
+                what = f"{said!r} is not a number of bytes"
+                hint = "use a number such as 50e9"
+                raise StorageError(LIMIT_VARIABLE, what, hint) from error
         held = sum(size for _, size, _ in self._held())
         return int((shutil.disk_usage(make_cache(self._folder)).free + held) * _SHARE_OF_FREE)
 
@@ -194,10 +192,6 @@ class StagedShards:
                 return False
             os.truncate(unfinished, num_bytes)  # from now on it counts as used space
             return True
-
-
-def _opened(folder: Path, name: str) -> int:
-    return os.open(folder / name, _FLAGS)
 
 
 def _other(url: ObjectUrl, what: str) -> DatasetError:

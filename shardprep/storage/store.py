@@ -411,57 +411,49 @@ class _LeftError(Exception):
     """The call was abandoned: its answer is not needed any more, or is too late."""
 
 
-class _Helper:
-    """A thread that runs calls which the caller may abandon.
-
-    A call of the store's client reacts neither to signals nor to the end of the program.
-    """
-
-    def __init__(self) -> None:
-        self.calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self.outcomes: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="shardprep-store", daemon=True).start()
-
-    def _work(self) -> None:
-        while call := self.calls.get():
-            try:
-                self.outcomes.put((call(), None))
-            except BaseException as error:
-                self.outcomes.put((None, error))
-            del call  # releases everything that it references
+_Call = Callable[[], Any]
+_Outcome = tuple[Any, BaseException | None]
+_Calls = queue.SimpleQueue[tuple[_Call, queue.SimpleQueue[_Outcome]] | None]
+_idle: list[_Calls] = []
+"""Queues of the threads that wait for a call."""
 
 
-_idle: list[_Helper] = []
-
-
-def _apart(call: Callable[[], Any], is_left: Callable[[], bool] | None) -> Any:
+def _apart(call: _Call, is_left: Callable[[], bool] | None) -> Any:
     """Return the result of a call that runs in another thread.
 
-    If a signal handler raises, or `is_left` (called four times a second) returns True, the call is
+    A call of the store's client reacts neither to signals nor to the end of the program. If a
+    signal handler raises, or `is_left` (called four times a second) returns True, the call is
     abandoned.
     """
+    outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+    outcome: _Outcome | None = None
     try:
-        helper = _idle.pop()
+        calls = _idle.pop()
     except IndexError:
-        helper = _Helper()
-    helper.calls.put(call)
+        calls = queue.SimpleQueue()
+        threading.Thread(target=_work, args=(calls,), name="shardprep-store", daemon=True).start()
+    calls.put((call, outcomes))
     try:
-        value, error = _outcome(helper, is_left)
+        while outcome is None:
+            with contextlib.suppress(queue.Empty):
+                outcome = outcomes.get(timeout=_LOOK_EVERY_S if is_left else None)
+            if outcome is None and is_left and is_left():
+                raise _LeftError
     except BaseException:
-        helper.calls.put(None)
+        calls.put(None)
         raise
-    _idle.append(helper)
+    _idle.append(calls)
+    value, error = outcome
     if error is not None:
         raise error
     return value
 
 
-def _outcome(
-    helper: _Helper, is_left: Callable[[], bool] | None
-) -> tuple[Any, BaseException | None]:
-    while True:
+def _work(calls: _Calls) -> None:
+    while order := calls.get():
+        call, outcomes = order
         try:
-            return helper.outcomes.get(timeout=_LOOK_EVERY_S if is_left else None)
-        except queue.Empty:
-            if is_left and is_left():
-                raise _LeftError from None
+            outcomes.put((call(), None))
+        except BaseException as error:
+            outcomes.put((None, error))
+        del order, call, outcomes  # releases everything that they reference

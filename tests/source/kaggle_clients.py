@@ -19,10 +19,13 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any, Self
 
 import pytest
+
+from tests.source.kaggle_server import Archive, KaggleServer
 
 _FORKER = """
 import contextlib, json, os, socket, sys
@@ -106,6 +109,22 @@ def _forker() -> socket.socket:
     atexit.register(process.wait)
     atexit.register(process.kill)
     return ours
+
+
+@contextlib.contextmanager
+def at_kaggle(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, archives: dict[str, Archive] | None = None
+) -> Iterator[tuple[KaggleServer, list[ForkedClient]]]:
+    """Let this process have an account at a server, with `home` and `cache` in a folder."""
+    for name in list(os.environ):
+        if name.startswith(("KAGGLE_", "XDG_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("SHARDPREP_CACHE", str(folder / "cache"))
+    (folder / "home").mkdir()
+    with KaggleServer(archives or {}) as server:
+        for name, value in server.environment(folder / "home").items():
+            monkeypatch.setenv(name, value)
+        yield server, fork_clients(monkeypatch)
 
 
 def fork_clients(monkeypatch: pytest.MonkeyPatch) -> list[ForkedClient]:

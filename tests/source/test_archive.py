@@ -6,7 +6,6 @@ import io
 import lzma
 import os
 import pickle
-import random
 import re
 import shutil
 import stat
@@ -34,7 +33,7 @@ from shardprep.source import byte_range
 from shardprep.source.byte_range import Extent, MemberError, PlainExtent, ZipExtent
 from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.source.listing import Listing, list_source
-from shardprep.source.members import Member, Members
+from shardprep.source.members import Members
 from shardprep.source.unpack import member_stream
 from tests.source.hostile import patched, tar_entry, tar_of, with_damage
 from tests.support.builders import (
@@ -47,10 +46,10 @@ from tests.support.builders import (
     write,
     write_folder,
     zip_bytes,
-)
+)  # fmt: skip
 from tests.support.examples import examples
 
-Pack = Callable[[Mapping[str, bytes]], bytes]
+Pack = Callable[..., bytes]
 
 JPEG, PNG = jpeg(8, 8), png(8, 8)
 MEMBERS = {
@@ -68,6 +67,7 @@ ZIPS: dict[str, Pack] = {
     "bzip2": partial(zip_bytes, method=zipfile.ZIP_BZIP2),
     "lzma": partial(zip_bytes, method=zipfile.ZIP_LZMA),
 }
+INNER: dict[str, Pack] = {"zip": zip_bytes, "stored": STORED_ZIP, "tar": tar_bytes}
 TARS: dict[str, Pack] = {
     "tar": tar_bytes,
     "tar.gz": partial(tar_bytes, compression="gz"),
@@ -84,18 +84,13 @@ class Listed(NamedTuple):
     notices: list[str]
 
     @property
-    def keys(self) -> list[str]:
-        """Return the keys of images and other members, sorted."""
-        return sorted(member.key for member in _members(self.listing))
-
-    @property
     def contents(self) -> dict[str, bytes]:
         """Return the bytes of images and other members, by key."""
-        return {member.key: member.extent.read() for member in _members(self.listing)}
+        members = [*self.listing.images, *self.listing.others]
+        return {member.key: member.extent.read() for member in members}
 
     @property
     def image_keys(self) -> list[str]:
-        """Return the keys of the images, in the order of the listing."""
         return [member.key for member in self.listing.images]
 
     @property
@@ -104,16 +99,11 @@ class Listed(NamedTuple):
         return {one.key: ": ".join(filter(None, (one.reason, one.detail))) for one in skipped}
 
 
-def _members(listing: Listing) -> list[Member]:
-    return [*listing.images, *listing.others]
-
-
 def listed(source: Path, work: Path | None = None, zip_encoding: str | None = None) -> Listed:
     notices: list[str] = []
     work = work or source.parent / f"{source.name}.work"
-    return Listed(
-        list_source(source, work, notices.append, zip_encoding=zip_encoding), work, notices
-    )
+    found = list_source(source, work, notices.append, zip_encoding=zip_encoding)
+    return Listed(found, work, notices)
 
 
 def listed_bytes(folder: Path, data: bytes, name: str = "source.bin") -> Listed:
@@ -144,6 +134,8 @@ def data_offset(data: bytes, name: str) -> int:
     name_bytes, extra_bytes = struct.unpack_from("<2H", data, at + 26)
     return at + 30 + int(name_bytes) + int(extra_bytes)
 
+
+ZIP_AND_TAR = pytest.mark.parametrize("pack", [zip_bytes, tar_bytes], ids=["zip", "tar"])
 
 # Containers of one kind
 
@@ -179,20 +171,16 @@ def test_what_the_tar_program_packs_comes_back(tmp_path: Path, form: str) -> Non
 def test_what_the_zip_program_streams_comes_back(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "folder", MEMBERS)
     packed = subprocess.run(["zip", "-qr", "-", "."], cwd=folder, check=True, capture_output=True)
-    assert (
-        listed(write(tmp_path / "source", packed.stdout), zip_encoding="utf-8").contents == MEMBERS
-    )
+    source = write(tmp_path / "source", packed.stdout)
+    assert listed(source, zip_encoding="utf-8").contents == MEMBERS
 
 
 def test_members_are_sorted_into_images_and_others(tmp_path: Path) -> None:
-    found = listed_bytes(tmp_path, zip_bytes(MEMBERS)).listing
-    assert [m.key for m in found.images] == [
-        "a/b/c/d/é ü.jpg",
-        "train/cat.0.jpg",
-        "train/dog.0.png",
-    ]
-    assert [m.key for m in found.others] == ["empty.txt", "labels.csv", "no_suffix"]
-    assert found.skipped == []
+    found = listed_bytes(tmp_path, zip_bytes(MEMBERS))
+    assert found.image_keys == ["a/b/c/d/é ü.jpg", "train/cat.0.jpg", "train/dog.0.png"]
+    others = [member.key for member in found.listing.others]
+    assert others == ["empty.txt", "labels.csv", "no_suffix"]
+    assert found.listing.skipped == []
 
 
 def test_extents_survive_the_way_to_a_worker(tmp_path: Path) -> None:
@@ -204,7 +192,7 @@ def test_extents_survive_the_way_to_a_worker(tmp_path: Path) -> None:
 # Archives in archives
 
 
-@pytest.mark.parametrize("inner", [zip_bytes, STORED_ZIP, tar_bytes], ids=["zip", "stored", "tar"])
+@pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 @pytest.mark.parametrize("outer", [STORED_ZIP, tar_bytes], ids=["stored zip", "tar"])
 def test_an_inner_archive_that_is_not_packed_is_read_in_place(
     tmp_path: Path, outer: Pack, inner: Pack
@@ -215,7 +203,7 @@ def test_an_inner_archive_that_is_not_packed_is_read_in_place(
     assert found.notices == []
 
 
-@pytest.mark.parametrize("inner", [zip_bytes, STORED_ZIP, tar_bytes], ids=["zip", "stored", "tar"])
+@pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 @pytest.mark.parametrize("outer", ["deflated", "bzip2", "lzma"])
 def test_a_packed_inner_archive_is_unpacked_once(tmp_path: Path, outer: str, inner: Pack) -> None:
     packed = inner(MEMBERS)
@@ -239,27 +227,6 @@ def test_a_compressed_tar_inside_an_archive_is_opened(
 
 def test_a_compressed_zip_is_opened(tmp_path: Path) -> None:
     assert listed_bytes(tmp_path, gzip.compress(zip_bytes(MEMBERS))).contents == MEMBERS
-
-
-def test_archives_in_a_folder_are_opened(tmp_path: Path) -> None:
-    members = {
-        "x/train.zip": zip_bytes({"train/cat.0.jpg": JPEG}),
-        "test.tar.gz": tar_bytes({"1.jpg": PNG}, "gz"),
-        "notes.txt": b"text",
-    }
-    found = listed(write_folder(tmp_path / "source", members))
-    assert found.contents == {
-        "x/train.zip/train/cat.0.jpg": JPEG,
-        "test.tar.gz/1.jpg": PNG,
-        "notes.txt": b"text",
-    }
-
-
-def test_archives_three_deep_come_back(tmp_path: Path) -> None:
-    inmost = zip_bytes({"cat.0.jpg": JPEG})
-    middle = tar_bytes({"m/c.zip": inmost, "b.jpg": PNG})
-    found = listed_bytes(tmp_path, zip_bytes({"o.tar": middle, "a.jpg": JPEG}))
-    assert found.contents == {"a.jpg": JPEG, "o.tar/b.jpg": PNG, "o.tar/m/c.zip/cat.0.jpg": JPEG}
 
 
 def test_inner_archives_of_one_name_do_not_mix(tmp_path: Path) -> None:
@@ -322,19 +289,11 @@ def test_the_last_bytes_of_a_deflated_member_come_with_any_block_size(
 # Zips that are odd and sound
 
 
-class _Pipe(io.RawIOBase):
-    """Takes bytes and cannot go back, as standard output."""
+class _Pipe(io.BytesIO):
+    """Cannot go back, as standard output."""
 
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        before = len(self.data)
-        self.data.extend(data)
-        return len(self.data) - before
+    def tell(self) -> int:
+        raise io.UnsupportedOperation
 
 
 def _streamed_zip(method: int) -> bytes:
@@ -343,7 +302,7 @@ def _streamed_zip(method: int) -> bytes:
         for name, data in MEMBERS.items():
             with archive.open(zipfile.ZipInfo(name), "w") as member:
                 member.write(data)
-    return bytes(out.data)
+    return out.getvalue()
 
 
 def _zip64() -> bytes:
@@ -433,7 +392,7 @@ def test_a_tar_that_is_followed_by_blanks_comes_back(tmp_path: Path) -> None:
     assert listed_bytes(tmp_path, tar_bytes(MEMBERS) + bytes(3 << 20)).contents == MEMBERS
 
 
-@pytest.mark.parametrize("pack", [zip_bytes, tar_bytes], ids=["zip", "tar"])
+@ZIP_AND_TAR
 def test_keys_that_only_look_alike_stay_apart(tmp_path: Path, pack: Pack) -> None:
     names = ["a.jpg", "A.JPG", "caf\u00e9.jpg", "cafe\u0301.jpg", "a.jpg/b.jpg"]
     members = {name: jpeg(8, 8, seed=i) for i, name in enumerate(names)}
@@ -442,12 +401,8 @@ def test_keys_that_only_look_alike_stay_apart(tmp_path: Path, pack: Pack) -> Non
 
 def test_an_empty_zip_holds_nothing(tmp_path: Path) -> None:
     assert listed_bytes(tmp_path, zip_bytes({})).listing == Listing(Members.of([]), [], [])
-
-
-def test_an_empty_zip_inside_an_archive_holds_nothing(tmp_path: Path) -> None:
-    assert listed_bytes(tmp_path, tar_bytes({"in.zip": zip_bytes({}), "a.jpg": JPEG})).contents == {
-        "a.jpg": JPEG
-    }
+    data = tar_bytes({"in.zip": zip_bytes({}), "a.jpg": JPEG})
+    assert listed_bytes(tmp_path, data).contents == {"a.jpg": JPEG}
 
 
 def test_a_zip_member_without_a_name_is_skipped(tmp_path: Path) -> None:
@@ -468,16 +423,11 @@ def test_a_zip_member_without_a_name_is_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "__MACOSX/a.jpg",
-        "train/__MACOSX/x/a.jpg",
-        "train/._a.jpg",
-        "._in.zip",
-        ".DS_Store",
-        "x/Thumbs.db",
-        "x/desktop.ini",
+        *("__MACOSX/a.jpg", "train/__MACOSX/x/a.jpg", "train/._a.jpg", "._in.zip"),
+        *(".DS_Store", "x/Thumbs.db", "x/desktop.ini"),
     ],
 )
-@pytest.mark.parametrize("pack", [zip_bytes, tar_bytes], ids=["zip", "tar"])
+@ZIP_AND_TAR
 def test_junk_is_skipped_and_counted(tmp_path: Path, pack: Pack, name: str) -> None:
     found = listed_bytes(tmp_path, pack({name: JPEG, "a.jpg": JPEG}))
     assert found.image_keys == ["a.jpg"]
@@ -486,36 +436,18 @@ def test_junk_is_skipped_and_counted(tmp_path: Path, pack: Pack, name: str) -> N
     ]
 
 
-def test_junk_in_a_folder_and_in_its_archives_is_skipped(tmp_path: Path) -> None:
-    inner = zip_bytes({"__MACOSX/._a.jpg": b"x", "a.jpg": JPEG})
-    found = listed(write_folder(tmp_path / "s", {"in.zip": inner, ".DS_Store": b"x"}))
-    assert found.image_keys == ["in.zip/a.jpg"]
-    assert found.reasons == {".DS_Store": "junk", "in.zip/__MACOSX/._a.jpg": "junk"}
-
-
 EVIL_NAMES = [
-    "../evil.jpg",
-    "a/../../evil.jpg",
-    "a/..",
-    "/evil.jpg",
-    "//host/share/evil.jpg",
-    "C:/evil.jpg",
-    "c:evil.jpg",
-    "..\\evil.jpg",
-    "a\\..\\..\\evil.jpg",
-    "\\evil.jpg",
-    "\\\\host\\share\\evil.jpg",
-    "C:\\evil.jpg",
-    "../evil.zip",
+    *("../evil.jpg", "a/../../evil.jpg", "a/..", "/evil.jpg", "//host/share/evil.jpg"),
+    *("C:/evil.jpg", "c:evil.jpg", r"..\evil.jpg", r"a\..\..\evil.jpg", r"\evil.jpg"),
+    *(r"\\host\share\evil.jpg", r"C:\evil.jpg", "../evil.zip"),
 ]
 
 
 @pytest.mark.parametrize("name", EVIL_NAMES)
-@pytest.mark.parametrize("pack", [zip_bytes, tar_bytes], ids=["zip", "tar"])
+@ZIP_AND_TAR
 def test_a_name_that_leads_out_is_skipped(tmp_path: Path, pack: Pack, name: str) -> None:
-    source = write(
-        tmp_path / "x/y/z/source", pack({name: zip_bytes({"b.jpg": PNG}), "a.jpg": JPEG})
-    )
+    data = pack({name: zip_bytes({"b.jpg": PNG}), "a.jpg": JPEG})
+    source = write(tmp_path / "x/y/z/source", data)
     before = tree(tmp_path)
     found = listed(source, tmp_path / "x/y/z/work")
     assert found.contents == {"a.jpg": JPEG}
@@ -527,7 +459,7 @@ def test_a_name_that_leads_out_is_skipped(tmp_path: Path, pack: Pack, name: str)
 @pytest.mark.parametrize(
     "name", ["a/..b.jpg", "...jpg", "a..b/c.jpg", "~/a.jpg", "-rf.jpg", "a;b.jpg"]
 )
-@pytest.mark.parametrize("pack", [zip_bytes, tar_bytes], ids=["zip", "tar"])
+@ZIP_AND_TAR
 def test_an_odd_name_that_leads_nowhere_is_kept(tmp_path: Path, pack: Pack, name: str) -> None:
     assert listed_bytes(tmp_path, pack({name: JPEG})).image_keys == [name]
 
@@ -547,17 +479,9 @@ def test_an_odd_name_that_leads_nowhere_is_kept(tmp_path: Path, pack: Pack, name
         ("a\u2028b.jpg", r"a\u2028b.jpg"),
     ],
 )
-@pytest.mark.parametrize("pack", [zip_bytes, tar_bytes], ids=["zip", "tar"])
+@ZIP_AND_TAR
 def test_keys_are_posix_paths(tmp_path: Path, pack: Pack, name: str, key: str) -> None:
     assert listed_bytes(tmp_path, pack({name: JPEG})).image_keys == [key]
-
-
-def test_keys_are_sorted_and_unique_whatever_the_order_of_members(tmp_path: Path) -> None:
-    names = [f"{c}/{i}.jpg" for c in ("b", "a", "B", "é") for i in (10, 9, 1)]
-    random.Random(0).shuffle(names)
-    members = dict.fromkeys(names, JPEG) | {"m.zip": zip_bytes({"z.jpg": PNG, "a.jpg": PNG})}
-    keys = listed_bytes(tmp_path, tar_bytes(members)).image_keys
-    assert keys == sorted({*names, "m.zip/a.jpg", "m.zip/z.jpg"})
 
 
 @pytest.mark.parametrize(
@@ -595,7 +519,7 @@ def test_a_tar_name_that_is_not_utf8_does_no_harm(tmp_path: Path, form: int) -> 
 
 
 def _check_not_utf8(found: Listed) -> None:
-    keys = [*found.keys, *found.reasons]
+    keys = [*found.contents, *found.reasons]
     assert len(keys) == 3
     assert "a.jpg" in found.image_keys
     assert [key.encode().decode() for key in keys] == keys
@@ -636,14 +560,8 @@ def test_a_zip_name_that_lies_about_utf8_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "mode"),
     [
-        ("JPEG", "RGB"),
-        ("JPEG", "CMYK"),
-        ("PNG", "RGB"),
-        ("GIF", "P"),
-        ("BMP", "RGB"),
-        ("WEBP", "RGB"),
-        ("TIFF", "RGB"),
-        ("JPEG2000", "RGB"),
+        *(("JPEG", "RGB"), ("JPEG", "CMYK"), ("PNG", "RGB"), ("GIF", "P"), ("BMP", "RGB")),
+        *(("WEBP", "RGB"), ("TIFF", "RGB"), ("JPEG2000", "RGB")),
     ],
 )
 def test_an_image_is_found_whatever_its_name(
@@ -689,9 +607,8 @@ def test_a_text_is_other_whatever_its_name(tmp_path: Path, name: str, text: byte
 )
 @pytest.mark.parametrize("name", ["source.zip", "source.txt"])
 def test_a_source_that_is_no_archive_is_an_error(tmp_path: Path, data: bytes, name: str) -> None:
-    with pytest.raises(
-        SourceError, match=r"source\.(zip|txt): is neither a folder nor a supported archive"
-    ):
+    line = r"source\.(zip|txt): is neither a folder nor a supported archive"
+    with pytest.raises(SourceError, match=line):
         listed_bytes(tmp_path, data, name)
 
 
@@ -714,9 +631,7 @@ def parts_of(data: bytes, name: str, number: int = 3) -> dict[str, bytes]:
     return {f"{name}.{i + 1:03d}": data[i * size : (i + 1) * size] for i in range(number)}
 
 
-@pytest.mark.parametrize(
-    "pack", [zip_bytes, tar_bytes, TARS["tar.gz"]], ids=["zip", "tar", "tar.gz"]
-)
+@pytest.mark.parametrize("pack", [zip_bytes, *TARS.values()], ids=["zip", *TARS])
 def test_an_archive_in_parts_is_opened_by_its_first_part(tmp_path: Path, pack: Pack) -> None:
     folder = write_folder(tmp_path / "f", parts_of(pack(MEMBERS), "data.arc"))
     assert listed(folder / "data.arc.001", tmp_path / "work").contents == MEMBERS
@@ -745,9 +660,8 @@ def test_a_part_that_is_missing_is_an_error_that_names_it(tmp_path: Path, missin
     if missing == "001":  # without its start nothing tells that it is an archive
         parts["in.zip.002"] = parts["in.zip.001"]
     del parts[f"in.zip.{missing}"]
-    with pytest.raises(
-        SourceError, match=rf"^in\.zip\.{missing}: is missing; download all volumes"
-    ):
+    line = rf"^in\.zip\.{missing}: is missing; download all volumes"
+    with pytest.raises(SourceError, match=line):
         listed(write_folder(tmp_path / "source", parts))
 
 
@@ -778,9 +692,9 @@ def pack_7z() -> Pack:
     """Return what makes a 7z of members."""
     py7zr = pytest.importorskip("py7zr")
 
-    def pack(members: Mapping[str, bytes]) -> bytes:
+    def pack(members: Mapping[str, bytes], password: str | None = None) -> bytes:
         out = io.BytesIO()
-        with py7zr.SevenZipFile(out, "w") as archive:
+        with py7zr.SevenZipFile(out, "w", password=password) as archive:
             for name, data in members.items():
                 archive.writestr(data, name)
         return out.getvalue()
@@ -803,20 +717,12 @@ def test_archives_inside_a_7z_are_opened(tmp_path: Path, pack_7z: Pack) -> None:
     assert listed_bytes(tmp_path, data).contents == {"a.zip/b.jpg": JPEG, "c.7z/d.jpg": PNG}
 
 
-def test_a_damaged_7z_is_an_error_that_names_it(tmp_path: Path, pack_7z: Pack) -> None:
+def test_a_damaged_or_encrypted_7z_is_an_error_that_names_it(tmp_path: Path, pack_7z: Pack) -> None:
     data = pack_7z(MEMBERS)
-    for damaged in (data[: len(data) // 2], with_damage(data, 60, b"\xff" * 20), data[:-1]):
+    damaged = data[: len(data) // 2], with_damage(data, 60, b"\xff" * 20), data[:-1]
+    for bad in (*damaged, pack_7z({"a.jpg": JPEG}, "secret")):
         with pytest.raises(SourceError, match=r"^source\.bin: "):
-            listed_bytes(tmp_path, damaged)
-
-
-def test_an_encrypted_7z_is_an_error_that_names_it(tmp_path: Path) -> None:
-    py7zr = pytest.importorskip("py7zr")
-    out = io.BytesIO()
-    with py7zr.SevenZipFile(out, "w", password="secret") as archive:
-        archive.writestr(JPEG, "a.jpg")
-    with pytest.raises(SourceError, match=r"^source\.bin: "):
-        listed_bytes(tmp_path, out.getvalue())
+            listed_bytes(tmp_path, bad)
 
 
 def test_names_and_links_of_a_7z_write_nothing_outside(tmp_path: Path) -> None:
@@ -957,11 +863,7 @@ def test_a_file_that_may_not_be_read_is_skipped(
 def _bad_members() -> Iterable[tuple[str, bytes, str]]:
     for method, pack in ZIPS.items():
         good = pack({"a.jpg": JPEG})
-        yield (
-            f"{method}, wrong CRC-32",
-            patched(good, crc=1),
-            "CRC-32 is .*, the archive says 0{7}1",
-        )
+        yield f"{method}, wrong CRC-32", patched(good, crc=1), "CRC-32 is .* says 0{7}1"
         yield f"{method}, encrypted", patched(good, flags=1), "is encrypted"
         yield f"{method}, strongly encrypted", patched(good, flags=0x41), "is encrypted"
         yield f"{method}, Deflate64", patched(good, method=9), "packed with Deflate64"
@@ -972,11 +874,8 @@ def _bad_members() -> Iterable[tuple[str, bytes, str]]:
         yield f"{method}, size too large", patched(good, size=9**7), "says 4,782,969"
         yield f"{method}, cut short", patched(good, packed=9), "holds|damaged|cut"
         yield f"{method}, nothing stored", patched(good, packed=0), "holds|damaged|cut"
-        yield (
-            f"{method}, beyond the file",
-            patched(good, packed=9**7),
-            "is truncated: it has .* of 4,782,969",
-        )
+        beyond = patched(good, packed=9**7)
+        yield f"{method}, beyond the file", beyond, "is truncated: it has .* of 4,782,969"
         yield f"{method}, no header", patched(good, header=1), "no local header at offset 1"
         yield f"{method}, header beyond the file", patched(good, header=2**32 - 2), "is truncated"
         for at in (0, 2, 4, 9, 40):
@@ -993,15 +892,6 @@ def test_a_bad_member_is_an_item_whose_reading_says_why(
     with pytest.raises(MemberError) as caught:
         only_image(tmp_path, data).read()
     assert re.search(reason, str(caught.value))
-
-
-def test_other_members_of_a_zip_with_a_bad_one_are_read(tmp_path: Path) -> None:
-    names = ["a.jpg", "b.jpg", "c.jpg"]
-    data = patched(zip_bytes(dict.fromkeys(names, JPEG)), 1, crc=1)
-    one, bad, two = listed_bytes(tmp_path, data).listing.images
-    assert one.extent.read() == two.extent.read() == JPEG
-    with pytest.raises(MemberError, match="CRC"):
-        bad.extent.read()
 
 
 @pytest.mark.parametrize("number", [2**31, 2**62, 2**63 - 1, 2**63, 2**64 - 1])
@@ -1035,19 +925,21 @@ def test_a_member_without_suffix_that_cannot_be_read_is_skipped(tmp_path: Path, 
     assert found.reasons["odd"].startswith("unreadable: is " + ("encrypted" if flags else "packed"))
 
 
-def test_a_file_cut_after_it_was_listed_is_an_error_of_the_member(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda path: os.truncate(path, 100), f"is truncated: it has 100 of {len(JPEG):,} bytes"),
+        (Path.unlink, r"cannot be read \(No such file or directory\)"),
+    ],
+    ids=["cut", "gone"],
+)
+def test_a_file_that_changes_after_it_was_listed_is_an_error_of_the_member(
+    tmp_path: Path, change: Callable[[Path], object], line: str
+) -> None:
     folder = write_folder(tmp_path / "source", {"a.jpg": JPEG})
     (member,) = listed(folder).listing.images
-    os.truncate(folder / "a.jpg", 100)
-    with pytest.raises(MemberError, match=f"is truncated: it has 100 of {len(JPEG):,} bytes"):
-        member.extent.read()
-
-
-def test_a_file_gone_after_it_was_listed_is_an_error_of_the_member(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "source", {"a.jpg": JPEG})
-    (member,) = listed(folder).listing.images
-    (folder / "a.jpg").unlink()
-    with pytest.raises(MemberError, match=r"cannot be read \(No such file or directory\)"):
+    change(folder / "a.jpg")
+    with pytest.raises(MemberError, match=line):
         member.extent.read()
 
 
@@ -1104,9 +996,8 @@ def test_a_damaged_archive_is_an_error_that_names_it(
     tmp_path: Path, data: bytes, outer: Pack | None
 ) -> None:
     packed = outer({"pad.txt": b"text", "in.arc": data, "z.jpg": JPEG}) if outer else data
-    with pytest.raises(
-        SourceError, match=r"^in\.arc: is (damaged|truncated)" if outer else "is (damag|trunc)"
-    ):
+    line = r"^in\.arc: is (damaged|truncated)" if outer else "is (damag|trunc)"
+    with pytest.raises(SourceError, match=line):
         listed_bytes(tmp_path, packed)
 
 
@@ -1152,7 +1043,7 @@ def test_an_unpacked_archive_never_fills_the_disk(
     with pytest.raises(SourceError, match=line):
         listed_bytes(tmp_path, zip_bytes({"in.zip": ZIP}))
     free = len(ZIP) + (1 << 20)  # what is kept free is little where the work is
-    assert listed_bytes(tmp_path, zip_bytes({"in.zip": ZIP})).keys
+    assert listed_bytes(tmp_path, zip_bytes({"in.zip": ZIP})).contents
 
 
 # Properties
@@ -1217,7 +1108,7 @@ def test_any_tree_in_any_containers_comes_back(container: Container) -> None:
         assert found.contents == _leaves(container.nodes)
         assert found.listing.skipped == []
         assert found.image_keys == sorted(found.image_keys)
-        assert all(PurePosixPath(key).as_posix() == key for key in found.keys)
+        assert all(PurePosixPath(key).as_posix() == key for key in found.contents)
 
 
 # Names of archives

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import zipfile
@@ -21,7 +20,7 @@ from shardprep.source.kaggle.ref import parse_ref
 from shardprep.source.kaggle.upload import KaggleVersion, UploadFolder, UploadLimits, upload
 from shardprep.source.kaggle.upload_metadata import Publication, check_publication
 from shardprep.storage.regular_file import sha256_of
-from tests.source.kaggle_clients import ForkedClient, fork_clients
+from tests.source.kaggle_clients import ForkedClient, at_kaggle
 from tests.source.kaggle_server import KEY, USER, Answer, KaggleServer, Transfer
 from tests.support.builders import Quiet, animals, build, tree, write, write_folder, zip_bytes
 
@@ -77,17 +76,8 @@ def pets(folder: Path) -> Path:
 
 @pytest.fixture(name="world")
 def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    for name in list(os.environ):
-        if name.startswith(("KAGGLE_", "XDG_")) or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
-    home = tmp_path / "home"
-    home.mkdir()
-    with KaggleServer() as server:
-        for name, value in server.environment(home).items():
-            monkeypatch.setenv(name, value)
-        folder = write_folder(tmp_path / "pets", FILES)
-        yield World(server, folder, Told(), fork_clients(monkeypatch))
+    with at_kaggle(tmp_path, monkeypatch) as (server, clients):
+        yield World(server, write_folder(tmp_path / "pets", FILES), Told(), clients)
 
 
 def send(

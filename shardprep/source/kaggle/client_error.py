@@ -119,10 +119,8 @@ def _http_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
     if fault.in_body:
         lines = f"the download broke off ({said})", _LATER
     elif status == 403 and rules:
-        lines = (
-            "the competition's rules are not accepted yet (403)",
-            f"accept them at {ref.page}/rules",
-        )
+        what = "the competition's rules are not accepted yet (403)"
+        lines = what, f"accept them at {ref.page}/rules"
     elif status == 403:
         why = "the account may have to join first, or to verify a phone number"
         lines = f"Kaggle refuses access ({said})", f"open {ref.page} in a browser: {why}"
@@ -182,8 +180,6 @@ def _not_accepted(ref: KaggleRef, known: list[Credential]) -> SourceError:
     what = f"Kaggle does not accept the credentials of {first} (401)"
     if not others:
         return SourceError(str(ref), what, f"renew them at {_SETTINGS}, or run kaggle auth login")
-    return SourceError(
-        str(ref),
-        f"{what}, which have priority over those of {', '.join(others)}",
-        f"remove {first} to use {others[0]}, or renew it at {_SETTINGS}",
-    )
+    what += f", which have priority over those of {', '.join(others)}"
+    hint = f"remove {first} to use {others[0]}, or renew it at {_SETTINGS}"
+    return SourceError(str(ref), what, hint)

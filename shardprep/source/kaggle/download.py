@@ -79,11 +79,9 @@ class ArchiveFolder:
         """Raise SourceError rather than overwrite a file that may belong to the user."""
         path = self.folder / f"{self.ref.name}.zip"
         if path.exists():
-            raise SourceError(
-                str(path),
-                f"exists already, and is not a checked download of {self.ref}",
-                f"use this file, move it away, or replace it with {OptionName('refresh')}",
-            )
+            what = f"exists already, and is not a checked download of {self.ref}"
+            hint = f"use this file, move it away, or replace it with {OptionName('refresh')}"
+            raise SourceError(str(path), what, hint)
 
     @contextlib.contextmanager
     def locked(self, notice: Callable[[str], None]) -> Iterator[int]:
@@ -189,17 +187,12 @@ def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryL
         got_page = len(paths) == 1 and is_page(paths[0])
         _clear(archives.incoming)
         if got_page:
-            raise SourceError(
-                str(ref),
-                "Kaggle sent a web page instead of an archive",
-                f"open {ref.page} in a browser: Kaggle may ask you to confirm something first",
-            )
+            what = "Kaggle sent a web page instead of an archive"
+            hint = f"open {ref.page} in a browser: Kaggle may ask you to confirm something first"
+            raise SourceError(str(ref), what, hint)
         watcher.notice(f"{ref} arrived damaged ({found}): starting again from zero")
-    raise SourceError(
-        str(ref),
-        f"arrived damaged twice ({found})",
-        f"try again later, or download it from {ref.page} in a browser and give that file",
-    )
+    hint = f"try again later, or download it from {ref.page} in a browser and give that file"
+    raise SourceError(str(ref), f"arrived damaged twice ({found})", hint)
 
 
 def _download_once(

@@ -71,11 +71,8 @@ def check_publication(wanted: Publication) -> None:
     num_bytes, num_files = wanted.num_bytes, len({path.split("/")[0] for path in wanted.sizes})
     if num_bytes > _MAX_BYTES:
         what = f"the dataset has {megabytes(num_bytes)}, Kaggle accepts {megabytes(_MAX_BYTES)}"
-        raise SourceError(
-            str(wanted.ref),
-            what,
-            f"build it with a smaller {OptionName('size')} or {OptionName('quality')}",
-        )
+        hint = f"build it with a smaller {OptionName('size')} or {OptionName('quality')}"
+        raise SourceError(str(wanted.ref), what, hint)
     if num_files > _MAX_FILES:
         what = f"the dataset has {num_files:,} files, Kaggle accepts {_MAX_FILES:,}"
         raise SourceError(str(wanted.ref), what, f"build it with fewer {OptionName('shards')}")
