@@ -39,7 +39,7 @@ from tests.source.kaggle_server import (
     Archive,
     Body,
     KaggleServer,
-)  # fmt: skip
+)
 from tests.support.builders import Quiet, tar_bytes, write, zip_bytes
 
 PETS, BIRDS = parse_ref("kaggle:pets"), parse_ref("kaggle:zoe/birds")

@@ -25,8 +25,9 @@ _PLENTY = bytes(65_000_000)
 """Just above what any ratio is allowed for."""
 
 
-def listed(folder: Path, data: bytes, **limits: Any) -> Listing:
-    source = write(folder / "source.zip", data)
+def listed(folder: Path, data: bytes | Path, **limits: Any) -> Listing:
+    """List an archive of these bytes, or a folder."""
+    source = write(folder / "source.zip", data) if isinstance(data, bytes) else data
     return list_source(source, folder / "work", lambda _: None, limits=SourceLimits(**limits))
 
 
@@ -51,7 +52,7 @@ def test_members_of_all_archives_and_skipped_ones_count(tmp_path: Path) -> None:
 def test_files_of_a_folder_are_counted(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "photos", GOOD)
     with pytest.raises(SourceError, match=r"^photos: .*more than 1 members"):
-        list_source(folder, tmp_path / "work", lambda _: None, limits=SourceLimits(max_members=1))
+        listed(tmp_path, folder, max_members=1)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -159,13 +160,8 @@ def test_the_limits_of_a_recipe_are_those_of_the_build(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "num_bytes"),
     [
-        ("500MB", 500_000_000),
-        ("2 GB", 2_000_000_000),
-        ("1.5TB", 1_500_000_000_000),
-        ("2GiB", 2 << 30),
-        ("64k", 64_000),
-        ("123", 123),
-        ("7B", 7),
+        *(("500MB", 500_000_000), ("2 GB", 2_000_000_000), ("1.5TB", 1_500_000_000_000)),
+        *(("2GiB", 2 << 30), ("64k", 64_000), ("123", 123), ("7B", 7)),
     ],
 )
 def test_sizes_are_read_as_people_write_them(text: str, num_bytes: int) -> None:

@@ -140,9 +140,8 @@ def test_a_time_out_is_a_number_of_seconds(
     url: ObjectUrl, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     monkeypatch.setenv(store.TIMEOUT_VARIABLE, said)
-    with pytest.raises(
-        StorageError, match=r"SHARDPREP_STORE_TIMEOUT: .* is not a number of at least 1"
-    ):
+    line = r"SHARDPREP_STORE_TIMEOUT: .* is not a number of at least 1"
+    with pytest.raises(StorageError, match=line):
         objects.get(url)
 
 
@@ -162,12 +161,8 @@ def test_a_line_is_written_now_and_then_for_all_calls_together(
         if caplog.messages:
             told[now] = caplog.messages.copy()
             caplog.clear()
-    assert told == {
-        1000.0 + age: [
-            f"waiting for the store at 127.0.0.1, no answer for {age} s; gives up after 180 s"
-        ]
-        for age in (5, 35, 65)
-    }
+    line = "waiting for the store at 127.0.0.1, no answer for {} s; gives up after 180 s"
+    assert told == {1000.0 + age: [line.format(age)] for age in (5, 35, 65)}
 
 
 @pytest.mark.thorough
@@ -183,9 +178,8 @@ def test_a_line_is_written_while_calls_wait(
     all_seconds(url, list(CALLS))
     host = proxy.endpoint.removeprefix("http://")
     (line,) = caplog.messages
-    assert re.fullmatch(
-        rf"waiting for the store at {host}, no answer for \d s; gives up after 2 s", line
-    )
+    expected = rf"waiting for the store at {host}, no answer for \d s; gives up after 2 s"
+    assert re.fullmatch(expected, line)
     assert {record.name for record in caplog.records} == {"shardprep.storage"}
 
 
@@ -348,9 +342,8 @@ def test_a_worker_of_a_dataloader_says_it_too(
     )  # fmt: skip
     out, errors = one.communicate(timeout=300)
     host = proxy.endpoint.removeprefix("http://")
-    assert re.search(
-        rf"waiting for the store at {host}, no answer for [12] s; gives up after 3 s", errors
-    )
+    line = rf"waiting for the store at {host}, no answer for [12] s; gives up after 3 s"
+    assert re.search(line, errors)
     assert f"no answer from {host}" in out
     assert "StorageError" in out + errors or "NoAnswerError" in out + errors
 
@@ -359,9 +352,8 @@ def test_a_worker_of_a_dataloader_says_it_too(
 
 
 def test_the_document_tells_the_true_numbers() -> None:
-    text = " ".join(
-        Path(__file__).parents[2].joinpath("docs", "object_storage.md").read_text().split()
-    )
+    page = Path(__file__).parents[2] / "docs" / "object_storage.md"
+    text = " ".join(page.read_text().split())
     later = store.timeouts(is_known=True, writing=True)
     first = store.timeouts(is_known=False, writing=False)
     assert f"for {store.DEFAULT_TIMEOUT_S:.0f} seconds" in text
