@@ -1,8 +1,8 @@
 """Processes of the kaggle client that are forked from one which has imported it.
 
-To import the client takes half a second of a processor, and an upload runs it four times. What such
-a process does is what `python -m shardprep.source.kaggle.client` does, but for what the client
-reads when it is imported: where its folder of settings is.
+To import the client takes half a second of a processor, and an upload runs it four times. Such a
+process does the same as `python -m shardprep.source.kaggle.client`, except that the folder of
+settings is fixed: the client looks it up when it is imported.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ while True:
 
 
 class ForkedClient:
-    """Stands for `subprocess.Popen` of the client."""
+    """Replaces `subprocess.Popen` of the client."""
 
     started: list[ForkedClient] = []  # noqa: RUF012 - of this process
 
@@ -88,7 +88,7 @@ class ForkedClient:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Return an exit code; that of the process is not known."""
+        """Return any exit code: the real one is unknown."""
         return -signal.SIGKILL
 
 
@@ -128,7 +128,7 @@ def at_kaggle(
 
 
 def fork_clients(monkeypatch: pytest.MonkeyPatch) -> list[ForkedClient]:
-    """Let each client be forked; return those that were, the last one last."""
+    """Let each client be forked; return all of them, the last one last."""
     from shardprep.source.kaggle import client_process
 
     started: list[ForkedClient] = []

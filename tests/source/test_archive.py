@@ -553,7 +553,7 @@ def test_an_unpacked_archive_never_fills_the_disk(
     )
     with pytest.raises(SourceError, match=line):
         listed_bytes(tmp_path, zip_bytes({"in.zip": ZIP}))
-    free = len(ZIP) + (1 << 20)  # what is kept free is little where the work is
+    free = len(ZIP) + (1 << 20)  # little work needs a small reserve
     assert listed_bytes(tmp_path, zip_bytes({"in.zip": ZIP})).contents
 
 
@@ -583,7 +583,7 @@ _TREES = st.recursive(_LEAVES, _containers, max_leaves=8)
 
 
 def _entries(nodes: dict[str, Any], prefix: str = "") -> dict[str, bytes]:
-    """Return what stands in an archive, or on the disk, for the nodes."""
+    """Return the entries of an archive, or the files of a folder, for the nodes."""
     entries: dict[str, bytes] = {}
     for name, node in nodes.items():
         if isinstance(node, bytes):

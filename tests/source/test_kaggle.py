@@ -47,7 +47,7 @@ NOISE = random.Random(0).randbytes(400_000)
 MEMBERS = {"train/cat.0.jpg": NOISE[:150_000], "train/dog.0.jpg": NOISE[150_000:]}
 ZIP = zip_bytes(MEMBERS, method=zipfile.ZIP_STORED)
 HALF = 200_000
-"""Where a transfer is cut; what is on the disk then is a little less."""
+"""Offset at which a transfer is cut; a little less is then on the disk."""
 ONCE = RetryLimits(attempts=1)
 HASTY = RetryLimits(attempts=3, backoff_s=0.01)
 
@@ -745,7 +745,7 @@ def test_a_watcher_that_raises_ends_the_client(world: World) -> None:
     assert fetch(world).read_bytes() == ZIP
 
 
-# What is checked in an archive.
+# Checks of an archive.
 
 
 ONE = {"a.jpg": NOISE[:5000]}
@@ -798,7 +798,7 @@ def test_members_that_cannot_be_read_are_said_to_be_unchecked(tmp_path: Path) ->
     assert told.lines[0].startswith("members not checked: 1, ")
 
 
-# What is shown.
+# Progress.
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, size: int | None, *, terminal: bool = False) -> str:

@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {"size": "8x8", "shards": 1}
 
 @pytest.fixture(name="root", autouse=True)
 def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder that stands for /kaggle/input, on a machine without an account."""
+    """Return a folder that replaces /kaggle/input, on a machine without an account."""
     for name in ("KAGGLE_API_TOKEN", "KAGGLE_USERNAME", "KAGGLE_KEY", "KAGGLE_CONFIG_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
-import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from shardprep.source.byte_range import MemberError
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import Listing, list_source
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from tests.source.hostile import GOOD, patched, sevenzip
+from tests.source.hostile import GOOD, patched, sevenzip, stating
 from tests.support.builders import build, jpeg, tar_bytes, write, write_folder, zip_bytes
 
 _PLENTY = bytes(65_000_000)
@@ -72,12 +70,7 @@ def test_an_image_that_is_too_large_is_rejected_and_others_are_not(
 def test_a_size_that_no_table_can_hold_is_a_counted_rejection(
     tmp_path: Path, name: str, stated: int
 ) -> None:
-    info = zipfile.ZipInfo(name)
-    info.extra = struct.pack("<HHQ", 1, 8, stated)
-    packed = io.BytesIO(zip_bytes(GOOD))
-    with zipfile.ZipFile(packed, "a") as archive:
-        archive.writestr(info, b"evil")
-    source = write(tmp_path / "s.zip", patched(packed.getvalue(), 2, size=2**32 - 1))
+    source = write(tmp_path / "s.zip", stating(stated, name=name, packed=False))
     for size, fit in (("8x8", "crop"), ("none", "none")):
         out = tmp_path / fit
         made = build(source, out, size=size, fit=fit, format="png", max_rejected="50%")

@@ -1,4 +1,4 @@
-"""A folder's links decide nothing that its user has not: those that lead outside are skipped."""
+"""Links of a folder that lead outside are skipped, unless the user allows them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ from tests.support.builders import tar_bytes, tree, write, write_folder, zip_byt
 
 
 def only_image(folder: Path, data: bytes) -> Extent:
-    """Return where the one image of an archive lies."""
     (member,) = listed_bytes(folder, data).listing.images
     return member.extent
 
@@ -111,22 +110,14 @@ def _locked(monkeypatch: pytest.MonkeyPatch, call: str, name: str) -> None:
     monkeypatch.setattr(os, call, fake)
 
 
-def test_a_folder_that_may_not_be_read_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "call"), [("locked", "scandir"), ("locked.zip", "open")])
+def test_a_folder_or_archive_that_may_not_be_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, call: str
 ) -> None:
-    folder = write_folder(tmp_path / "source", {"a/x.jpg": JPEG, "locked/y.jpg": JPEG})
-    _locked(monkeypatch, "scandir", "/locked")
-    with pytest.raises(SourceError, match=r"locked: .*Permission denied"):
-        listed(folder)
-
-
-def test_a_source_that_may_not_be_read_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = write(tmp_path / "locked.zip", zip_bytes(MEMBERS))
-    _locked(monkeypatch, "open", "/locked.zip")
-    with pytest.raises(SourceError, match=r"locked\.zip: .*Permission denied"):
-        listed(source)
+    folder = write_folder(tmp_path / "s", {"locked/x.jpg": JPEG, "locked.zip": zip_bytes(MEMBERS)})
+    _locked(monkeypatch, call, f"/{name}")
+    with pytest.raises(SourceError, match=rf"{re.escape(name)}: .*Permission denied"):
+        listed(folder if call == "scandir" else folder / name)
 
 
 def test_a_file_that_may_not_be_read_is_skipped(
@@ -134,9 +125,8 @@ def test_a_file_that_may_not_be_read_is_skipped(
 ) -> None:
     folder = write_folder(tmp_path / "source", {"a.jpg": JPEG, "locked.txt": b"text"})
     _locked(monkeypatch, "open", "/locked.txt")
-    assert listed(folder).reasons == {
-        "locked.txt": "unreadable: cannot be read (Permission denied)"
-    }
+    reason = "unreadable: cannot be read (Permission denied)"
+    assert listed(folder).reasons == {"locked.txt": reason}
 
 
 # Members whose bytes cannot be had

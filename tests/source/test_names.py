@@ -1,4 +1,4 @@
-"""Names of members and archives: keys, junk, encodings, and types told by content."""
+"""Names of members and archives: keys, junk and encodings; types are detected by content."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_zip_name_that_lies_about_utf8_is_an_error(tmp_path: Path) -> None:
         listed_bytes(tmp_path, data)
 
 
-# Type is told by content
+# The type is detected by content
 
 
 @pytest.mark.parametrize("name", ["photo", "photo.dat", "photo.txt", "photo.zip", "0"])

@@ -32,7 +32,7 @@ KEYS: dict[str, Any] = {"shards": 2, "size": "16x16", "format": "png", "max_reje
 
 
 def damaged_zip(members: dict[str, bytes]) -> bytes:
-    """Return a zip in which the bytes of one stored member are not those of its CRC-32."""
+    """Return a zip with one stored member that has a wrong CRC-32."""
     data = zip_bytes(members, method=zipfile.ZIP_STORED)
     return with_damage(data, data.index(members["train/dog.0.jpg"]) + 200, b"\xff\0\xff")
 
@@ -61,7 +61,7 @@ def test_an_archive_there_gives_what_it_gives_here(
     there = bucket.put(f"raw/{name}", ARCHIVES[name])
     local = tree(build(here, tmp_path / "here", **KEYS).path)
     remote = tree(build(there, tmp_path / "there", **KEYS).path)  # type: ignore[arg-type]
-    if not name.endswith(".zip"):  # told by its ETag there, by its time here
+    if not name.endswith(".zip"):  # the ETag marks it there, its time here
         assert local.pop("manifest.json") != remote.pop("manifest.json")
     assert remote == local
 

@@ -43,7 +43,7 @@ CUT = 2000
 
 class Told(Quiet):
     stop_at = ""
-    """Phase in which it does."""
+    """Phase that is interrupted."""
 
     def start(
         self, what: str, total: int | None = None, unit: Unit = "", num_done: int = 0
@@ -59,7 +59,7 @@ class Told(Quiet):
 
 
 class World(NamedTuple):
-    """A machine with credentials and a dataset, and Kaggle beside it."""
+    """A machine with credentials and a dataset, and a Kaggle server."""
 
     server: KaggleServer
     folder: Path
@@ -83,7 +83,7 @@ def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 def send(
     world: World, limits: UploadLimits = ONCE, *, check: bool = True, **more: Any
 ) -> KaggleVersion:
-    """Upload the files as those of a dataset that was verified."""
+    """Upload the files like a verified dataset."""
     sizes = {name: len(data) for name, data in tree(world.folder).items()}
     hashes = {name: sha256_of(world.folder / name) for name in sizes}
     wanted = Publication(**{"folder": world.folder, "sizes": sizes, "ref": REF,
@@ -200,7 +200,7 @@ def test_processing_is_waited_for_and_told(world: World) -> None:
     assert [line.rpartition(": ")[2] for line in said] == ["blobs received", "blobs copied to sds"]
 
 
-# What is refused before a byte is sent.
+# Refusals before a byte is sent.
 
 NO_TARGETS = {
     "pets": r"kaggle:pets: is a competition.*write kaggle:OWNER/NAME",

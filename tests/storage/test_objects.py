@@ -57,7 +57,7 @@ def test_a_read_is_tried_again(bucket: Bucket, proxy: Proxy, fault: Fault) -> No
     ids=["503", "RST", "lost"],
 )
 def test_a_write_is_tried_again(bucket: Bucket, proxy: Proxy, fault: Fault, size: int) -> None:
-    """An answer that is lost may be that of the last step, which cannot be taken twice."""
+    """A lost answer may belong to the last step, which cannot be repeated."""
     data = bytes(size)
     last = "POST" if size > 10 else "PUT"
     proxy.rule = nth(size > 10, fault, lambda request: request.method == last)
@@ -73,7 +73,7 @@ def test_a_write_is_tried_again(bucket: Bucket, proxy: Proxy, fault: Fault, size
 def test_what_has_a_cut_answer_is_done_again(
     bucket: Bucket, proxy: Proxy, method: str, *, is_known: bool
 ) -> None:
-    """The client tries no request again of which it has part of an answer."""
+    """The client does not repeat a request after a part of its answer."""
     data = bytes(20 << 20)
     bucket.put("some/key", b"0123456789")
     if is_known:

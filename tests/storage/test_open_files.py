@@ -27,7 +27,7 @@ def num_open() -> int:
 
 @contextmanager
 def limited(number: int) -> Iterator[None]:
-    """Let this process have so many file descriptors more than it has."""
+    """Limit the file descriptors of this process."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, before[1]))
     try:

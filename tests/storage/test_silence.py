@@ -55,7 +55,7 @@ def _never() -> Iterator[threading.Event]:
 
 
 def seconds_of(call: Callable[[ObjectUrl], object], url: ObjectUrl) -> float:
-    """Return how long a call takes to say that there is no answer."""
+    """Return the seconds after which a call raises `NoAnswerError`."""
     begun = time.monotonic()
     with pytest.raises(NoAnswerError, match=r"cannot be (read|written) \(no answer from 127"):
         call(url)
@@ -101,7 +101,7 @@ def test_no_call_is_silent_for_longer_than_the_time_out(
 def test_a_store_that_answers_slowly_is_not_silent(
     url: ObjectUrl, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An upload is several requests, each of which has an answer in time; so are the reads."""
+    """Each request of an upload has an answer in time; so have the reads."""
     monkeypatch.setenv(store.TIMEOUT_VARIABLE, "4")
     assert objects.head(url)
     proxy.rule = lambda _: Fault(delay_s=1.4)
@@ -233,7 +233,7 @@ def test_a_command_says_what_it_waits_for_and_gives_up(
     assert time.monotonic() - begun < 20
     assert one.returncode == 1
     waited, failed = errors.splitlines()
-    # How much later than told it is that one looks depends on the machine.
+    # The delay between the warning and the check depends on the machine.
     waiting = rf"waiting for the store at {host}, no answer for [1-7] s; gives up after 8 s"
     assert re.fullmatch(waiting, waited)
     assert failed == f"{pets}: cannot be read (no answer from {host}); {AGAIN}"

@@ -66,8 +66,11 @@ class ArchiveFolder:
 
     def checked(self) -> Path | None:
         """Return the archive if size and time show that it is the checked one."""
-        note = self._read_note()
-        path = self.folder / str(note.get("file"))
+        try:
+            note = json.loads(self._note.read_text())
+            path = self.folder / note["file"]
+        except (OSError, ValueError, LookupError, TypeError):  # missing or damaged
+            return None
         return path if path.is_file() and self._describe(path) == note else None
 
     def archive_since_start(self, *, refresh: bool) -> Path | None:
@@ -117,13 +120,6 @@ class ArchiveFolder:
 
     def _noted_at(self) -> int:
         return self._note.stat().st_mtime_ns if self._note.exists() else 0
-
-    def _read_note(self) -> dict[str, object]:
-        try:
-            note = json.loads(self._note.read_text())
-        except (OSError, ValueError):
-            return {}
-        return note if isinstance(note, dict) else {}
 
 
 def download(
