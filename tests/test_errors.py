@@ -26,7 +26,7 @@ from shardprep.errors import (
     name_options_as_flags,
     some_of,
 )
-from shardprep.storage.store_error import NoAnswerError
+from shardprep.storage.store import NoAnswerError
 from shardprep.writer.finalize import TooManyRejectedError
 
 

@@ -25,7 +25,7 @@ from shardprep.errors import (
 from shardprep.recipe.document import RECIPE_FILE
 from shardprep.recipe.options import RUN_OPTIONS, Option
 from shardprep.recipe.values import read_number
-from shardprep.storage.timeout import TIMEOUT_VARIABLE
+from shardprep.storage.store import TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
     from shardprep.dataset.locate import DatasetFiles
@@ -108,9 +108,8 @@ def downloaded(
     With `to` or `refresh`, the archive is downloaded even if a mounted folder exists.
     """
     from shardprep.source.kaggle import download
-    from shardprep.source.kaggle.archive_cache import mounted
 
-    folder = mounted(ref) if to is None and not refresh else None
+    folder = download.mounted(ref) if to is None and not refresh else None
     if folder is None:
         return download.download(ref, to=to, refresh=refresh, watcher=watch), False
     pinned = f"; its version is unknown, {ref.version} was asked for" if ref.version else ""

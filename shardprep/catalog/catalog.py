@@ -29,9 +29,9 @@ from shardprep.dataset.schema import TargetKind
 from shardprep.errors import OptionName, SourceError, concise, shown
 from shardprep.image.annotation_types import Annotation
 from shardprep.recipe.recipe import Recipe, outputs
-from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Listing, Skipped, list_source
 from shardprep.source.members import Member, Members
+from shardprep.source.string_column import Coded
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from shardprep.dataset.schema import UNLABELLED
 from shardprep.image.annotation_types import Annotation
 from shardprep.source.byte_range import Extent
-from shardprep.source.dictionary_column import Coded
 from shardprep.source.members import Member, Members
+from shardprep.source.string_column import Coded
 
 if TYPE_CHECKING:
     from shardprep.catalog.labels.targets import Target

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from shardprep.source.dictionary_column import Coded
 from shardprep.source.names import composed, without_archive_suffix
-from shardprep.source.string_column import Texts
+from shardprep.source.string_column import Coded, Texts
 
 _OF = r"([-_ ]?(set|data|images?|imgs?))?[-_]?v?\d*"
 _SPLITS = {

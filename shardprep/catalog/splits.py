@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from shardprep.catalog.names import document_split, folder_splits, given_split, natural_order
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.errors import OptionError, OptionName, SourceError, shown, some_of
-from shardprep.source.dictionary_column import Coded
 from shardprep.source.names import composed
-from shardprep.source.string_column import Texts
+from shardprep.source.string_column import Coded, Texts
 
 if TYPE_CHECKING:
     from shardprep.catalog.items import Items

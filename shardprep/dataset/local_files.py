@@ -23,7 +23,7 @@ from shardprep.dataset.index import check_shard, open_shard, way_out
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest
 from shardprep.errors import DatasetError, RecordError
 from shardprep.storage.regular_file import open_regular, read_at, read_open, regular_descriptor
-from shardprep.storage.store_error import changed
+from shardprep.storage.store import changed
 
 
 class _FileStatus(NamedTuple):

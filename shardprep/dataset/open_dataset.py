@@ -26,7 +26,7 @@ from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import DatasetError, RecipeError, RecordError
 from shardprep.storage import objects
 from shardprep.storage.regular_file import read_regular, sha256_of
-from shardprep.storage.store_error import changed
+from shardprep.storage.store import changed
 from shardprep.storage.url import ObjectUrl, is_url
 
 if TYPE_CHECKING:

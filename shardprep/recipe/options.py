@@ -22,7 +22,7 @@ from shardprep.recipe.values import (
     read_size,
     read_window,
 )
-from shardprep.storage.timeout import DEFAULT_TIMEOUT_S, TIMEOUT_VARIABLE
+from shardprep.storage.store import DEFAULT_TIMEOUT_S, TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
     from shardprep.dataset.schema import TargetKind

@@ -26,7 +26,6 @@ _Read = Callable[[int, int], bytes]
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature … name length, extra length (APPNOTE 4.3.7)
 _MOST_HEADER_BYTES = 512
-"""Size of most local headers, name and extra fields included."""
 _ENCRYPTED = 0x1
 _METHODS = {
     9: "Deflate64 (as Windows packs large zips; pack it again with 7-Zip)",
@@ -78,7 +77,6 @@ class PlainExtent(range_reads.Span):
         return _read_at(self.file, self.offset, self.num_bytes)
 
     def read_into(self, buffer: memoryview) -> None:
-        """Read the bytes into a buffer of the same size."""
         ahead = range_reads.open_file(self.file)
         num_read = 0
         end = self.offset + self.num_bytes
@@ -103,7 +101,6 @@ class ZipExtent(NamedTuple):
 
     file: str
     header_offset: int
-    """Offset of the local header in the file of the zip."""
     stored_bytes: int
     num_bytes: int
     """Uncompressed."""
@@ -142,7 +139,6 @@ class ZipExtent(NamedTuple):
         return PlainExtent(self.file, self._start(_reader(self.file)), self.stored_bytes)
 
     def _stored_bytes(self, num_bytes: int) -> bytes:
-        """Return the first stored bytes; the file is opened once for header and bytes."""
         read = _reader(self.file)
         return read(self._start(read), num_bytes)
 
@@ -169,11 +165,9 @@ class RefusedExtent(NamedTuple):
         return PlainExtent("", 0, 0)
 
     def read(self) -> bytes:
-        """Raise the reason, a `MemberError`."""
         raise MemberError(self.reason)
 
     def read_head(self, num_bytes: int) -> bytes:
-        """Raise the reason, a `MemberError`."""
         del num_bytes
         return self.read()
 
@@ -196,15 +190,9 @@ def _inflate(stored: bytes, method: int, num_bytes: int) -> bytes:
 
 
 def new_unpacker(method: int, head: bytes) -> tuple[Any, int]:
-    """Return a decompressor of zlib, bz2 or lzma, and the offset of its data in the member.
+    """Return a decompressor of a zip's method, and the offset of its data in the member.
 
-    Args:
-        method: number of the method in a zip.
-        head: the first bytes of the member.
-
-    Raises:
-        MemberError: the method is unknown, or the header of the data is damaged.
-
+    `head` has the first bytes of the member.
     """
     if method == zlib.DEFLATED:
         return zlib.decompressobj(-zlib.MAX_WBITS), 0

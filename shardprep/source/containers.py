@@ -12,28 +12,29 @@ import stat
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, archive_type
-from shardprep.source.byte_range import PlainExtent, ZipExtent
-from shardprep.source.members import Entry, Members, OrdinaryImages, are_ordinary
+from shardprep.source.byte_range import MOST_BYTES, PlainExtent, ZipExtent
+from shardprep.source.limits import Budget
+from shardprep.source.members import PLACE, ZIP, Entry, Members, OrdinaryImages, are_ordinary
 from shardprep.source.names import unsafe_name
-from shardprep.source.streams import Window, buffered
-from shardprep.source.zip_directory import Directory, check_directory, check_end, read_end
-from shardprep.source.zip_entries import ZipEntries, read_entries
-
-if TYPE_CHECKING:
-    from shardprep.source.limits import Budget
-    from shardprep.source.unpack import Unpacker
-
+from shardprep.source.string_column import Texts
+from shardprep.source.unpack import Unpacker, Window, buffered
+from shardprep.source.zip_directory import (
+    ZipEntries,
+    check_directory,
+    check_end,
+    read_end,
+    read_entries,
+)
 
 _UTF8_FLAG = 0x800
 _MOST_OFFSET = 1 << 61
 _KIND_BITS = 0o170000
-"""Mode bits of the file type, as in `stat.S_IFMT`."""
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_GLOBAL_HEADERS = 1000
 _BLOCK_BYTES = 1 << 20
@@ -46,13 +47,7 @@ def entries(
 ) -> Iterator[Entry | OrdinaryImages]:
     """Return the members of a "zip", "tar" or "7z"; ordinary images come together as columns.
 
-    Args:
-        place: extent of the archive.
-        name: name of the archive in messages.
-        kind: one of these three.
-        encoding: encoding of zip member names without the UTF-8 flag.
-        unpacker: used for a 7z.
-
+    `name` is the archive's name in messages, `encoding` that of zip names without the UTF-8 flag.
     """
     if kind == "zip":
         return _zip_entries(place, name, encoding, unpacker.budget)
@@ -61,9 +56,8 @@ def entries(
     try:
         from shardprep.source.sevenzip import sevenzip_entries  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise SourceError(
-            name, "is a 7z archive, which needs py7zr", "pip install 'shardprep[7z]'"
-        ) from error
+        what = "is a 7z archive, which needs py7zr"
+        raise SourceError(name, what, "pip install 'shardprep[7z]'") from error
     out = unpacker.new_file(name, place.num_bytes)
     return sevenzip_entries(place, name, out, unpacker.budget)
 
@@ -73,43 +67,38 @@ def _zip_entries(
 ) -> Iterator[Entry | OrdinaryImages]:
     end = check_end(read_end(place), name)
     budget.check_members(end.num_listed, name)
-    columns = None
-    if encoding is None and 0 <= end.shift <= end.directory:
-        columns = read_entries(place, end.directory, end.directory_stop, end.num_listed)
-    if columns is not None:
-        places = columns.places
-        places["offset"] += end.shift
-        listed = Directory(end.directory, columns.names, places["offset"], places["stored_bytes"])
-        check_directory(listed, place, end, name)
-        places["offset"] += place.offset
-        ordinary = _ordinary_entries(columns, place.file)
-        del columns, listed, places  # millions of rows; from here on only the images reference them
-        yield from ordinary
-        return
+    start, found = end.directory, None
+    if encoding is None and 0 <= end.shift <= start:
+        found = read_entries(place, start, end.directory_stop, end.num_listed)
+    if found is None:
+        start, found = _by_zipfile(place, encoding)
+    else:
+        found.places["offset"] += end.shift
+    check_directory(found, start, place, end, name)
+    found.places["offset"] += place.offset
+    members = _zip_members(found, place.file)
+    del found  # millions of rows; from here on only the images reference them
+    yield from members
+
+
+def _by_zipfile(place: PlainExtent, encoding: str | None) -> tuple[int, ZipEntries]:
+    """Return the offset of the directory, and its entries, as `zipfile` reads them."""
     with zipfile.ZipFile(buffered(place), metadata_encoding=encoding) as archive:
         infos = archive.infolist()
-        # A size or offset beyond the limit fits nowhere, so the exact value does not matter.
-        offsets, stored = (
-            np.clip(np.array(values, object), -_MOST_OFFSET, _MOST_OFFSET).astype(np.int64)
-            for values in ([i.header_offset for i in infos], [i.compress_size for i in infos])
-        )
-        listed = Directory(archive.start_dir, [i.filename for i in infos], offsets, stored)
-        check_directory(listed, place, end, name)
-        for info in infos:
-            path = info.filename if encoding else _true_name(info)
-            extent = ZipExtent(
-                place.file,
-                place.offset + info.header_offset,
-                info.compress_size,
-                info.file_size,
-                info.CRC,
-                info.compress_type,
-                info.flag_bits,
-            )
-            yield from _zip_entry(path, extent, info.external_attr >> 16)
+        names = Texts.of(info.filename if encoding else _true_name(info) for info in infos)
+        places, modes = np.zeros(len(infos), PLACE), np.empty(len(infos), np.uint16)
+        for row, info in enumerate(infos):
+            # A size or offset beyond the limit fits nowhere, so the exact value does not matter.
+            places[row] = (
+                ZIP, info.compress_type, info.flag_bits, 0, info.CRC,
+                max(-_MOST_OFFSET, min(info.header_offset, _MOST_OFFSET)),
+                min(info.compress_size, MOST_BYTES), min(info.file_size, MOST_BYTES),
+            )  # fmt: skip
+            modes[row] = info.external_attr >> 16
+        return archive.start_dir, ZipEntries(names, places, modes)
 
 
-def _ordinary_entries(columns: ZipEntries, file: str) -> Iterator[Entry | OrdinaryImages]:
+def _zip_members(columns: ZipEntries, file: str) -> Iterator[Entry | OrdinaryImages]:
     """Yield the images with ordinary names together, then the other members."""
     kinds = columns.modes & _KIND_BITS
     are_images = are_ordinary(columns.names) & ((kinds == 0) | (kinds == stat.S_IFREG))
@@ -128,7 +117,6 @@ def _ordinary_entries(columns: ZipEntries, file: str) -> Iterator[Entry | Ordina
 
 
 def _zip_entry(path: str, extent: ZipExtent, mode: int) -> Iterator[Entry]:
-    """Yield the entry of a zip member; nothing for a folder."""
     if not path:
         yield Entry("", extent.num_bytes, None, "no name")
     elif not path.endswith("/"):
@@ -179,9 +167,8 @@ def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
             if not info.isreg() or info.issparse():
                 problem = "a link, a device or a sparse file"
             elif info.offset_data + info.size > place.num_bytes:
-                raise SourceError(
-                    name, f"is truncated inside member {member!r}", "download or pack it again"
-                )
+                what = f"is truncated inside member {member!r}"
+                raise SourceError(name, what, "download or pack it again")
             extent = PlainExtent(place.file, place.offset + info.offset_data, info.size)
             yield Entry(info.name, info.size, None if problem else extent, problem)
         _check_end(place, archive.offset, name)
@@ -203,8 +190,6 @@ def _check_end(place: PlainExtent, at: int, name: str) -> None:
             what = f"is truncated: it stops at offset {at:,} without the zero block that ends a tar"
         raise SourceError(name, f"{what}, so members may be missing", "download or pack it again")
     if archive_type(place.read_range(at, HEAD_BYTES)) == "tar":
-        raise SourceError(
-            name,
-            f"another tar follows at offset {at:,}, after its end",
-            "it is several tars in one file: unpack it with tar --ignore-zeros",
-        )
+        what = f"another tar follows at offset {at:,}, after its end"
+        hint = "it is several tars in one file: unpack it with tar --ignore-zeros"
+        raise SourceError(name, what, hint)

@@ -14,6 +14,7 @@ from shardprep.storage.url import ObjectUrl, parse_place
 
 LEADS_OUTSIDE = "link that leads outside"
 NOT_REGULAR = "not a regular file"
+GIVE_A_SOURCE = "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)"
 
 
 class FoundFile(NamedTuple):
@@ -37,12 +38,8 @@ def find_files(
 
     Files are sorted in each folder. Links to folders are followed, each once. A foreign folder must
     not decide which other files of this machine are read: a link to a target outside the folder
-    is yielded with a problem and not followed, unless `follow_links` is set.
-
-    Args:
-        source: a path, which may itself be a link, or an address.
-        leave_out: folders or addresses below it to ignore, such as a dataset built from it.
-        follow_links: follow links that lead outside.
+    is yielded with a problem and not followed, unless `follow_links` is set. Folders or addresses
+    in `leave_out` are ignored, such as a dataset built from the source.
 
     Raises:
         RecipeError: the source is neither a path nor an address.
@@ -56,11 +53,7 @@ def find_files(
     if place.is_dir():
         return _walk(place, leave_out, follow_links=follow_links)
     if not place.is_file():
-        raise SourceError(
-            str(place),
-            "no such file or folder",
-            "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)",
-        )
+        raise SourceError(str(place), "no such file or folder", GIVE_A_SOURCE)
     status = place.stat()
     return [FoundFile(str(place), "", status.st_size, status.st_mtime_ns)]
 
@@ -133,9 +126,7 @@ def _objects(address: str, url: ObjectUrl, leave_out: Iterable[str]) -> list[Fou
         if one.name and not str(url / one.name).startswith(left_out)
     ]
     if not below:
-        raise SourceError(
-            address,
-            "there is no object at or below this address",
-            "give the address of an archive, or of a prefix of objects",
-        )
+        what = "there is no object at or below this address"
+        hint = "give the address of an archive, or of a prefix of objects"
+        raise SourceError(address, what, hint)
     return below

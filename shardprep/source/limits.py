@@ -14,7 +14,7 @@ from shardprep.errors import OptionName, SourceError
 from shardprep.source.byte_range import MOST_BYTES, Extent, RefusedExtent, StoredExtent, ZipExtent
 from shardprep.storage.space import megabytes
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a download does without numpy
     import numpy as np
     from numpy.typing import NDArray
 
@@ -41,7 +41,6 @@ class SourceLimits:
     max_depth: int = 8
     """Depth of archives in archives; real data has two or three."""
     follow_links: bool = False
-    """True if links in a folder may lead outside of it."""
 
 
 DEFAULT_LIMITS = SourceLimits()
@@ -62,11 +61,8 @@ class Budget:
 
     def check_depth(self, depth: int, name: str) -> None:
         if depth > self.limits.max_depth:
-            raise SourceError(
-                name,
-                f"archives are nested more than {self.limits.max_depth} deep",
-                f"raise {OptionName('max_depth')} if this is intended",
-            )
+            what = f"archives are nested more than {self.limits.max_depth} deep"
+            raise _above("max_depth", name, what)
 
     def add_members(self, number: int, archive: str) -> None:
         self._num_members += number
@@ -75,11 +71,8 @@ class Budget:
     def check_members(self, num_more: int, archive: str) -> None:
         """Check the number of members that an archive states, before they are read."""
         if self._num_members + num_more > self.limits.max_members:
-            raise SourceError(
-                archive,
-                f"there are more than {self.limits.max_members:,} members",
-                f"raise {OptionName('max_members')} if this is intended",
-            )
+            what = f"there are more than {self.limits.max_members:,} members"
+            raise _above("max_members", archive, what)
 
     def readable(self, extent: StoredExtent, key: str) -> Extent:
         """Return the extent, or a `RefusedExtent` if the member is too large."""
@@ -115,16 +108,12 @@ class Budget:
     def unpack(self, num_bytes: int, name: str) -> None:
         self._num_unpacked += num_bytes
         if self._num_unpacked > self._most_unpacked:
-            raise SourceError(
-                name,
-                f"the source unpacks to more than {megabytes(self._most_unpacked)}",
-                f"raise {OptionName('max_unpacked')} if this is intended",
-            )
+            what = f"the source unpacks to more than {megabytes(self._most_unpacked)}"
+            raise _above("max_unpacked", name, what)
 
     def check_ratio(self, packed: int, unpacked: int, name: str) -> None:
-        """Check the ratio of unpacked to packed bytes of an archive."""
         if what := self._bomb(packed, unpacked):
-            raise SourceError(name, what, f"raise {OptionName('max_ratio')} if this is intended")
+            raise _above("max_ratio", name, what)
 
     def _bomb(self, packed: int, unpacked: int) -> str:
         """Return a message if the ratio is too high, otherwise ""."""
@@ -132,3 +121,7 @@ class Budget:
         if unpacked <= max(_SMALL_BYTES, most * packed):
             return ""
         return f"{packed:,} bytes unpack to {unpacked:,} or more, past --max-ratio {most:,}"
+
+
+def _above(limit: str, name: str, what: str) -> SourceError:
+    return SourceError(name, what, f"raise {OptionName(limit)} if this is intended")

@@ -32,13 +32,12 @@ from shardprep.source.byte_range import (
     StoredExtent,
 )
 from shardprep.source.containers import entries
-from shardprep.source.file_listing import FoundFile, find_files
+from shardprep.source.file_listing import GIVE_A_SOURCE, FoundFile, find_files
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.members import Member, Members, MembersBuilder, OrdinaryImages, ordinary_files
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
-from shardprep.source.streams import buffered, decompressed, member_stream
 from shardprep.source.string_column import booleans, integers, release
-from shardprep.source.unpack import Unpacker
+from shardprep.source.unpack import Unpacker, buffered, decompressed, member_stream
 from shardprep.storage.url import is_url
 
 _COMPRESSED = ("gz", "bz2", "xz")
@@ -63,7 +62,6 @@ class Skipped:
     """One of a few reasons; skipped members are counted by it."""
     num_bytes: int
     detail: str = ""
-    """Detail about this member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def list_source(  # noqa: PLR0913 - options of the walk and callbacks
         work_dir: folder for unpacked archives; the caller removes it.
         notice: called with a line about slow work.
         zip_encoding: encoding of zip member names; None means UTF-8 if valid, otherwise cp437.
-        limits: limits of the source.
+        limits: limits on numbers and sizes.
         leave_out: folders or addresses below the source that do not belong to it.
         check: called with the known `others` before inner archives are unpacked, which may be slow;
         its exceptions are passed on.
@@ -136,11 +134,9 @@ class _Walk:
             keys = images.keys.array
             twice = np.flatnonzero(booleans(pc.equal(keys[:-1], keys[1:])))
             if len(twice):
-                raise SourceError(
-                    images.keys[int(twice[0])],
-                    "two members of the source have this path",
-                    "remove one of them from the archive",
-                )
+                what = "two members of the source have this path"
+                hint = "remove one of them from the archive"
+                raise SourceError(images.keys[int(twice[0])], what, hint)
         release()
         return Listing(images, self.others, self.skipped)
 
@@ -167,11 +163,8 @@ class _Walk:
         """Add the members of an archive that is the source, or whose first volume is the source."""
         volume = _VOLUME.fullmatch(place)
         if volume and is_url(place):
-            raise SourceError(
-                place,
-                "is one volume of a split archive",
-                "give the address above all its volumes",
-            )
+            what = "is one volume of a split archive"
+            raise SourceError(place, what, "give the address above all its volumes")
         if volume:
             whole = Path(volume["whole"])
             for path in sorted(whole.parent.glob(f"{glob.escape(whole.name)}.[0-9][0-9][0-9]")):
@@ -182,11 +175,8 @@ class _Walk:
         extent = PlainExtent.named(place, num_bytes)
         self.budget.add_source(num_bytes)
         if not self.archive(extent, place.rpartition("/")[2], prefix="", depth=1):
-            raise SourceError(
-                place,
-                "is neither a folder nor a supported archive",
-                "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)",
-            )
+            what = "is neither a folder nor a supported archive"
+            raise SourceError(place, what, GIVE_A_SOURCE)
 
     def skip(self, name: str, reason: str, num_bytes: int, detail: str = "") -> None:
         """Record a skipped member; its stated name and size are untrusted."""
@@ -197,7 +187,6 @@ class _Walk:
         self.images.add(key, self.budget.readable(extent, key))
 
     def ordinary(self, found: OrdinaryImages, name: str, prefix: str = "") -> None:
-        """Add images that need few individual checks."""
         keys, places = found.keys, found.places
         self.budget.add_members(len(keys), name)
         if prefix:
@@ -271,11 +260,8 @@ class _Walk:
                 else:
                     self.member(clean_key(prefix + entry.name), entry.extent, depth)
         except UnicodeDecodeError as error:
-            raise SourceError(
-                name,
-                f"has a member name that is not {error.encoding}",
-                f"give {OptionName('zip_encoding')}",
-            ) from error
+            what = f"has a member name that is not {error.encoding}"
+            raise SourceError(name, what, f"give {OptionName('zip_encoding')}") from error
         except _DAMAGE as error:
             text = shown(str(getattr(error, "strerror", None) or error), _SHOWN_ERROR)
             raise SourceError(name, f"is damaged ({text})", "download or pack it again") from error
@@ -284,7 +270,6 @@ class _Walk:
     def _compressed(
         self, extent: StoredExtent, name: str, prefix: str, depth: int, kind: str
     ) -> bool:
-        """Unpack a .gz, .bz2 or .xz file, and add its members if it is an archive."""
         with member_stream(extent) as packed:
             within = archive_type(decompressed(packed, kind).read(HEAD_BYTES))
         if within is None:
@@ -312,9 +297,8 @@ class _Walk:
                 continue
             missing = sorted(set(range(1, max(volumes) + 1)) - volumes.keys())
             if missing:
-                raise SourceError(
-                    f"{name}.{missing[0]:03d}", "is missing", "download all volumes of the archive"
-                )
+                hint = "download all volumes of the archive"
+                raise SourceError(f"{name}.{missing[0]:03d}", "is missing", hint)
             try:
                 place = self.unpacker.join([volumes[number] for number in sorted(volumes)], name)
             except MemberError as error:

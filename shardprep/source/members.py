@@ -39,7 +39,6 @@ extents."""
 PLAIN, BELOW, ZIP, ODD = range(4)
 """Kinds of places: a file, a file whose path ends in the member's key, a zip, any other extent."""
 _AT_ONCE = 1 << 12
-"""Number of members that are Python objects at the same time."""
 
 
 class Member(NamedTuple):
@@ -133,7 +132,6 @@ class Members(Sequence[Member]):
         return [member.extent for member in self]
 
     def listed(self) -> list[Member]:
-        """Return all members as Python objects."""
         return list(map(self._member, self.keys, self.places.tolist()))
 
     def _member(self, key: str, place: tuple[int, ...]) -> Member:

@@ -20,7 +20,6 @@ _ARCHIVE_SUFFIX = re.compile(
 )
 _DRIVE = re.compile("[A-Za-z]:")
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
-"""Characters that end a line or control a terminal."""
 _NO = r"/\\:\x00-\x1f\x7f-\x9f\x{2028}\x{2029}"
 _SUFFIX = "|".join(
     "".join(f"[{c}{c.upper()}]" if c.isalpha() else re.escape(c) for c in suffix)

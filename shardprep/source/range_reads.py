@@ -16,8 +16,7 @@ from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 from shardprep.storage import objects
-from shardprep.storage.open_files import OpenFiles
-from shardprep.storage.regular_file import Descriptor, regular_descriptor
+from shardprep.storage.regular_file import Descriptor, OpenFiles, regular_descriptor
 from shardprep.storage.url import ObjectUrl, is_url
 
 _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
@@ -38,7 +37,6 @@ class Span(NamedTuple):
     """A range of bytes of a file or an object."""
 
     file: str
-    """A path, or an address in object storage."""
     offset: int
     num_bytes: int
 
@@ -166,7 +164,6 @@ def _windows(spans: Sequence[_Span]) -> Iterator[list[_Span]]:
 
 
 def _get(window: Sequence[Span]) -> dict[str, list[tuple[int, bytes]]]:
-    """Fetch the ranges of a window in parallel requests, by file."""
     spans = _merged(span for span in window if is_url(span.file) and span.num_bytes)
     calls = []
     for _, of_one in groupby(spans, key=lambda span: span.file):

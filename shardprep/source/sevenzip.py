@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import py7zr
 from py7zr.io import Py7zIO, WriterFactory
 
 from shardprep.errors import SourceError, shown
 from shardprep.source.byte_range import PlainExtent
+from shardprep.source.limits import Budget
 from shardprep.source.members import Entry
 from shardprep.source.names import unsafe_name
-from shardprep.source.streams import buffered
-
-if TYPE_CHECKING:
-    from shardprep.source.limits import Budget
-    from shardprep.source.unpack import UnpackedFile
+from shardprep.source.unpack import UnpackedFile, buffered
 
 _SHOWN_ERROR = 100
 
@@ -53,8 +49,6 @@ class _EntryWriter(Py7zIO):
 
 
 class _EntryWriters(WriterFactory):
-    """Creates the writers of all members, in archive order."""
-
     def __init__(self, out: UnpackedFile) -> None:
         self.entries: list[_EntryWriter] = []
         self._out = out

@@ -1,11 +1,20 @@
-"""The cache folder of this machine: downloads, documents and shards."""
+"""The cache folder of this machine: downloads, documents, shards, and arrays slow to compute."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from pathlib import Path
+from typing import Any
 
 from shardprep.errors import StorageError
+from shardprep.storage.atomic_file import DurableFile
+
+Arrays = dict[str, Any]
+
+_FORGOTTEN_S = 30 * 24 * 3600.0
+"""Seconds after the last use when a cached file of arrays is removed."""
 
 
 def cache_root() -> Path:
@@ -23,3 +32,37 @@ def make_cache(folder: Path) -> Path:
             str(folder), f"cannot be created ({error.strerror})", "set SHARDPREP_CACHE to a folder"
         ) from error
     return folder
+
+
+def array_file(folder: str, name: str) -> Path:
+    """Return the path of a cached file of arrays."""
+    return cache_root() / folder / f"{name}.npz"
+
+
+def kept_arrays(path: Path) -> Arrays | None:
+    """Return the cached arrays by name, or None if the file is missing or damaged."""
+    import numpy as np  # noqa: PLC0415 - a download does without
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except Exception:  # numpy raises anything for a damaged file
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return arrays
+
+
+def keep_arrays(path: Path, arrays: Arrays) -> None:
+    """Cache arrays, and remove cached files that were not used for 30 days; ignore disk errors."""
+    import numpy as np  # noqa: PLC0415 - a download does without
+
+    with contextlib.suppress(OSError, StorageError):
+        folder = make_cache(path.parent)
+        before = time.time() - _FORGOTTEN_S
+        for old in folder.glob("*.npz"):
+            if old.stat().st_mtime < before:
+                old.unlink(missing_ok=True)
+        with DurableFile(path, is_shared=True) as file:
+            np.savez(file.stream, **arrays)
+            file.commit()

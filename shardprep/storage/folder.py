@@ -33,7 +33,6 @@ class Written(NamedTuple):
 
     num_bytes: int
     sha256: str
-    """Hex."""
     mark: str
     """ETag of the object; "" on a disk."""
 
@@ -48,7 +47,6 @@ class LocalFolder:
         return str(self.path)
 
     def located(self, name: str) -> str:
-        """Return the path of a file for messages."""
         return str(self.path / name)
 
     def new_file(self, name: str, token: str = "") -> DurableFile:
@@ -62,7 +60,6 @@ class LocalFolder:
         sibling(self.path / name, token).unlink(missing_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file that is complete or absent."""
         with self.new_file(name) as file:
             file.write(data)
             file.commit()
@@ -94,7 +91,6 @@ class LocalFolder:
         return sorted(path.relative_to(self.path).as_posix() for path in files)
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove files; missing files are ignored."""
         for name in names:
             (self.path / name).unlink(missing_ok=True)
 
@@ -119,7 +115,6 @@ class ObjectFolder:
         return str(self.url / name)
 
     def new_file(self, name: str, _token: str = "") -> ObjectFile:
-        """Open a new object that replaces an existing one."""
         return ObjectFile(self.url / name)
 
     def abandon(self, _name: str, _token: str) -> None:
@@ -129,11 +124,9 @@ class ObjectFolder:
         objects.put(self.url / name, data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object unless another one exists; return False if one exists."""
         return objects.create(self.url / name, data)
 
     def read(self, name: str) -> bytes | None:
-        """Return the bytes of an object, or None if it does not exist."""
         found = objects.get(self.url / name)
         return objects.get(self.below / name) if found is None and self.below else found
 
@@ -149,7 +142,6 @@ class ObjectFolder:
         return facts.etag == written.mark != "" or self.sha256(name) == written.sha256
 
     def sha256(self, name: str) -> str:
-        """Return the SHA-256 of an object in hexadecimal. Reads the whole object."""
         return objects.sha256(self._found(name))
 
     def _found(self, name: str) -> ObjectUrl:
@@ -176,7 +168,6 @@ class ObjectFile:
     """
 
     def __init__(self, url: ObjectUrl) -> None:
-        """Start empty; `stream` is for libraries that write to a file object."""
         self._url = url
         with _spooling():
             self.stream: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - lives on

@@ -39,13 +39,8 @@ def locked(
 
     Without `alone` the lock is shared. Yields False on a file system without locks, where the work
     continues without one. The locked file is open for writing, because network file systems then
-    ask the other machines. `who` names the other process in an error, and `flag` the option that
-    sets another folder.
-
-    Raises:
-        BusyError: another process holds the lock.
-        BuildError: the folder cannot be created.
-
+    ask the other machines. If another process holds the lock, a `BusyError` names it as `who`;
+    `flag` is the option that sets another folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +50,12 @@ def locked(
             str(folder), f"cannot be created ({error.strerror})", f"choose another {flag}"
         ) from error
     try:
-        is_held = _lock(descriptor, folder, who, alone=alone)
+        try:
+            is_held = take(descriptor, alone=alone)
+        except BlockingIOError as error:
+            also = ", or a part of this one" if who == "build" else ""
+            what = f"another {who} is at work here{also}"
+            raise BusyError(str(folder), what, "wait for it, or end it") from error
         if not has_name(descriptor, folder / LOCK_FILE):
             raise BusyError(
                 str(folder), f"another {who} has just finished here", "run the command again"
@@ -63,16 +63,6 @@ def locked(
         yield is_held
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int, folder: Path, who: str, *, alone: bool) -> bool:
-    try:
-        return take(descriptor, alone=alone)
-    except BlockingIOError as error:
-        also = ", or a part of this one" if who == "build" else ""
-        raise BusyError(
-            str(folder), f"another {who} is at work here{also}", "wait for it, or end it"
-        ) from error
 
 
 def take(descriptor: int, *, alone: bool = True, waits: bool = False) -> bool:

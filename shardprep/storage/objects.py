@@ -17,9 +17,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from shardprep.errors import StorageError
-from shardprep.storage.store import asked, asked_again, has_answered
-from shardprep.storage.store_error import ChangedError, NoAnswerError, no_bucket
-from shardprep.storage.timeout import Wait, timeout_s
+from shardprep.storage.store import (
+    ChangedError,
+    NoAnswerError,
+    Wait,
+    asked,
+    asked_again,
+    has_answered,
+    no_bucket,
+    timeout_s,
+)
 from shardprep.storage.url import ObjectUrl
 
 _STREAM_BYTES = 1 << 20
@@ -68,13 +75,9 @@ def read_range(url: ObjectUrl, etag: str, start: int, num_bytes: int) -> memoryv
     """Return bytes of the object with this ETag. The object must have them.
 
     The result is the client's own buffer, because a copy would cost more than half as much as the
-    request.
-
-    Raises:
-        StorageError: the object is missing or was replaced.
-
+    request. A missing or replaced object is a `ChangedError`.
     """
-    options = {"range": (start, start + num_bytes), **_only(etag)}
+    options = {"range": (start, start + num_bytes), **({"if_match": etag} if etag else {})}
     with _found(_gone(url)):
         return memoryview(
             asked_again(url, lambda store, _: store.get(url.key, options=options).bytes())
@@ -88,20 +91,14 @@ def _is_program_over() -> bool:
 def read_whole(
     url: ObjectUrl, etag: str, is_over: Callable[[], bool] = _is_program_over
 ) -> Iterator[bytes]:
-    """Yield all bytes of the object with this ETag.
+    """Yield all bytes of the object with this ETag ("" for any).
 
-    Args:
-        url: the object.
-        etag: expected ETag; "" for any.
-        is_over: called repeatedly, also while the store is silent; reading stops when it returns
-        True. By default, when the program ends.
-
-    Raises:
-        StorageError: the object is missing or was replaced, or `is_over` returned True.
-
+    Reading stops with a `StorageError` when `is_over` returns True; by default, when the program
+    ends. It is called repeatedly, also while the store is silent. A missing or replaced object is a
+    `ChangedError`.
     """
     with _found(_gone(url)):
-        yield from _blocks(url, _only(etag), is_over)
+        yield from _blocks(url, {"if_match": etag} if etag else {}, is_over)
 
 
 def _blocks(
@@ -113,10 +110,6 @@ def _blocks(
     stream = asked_again(url, opened, is_over=is_over)
     while (block := asked(url, lambda *_: next(stream, None), is_over=is_over)) is not None:
         yield bytes(block)
-
-
-def _only(etag: str) -> dict[str, str]:
-    return {"if_match": etag} if etag else {}
 
 
 def _gone(url: ObjectUrl) -> ChangedError:

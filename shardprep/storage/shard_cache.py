@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -28,8 +27,7 @@ from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.cache import cache_root, make_cache
 from shardprep.storage.lock import has_name, take
-from shardprep.storage.open_files import OpenFiles
-from shardprep.storage.regular_file import Descriptor, read_at
+from shardprep.storage.regular_file import Descriptor, OpenFiles, read_at
 from shardprep.storage.url import ObjectUrl
 
 LIMIT_VARIABLE = "SHARDPREP_CACHE_BYTES"
@@ -84,7 +82,8 @@ class StagedShards:
         """
         self._folder = cache_root() / "shards"
         self._limit = limit
-        self._files = OpenFiles(partial(_opened, self._folder))
+        folder = self._folder  # with `self`, a cycle would keep the files open
+        self._files = OpenFiles(lambda name: os.open(folder / name, _FLAGS))
         self._since_s: dict[str, float] = {}
         """Hash → time when the copy was opened; changed under the lock."""
         self._lock = threading.Lock()
@@ -93,7 +92,6 @@ class StagedShards:
         return self._folder / shard.sha256
 
     def limit(self) -> int:
-        """Return the maximum size of all copies together, in bytes."""
         if self._limit is not None:
             return self._limit
         said = os.environ.get(LIMIT_VARIABLE)
@@ -101,11 +99,9 @@ class StagedShards:
             try:
                 return int(float(said))
             except (ValueError, OverflowError) as error:
-                raise StorageError(
-                    LIMIT_VARIABLE,
-                    f"{said!r} is not a number of bytes",
-                    "use a number such as 50e9",
-                ) from error
+                what = f"{said!r} is not a number of bytes"
+                hint = "use a number such as 50e9"
+                raise StorageError(LIMIT_VARIABLE, what, hint) from error
         held = sum(size for _, size, _ in self._held())
         return int((shutil.disk_usage(make_cache(self._folder)).free + held) * _SHARE_OF_FREE)
 
@@ -142,16 +138,8 @@ class StagedShards:
     ) -> Outcome:
         """Copy a shard unless a copy exists.
 
-        Args:
-            shard: the shard to copy.
-            keep: hashes of copies that must not be removed for it.
-            is_over: called repeatedly; copying stops when it returns True.
-
-        Raises:
-            StorageError: the shard cannot be read.
-            DatasetError: the shard does not match the manifest.
-            OSError: the copy cannot be written.
-
+        Copies with a hash in `keep` are not removed for it. Copying stops when `is_over`, which is
+        called repeatedly, returns True. An OSError means that the copy cannot be written.
         """
         final = self.path(shard)
         if final.exists():
@@ -206,10 +194,6 @@ class StagedShards:
             return True
 
 
-def _opened(folder: Path, name: str) -> int:
-    return os.open(folder / name, _FLAGS)
-
-
 def _other(url: ObjectUrl, what: str) -> DatasetError:
     return DatasetError(
         str(url), what, "run `shardprep verify --repair`, which names and rebuilds damaged files"
@@ -235,7 +219,6 @@ def _alone(path: Path) -> Iterator[BinaryIO | None]:
 
 
 def _taken(file: BinaryIO, path: Path) -> bool:
-    """Lock a file; return False if that fails or the file has lost its name."""
     try:
         return take(file.fileno()) and has_name(file.fileno(), path)
     except BlockingIOError:

@@ -1,42 +1,289 @@
-"""All requests to object storage.
+"""All requests to object storage: the client, its time limits, and its errors.
 
 The client (obstore) repeats requests with back-off after 429, 5xx and broken connections. It does
-so for some seconds until the store has answered once, later for the time in `timeouts`. Remaining
-errors become a one-line `StorageError` without credentials.
+so for some seconds until the store has answered once, later for the time in `timeouts`. One thread
+watches all calls of a process, and logs a warning while a store is silent. The workers of a program
+would all log the same warning, so the first one reserves it: it binds a socket whose name contains
+the parent process and the host. Such names need no file, and the system frees them when the process
+ends.
+
+Remaining errors become a one-line `StorageError`. It contains only our own words, an HTTP status,
+the store's error code and the host: never credentials, signed addresses or response bodies.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
+import logging
+import math
+import multiprocessing
 import os
 import queue
+import re
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from shardprep.errors import StorageError
-from shardprep.storage.store_error import (
-    NoAnswerError,
-    changed,
-    endpoint_of,
-    explained,
-    no_answer,
-    server_of,
-)
-from shardprep.storage.timeout import Timeouts, Wait, timeouts, waiting
 from shardprep.storage.url import ObjectUrl
 
-_CONNECT_S = 3
+TIMEOUT_VARIABLE = "SHARDPREP_STORE_TIMEOUT"
+DEFAULT_TIMEOUT_S = 180.0
+_FIRST_S, _FIRST_RETRY_S = 10.0, 4.0
+"""Limits until a store has answered once: until then, a wrong address is more likely than an
+outage."""
+_TRY_S = 30.0
+"""Seconds of one try to read. A dead connection is given up earlier than the store."""
+_MOST_PAUSE_S = 15.0
+_TOLD_AFTER_S, _TOLD_EVERY_S = 5.0, 30.0
 _LOOK_EVERY_S = 0.25
+_LEFT_AFTER_S = 1.5
+"""Wait before a call is abandoned: bytes that still arrive within this time end it normally."""
+_log = logging.getLogger("shardprep.storage")
+_CONNECT_S = 3
 _PAUSES_S = (0.1, 0.4, 1.6)
 """Pauses before each further try of `asked_again`, in seconds."""
 _FIRST_PAUSE_S = 0.1
 """Pause before the client's second try, in seconds; later pauses may double."""
 _MOST_CLIENTS = 16
 """Number of cached clients, one for each bucket and time-out, with separate connections."""
+
+ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+"""Scheme → environment variables that name another server than the provider's."""
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (profiles are not read: aws configure "
+    "export-credentials --format env), or give the machine a role",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or give the machine a service account",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or give the machine an "
+    "identity",
+}
+_AGAIN = "run the same command again when the store answers"
+_STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z]*)*)")
+_CODE = re.compile(r"<Code>([A-Za-z]{1,40})</Code>")
+_NO_CREDENTIALS = ("169.254.", "metadata", "token request", "credential", "account must be")
+_NO_ANSWER = ("kind: Connect", "kind: Timeout", "kind: Request", "kind: Interrupted")
+
+
+class NoAnswerError(StorageError):
+    """The store did not answer; the request may have been executed or not."""
+
+
+class ChangedError(StorageError):
+    """An object or a dataset folder was replaced or removed since it was found."""
+
+
+def changed(where: str) -> ChangedError:
+    """Return a `ChangedError` with the next step."""
+    hint = "open the dataset again, or run the command again"
+    return ChangedError(where, "has changed since it was found", hint)
+
+
+def _endpoint_of(scheme: str) -> str:
+    """Return the server that the environment names, or "" for the provider's own."""
+    for name in ENDPOINTS[scheme]:
+        if endpoint := os.environ.get(name):
+            if not _is_server(endpoint):
+                way = "give http(s)://HOST[:PORT], without credentials"
+                raise StorageError(name, "is not the address of a server", way)
+            return endpoint
+    return ""
+
+
+def _is_server(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        is_web = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return False
+    return bool(is_web) and not (parts.username or parts.query or parts.fragment)
+
+
+def _explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> StorageError:
+    text = str(error)
+    verb = "written" if writing else "read"
+    match = _STATUS.search(text)
+    number = match[1][:3] if match else ""
+    status = f"HTTP {match[1]}" if match else ""
+    if code := _CODE.search(text):
+        status = f"{status} {code[1]}".strip()
+    # Without credentials, the client asks a host of the machine itself.
+    first = text.partition("\n")[0].partition("status code")[0].lower()
+    if any(mark in first for mark in _NO_CREDENTIALS):
+        what = f"cannot be {verb}: credentials are missing"
+        return StorageError(str(url), what, _CREDENTIALS[url.scheme])
+    if number == "404":
+        return no_bucket(url, writing=writing)
+    if number in ("401", "403"):
+        what = f"cannot be {verb} with these credentials ({status})"
+        return StorageError(str(url), what, "ask for the permission, or use other credentials")
+    if "redirect" in text.lower():
+        what = f"cannot be {verb}: the bucket is in another region"
+        return StorageError(str(url), what, "set AWS_REGION")
+    if not status and any(mark in text for mark in _NO_ANSWER):
+        return _no_answer(url, writing=writing)
+    why = "it has become shorter" if number == "416" else status or "the store fails"
+    return StorageError(str(url), f"cannot be {verb} ({why})", _AGAIN)
+
+
+def no_bucket(url: ObjectUrl, *, writing: bool) -> StorageError:
+    """Return the error for a missing bucket."""
+    way = "create it first" if writing else "check the address"
+    return StorageError(url.root, "the bucket does not exist", way)
+
+
+def _no_answer(url: ObjectUrl, *, writing: bool) -> NoAnswerError:
+    verb = "written" if writing else "read"
+    return NoAnswerError(str(url), f"cannot be {verb} (no answer from {_server_of(url)})", _AGAIN)
+
+
+def _server_of(url: ObjectUrl) -> str:
+    """Return the name of the server: its host, or the bucket at the provider's own."""
+    return urlsplit(_endpoint_of(url.scheme)).netloc or url.root
+
+
+class Timeouts(NamedTuple):
+    """Time limits of a call, in seconds."""
+
+    total_s: float
+    """Limit without an answer, for all tries together."""
+    answer_s: float
+    retry_s: float
+    """No new try starts after this time."""
+    pause_s: float
+    """Longest pause between two tries."""
+
+
+def timeout_s() -> float:
+    """Return the time limit for a silent store: SHARDPREP_STORE_TIMEOUT, or 180 s."""
+    value = os.environ.get(TIMEOUT_VARIABLE) or DEFAULT_TIMEOUT_S
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not 1 <= seconds < math.inf:
+        raise StorageError(
+            TIMEOUT_VARIABLE, f"{value!r} is not a number of at least 1", "give seconds, such as 60"
+        )
+    return seconds
+
+
+def timeouts(*, is_known: bool, writing: bool) -> Timeouts:
+    """Return the limits of a call. `is_known`: the store has answered before."""
+    total = timeout_s()
+    if not is_known:
+        first = min(total, _FIRST_S)
+        return Timeouts(first, first, min(total / 2, _FIRST_RETRY_S), 1)
+    # Written data must leave this machine within one try.
+    num_tries = 2 if writing else max(2, int(total // _TRY_S))
+    answer = total / num_tries - min(total / 20, 0.7)  # the pauses between the tries
+    return Timeouts(total, answer, total - answer, min(total / 12, _MOST_PAUSE_S))
+
+
+@dataclass(slots=True)
+class Wait:
+    """A running call."""
+
+    host: Callable[[], str]
+    """Returns the name of the store for messages."""
+    total_s: float
+    since_s: float
+
+    def moved(self) -> None:
+        """Restart the time limit, because data was received or sent."""
+        self.since_s = time.monotonic()
+
+    def is_in_vain(self, is_over: Callable[[], bool], *, is_bounded: bool) -> bool:
+        """Return True to abandon the call: `is_over`, or the store is silent for too long."""
+        silent_s = time.monotonic() - self.since_s
+        is_late = is_bounded and silent_s > self.total_s
+        return is_late or (silent_s > _LEFT_AFTER_S and is_over())
+
+
+_waits: dict[int, Wait] = {}
+_awake = threading.Event()
+_told: dict[str, float] = {}
+_starting = threading.Lock()
+_watchers: list[threading.Thread] = []
+
+
+@contextlib.contextmanager
+def _waiting(host: Callable[[], str], total_s: float) -> Iterator[Wait]:
+    """Log a warning from time to time while a store is silent in this context."""
+    wait = Wait(host, total_s, time.monotonic())
+    _waits[id(wait)] = wait
+    if not _awake.is_set():
+        _awake.set()
+        with _starting:
+            if not _watchers:
+                watcher = threading.Thread(target=_watch, name="shardprep-waits", daemon=True)
+                _watchers.append(watcher)
+                watcher.start()
+    try:
+        yield wait
+    finally:
+        del _waits[id(wait)]
+
+
+def _watch() -> None:
+    while True:
+        _awake.wait()
+        time.sleep(_LOOK_EVERY_S)
+        _awake.clear()
+        waits = list(_waits.values())
+        if waits:
+            _awake.set()
+        _tell(waits, time.monotonic())
+
+
+def _tell(waits: list[Wait], now: float) -> None:
+    """Log a warning for each silent host, unless one was logged recently."""
+    silent = [wait for wait in waits if now - wait.since_s >= _TOLD_AFTER_S]
+    if not silent:
+        while _voices:
+            _voices.popitem()[1].close()
+    for wait in sorted(silent, key=lambda one: one.since_s):
+        host = wait.host()
+        if now - _told.get(host, -math.inf) < _TOLD_EVERY_S:
+            continue
+        _told[host] = now
+        if _may_speak(host):
+            _log.warning(
+                "waiting for the store at %s, no answer for %.0f s; gives up after %.0f s",
+                host, math.floor(now - wait.since_s), wait.total_s,
+            )  # fmt: skip
+
+
+_voices: dict[str, socket.socket] = {}
+"""Host → socket that reserves the warnings about the host for this process."""
+
+
+def _may_speak(host: str) -> bool:
+    """Return True in one worker per host, so that the warning is logged once."""
+    parent = multiprocessing.parent_process()
+    if parent is None or host in _voices or not hasattr(socket, "AF_UNIX"):
+        return True
+    voice = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        voice.bind(f"\0shardprep-{parent.pid}-{host}".encode()[:100])  # free when the process ends
+    except OSError as error:
+        voice.close()
+        return error.errno != errno.EADDRINUSE  # only Linux has such names
+    _voices[host] = voice
+    return True
+
+
 _answered: set[str] = set()
 
 
@@ -55,19 +302,14 @@ def asked(
     """Return the result of a call of the store's client, with a time limit.
 
     In the main thread the call can be interrupted. With `is_over`, it can be stopped in every
-    thread.
-
-    Raises:
-        FileNotFoundError: the object or the bucket does not exist.
-        ChangedError: the condition of the call does not hold.
-        StorageError: the store does not answer or rejects the request.
-
+    thread. Raises FileNotFoundError if the object or the bucket does not exist, and `ChangedError`
+    if the condition of the call does not hold.
     """
     exceptions = _obstore().exceptions
     bounds = timeouts(is_known=has_answered(url), writing=writing)
     try:
         store = _store(url, bounds)
-        with waiting(partial(server_of, url), bounds.total_s) as wait:
+        with _waiting(partial(_server_of, url), bounds.total_s) as wait:
             if is_over is None and threading.current_thread() is not threading.main_thread():
                 result = call(store, wait)
             else:
@@ -80,13 +322,13 @@ def asked(
         _answered.add(url.root)
         raise
     except _LeftError:
-        raise no_answer(url, writing=writing) from None
+        raise _no_answer(url, writing=writing) from None
     except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
         _answered.add(url.root)
         raise changed(str(url)) from None
     except (exceptions.BaseError, OSError, ValueError) as error:
         # `from None`: a printed traceback must not show the request and its credentials
-        raise explained(error, url, writing=writing) from None
+        raise _explained(error, url, writing=writing) from None
     _answered.add(url.root)
     return result
 
@@ -138,7 +380,7 @@ def _store(url: ObjectUrl, bounds: Timeouts) -> Any:
             "start fresh processes: multiprocessing_context='forkserver' of a DataLoader, "
             "multiprocessing.get_context('forkserver')",
         )
-    return _store_of(url.root, endpoint_of(url.scheme), bounds)
+    return _store_of(url.root, _endpoint_of(url.scheme), bounds)
 
 
 _used_by: set[int] = set()
@@ -169,57 +411,49 @@ class _LeftError(Exception):
     """The call was abandoned: its answer is not needed any more, or is too late."""
 
 
-class _Helper:
-    """A thread that runs calls which the caller may abandon.
-
-    A call of the store's client reacts neither to signals nor to the end of the program.
-    """
-
-    def __init__(self) -> None:
-        self.calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self.outcomes: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="shardprep-store", daemon=True).start()
-
-    def _work(self) -> None:
-        while call := self.calls.get():
-            try:
-                self.outcomes.put((call(), None))
-            except BaseException as error:
-                self.outcomes.put((None, error))
-            del call  # releases everything that it references
+_Call = Callable[[], Any]
+_Outcome = tuple[Any, BaseException | None]
+_Calls = queue.SimpleQueue[tuple[_Call, queue.SimpleQueue[_Outcome]] | None]
+_idle: list[_Calls] = []
+"""Queues of the threads that wait for a call."""
 
 
-_idle: list[_Helper] = []
-
-
-def _apart(call: Callable[[], Any], is_left: Callable[[], bool] | None) -> Any:
+def _apart(call: _Call, is_left: Callable[[], bool] | None) -> Any:
     """Return the result of a call that runs in another thread.
 
-    If a signal handler raises, or `is_left` (called four times a second) returns True, the call is
+    A call of the store's client reacts neither to signals nor to the end of the program. If a
+    signal handler raises, or `is_left` (called four times a second) returns True, the call is
     abandoned.
     """
+    outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+    outcome: _Outcome | None = None
     try:
-        helper = _idle.pop()
+        calls = _idle.pop()
     except IndexError:
-        helper = _Helper()
-    helper.calls.put(call)
+        calls = queue.SimpleQueue()
+        threading.Thread(target=_work, args=(calls,), name="shardprep-store", daemon=True).start()
+    calls.put((call, outcomes))
     try:
-        value, error = _outcome(helper, is_left)
+        while outcome is None:
+            with contextlib.suppress(queue.Empty):
+                outcome = outcomes.get(timeout=_LOOK_EVERY_S if is_left else None)
+            if outcome is None and is_left and is_left():
+                raise _LeftError
     except BaseException:
-        helper.calls.put(None)
+        calls.put(None)
         raise
-    _idle.append(helper)
+    _idle.append(calls)
+    value, error = outcome
     if error is not None:
         raise error
     return value
 
 
-def _outcome(
-    helper: _Helper, is_left: Callable[[], bool] | None
-) -> tuple[Any, BaseException | None]:
-    while True:
+def _work(calls: _Calls) -> None:
+    while order := calls.get():
+        call, outcomes = order
         try:
-            return helper.outcomes.get(timeout=_LOOK_EVERY_S if is_left else None)
-        except queue.Empty:
-            if is_left and is_left():
-                raise _LeftError from None
+            outcomes.put((call(), None))
+        except BaseException as error:
+            outcomes.put((None, error))
+        del order, call, outcomes  # releases everything that they reference

@@ -32,12 +32,7 @@ def is_url(text: str) -> bool:
 
 
 def parse_place(text: str) -> ObjectUrl | Path:
-    """Parse an address or a path.
-
-    Raises:
-        RecipeError: the scheme is unknown, or the address is invalid.
-
-    """
+    """Parse an address or a path; RecipeError for an unknown scheme or an invalid address."""
     if is_url(text):
         return ObjectUrl.parse(text)
     _check_scheme(text)
@@ -61,12 +56,7 @@ def _check_scheme(text: str) -> None:
 
 
 def local_path(text: str | Path) -> Path:
-    """Parse a path where an address is not allowed.
-
-    Raises:
-        RecipeError: the text is an address.
-
-    """
+    """Parse a path; RecipeError for an address."""
     place = parse_place(str(text))
     if isinstance(place, ObjectUrl):
         raise RecipeError(shown_url(str(text)), "is an address", "give a path of this machine")
@@ -83,13 +73,11 @@ class ObjectUrl(NamedTuple):
 
     scheme: str
     bucket: str
-    """The bucket, or an Azure container."""
     key: str
     """Without slashes at its ends; "" means the whole bucket."""
 
     @classmethod
     def parse(cls, text: str) -> ObjectUrl:
-        """Return the parts of an address."""
         url = cls.split(text)
         if not is_url(text):
             _check_scheme(text)
@@ -104,7 +92,6 @@ class ObjectUrl(NamedTuple):
 
     @classmethod
     def split(cls, address: str) -> ObjectUrl:
-        """Return the parts of a valid address."""
         scheme, _, rest = address.partition("://")
         bucket, _, key = rest.partition("/")
         return cls(scheme, bucket, "/".join(part for part in key.split("/") if part))
@@ -125,5 +112,4 @@ class ObjectUrl(NamedTuple):
         return f"{self.root}/{self.key}"
 
     def __truediv__(self, name: str) -> ObjectUrl:
-        """Return the address of `name` below this one."""
         return self._replace(key=f"{self.key}/{name}" if self.key else name)

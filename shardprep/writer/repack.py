@@ -39,10 +39,9 @@ from shardprep.errors import (
 from shardprep.image.spec import ImageSpec
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
-from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped
 from shardprep.source.members import PLACE, Members
-from shardprep.source.string_column import Texts, integers, release
+from shardprep.source.string_column import Coded, Texts, integers, release
 from shardprep.writer.engine.job import OnProgress
 from shardprep.writer.finalize import BuildResult
 from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline, recorded_recipe

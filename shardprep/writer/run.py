@@ -20,7 +20,7 @@ from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, OptionName, counted
 from shardprep.progress import Watcher
 from shardprep.source.byte_range import MemberError
-from shardprep.storage.store_error import ChangedError
+from shardprep.storage.store import ChangedError
 from shardprep.writer.encode.chunk import UNREADABLE
 from shardprep.writer.engine.job import ItemCounts, OnProgress
 from shardprep.writer.finalize import BuildResult, complete, finished_before, publish

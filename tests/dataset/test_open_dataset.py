@@ -14,7 +14,7 @@ from shardprep.dataset.item_table import read_items
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.schema import FILENAME
 from shardprep.errors import DatasetError, RecipeError, RecordError
-from shardprep.storage.store_error import ChangedError
+from shardprep.storage.store import ChangedError
 from tests.support.builders import animals, build, tree, write, write_folder
 from tests.support.examples import flipped
 

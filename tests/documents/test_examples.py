@@ -128,8 +128,8 @@ def test_notebook_md(tmp_path: Path) -> None:
     program = "\n".join(cells) + "\nprint(history.history['loss'])"
     start = (
         "import os, pathlib\n"
-        "from shardprep.source.kaggle import archive_cache\n"
-        f"archive_cache.MOUNT_ROOT = pathlib.Path({str(given)!r})\n"
+        "from shardprep.source.kaggle import download\n"
+        f"download.MOUNT_ROOT = pathlib.Path({str(given)!r})\n"
         f"os.chdir({str(working)!r})\n"
     )
     run_program(start + program)

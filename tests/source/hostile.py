@@ -1,6 +1,6 @@
-"""Hostile and damaged archives, made: each does one thing that an archive should not.
+"""Builders of hostile and damaged archives: each does one thing that an archive should not do.
 
-Nearly all hold two good images beside it, so that what is lost can be told from what is not.
+Nearly all also contain two good images, which must not be lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BOMB_BYTES = 80 << 20
 
 
 def tar_of(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """Return a tar of entries made by hand; sizes are those of the bytes."""
+    """Return a tar of entries; each states the size of its bytes."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for info, data in entries:
@@ -88,7 +88,7 @@ def odd_zip_entry(kind: int) -> bytes:
 
 
 def odd_tar_entry(name: str, kind: bytes, target: str = "", size: int = 0) -> bytes:
-    """Return a tar of two good images, an entry that states any size, and one that lies below."""
+    """Return a tar of two good images, an entry that states any size, and one below that entry."""
     info = tar_entry(name, kind, target)
     info.size = size
     good = tar_bytes(GOOD)
@@ -102,9 +102,9 @@ def _end(tar: bytes) -> int:
         return last.offset_data + last.size + -last.size % tarfile.BLOCKSIZE
 
 
-def stating(size: int, *, packed: bool = True) -> bytes:
+def stating(size: int, *, name: str = "evil.jpg", packed: bool = True) -> bytes:
     """Return a zip with a member that states a size of 64 bits (APPNOTE 4.5.3)."""
-    info = zipfile.ZipInfo("evil.jpg")
+    info = zipfile.ZipInfo(name)
     info.extra = struct.pack("<HHQ", 1, 8, size)
     out = io.BytesIO(zip_bytes(GOOD))
     method = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED

@@ -1,8 +1,8 @@
 """Processes of the kaggle client that are forked from one which has imported it.
 
-To import the client takes half a second of a processor, and an upload runs it four times. What such
-a process does is what `python -m shardprep.source.kaggle.client` does, but for what the client
-reads when it is imported: where its folder of settings is.
+To import the client takes half a second of a processor, and an upload runs it four times. Such a
+process does the same as `python -m shardprep.source.kaggle.client`, except that the folder of
+settings is fixed: the client looks it up when it is imported.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any, Self
 
 import pytest
+
+from tests.source.kaggle_server import Archive, KaggleServer
 
 _FORKER = """
 import contextlib, json, os, socket, sys
@@ -52,7 +55,7 @@ while True:
 
 
 class ForkedClient:
-    """Stands for `subprocess.Popen` of the client."""
+    """Replaces `subprocess.Popen` of the client."""
 
     started: list[ForkedClient] = []  # noqa: RUF012 - of this process
 
@@ -85,7 +88,7 @@ class ForkedClient:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Return an exit code; that of the process is not known."""
+        """Return any exit code: the real one is unknown."""
         return -signal.SIGKILL
 
 
@@ -108,8 +111,24 @@ def _forker() -> socket.socket:
     return ours
 
 
+@contextlib.contextmanager
+def at_kaggle(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, archives: dict[str, Archive] | None = None
+) -> Iterator[tuple[KaggleServer, list[ForkedClient]]]:
+    """Let this process have an account at a server, with `home` and `cache` in a folder."""
+    for name in list(os.environ):
+        if name.startswith(("KAGGLE_", "XDG_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("SHARDPREP_CACHE", str(folder / "cache"))
+    (folder / "home").mkdir()
+    with KaggleServer(archives or {}) as server:
+        for name, value in server.environment(folder / "home").items():
+            monkeypatch.setenv(name, value)
+        yield server, fork_clients(monkeypatch)
+
+
 def fork_clients(monkeypatch: pytest.MonkeyPatch) -> list[ForkedClient]:
-    """Let each client be forked; return those that were, the last one last."""
+    """Let each client be forked; return all of them, the last one last."""
     from shardprep.source.kaggle import client_process
 
     started: list[ForkedClient] = []

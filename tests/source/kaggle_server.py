@@ -41,7 +41,7 @@ class Transfer:
     status: int = 200
     """Refused by that, with nothing taken."""
     cut: int | None = None
-    """The connection is closed after so many bytes of the next file that has more."""
+    """Close the connection after this number of bytes of the next larger file."""
     then: Callable[[], object] = lambda: None
     """Called when it has gone wrong."""
 
@@ -75,18 +75,18 @@ class Uploads:
     """Uploads that the server has taken. Faults are used up from the front, one by one."""
 
     answers: dict[str, list[Answer | dict[str, Any]]] = field(default_factory=dict)
-    """By call: refusals, or JSON in place of what the call would give."""
+    """By call: refusals, or JSON instead of the real answer."""
     lost: dict[str, list[Answer]] = field(default_factory=dict)
     """By call: refusals after the call was done all the same."""
     transfers: list[Transfer] = field(default_factory=list)
     resumes: list[int] = field(default_factory=list)
-    """Status of questions for what has arrived, in place of the answer."""
+    """Status instead of the answer to a question how many bytes have arrived."""
     statuses: list[str] = field(default_factory=lambda: ["READY"])
     """Words for each new version."""
     num_stale: int = 0
     """Questions for a new version that are answered with the word for the one before."""
     change: Callable[[dict[str, bytes]], None] = lambda _: None
-    """Does to the files of a version what is not to be done to them."""
+    """Damages the files of a version."""
     datasets: dict[str, Dataset] = field(default_factory=dict)
     blobs: dict[str, Blob] = field(default_factory=dict)
     """By token."""
@@ -216,9 +216,9 @@ class Body:
 
     status: int = 200
     cut: int | None = None
-    """Close after so many bytes."""
+    """Close after this number of bytes."""
     hang: int | None = None
-    """Send nothing after so many bytes, not even the status line for -1."""
+    """Send nothing after this number of bytes; -1: not even the status line."""
     ignores_range: bool = False
     tells_length: bool = True
 
@@ -341,7 +341,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._refuse(answer)
 
     def do_GET(self) -> None:
-        """Send an archive, or a part of it, or what is to go wrong instead."""
+        """Send an archive, a part of it, or the next fault."""
         url = urlsplit(self.path)
         self.kaggle.requests.append(Request("GET", {"query": url.query}, dict(self.headers)))
         fault = (self.kaggle.bodies.pop(0) if self.kaggle.bodies else None) or Body()

@@ -48,7 +48,7 @@ KINDS = {
     "junk": "junk before or after the archive",
     "nothing": "empty, or not an archive",
 }
-"""Start of the name of a hostile archive → what is wrong with it."""
+"""Start of the name of a hostile archive → its fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Ending:
 
 
 def try_all(folder: Path) -> list[Ending]:
-    """Build every file of a folder in processes of their own; datasets go to a folder beside it."""
+    """Build every file of a folder in its own process; datasets go to a sibling folder."""
     code = """
         import sys
         from tests.source.ordeal import print_endings

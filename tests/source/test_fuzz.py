@@ -1,7 +1,7 @@
-"""Good files, damaged at random: what comes out is right, or a reason in our words, and soon.
+"""Good files, damaged at random: the result is right, or a reason in our words, and quick.
 
-The damage is the same in every run. Archives with checksums have a perfect oracle: whatever is
-read is one of the things that were packed.
+The damage is the same in every run. Archives with checksums have a perfect oracle: all bytes that
+can be read were packed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _archives(form: str) -> tuple[bytes, bytes]:
 
 
 def everything_in(data: bytes) -> list[bytes]:
-    """Return the bytes of all members that can be read; those that cannot say why."""
+    """Return the bytes of all readable members; the others must have a reason."""
     found, reasons = [], []
     with tempfile.TemporaryDirectory() as folder:
         source = write(Path(folder, "source"), data)

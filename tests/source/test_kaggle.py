@@ -25,13 +25,12 @@ from shardprep.api import display
 from shardprep.api.progress import Watch
 from shardprep.errors import RecipeError, SourceError
 from shardprep.source.kaggle import client_process
-from shardprep.source.kaggle.archive_cache import cache_folder, cached_archive
 from shardprep.source.kaggle.archive_check import damage
 from shardprep.source.kaggle.client_error import ClientError, RetryLimits
 from shardprep.source.kaggle.credentials import credentials
-from shardprep.source.kaggle.download import download
+from shardprep.source.kaggle.download import cache_folder, cached_archive, download
 from shardprep.source.kaggle.ref import KaggleRef, is_ref, parse_ref
-from tests.source.kaggle_clients import fork_clients
+from tests.source.kaggle_clients import at_kaggle
 from tests.source.kaggle_server import (
     KEY,
     LAST_MODIFIED,
@@ -48,9 +47,13 @@ NOISE = random.Random(0).randbytes(400_000)
 MEMBERS = {"train/cat.0.jpg": NOISE[:150_000], "train/dog.0.jpg": NOISE[150_000:]}
 ZIP = zip_bytes(MEMBERS, method=zipfile.ZIP_STORED)
 HALF = 200_000
-"""Where a transfer is cut; what is on the disk then is a little less."""
+"""Offset at which a transfer is cut; a little less is then on the disk."""
 ONCE = RetryLimits(attempts=1)
 HASTY = RetryLimits(attempts=3, backoff_s=0.01)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 class World(NamedTuple):
@@ -62,17 +65,9 @@ class World(NamedTuple):
 
 @pytest.fixture(name="world")
 def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    for name in list(os.environ):
-        if name.startswith(("KAGGLE_", "XDG_")) or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    home, cache = tmp_path / "home", tmp_path / "cache"
-    home.mkdir()
-    monkeypatch.setenv("SHARDPREP_CACHE", str(cache))
-    with KaggleServer({"pets": Archive(ZIP), "zoe/birds": Archive(ZIP)}) as server:
-        for name, value in server.environment(home).items():
-            monkeypatch.setenv(name, value)
-        fork_clients(monkeypatch)
-        yield World(server, home, cache, Quiet())
+    archives = {"pets": Archive(ZIP), "zoe/birds": Archive(ZIP)}
+    with at_kaggle(tmp_path, monkeypatch, archives) as (server, _):
+        yield World(server, tmp_path / "home", tmp_path / "cache", Quiet())
 
 
 @pytest.fixture(name="real_client")
@@ -137,8 +132,7 @@ def test_what_is_no_ref_shows_how_to_write_one(text: str) -> None:
 
 
 def test_only_kaggle_s_own_names_and_pages_are_refs() -> None:
-    assert is_ref("kaggle:pets")
-    assert is_ref("https://www.kaggle.com/c/pets")
+    assert all(map(is_ref, ("kaggle:pets", "https://www.kaggle.com/c/pets")))
     assert not any(map(is_ref, ("pets.zip", "/data/kaggle", "https://example.com/x.zip", "//[")))
 
 
@@ -225,9 +219,7 @@ def test_refresh_downloads_again_and_keeps_the_old_one_until_it_has(world: World
     assert archive.read_bytes() == newer
 
 
-def test_a_folder_of_the_user_s_gets_the_archive_and_has_it_next_time(
-    world: World, tmp_path: Path
-) -> None:
+def test_a_folder_of_the_user_s_keeps_the_archive(world: World, tmp_path: Path) -> None:
     there = tmp_path / "my data"
     archive = download(PETS, to=there, watcher=world.told)
     assert archive == there / "pets.zip"
@@ -334,18 +326,13 @@ def test_a_file_without_credentials_is_none(
 
 
 @pytest.mark.usefixtures("real_client")
-def test_a_kaggle_json_is_enough(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kaggle_json_or_a_token_is_enough(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     without_key(monkeypatch)
     give(world, ".kaggle/kaggle.json", PAIR)
     assert fetch(world).read_bytes() == ZIP
-
-
-@pytest.mark.usefixtures("real_client")
-def test_a_token_is_enough(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_key(monkeypatch)
     monkeypatch.setenv("KAGGLE_API_TOKEN", "KGAT_0123456789")
     world.server.accepts = ("Bearer KGAT_0123456789",)
-    assert fetch(world).read_bytes() == ZIP
+    assert fetch(world, refresh=True).read_bytes() == ZIP
 
 
 def test_a_key_that_is_not_accepted_is_named_by_its_place(world: World) -> None:
@@ -459,9 +446,7 @@ def test_retry_after_is_obeyed_unless_it_is_too_long(world: World) -> None:
     assert any("trying again in 1 s" in line for line in world.told.lines)
 
 
-def test_no_network_says_what_the_system_says(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_network_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     monkeypatch.setenv("http_proxy", f"http://secret:word@127.0.0.1:{port}")
@@ -538,14 +523,6 @@ def test_a_cut_body_goes_on_where_it_stopped(world: World) -> None:
     assert 196608 in world.told.done
 
 
-def test_the_next_run_goes_on_where_the_last_one_stopped(world: World) -> None:
-    world.server.bodies = [Body(cut=HALF)]
-    line = failure(world)
-    assert "run the same command again later: it continues where it stopped" in line
-    assert fetch(world).read_bytes() == ZIP
-    assert world.server.ranges() == ["bytes=196608-"]
-
-
 @pytest.mark.thorough
 def test_each_cut_that_brought_something_is_forgiven(world: World) -> None:
     world.server.bodies = [Body(cut=70_000), None] * 3
@@ -553,14 +530,14 @@ def test_each_cut_that_brought_something_is_forgiven(world: World) -> None:
     assert len(world.server.ranges()) == 3
 
 
-@pytest.mark.thorough
-def test_a_refusal_between_leaves_what_has_arrived(world: World) -> None:
+def test_the_next_run_goes_on_where_the_last_one_stopped(world: World) -> None:
     world.server.bodies = [Body(cut=HALF)]
-    failure(world)
+    line = failure(world)
+    assert "run the same command again later: it continues where it stopped" in line
     world.server.answers = [Answer(500), Answer(403)]
     failure(world)
     failure(world)
-    fetch(world)
+    assert fetch(world).read_bytes() == ZIP
     assert world.server.ranges() == ["bytes=196608-"]
 
 
@@ -619,9 +596,7 @@ def test_a_file_that_an_earlier_client_spoiled_is_found_and_replaced(world: Worl
 
 
 def test_wrong_bytes_in_the_middle_of_a_full_file_are_found(world: World) -> None:
-    wrong = bytearray(ZIP)
-    wrong[HALF] ^= 1
-    path = write(incoming() / "pets.zip", bytes(wrong))
+    path = write(incoming() / "pets.zip", flipped(ZIP, HALF))
     os.utime(path, (LAST_MODIFIED + 9e7, LAST_MODIFIED + 9e7))
     assert fetch(world).read_bytes() == ZIP
     assert any("'train/dog.0.jpg'" in line for line in world.told.lines)
@@ -638,9 +613,7 @@ def test_a_full_file_that_was_not_checked_yet_is_checked_and_kept(world: World) 
 
 @pytest.mark.thorough
 def test_damage_that_comes_again_is_an_error_that_names_the_member(world: World) -> None:
-    wrong = bytearray(ZIP)
-    wrong[HALF] ^= 1
-    world.server.archives["pets"] = Archive(bytes(wrong))
+    world.server.archives["pets"] = Archive(flipped(ZIP, HALF))
     line = failure(world)
     assert "arrived damaged twice (member 'train/dog.0.jpg': Bad CRC-32" in line
     assert "in a browser" in line
@@ -725,18 +698,13 @@ def test_a_second_process_waits_and_takes_what_the_first_has_brought(world: Worl
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("real_client")
-def test_a_second_refresh_takes_what_the_first_has_brought_though_it_is_the_same(
-    world: World,
-) -> None:
+def test_a_second_refresh_takes_the_same_archive_from_the_first(world: World) -> None:
     fetch(world)
     world.server.bodies = [Body(hang=HALF)]
     watchers = Quiet(), Quiet()
+    options = {"refresh": True, "retries": HASTY}
     runs = [
-        threading.Thread(
-            target=download,
-            args=(PETS,),
-            kwargs={"refresh": True, "watcher": watcher, "retries": HASTY},
-        )
+        threading.Thread(target=download, args=(PETS,), kwargs={**options, "watcher": watcher})
         for watcher in watchers
     ]
     runs[0].start()
@@ -777,11 +745,7 @@ def test_a_watcher_that_raises_ends_the_client(world: World) -> None:
     assert fetch(world).read_bytes() == ZIP
 
 
-# What is checked in an archive.
-
-
-def flipped(data: bytes, at: int) -> bytes:
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+# Checks of an archive.
 
 
 ONE = {"a.jpg": NOISE[:5000]}
@@ -834,7 +798,7 @@ def test_members_that_cannot_be_read_are_said_to_be_unchecked(tmp_path: Path) ->
     assert told.lines[0].startswith("members not checked: 1, ")
 
 
-# What is shown.
+# Progress.
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, size: int | None, *, terminal: bool = False) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 import shardprep
 from shardprep.errors import SourceError
-from shardprep.source.kaggle import archive_cache
+from shardprep.source.kaggle import download as kaggle_download
 from shardprep.source.kaggle.ref import parse_ref
 from tests.source.kaggle_server import Archive, KaggleServer
 from tests.support.builders import animals, tree, write_folder, zip_bytes
@@ -31,12 +31,12 @@ SMALL: dict[str, Any] = {"size": "8x8", "shards": 1}
 
 @pytest.fixture(name="root", autouse=True)
 def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder that stands for /kaggle/input, on a machine without an account."""
+    """Return a folder that replaces /kaggle/input, on a machine without an account."""
     for name in ("KAGGLE_API_TOKEN", "KAGGLE_USERNAME", "KAGGLE_KEY", "KAGGLE_CONFIG_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(archive_cache, "MOUNT_ROOT", tmp_path / "input")
+    monkeypatch.setattr(kaggle_download, "MOUNT_ROOT", tmp_path / "input")
     return tmp_path / "input"
 
 
@@ -85,17 +85,17 @@ def test_the_command_line_says_that_a_download_is_not_needed(root: Path, tmp_pat
 
 def test_newer_places_go_before_the_old_one(root: Path) -> None:
     old = mounted_at(root / "pets")
-    assert archive_cache.mounted(parse_ref(DATASET)) == old
-    assert archive_cache.mounted(parse_ref("kaggle:other/pets")) == old
+    assert kaggle_download.mounted(parse_ref(DATASET)) == old
+    assert kaggle_download.mounted(parse_ref("kaggle:other/pets")) == old
     new = mounted_at(root / "datasets" / "owner" / "pets")
-    assert archive_cache.mounted(parse_ref(DATASET)) == new
+    assert kaggle_download.mounted(parse_ref(DATASET)) == new
 
 
 @pytest.mark.parametrize("name", ["competitions", "datasets", "models"])
 def test_the_folder_of_all_mounts_is_no_mount(name: str, root: Path) -> None:
     mounted_at(root / name / "owner" / "pets")
-    assert archive_cache.mounted(parse_ref(f"kaggle:{name}")) is None
-    assert archive_cache.mounted(parse_ref(f"kaggle:owner/{name}")) is None
+    assert kaggle_download.mounted(parse_ref(f"kaggle:{name}")) is None
+    assert kaggle_download.mounted(parse_ref(f"kaggle:owner/{name}")) is None
 
 
 def test_a_file_or_another_slug_is_no_mount(root: Path) -> None:

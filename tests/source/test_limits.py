@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
-import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,16 @@ from shardprep.source.byte_range import MemberError
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import Listing, list_source
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from tests.source.hostile import GOOD, patched, sevenzip
+from tests.source.hostile import GOOD, patched, sevenzip, stating
 from tests.support.builders import build, jpeg, tar_bytes, write, write_folder, zip_bytes
 
 _PLENTY = bytes(65_000_000)
 """Just above what any ratio is allowed for."""
 
 
-def listed(folder: Path, data: bytes, **limits: Any) -> Listing:
-    source = write(folder / "source.zip", data)
+def listed(folder: Path, data: bytes | Path, **limits: Any) -> Listing:
+    """List an archive of these bytes, or a folder."""
+    source = write(folder / "source.zip", data) if isinstance(data, bytes) else data
     return list_source(source, folder / "work", lambda _: None, limits=SourceLimits(**limits))
 
 
@@ -51,7 +50,7 @@ def test_members_of_all_archives_and_skipped_ones_count(tmp_path: Path) -> None:
 def test_files_of_a_folder_are_counted(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "photos", GOOD)
     with pytest.raises(SourceError, match=r"^photos: .*more than 1 members"):
-        list_source(folder, tmp_path / "work", lambda _: None, limits=SourceLimits(max_members=1))
+        listed(tmp_path, folder, max_members=1)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -71,12 +70,7 @@ def test_an_image_that_is_too_large_is_rejected_and_others_are_not(
 def test_a_size_that_no_table_can_hold_is_a_counted_rejection(
     tmp_path: Path, name: str, stated: int
 ) -> None:
-    info = zipfile.ZipInfo(name)
-    info.extra = struct.pack("<HHQ", 1, 8, stated)
-    packed = io.BytesIO(zip_bytes(GOOD))
-    with zipfile.ZipFile(packed, "a") as archive:
-        archive.writestr(info, b"evil")
-    source = write(tmp_path / "s.zip", patched(packed.getvalue(), 2, size=2**32 - 1))
+    source = write(tmp_path / "s.zip", stating(stated, name=name, packed=False))
     for size, fit in (("8x8", "crop"), ("none", "none")):
         out = tmp_path / fit
         made = build(source, out, size=size, fit=fit, format="png", max_rejected="50%")
@@ -159,13 +153,8 @@ def test_the_limits_of_a_recipe_are_those_of_the_build(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "num_bytes"),
     [
-        ("500MB", 500_000_000),
-        ("2 GB", 2_000_000_000),
-        ("1.5TB", 1_500_000_000_000),
-        ("2GiB", 2 << 30),
-        ("64k", 64_000),
-        ("123", 123),
-        ("7B", 7),
+        *(("500MB", 500_000_000), ("2 GB", 2_000_000_000), ("1.5TB", 1_500_000_000_000)),
+        *(("2GiB", 2 << 30), ("64k", 64_000), ("123", 123), ("7B", 7)),
     ],
 )
 def test_sizes_are_read_as_people_write_them(text: str, num_bytes: int) -> None:

@@ -13,6 +13,7 @@ from shardprep.errors import BuildError, RecipeError, ShardprepError, SourceErro
 from shardprep.source import range_reads
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.listing import list_source
+from tests.source.hostile import with_damage
 from tests.support.builders import (
     animals,
     build,
@@ -31,11 +32,9 @@ KEYS: dict[str, Any] = {"shards": 2, "size": "16x16", "format": "png", "max_reje
 
 
 def damaged_zip(members: dict[str, bytes]) -> bytes:
-    """Return a zip in which the bytes of one stored member are not those of its CRC-32."""
-    data = bytearray(zip_bytes(members, method=zipfile.ZIP_STORED))
-    at = data.index(members["train/dog.0.jpg"][:16])
-    data[at + 200] ^= 0xFF
-    return bytes(data)
+    """Return a zip with one stored member that has a wrong CRC-32."""
+    data = zip_bytes(members, method=zipfile.ZIP_STORED)
+    return with_damage(data, data.index(members["train/dog.0.jpg"]) + 200, b"\xff\0\xff")
 
 
 ARCHIVES = {
@@ -62,7 +61,7 @@ def test_an_archive_there_gives_what_it_gives_here(
     there = bucket.put(f"raw/{name}", ARCHIVES[name])
     local = tree(build(here, tmp_path / "here", **KEYS).path)
     remote = tree(build(there, tmp_path / "there", **KEYS).path)  # type: ignore[arg-type]
-    if not name.endswith(".zip"):  # told by its ETag there, by its time here
+    if not name.endswith(".zip"):  # the ETag marks it there, its time here
         assert local.pop("manifest.json") != remote.pop("manifest.json")
     assert remote == local
 
@@ -75,8 +74,7 @@ def test_objects_below_an_address_are_a_folder(bucket: Bucket, tmp_path: Path) -
     local = build(write_folder(tmp_path / "pets", files), tmp_path / "here", **KEYS)
     for name, data in files.items():
         bucket.put(f"raw/pets/{name}", data)
-    there = f"{bucket.url}/raw/pets/"
-    remote = build(there, tmp_path / "there", **KEYS)  # type: ignore[arg-type]
+    remote = build(f"{bucket.url}/raw/pets/", tmp_path / "there", **KEYS)  # type: ignore[arg-type]
     same, other = tree(local.path), tree(remote.path)
     del same["manifest.json"], other["manifest.json"]
     assert same == other
@@ -96,9 +94,8 @@ def test_the_parts_of_a_split_archive_may_lie_below(bucket: Bucket, tmp_path: Pa
     for number, start in enumerate(range(0, len(data), 20_000), 1):
         bucket.put(f"raw/pets.zip.{number:03d}", data[start : start + 20_000])
     listing = list_source(f"{bucket.url}/raw", tmp_path / "work", lambda _: None)
-    assert [member.key for member in listing.images] == [
-        f"pets.zip/{name}" for name in sorted(animals(24))
-    ]
+    keys = [member.key for member in listing.images]
+    assert keys == [f"pets.zip/{name}" for name in sorted(animals(24))]
     with pytest.raises(SourceError, match="is one volume of a split archive; give the address"):
         list_source(f"{bucket.url}/raw/pets.zip.001", tmp_path / "work", lambda _: None)
 
@@ -234,9 +231,8 @@ def test_what_cannot_be_a_source_is_said_in_one_line(bucket: Bucket, tmp_path: P
     assert "abcdef" not in failing(signed)
     assert "is not an address in object storage" in failing(signed)
     pets = bucket.put("pets.zip", ARCHIVES["pets.zip"])
-    assert "a table must be in the source or on this machine" in failing(
-        pets, labels=f"csv:{bucket.url}/labels.csv"
-    )
+    line = failing(pets, labels=f"csv:{bucket.url}/labels.csv")
+    assert "a table must be in the source or on this machine" in line
     with pytest.raises(RecipeError):
         build(pets, "az://", **KEYS)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The system is told of files before they are read, so that a cold disk reads many at a time."""
+"""Files are announced to the system before they are read, so that a cold disk reads in parallel."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def files(folder: Path, sizes: Sequence[int]) -> list[PlainExtent]:
 
 
 def num_open(spans: list[PlainExtent]) -> int:
-    """Return how many descriptors of these files are open; those of earlier tests do not count."""
+    """Return how many descriptors of these files are open."""
     inodes = {Path(span.file).stat().st_ino for span in spans}
     found = 0
     for descriptor in Path("/dev/fd").iterdir():
@@ -53,7 +53,7 @@ def num_open(spans: list[PlainExtent]) -> int:
 
 
 def most_ahead(spans: list[PlainExtent], told: list[tuple[int, int, int, int]]) -> list[int]:
-    """Return how many spans are told of and not yet used, at each of them."""
+    """Return for each span how many are announced and not yet used."""
     return [len(told) - i for i, _ in enumerate(read_ahead(spans))]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import zipfile
@@ -17,13 +16,11 @@ import shardprep
 from shardprep import reader
 from shardprep.errors import BusyError, DatasetError, RecipeError, SourceError
 from shardprep.progress import Unit
-from shardprep.source.kaggle.kaggle_state import UploadLimits
 from shardprep.source.kaggle.ref import parse_ref
-from shardprep.source.kaggle.upload import KaggleVersion, upload
-from shardprep.source.kaggle.upload_folder import UploadFolder
+from shardprep.source.kaggle.upload import KaggleVersion, UploadFolder, UploadLimits, upload
 from shardprep.source.kaggle.upload_metadata import Publication, check_publication
 from shardprep.storage.regular_file import sha256_of
-from tests.source.kaggle_clients import ForkedClient, fork_clients
+from tests.source.kaggle_clients import ForkedClient, at_kaggle
 from tests.source.kaggle_server import KEY, USER, Answer, KaggleServer, Transfer
 from tests.support.builders import Quiet, animals, build, tree, write, write_folder, zip_bytes
 
@@ -46,7 +43,7 @@ CUT = 2000
 
 class Told(Quiet):
     stop_at = ""
-    """Phase in which it does."""
+    """Phase that is interrupted."""
 
     def start(
         self, what: str, total: int | None = None, unit: Unit = "", num_done: int = 0
@@ -62,7 +59,7 @@ class Told(Quiet):
 
 
 class World(NamedTuple):
-    """A machine with credentials and a dataset, and Kaggle beside it."""
+    """A machine with credentials and a dataset, and a Kaggle server."""
 
     server: KaggleServer
     folder: Path
@@ -79,23 +76,14 @@ def pets(folder: Path) -> Path:
 
 @pytest.fixture(name="world")
 def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    for name in list(os.environ):
-        if name.startswith(("KAGGLE_", "XDG_")) or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
-    home = tmp_path / "home"
-    home.mkdir()
-    with KaggleServer() as server:
-        for name, value in server.environment(home).items():
-            monkeypatch.setenv(name, value)
-        folder = write_folder(tmp_path / "pets", FILES)
-        yield World(server, folder, Told(), fork_clients(monkeypatch))
+    with at_kaggle(tmp_path, monkeypatch) as (server, clients):
+        yield World(server, write_folder(tmp_path / "pets", FILES), Told(), clients)
 
 
 def send(
     world: World, limits: UploadLimits = ONCE, *, check: bool = True, **more: Any
 ) -> KaggleVersion:
-    """Upload the files as those of a dataset that was verified."""
+    """Upload the files like a verified dataset."""
     sizes = {name: len(data) for name, data in tree(world.folder).items()}
     hashes = {name: sha256_of(world.folder / name) for name in sizes}
     wanted = Publication(**{"folder": world.folder, "sizes": sizes, "ref": REF,
@@ -212,7 +200,7 @@ def test_processing_is_waited_for_and_told(world: World) -> None:
     assert [line.rpartition(": ")[2] for line in said] == ["blobs received", "blobs copied to sds"]
 
 
-# What is refused before a byte is sent.
+# Refusals before a byte is sent.
 
 NO_TARGETS = {
     "pets": r"kaggle:pets: is a competition.*write kaggle:OWNER/NAME",
@@ -222,10 +210,10 @@ NO_TARGETS = {
 }
 NO_OPTIONS: dict[str, dict[str, Any]] = {
     "a title must have 6 to 50 characters, 'pets' has 4": {"title": " pets "},
-    "--title": {"title": "p" * 51},
+    "title: .*has 51": {"title": "p" * 51},
     "Kaggle has no licence 'MIT'.*CC0-1.0, ": {"license": "MIT"},
     "the dataset has 200 GB, Kaggle accepts 200 GB": {"sizes": {"a": 2 * 10**11, "b": 1}},
-    "has 1,001 files.*fewer --shards": {"sizes": {f"{i}": 1 for i in range(1001)}},
+    "has 1,001 files.*fewer (--)?shards": {"sizes": {f"{i}": 1 for i in range(1001)}},
 }
 
 
@@ -246,7 +234,7 @@ def test_what_kaggle_would_not_take_is_refused_without_a_request(world: World, l
 def test_a_new_dataset_needs_a_long_name_and_in_public_a_licence(world: World) -> None:
     with pytest.raises(RecipeError, match="6 to 50 characters, this name has 4"):
         send(world, ref=parse_ref(f"{USER}/pets"))
-    with pytest.raises(RecipeError, match=r"--license: is missing.*add --license CC-BY-4.0"):
+    with pytest.raises(RecipeError, match=r"license: is missing.*add (--)?license CC-BY-4.0"):
         send(world, is_public=True)
     assert not world.server.count("StartBlobUpload")
 

@@ -17,8 +17,7 @@ import pytest
 
 from shardprep.errors import ShardprepError, StorageError
 from shardprep.storage import objects, store
-from shardprep.storage.store_error import ENDPOINTS
-from shardprep.storage.timeout import timeouts
+from shardprep.storage.store import ENDPOINTS, timeouts
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.object_store import Bucket, Fault, Proxy, Request, nth, process_environment
@@ -58,7 +57,7 @@ def test_a_read_is_tried_again(bucket: Bucket, proxy: Proxy, fault: Fault) -> No
     ids=["503", "RST", "lost"],
 )
 def test_a_write_is_tried_again(bucket: Bucket, proxy: Proxy, fault: Fault, size: int) -> None:
-    """An answer that is lost may be that of the last step, which cannot be taken twice."""
+    """A lost answer may belong to the last step, which cannot be repeated."""
     data = bytes(size)
     last = "POST" if size > 10 else "PUT"
     proxy.rule = nth(size > 10, fault, lambda request: request.method == last)
@@ -72,19 +71,15 @@ def test_a_write_is_tried_again(bucket: Bucket, proxy: Proxy, fault: Fault, size
 @pytest.mark.parametrize("is_known", [True, False], ids=["known", "first"])
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST"])
 def test_what_has_a_cut_answer_is_done_again(
-    bucket: Bucket,
-    proxy: Proxy,
-    method: str,
-    is_known: bool,  # noqa: FBT001 - a case
+    bucket: Bucket, proxy: Proxy, method: str, *, is_known: bool
 ) -> None:
-    """The client tries no request again of which it has part of an answer."""
+    """The client does not repeat a request after a part of its answer."""
     data = bytes(20 << 20)
     bucket.put("some/key", b"0123456789")
     if is_known:
         objects.head(url_of(bucket, "some/key"))
-    proxy.rule = nth(
-        method == "POST", Fault(cut_at=40), lambda request: request.method == method
-    )  # of the two requests by POST, the second completes an upload
+    number = method == "POST"  # of the two requests by POST, the second completes an upload
+    proxy.rule = nth(number, Fault(cut_at=40), lambda request: request.method == method)
     if method == "GET":
         assert [facts.name for facts in objects.listing(url_of(bucket, "some"))] == ["key"]
     elif method == "PUT":
@@ -205,9 +200,8 @@ def line_of(address: str) -> str:
 def test_what_is_wrong_is_named(
     bucket: Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(
-        StorageError, match="s3://no-such-bucket: the bucket does not exist; create"
-    ):
+    line = "s3://no-such-bucket: the bucket does not exist; create"
+    with pytest.raises(StorageError, match=line):
         objects.put(ObjectUrl.parse("s3://no-such-bucket/key"), b"")
     address = f"{bucket.url}/key"
     proxy.rule = lambda _: Fault(status=403, body=DENIED)
@@ -218,19 +212,13 @@ def test_what_is_wrong_is_named(
     assert "the bucket is in another region; set AWS_REGION" in line_of(address)
     assert "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACC" in line_of("az://container/key")
     assert "is not an address" in line_of("s3://me:a-token-that-nobody-may-see@bucket/key")
-    assert "is not an address" in line_of(
-        "s3://bucket/key?X-Amz-Signature=a-token-that-nobody-may-see"
-    )
-    for endpoint in (
-        "http://me:a-token-that-nobody-may-see@host",
-        "nonsense",
-        "http://[",
-        "s3://x",
-    ):
+    signed = "s3://bucket/key?X-Amz-Signature=a-token-that-nobody-may-see"
+    assert "is not an address" in line_of(signed)
+    line = "AWS_ENDPOINT_URL: is not the address of a server; give htt"
+    secret = "http://me:a-token-that-nobody-may-see@host"
+    for endpoint in (secret, "nonsense", "http://[", "s3://x"):
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        assert line_of(address).startswith(
-            "AWS_ENDPOINT_URL: is not the address of a server; give htt"
-        )
+        assert line_of(address).startswith(line)
 
 
 @pytest.mark.thorough

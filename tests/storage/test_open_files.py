@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from shardprep.storage.open_files import OpenFiles, most_open
-from shardprep.storage.regular_file import read_at, regular_descriptor
+from shardprep.storage.regular_file import OpenFiles, most_open, read_at, regular_descriptor
 from tests.support.builders import animals, build, write, zip_bytes
 
 NUM_SHARDS = 320
@@ -29,7 +27,7 @@ def num_open() -> int:
 
 @contextmanager
 def limited(number: int) -> Iterator[None]:
-    """Let this process have so many file descriptors more than it has."""
+    """Limit the file descriptors of this process."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, before[1]))
     try:
@@ -150,24 +148,17 @@ def _many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a dataset of 320 shards."""
     folder = tmp_path_factory.mktemp("many")
     source = write(folder / "pets.zip", zip_bytes(animals(NUM_SHARDS)))
-    options: dict[str, Any] = {
-        "size": "8x8",
-        "labels": "prefix",
-        "split": "train=1",
-        "format": "raw",
-    }
-    return build(source, folder / "out", shards=NUM_SHARDS, **options).path
+    made = build(
+        source, folder / "out", shards=NUM_SHARDS, size="8x8", split="train=1", format="raw"
+    )
+    return made.path
 
 
 @pytest.mark.parametrize("use", USES)
 def test_more_shards_than_a_process_may_open_are_read_by_all(
     use: str, many: Path, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HEAD + USES[use], many, tmp_path / "out"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "SHARDPREP_CACHE": str(tmp_path / "cache")},
-    )
+    arguments = [sys.executable, "-c", HEAD + USES[use], str(many), str(tmp_path / "out")]
+    environment = {**os.environ, "SHARDPREP_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]

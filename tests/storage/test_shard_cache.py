@@ -21,7 +21,7 @@ SCANDIR = os.scandir
 
 
 class Vanishing:
-    """A listing of a folder, out of which another process removes a file before it is looked at."""
+    """A listing of a folder; another process removes a file before its size is read."""
 
     def __init__(self, folder: Path) -> None:
         with SCANDIR(folder) as found:

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from shardprep.errors import StorageError
-from shardprep.storage import objects, timeout
+from shardprep.storage import objects, store
 from shardprep.storage.cache import cache_root
-from shardprep.storage.store_error import NoAnswerError
+from shardprep.storage.store import NoAnswerError
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.object_store import Bucket, Fault, Proxy, Request, process_environment
@@ -43,7 +43,7 @@ CALLS: dict[str, Callable[[ObjectUrl], object]] = {
 
 @pytest.fixture(name="url")
 def _url(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> ObjectUrl:
-    monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, str(TIMEOUT_S))
+    monkeypatch.setenv(store.TIMEOUT_VARIABLE, str(TIMEOUT_S))
     return ObjectUrl.parse(bucket.put("key", BODY))
 
 
@@ -55,7 +55,7 @@ def _never() -> Iterator[threading.Event]:
 
 
 def seconds_of(call: Callable[[ObjectUrl], object], url: ObjectUrl) -> float:
-    """Return how long a call takes to say that there is no answer."""
+    """Return the seconds after which a call raises `NoAnswerError`."""
     begun = time.monotonic()
     with pytest.raises(NoAnswerError, match=r"cannot be (read|written) \(no answer from 127"):
         call(url)
@@ -101,8 +101,8 @@ def test_no_call_is_silent_for_longer_than_the_time_out(
 def test_a_store_that_answers_slowly_is_not_silent(
     url: ObjectUrl, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An upload is several requests, each of which has an answer in time; so are the reads."""
-    monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, "4")
+    """Each request of an upload has an answer in time; so have the reads."""
+    monkeypatch.setenv(store.TIMEOUT_VARIABLE, "4")
     assert objects.head(url)
     proxy.rule = lambda _: Fault(delay_s=1.4)
     begun = time.monotonic()
@@ -124,7 +124,7 @@ def test_a_store_that_falls_silent_for_a_while_is_read_on(
     url: ObjectUrl, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answers in between take long too where many others share the cores."""
-    monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, str(4 * TIMEOUT_S))
+    monkeypatch.setenv(store.TIMEOUT_VARIABLE, str(4 * TIMEOUT_S))
     other = ObjectUrl.parse(str(url).replace("key", "other"))
     objects.put(other, BODY)
     turns = {name: itertools.cycle([Fault(stall_at=100), None]) for name in ("key", "other")}
@@ -139,10 +139,9 @@ def test_a_store_that_falls_silent_for_a_while_is_read_on(
 def test_a_time_out_is_a_number_of_seconds(
     url: ObjectUrl, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
-    monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, said)
-    with pytest.raises(
-        StorageError, match=r"SHARDPREP_STORE_TIMEOUT: .* is not a number of at least 1"
-    ):
+    monkeypatch.setenv(store.TIMEOUT_VARIABLE, said)
+    line = r"SHARDPREP_STORE_TIMEOUT: .* is not a number of at least 1"
+    with pytest.raises(StorageError, match=line):
         objects.get(url)
 
 
@@ -150,24 +149,20 @@ def test_a_line_is_written_now_and_then_for_all_calls_together(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After 5 seconds of silence, then every 30; a call that moves is not silent."""
-    assert (timeout._TOLD_AFTER_S, timeout._TOLD_EVERY_S) == (5, 30)
-    monkeypatch.setattr(timeout, "_told", {})
+    assert (store._TOLD_AFTER_S, store._TOLD_EVERY_S) == (5, 30)
+    monkeypatch.setattr(store, "_told", {})
     told = {}
-    waits = [timeout.Wait(lambda: "127.0.0.1", 180, 1000.0 + i / 8) for i in range(8)]
-    moving = timeout.Wait(lambda: "127.0.0.1", 180, 0.0)
+    waits = [store.Wait(lambda: "127.0.0.1", 180, 1000.0 + i / 8) for i in range(8)]
+    moving = store.Wait(lambda: "127.0.0.1", 180, 0.0)
     for quarter in range(4 * 70):
         now = 1000 + quarter / 4
         moving.since_s = now - 0.25
-        timeout._tell([*waits, moving], now)
+        store._tell([*waits, moving], now)
         if caplog.messages:
             told[now] = caplog.messages.copy()
             caplog.clear()
-    assert told == {
-        1000.0 + age: [
-            f"waiting for the store at 127.0.0.1, no answer for {age} s; gives up after 180 s"
-        ]
-        for age in (5, 35, 65)
-    }
+    line = "waiting for the store at 127.0.0.1, no answer for {} s; gives up after 180 s"
+    assert told == {1000.0 + age: [line.format(age)] for age in (5, 35, 65)}
 
 
 @pytest.mark.thorough
@@ -175,17 +170,16 @@ def test_a_line_is_written_while_calls_wait(
     url: ObjectUrl, proxy: Proxy, never: threading.Event,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(timeout, "_TOLD_AFTER_S", 0.5)
-    monkeypatch.setattr(timeout, "_told", {})
+    monkeypatch.setattr(store, "_TOLD_AFTER_S", 0.5)
+    monkeypatch.setattr(store, "_told", {})
     assert objects.get(url) == BODY
     assert not caplog.messages
     proxy.rule = lambda _: Fault(hold=never)
     all_seconds(url, list(CALLS))
     host = proxy.endpoint.removeprefix("http://")
     (line,) = caplog.messages
-    assert re.fullmatch(
-        rf"waiting for the store at {host}, no answer for \d s; gives up after 2 s", line
-    )
+    expected = rf"waiting for the store at {host}, no answer for \d s; gives up after 2 s"
+    assert re.fullmatch(expected, line)
     assert {record.name for record in caplog.records} == {"shardprep.storage"}
 
 
@@ -219,9 +213,9 @@ AGAIN = "run the same command again when the store answers"
 COMMAND = """
 import sys
 from shardprep.cli.app import main
-from shardprep.storage import timeout
+from shardprep.storage import store
 
-timeout._TOLD_AFTER_S = 1.0  # not 5: that leaves the line seven seconds before the end
+store._TOLD_AFTER_S = 1.0  # not 5: that leaves the line seven seconds before the end
 sys.exit(main())
 """
 
@@ -239,7 +233,7 @@ def test_a_command_says_what_it_waits_for_and_gives_up(
     assert time.monotonic() - begun < 20
     assert one.returncode == 1
     waited, failed = errors.splitlines()
-    # How much later than told it is that one looks depends on the machine.
+    # The delay between the warning and the check depends on the machine.
     waiting = rf"waiting for the store at {host}, no answer for [1-7] s; gives up after 8 s"
     assert re.fullmatch(waiting, waited)
     assert failed == f"{pets}: cannot be read (no answer from {host}); {AGAIN}"
@@ -283,10 +277,10 @@ def test_a_program_ends_though_shards_are_silent(pets: str, proxy: Proxy) -> Non
 
 SIBLINGS = """
 import multiprocessing, sys
-from shardprep.storage import objects, timeout
+from shardprep.storage import objects, store
 from shardprep.storage.url import ObjectUrl
 
-timeout._TOLD_AFTER_S = 1.0
+store._TOLD_AFTER_S = 1.0
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
@@ -315,9 +309,9 @@ WORKER = """
 import os, sys
 import torch
 from shardprep.reader import Dataset
-from shardprep.storage import timeout
+from shardprep.storage import store
 
-timeout._TOLD_AFTER_S = 1.0
+store._TOLD_AFTER_S = 1.0
 
 def first(item): return item[0]["image/filename"]
 
@@ -348,9 +342,8 @@ def test_a_worker_of_a_dataloader_says_it_too(
     )  # fmt: skip
     out, errors = one.communicate(timeout=300)
     host = proxy.endpoint.removeprefix("http://")
-    assert re.search(
-        rf"waiting for the store at {host}, no answer for [12] s; gives up after 3 s", errors
-    )
+    line = rf"waiting for the store at {host}, no answer for [12] s; gives up after 3 s"
+    assert re.search(line, errors)
     assert f"no answer from {host}" in out
     assert "StorageError" in out + errors or "NoAnswerError" in out + errors
 
@@ -359,15 +352,14 @@ def test_a_worker_of_a_dataloader_says_it_too(
 
 
 def test_the_document_tells_the_true_numbers() -> None:
-    text = " ".join(
-        Path(__file__).parents[2].joinpath("docs", "object_storage.md").read_text().split()
-    )
-    later = timeout.timeouts(is_known=True, writing=True)
-    first = timeout.timeouts(is_known=False, writing=False)
-    assert f"for {timeout.DEFAULT_TIMEOUT_S:.0f} seconds" in text
+    page = Path(__file__).parents[2] / "docs" / "object_storage.md"
+    text = " ".join(page.read_text().split())
+    later = store.timeouts(is_known=True, writing=True)
+    first = store.timeouts(is_known=False, writing=False)
+    assert f"for {store.DEFAULT_TIMEOUT_S:.0f} seconds" in text
     assert f"after {first.total_s:.0f} seconds" in text
-    assert f"after {timeout._TOLD_AFTER_S:.0f} seconds" in text
-    assert f"every {timeout._TOLD_EVERY_S:.0f}" in text
-    assert f"`{timeout.TIMEOUT_VARIABLE}`" in text
+    assert f"after {store._TOLD_AFTER_S:.0f} seconds" in text
+    assert f"every {store._TOLD_EVERY_S:.0f}" in text
+    assert f"`{store.TIMEOUT_VARIABLE}`" in text
     megabytes = objects._UPLOADS_AT_ONCE * objects._UPLOAD_BYTES >> 20
     assert f"{megabytes} MiB in {later.answer_s:.0f} seconds" in text

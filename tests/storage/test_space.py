@@ -1,4 +1,4 @@
-"""The space that work needs on a disk: what is kept free fits the work, and is named."""
+"""The space that work needs on a disk: the reserve depends on the work, and is named."""
 
 from __future__ import annotations
 

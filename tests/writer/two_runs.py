@@ -23,7 +23,7 @@ from unittest import mock
 from shardprep.dataset import remote_files
 from shardprep.storage import objects
 from shardprep.storage.objects import ListedObject
-from shardprep.storage.store_error import ChangedError
+from shardprep.storage.store import ChangedError
 from shardprep.writer.workspace.files import BUILD_FILE
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from shardprep.catalog.tables.row_matching import (
 from shardprep.catalog.tables.table import OpenQuoteError, Table
 from shardprep.errors import OptionName, SourceError
 from shardprep.recipe.rules import CsvRule, LabelRule
-from shardprep.source.dictionary_column import Coded
 from shardprep.source.names import without_archive_suffix
-from shardprep.source.string_column import Texts
+from shardprep.source.string_column import Coded, Texts
 
 if TYPE_CHECKING:
     from shardprep.catalog.labels.targets import Cell

@@ -19,7 +19,7 @@ import numpy as np
 from shardprep.catalog.names import natural_order
 from shardprep.dataset.example import is_beyond_float32
 from shardprep.errors import SourceError, some_of
-from shardprep.source.dictionary_column import Coded
+from shardprep.source.string_column import Coded
 from shardprep.storage.text_file import CsvRows, decoded, text_lines
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from shardprep.catalog.tables.table import Table
 from shardprep.dataset.example import is_beyond_float32
 from shardprep.errors import RecipeError, SourceError
 from shardprep.source.byte_range import MemberError
-from shardprep.source.dictionary_column import Coded
 from shardprep.source.members import Member
+from shardprep.source.string_column import Coded
 
 Value = int | float | str
 DType = Literal["int64", "float32", "bytes"]

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from shardprep.catalog.names import folder_splits
 from shardprep.errors import SourceError
 from shardprep.recipe.rules import SLICE, letters_of
-from shardprep.source.dictionary_column import Coded
 from shardprep.source.names import composed
-from shardprep.source.string_column import Texts, booleans, positions
+from shardprep.source.string_column import Coded, Texts, booleans, positions
 
 if TYPE_CHECKING:
     from shardprep.catalog.tables.table import Table

@@ -12,8 +12,7 @@ from typing import Any, cast, overload
 import numpy as np
 
 from shardprep.errors import SourceError
-from shardprep.source.dictionary_column import Coded
-from shardprep.source.string_column import Texts, positions, release
+from shardprep.source.string_column import Coded, Texts, positions, release
 from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 
 _DELIMITERS = ",;\t|"

@@ -28,8 +28,7 @@ from shardprep.reader.order.order import Order
 from shardprep.reader.records.positions import Frames, Places, starts_of
 from shardprep.reader.records.prefetch import GAP_BYTES, MOST_GROUP_BYTES, PrefetchedBlocks
 from shardprep.reader.records.remote import NUM_READS, ByteRange, RemoteShards
-from shardprep.storage.open_files import OpenFiles
-from shardprep.storage.regular_file import read_at
+from shardprep.storage.regular_file import OpenFiles, read_at
 
 _T = TypeVar("_T")
 

@@ -25,7 +25,7 @@ from shardprep.image.phash import LEAST_SIDE, PHASH, TILE, grey_levels, phashes,
 from shardprep.machine import usable_cores
 from shardprep.progress import Watcher
 from shardprep.reporter.pixels.stored_images import BOXES, StoredImages
-from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
+from shardprep.storage.cache import array_file, keep_arrays, kept_arrays
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]

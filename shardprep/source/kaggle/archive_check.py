@@ -16,7 +16,7 @@ from typing import IO, BinaryIO
 
 from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.progress import Watcher
-from shardprep.source.streams import decompressed
+from shardprep.source.unpack import decompressed
 
 _BLOCK_BYTES = 1 << 20
 _PAGE_STARTS = (b"<!doctype html", b"<html")

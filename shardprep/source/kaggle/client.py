@@ -140,7 +140,6 @@ def _http_fault(response: Any) -> dict[str, Any]:
 
 
 def _seconds(retry_after: str) -> float | None:
-    """Parse a Retry-After header: seconds or a date."""
     try:
         return max(0.0, float(retry_after))
     except ValueError:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass
 from typing import Literal
 
 from shardprep.errors import OptionName, SourceError
+from shardprep.progress import Watcher
 from shardprep.source.kaggle.credentials import Credential, credentials
 from shardprep.source.kaggle.ref import SITE, KaggleRef
 
+FaultKind = Literal[
+    "http", "connection", "unresolved", "silent", "expired", "refused", "credentials", "import",
+    "disk", "client", "died",
+]  # fmt: skip
 _SETTINGS = f"{SITE}/settings"
 AGAIN = "run the same command again: it continues where it stopped"
 _LATER = "run the same command again later: it continues where it stopped"
-
-FaultKind = Literal[
-    "http",
-    "connection",
-    "unresolved",
-    "silent",
-    "expired",
-    "refused",
-    "credentials",
-    "import",
-    "disk",
-    "client",
-    "died",
-]
 
 
 @dataclass(eq=False)
@@ -42,16 +34,8 @@ class ClientError(Exception):
 
     @property
     def is_passing(self) -> bool:
-        """True if the same request may succeed later."""
         is_busy = self.status in (408, 429) or self.status >= 500
         return self.kind in ("connection", "silent", "expired") or self.spoils_file or is_busy
-
-    def after_answer(self) -> ClientError:
-        """Return this fault for a run that Kaggle has answered before.
-
-        The name was resolved then, so it is correct, and the same request may succeed later.
-        """
-        return replace(self, kind="connection") if self.kind == "unresolved" else self
 
     @property
     def spoils_file(self) -> bool:
@@ -68,21 +52,34 @@ class RetryLimits:
     """Waiting times in seconds and number of attempts of a download or upload."""
 
     silence_s: float = 60.0
-    """Silence after which the client is ended."""
     attempts: int = 5
-    """Attempts in a row without progress."""
     backoff_s: float = 2.0
     """Pause before the second attempt; it doubles before each further one."""
     longest_wait_s: float = 300.0
     """Longest pause that a server may request."""
 
-    def wait_s(self, fault: ClientError, failures: int) -> float | None:
-        """Return the seconds until the next attempt, or None after the last."""
-        wait = self.backoff_s * 2 ** (failures - 1)
+    def pause(
+        self,
+        fault: ClientError,
+        failures: int,
+        error: SourceError,
+        watcher: Watcher,
+        *,
+        has_answered: bool,
+    ) -> None:
+        """Wait before the next attempt; after the last one, raise the error.
+
+        If Kaggle has answered this run before, its name was resolved, so it is correct.
+        """
+        wait_s = self.backoff_s * 2 ** (failures - 1)
         if fault.retry_after_s is not None:
-            wait = fault.retry_after_s
-        is_last = failures >= self.attempts or wait > self.longest_wait_s
-        return None if is_last or not fault.is_passing else wait
+            wait_s = fault.retry_after_s
+        is_last = failures >= self.attempts or wait_s > self.longest_wait_s
+        is_passing = fault.is_passing or (has_answered and fault.kind == "unresolved")
+        if is_last or not is_passing:
+            raise error from fault
+        watcher.notice(f"{error.what}: trying again in {wait_s:,.0f} s")
+        time.sleep(wait_s)
 
 
 def explained(ref: KaggleRef, fault: ClientError, *, upload: bool = False) -> SourceError:
@@ -122,10 +119,8 @@ def _http_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
     if fault.in_body:
         lines = f"the download broke off ({said})", _LATER
     elif status == 403 and rules:
-        lines = (
-            "the competition's rules are not accepted yet (403)",
-            f"accept them at {ref.page}/rules",
-        )
+        what = "the competition's rules are not accepted yet (403)"
+        lines = what, f"accept them at {ref.page}/rules"
     elif status == 403:
         why = "the account may have to join first, or to verify a phone number"
         lines = f"Kaggle refuses access ({said})", f"open {ref.page} in a browser: {why}"
@@ -181,13 +176,10 @@ def no_credentials(ref: KaggleRef) -> SourceError:
 
 
 def _not_accepted(ref: KaggleRef, known: list[Credential]) -> SourceError:
-    """Return the error for rejected credentials, naming others that they hide."""
     first, *others = (credential.source for credential in known)
     what = f"Kaggle does not accept the credentials of {first} (401)"
     if not others:
         return SourceError(str(ref), what, f"renew them at {_SETTINGS}, or run kaggle auth login")
-    return SourceError(
-        str(ref),
-        f"{what}, which have priority over those of {', '.join(others)}",
-        f"remove {first} to use {others[0]}, or renew it at {_SETTINGS}",
-    )
+    what += f", which have priority over those of {', '.join(others)}"
+    hint = f"remove {first} to use {others[0]}, or renew it at {_SETTINGS}"
+    return SourceError(str(ref), what, hint)

@@ -17,7 +17,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.progress import Watcher
 from shardprep.source.kaggle import client
 from shardprep.source.kaggle.client_error import ClientError
@@ -43,7 +43,8 @@ def client_reports(
 ) -> Iterator[Iterator[dict[str, Any]]]:
     """Run one order of the client in a child that ends with the context, and yield its reports.
 
-    A report is empty while the child is silent. The last report has "done".
+    A report is empty while the child is silent. The last report has "done". A `ClientError` means
+    that the child failed, died or was silent for too long.
 
     Args:
         order: name and arguments of the order, as in `client`.
@@ -51,9 +52,6 @@ def client_reports(
         silence_s: seconds of silence after which the child is ended.
         lock: descriptor of a locked file; the child inherits it.
         progress: returns a changed value while a silent child makes progress.
-
-    Raises:
-        ClientError: the child failed, died or was silent for too long.
 
     """
     known = credentials()
@@ -84,17 +82,8 @@ def client_reports(
 def receive(ref: KaggleRef, folder: Path, watcher: Watcher, *, lock: int, silence_s: float) -> None:
     """Download an archive with the client, which continues a partial file that still matches.
 
-    Args:
-        ref: the archive.
-        folder: folder of the archive, with only the client's files.
-        watcher: gets the size and the progress; if it raises, the child is ended.
-        lock: descriptor of a locked file; the child inherits it.
-        silence_s: seconds without data or a report after which the child is ended.
-
-    Raises:
-        ClientError: the client failed, died or was silent.
-        SourceError: the archive does not fit on the disk.
-
+    `folder` has only the client's files. A `SourceError` means that the archive does not fit on the
+    disk. For `lock`, `silence_s` and a `ClientError`, see `client_reports`.
     """
     order = ["download", ref.kind, ref.slug, str(folder)]
     num_bytes = bytes_in(folder)
@@ -132,7 +121,7 @@ def arrived(folder: Path) -> list[Path]:
 def check_space(folder: Path, name: str, num_bytes: int) -> None:
     """Check that a folder has space for the missing bytes."""
     if lacking := shortage(folder, num_bytes):
-        hint = "free some space, or choose another place with --to or SHARDPREP_CACHE"
+        hint = f"free some space, or choose another {OptionName('to')} or SHARDPREP_CACHE"
         raise SourceError(name, f"does not fit {folder}: {lacking}", hint)
 
 

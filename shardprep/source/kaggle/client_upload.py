@@ -28,7 +28,6 @@ from kagglesdk.datasets.types.dataset_api_service import (  # type: ignore[impor
 from shardprep.source.kaggle.client_error import ClientError
 
 _REPORT_S = 0.2
-"""Seconds between two reports of bytes."""
 _ABSENT = (403, 404)
 """HTTP status for a missing dataset. Kaggle uses it for foreign datasets too."""
 
@@ -42,9 +41,7 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
         super().__init__()
         self.say = say
         self.num_sent = 0
-        """Bytes of the completed files."""
         self.answer: requests.Response | Exception | None = None
-        """Answer or exception of the last transfer."""
         requests.Session = lambda: _Session(self)  # type: ignore[assignment,misc] # here alone
 
     def with_retry(self, func: Callable[[Any], Any], *_: Any, **__: Any) -> Callable[[Any], Any]:
@@ -62,13 +59,7 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
         self.say(arrived=True)
 
     def upload_complete(self, path: str, url: str, quiet: bool, resume: bool = False) -> int:  # noqa: FBT001 - the client's own
-        """Send a file or its rest; raise errors that the client would only print.
-
-        Raises:
-            ClientError: the address has expired, so the sent part is lost.
-            requests.HTTPError: the server rejects the file.
-
-        """
+        """Send a file or its rest; raise errors that the client would only print."""
         self.answer = None
         result: int = super().upload_complete(path, url, quiet, resume)
         if result == ResumableUploadResult.COMPLETE:
@@ -97,8 +88,6 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
 
 
 class _Session(requests.Session):
-    """A session that reports progress and never retries."""
-
     def __init__(self, api: UploadApi) -> None:
         super().__init__()
         self._api = api

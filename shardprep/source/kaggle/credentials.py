@@ -18,7 +18,6 @@ class Credential:
     """Kaggle credentials found on this machine."""
 
     source: str
-    """Environment variable or file of the credentials."""
     secrets: tuple[str, ...] = field(repr=False)
 
 

@@ -1,19 +1,125 @@
-"""Download an archive, with retries, until it is complete and checked."""
+"""Download an archive, with retries, until it is complete and checked; find those already here.
+
+A download goes to a hidden folder next to its final place, one process at a time. The archive gets
+its name after it is checked. A note records size and time of the checked archive, so that later
+runs send no request. In a Kaggle notebook, archives are mounted.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import shutil
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shardprep.errors import OptionName, SourceError
 from shardprep.progress import Watcher
-from shardprep.source.kaggle.archive_cache import ArchiveFolder, cache_folder, cached_archive
 from shardprep.source.kaggle.archive_check import damage, is_page
 from shardprep.source.kaggle.client_error import ClientError, RetryLimits, explained, no_credentials
 from shardprep.source.kaggle.client_process import arrived, bytes_in, check_space, receive
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.ref import KaggleRef
+from shardprep.storage.atomic_file import sync_folder, write_durably
+from shardprep.storage.cache import cache_root
+from shardprep.storage.lock import take
+
+MOUNT_ROOT = Path("/kaggle/input")
+_MOUNT_PARENTS = ("competitions", "datasets", "models")
+"""Parent folders of mounts; older notebooks mount directly below `MOUNT_ROOT`."""
+
+
+def mounted(ref: KaggleRef) -> Path | None:
+    """Return the folder where Kaggle has mounted an archive, or None.
+
+    Neither place shows the version of a dataset; the older place does not show its owner either.
+    """
+    places = [MOUNT_ROOT / "competitions" / ref.name]
+    if ref.kind == "dataset":
+        places = [MOUNT_ROOT / "datasets" / ref.owner / ref.name]
+    if ref.name not in _MOUNT_PARENTS:
+        places.append(MOUNT_ROOT / ref.name)
+    return next((place for place in places if os.path.isdir(place)), None)  # noqa: PTH112 - never raises
+
+
+def cache_folder(ref: KaggleRef) -> Path:
+    """Return the cache folder of an archive."""
+    return cache_root() / ref.cache_path
+
+
+def cached_archive(ref: KaggleRef) -> Path | None:
+    """Return the checked archive in the cache, or None. Sends no request."""
+    return ArchiveFolder(cache_folder(ref), ref).checked()
+
+
+class ArchiveFolder:
+    """The folder of an archive, with the notes about it in `.shardprep`."""
+
+    def __init__(self, folder: Path, ref: KaggleRef) -> None:
+        self.folder = folder
+        self.ref = ref
+        self.state = folder / ".shardprep" / ref.cache_path
+        self.incoming = self.state / "incoming"
+        self._note = self.state / "checked.json"
+        self._noted_at_start = self._noted_at()
+
+    def checked(self) -> Path | None:
+        """Return the archive if size and time show that it is the checked one."""
+        try:
+            note = json.loads(self._note.read_text())
+            path = self.folder / note["file"]
+        except (OSError, ValueError, LookupError, TypeError):  # missing or damaged
+            return None
+        return path if path.is_file() and self._describe(path) == note else None
+
+    def archive_since_start(self, *, refresh: bool) -> Path | None:
+        """Return the archive that another process downloaded while this one waited for the lock."""
+        is_news = self._noted_at() != self._noted_at_start
+        return self.checked() if is_news or not refresh else None
+
+    def refuse_to_replace(self) -> None:
+        """Raise SourceError rather than overwrite a file that may belong to the user."""
+        path = self.folder / f"{self.ref.name}.zip"
+        if path.exists():
+            what = f"exists already, and is not a checked download of {self.ref}"
+            hint = f"use this file, move it away, or replace it with {OptionName('refresh')}"
+            raise SourceError(str(path), what, hint)
+
+    @contextlib.contextmanager
+    def locked(self, notice: Callable[[str], None]) -> Iterator[int]:
+        self.state.mkdir(parents=True, exist_ok=True)
+        with (self.state / "lock").open("w") as lock:
+            try:
+                take(lock.fileno())
+            except BlockingIOError:
+                notice(f"another process is downloading {self.ref}: waiting for it")
+                take(lock.fileno(), waits=True)
+            self.incoming.mkdir(exist_ok=True)
+            yield lock.fileno()
+
+    def keep(self, archive: Path) -> Path:
+        """Give a checked archive its name. The note is written first: alone it proves nothing."""
+        with archive.open("rb") as file:
+            os.fsync(file.fileno())
+        path = self.folder / archive.name
+        write_durably(self._note, json.dumps(self._describe(archive)).encode())
+        archive.replace(path)
+        sync_folder(self.folder)
+        shutil.rmtree(self.incoming, ignore_errors=True)
+        return path
+
+    def _describe(self, path: Path) -> dict[str, object]:
+        status = path.stat()
+        return {
+            "source": str(self.ref),
+            "file": path.name,
+            "num_bytes": status.st_size,
+            "mtime_ns": status.st_mtime_ns,
+        }
+
+    def _noted_at(self) -> int:
+        return self._note.stat().st_mtime_ns if self._note.exists() else 0
 
 
 def download(
@@ -28,16 +134,8 @@ def download(
 
     An interrupted download is continued. A second process waits for the first and uses its archive.
 
-    Args:
-        ref: what to download.
-        to: folder for the archive, instead of the cache.
-        refresh: download it again; the old archive stays until the new one is complete.
-        watcher: gets the progress.
-        retries: limits of the retries.
-
-    Raises:
-        SourceError: the archive cannot be downloaded.
-
+    `to` is a folder for the archive, instead of the cache. With `refresh`, it is downloaded again;
+    the old archive stays until the new one is complete.
     """
     archives = ArchiveFolder(to or cache_folder(ref), ref)
     if not refresh and (archive := archives.checked()):
@@ -58,9 +156,8 @@ def download(
             return archives.keep(_whole(archives, lock, watcher, retries or RetryLimits()))
     except OSError as error:
         place = str(error.filename or archives.folder)
-        raise SourceError(
-            place, f"{error.strerror}", f"choose another {OptionName('to')} or SHARDPREP_CACHE"
-        ) from error
+        hint = f"choose another {OptionName('to')} or SHARDPREP_CACHE"
+        raise SourceError(place, f"{error.strerror}", hint) from error
 
 
 def _copied(archive: Path, folder: Path, watcher: Watcher) -> Path:
@@ -86,23 +183,17 @@ def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryL
         got_page = len(paths) == 1 and is_page(paths[0])
         _clear(archives.incoming)
         if got_page:
-            raise SourceError(
-                str(ref),
-                "Kaggle sent a web page instead of an archive",
-                f"open {ref.page} in a browser: Kaggle may ask you to confirm something first",
-            )
+            what = "Kaggle sent a web page instead of an archive"
+            hint = f"open {ref.page} in a browser: Kaggle may ask you to confirm something first"
+            raise SourceError(str(ref), what, hint)
         watcher.notice(f"{ref} arrived damaged ({found}): starting again from zero")
-    raise SourceError(
-        str(ref),
-        f"arrived damaged twice ({found})",
-        f"try again later, or download it from {ref.page} in a browser and give that file",
-    )
+    hint = f"try again later, or download it from {ref.page} in a browser and give that file"
+    raise SourceError(str(ref), f"arrived damaged twice ({found})", hint)
 
 
 def _download_once(
     archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryLimits
 ) -> None:
-    """Run the client until it is done, with retries for passing faults."""
     ref, folder = archives.ref, archives.incoming
     have = most = at_first = bytes_in(folder)
     failures = 0
@@ -116,12 +207,7 @@ def _download_once(
             failures = failures + 1 if have <= most else 1
             most = max(most, have)
             error = explained(ref, fault)
-            seen = fault.after_answer() if most > at_first else fault
-            wait = retries.wait_s(seen, failures)
-            if wait is None:
-                raise error from fault
-        watcher.notice(f"{error.what}: trying again in {wait:,.0f} s")
-        time.sleep(wait)
+            retries.pause(fault, failures, error, watcher, has_answered=most > at_first)
 
 
 def _clear(folder: Path) -> None:

@@ -21,7 +21,6 @@ _PAGES = (
     rf"(competitions|c)/(?P<name>{_SLUG})(/.*)?",
     rf"datasets/{_DATASET}(/versions/{_VERSION})?(/.*)?",
 )
-"""Paths of pages on Kaggle, with any suffix."""
 _NAMES = (
     rf"(?P<name>{_SLUG})",
     rf"(?!(competitions|c|datasets)/){_DATASET}(/(versions/)?{_VERSION})?",
@@ -50,7 +49,6 @@ class KaggleRef:
 
     @property
     def cache_path(self) -> Path:
-        """Folder of the archive, relative to the cache."""
         if self.kind == "competition":
             return Path("kaggle", "competitions", self.name)
         return Path("kaggle", "datasets", self.owner, self.name, str(self.version or "newest"))
@@ -68,12 +66,7 @@ def is_ref(source: str) -> bool:
 
 
 def parse_ref(text: str) -> KaggleRef:
-    """Parse `[kaggle:]NAME`, `[kaggle:]OWNER/NAME[/VERSION]`, or the URL of a page.
-
-    Raises:
-        RecipeError: the text names neither a competition nor a dataset.
-
-    """
+    """Parse `[kaggle:]NAME`, `[kaggle:]OWNER/NAME[/VERSION]`, or the URL of a page."""
     path = text.removeprefix(SCHEME)
     is_page = _host(path) in _HOSTS
     parts = (urlsplit(path).path if is_page else path).split("/")

@@ -3,26 +3,143 @@
 A version is created once, even if Kaggle's answer is lost. Before each attempt, a note records the
 newest version on Kaggle and the hash of the files. If a newer version exists at the next attempt,
 the request had arrived, and nothing is sent again.
+
+The folder of an upload in the cache:
+
+files/     links to the files of the dataset, and the client's `dataset-metadata.json`
+.kaggle/   the client's notes: the upload address of each file, to continue it
+note.json  hash of the files of the last upload, and the version that it created
+back/      the archive that is downloaded for the check
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from shardprep.errors import OptionName, RecipeError, SourceError, some_of
 from shardprep.progress import Watcher
 from shardprep.source.kaggle.archive_check import differences
-from shardprep.source.kaggle.client_error import ClientError
+from shardprep.source.kaggle.client_error import AGAIN, ClientError, RetryLimits, explained
 from shardprep.source.kaggle.client_process import bytes_in, client_reports
 from shardprep.source.kaggle.download import download
-from shardprep.source.kaggle.kaggle_state import KaggleDataset, KaggleState, UploadLimits
-from shardprep.source.kaggle.upload_folder import Note, UploadFolder
+from shardprep.source.kaggle.ref import KaggleRef
 from shardprep.source.kaggle.upload_metadata import Publication, check_new
+from shardprep.storage.atomic_file import write_durably
+from shardprep.storage.cache import cache_root, make_cache
+from shardprep.storage.lock import locked
 from shardprep.storage.space import shortage
+
+_FAILED = ("failed", "deleted")
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLimits(RetryLimits):
+    """Limits of an upload: of its requests, and of the processing time at Kaggle."""
+
+    processing_s: float = 7200.0
+    """Longest time without a change of Kaggle's state."""
+    poll_s: float = 10.0
+    """Interval between later polls; the first are more frequent."""
+    listing_s: float = 60.0
+    """Seconds for which Kaggle may still report the state of the previous version."""
+
+
+class KaggleState(NamedTuple):
+    """The state of a dataset on Kaggle."""
+
+    user: str = ""
+    """Owner of the credentials; "" if unknown."""
+    status: str | None = None
+    """Kaggle's word for the state of the newest version; None without a dataset."""
+    version: int | None = None
+    """Number of the newest finished version, or None."""
+    is_private: bool | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        return self.status in _FAILED
+
+    @property
+    def in_words(self) -> str:
+        return (self.status or "not there yet").replace("_", " ")
+
+    def is_settled(self, version: int) -> bool:
+        """Return True if Kaggle has finished that version (0: any or none)."""
+        if not version:
+            return self.status in (None, "ready", *_FAILED)
+        return self.status == "ready" and (self.version or 0) >= version
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """The last started upload."""
+
+    fingerprint: str = ""
+    after: int = 0
+    """Newest version on Kaggle at the start; 0 for none."""
+    is_asked_for: bool = False
+    """True if all files were sent and the version was requested."""
+    version: int | None = None
+    """Created version; None while unknown."""
+    is_checked: bool = False
+    """True if the downloaded copy was equal."""
+
+
+class UploadFolder:
+    """This machine's notes about uploads to one Kaggle dataset."""
+
+    def __init__(self, ref: KaggleRef) -> None:
+        self.path = cache_root() / "kaggle" / "uploads" / ref.owner / ref.name
+        self.files = self.path / "files"
+        self.back = self.path / "back"
+        self._note = self.path / "note.json"
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Create the folder, readable only for its owner, and lock it."""
+        make_cache(self.path).chmod(0o700)  # notes contain upload addresses
+        with locked(self.path, who="upload", flag="SHARDPREP_CACHE"):
+            yield
+
+    @property
+    def note(self) -> Note:
+        try:
+            return Note(**json.loads(self._note.read_text()))
+        except (OSError, ValueError, TypeError):
+            return Note()
+
+    def write_note(self, note: Note) -> None:
+        """Write the note, and forget sent files of other datasets."""
+        if note.fingerprint != self.note.fingerprint:
+            shutil.rmtree(self.path / ".kaggle", ignore_errors=True)
+        write_durably(self._note, json.dumps(asdict(note)).encode())
+
+    def forget(self) -> None:
+        """Forget all sent files, so that the next run sends everything."""
+        self._note.unlink(missing_ok=True)
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove everything except the note."""
+        for folder in (self.files, self.back, self.path / ".kaggle"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def link(self, dataset: Path, paths: Iterable[str], metadata: dict[str, object]) -> None:
+        """Create the folder to send from links; the dataset's own folder is not changed."""
+        shutil.rmtree(self.files, ignore_errors=True)
+        for path in paths:
+            link = self.files / path
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to((dataset / path).resolve())
+        (self.files / "dataset-metadata.json").write_text(json.dumps(metadata))
 
 
 class KaggleVersion(NamedTuple):
@@ -47,12 +164,9 @@ def upload(
 ) -> KaggleVersion:
     """Upload a dataset as a new dataset or version, continuing an interrupted upload.
 
-    Args:
-        wanted: the dataset, checked by `check_publication`.
-        hashes: SHA-256 of each file in hexadecimal, by path.
-        check: download the version and compare every byte.
-        watcher: gets the progress; if it raises, the upload ends and can be continued.
-        limits: limits of the retries and of the processing time.
+    `wanted` was checked by `check_publication`. `hashes` has the SHA-256 of each file in
+    hexadecimal, by path. With `check`, the version is downloaded and every byte compared. If the
+    watcher raises, the upload ends and can be continued.
 
     Raises:
         RecipeError: an option contradicts the dataset on Kaggle, or Kaggle's rules.
@@ -62,9 +176,8 @@ def upload(
     """
     folder = UploadFolder(wanted.ref)
     with folder.held():
-        return _UploadRun(wanted, hashes, folder, watcher, limits or UploadLimits()).upload(
-            check=check
-        )
+        run = _UploadRun(wanted, hashes, folder, watcher, limits or UploadLimits())
+        return run.upload(check=check)
 
 
 class _UploadRun:
@@ -78,12 +191,12 @@ class _UploadRun:
     ) -> None:
         self._wanted, self._hashes, self._folder = wanted, hashes, folder
         self._watcher, self._limits = watcher, limits
-        self._kaggle = KaggleDataset(wanted.ref, folder.path, watcher, limits)
+        self._has_answered = False
         self._fingerprint = hashlib.sha256(json.dumps(sorted(hashes.items())).encode()).hexdigest()
         self._num_sent = 0
 
     def upload(self, *, check: bool) -> KaggleVersion:
-        there = self._kaggle.settled()
+        there = self._settled()
         was_there = self._is_ours(there)
         if not was_there:
             self._check_against(there)
@@ -106,7 +219,6 @@ class _UploadRun:
         return newest > note.after if note.version is None else newest == note.version
 
     def _check_against(self, there: KaggleState) -> None:
-        """Check the options against the dataset on Kaggle; RecipeError if they contradict it."""
         wanted, ref = self._wanted, self._wanted.ref
         if there.status is None:
             check_new(wanted)
@@ -116,12 +228,9 @@ class _UploadRun:
             return
         settings = f"{ref.page}/settings"
         if there.is_private is not None and there.is_private is wanted.is_public:
-            is_now = "private" if there.is_private else "public"
-            hint = (
-                f"leave {OptionName('public')} out"
-                if there.is_private
-                else f"add {OptionName('public')} to publish it"
-            )
+            is_now, hint = "public", f"add {OptionName('public')} to publish it"
+            if there.is_private:
+                is_now, hint = "private", f"leave {OptionName('public')} out"
             what = f"the dataset is {is_now} on Kaggle, and the new version would be too"
             raise RecipeError(str(ref), what, f"{hint}, or change that at {settings}")
         if wanted.title is not None or wanted.license is not None:
@@ -129,10 +238,7 @@ class _UploadRun:
             self._watcher.notice(f"{line}: they are changed at {settings}")
 
     def _delivered(self, there: KaggleState) -> KaggleState:
-        """Send the files until Kaggle accepts them, which a lost answer may hide.
-
-        Returns the state before.
-        """
+        """Send the files until Kaggle accepts them; return the state before."""
         failures = 0
         while not self._is_ours(there):
             before = self._num_sent
@@ -140,26 +246,23 @@ class _UploadRun:
                 self._send(there)
             except ClientError as fault:
                 failures = failures + 1 if self._num_sent <= before else 1
-                self._kaggle.pause(fault, failures)
-                there = self._kaggle.settled()
+                self._pause(fault, failures)
+                there = self._settled()
             else:
                 break
         return there
 
     def _made(self, before: KaggleState) -> KaggleState:
-        """Wait until Kaggle has created the version; SourceError if it fails."""
         version = self._folder.note.after + 1
-        there, ref = self._kaggle.settled(version, before), self._wanted.ref
+        there, ref = self._settled(version, before), self._wanted.ref
         if there.has_failed:
             self._folder.forget()
             what = f"Kaggle could not process version {version} ({there.in_words})"
-            raise SourceError(
-                str(ref), what, f"{ref.page} may show the reason; then run the command again"
-            )
+            hint = f"{ref.page} may show the reason; then run the command again"
+            raise SourceError(str(ref), what, hint)
         return there
 
     def _send(self, there: KaggleState) -> None:
-        """Send the missing files, and request a version of all files."""
         wanted, folder = self._wanted, self._folder
         num_bytes = wanted.num_bytes
         if there.status is None:
@@ -185,22 +288,14 @@ class _UploadRun:
                     folder.write_note(replace(note, is_asked_for=True))
 
     def _compare(self, there: KaggleState) -> None:
-        """Download a version and compare every byte; after a difference, all is sent again.
-
-        Raises:
-            SourceError: the version cannot be downloaded, or differs from the sent files.
-
-        """
+        """Download a version and compare every byte; after a difference, all is sent again."""
         wanted, folder = self._wanted, self._folder
         folder.back.mkdir(exist_ok=True)
         have = bytes_in(folder.back)
         if lacking := shortage(folder.back, max(0, wanted.num_bytes - have), have):
             what = f"the copy from Kaggle does not fit {folder.back} for the check: {lacking}"
-            hint = (
-                "free some space, set SHARDPREP_CACHE to another "
-                f"folder, or add {OptionName('no_check')}"
-            )
-            raise SourceError(str(wanted.ref), what, hint)
+            hint = "free some space, set SHARDPREP_CACHE to another folder, or add"
+            raise SourceError(str(wanted.ref), what, f"{hint} {OptionName('no_check')}")
         ref = replace(wanted.ref, version=there.version)
         self._watcher.notice(f"Kaggle has version {there.version}: downloading it for a check")
         archive = download(
@@ -209,6 +304,56 @@ class _UploadRun:
         if found := differences(archive, self._hashes, self._watcher):
             folder.forget()
             what = f"the copy from Kaggle differs from the sent files: {some_of(found, 3)}"
-            raise SourceError(
-                str(ref), what, "run the same command again: it sends all files again"
-            )
+            hint = "run the same command again: it sends all files again"
+            raise SourceError(str(ref), what, hint)
+
+    def _settled(self, version: int = 0, before: KaggleState | None = None) -> KaggleState:
+        """Wait until Kaggle has finished or failed that version and all earlier ones.
+
+        `before` is the state before the version was requested; a failure in it is an old one.
+        """
+        failures = 0
+        there: KaggleState | None = None
+        while there is None:
+            try:
+                there = self._polled(version, before)
+            except ClientError as fault:
+                failures += 1
+                self._pause(fault, failures)
+        if there.has_failed or there.is_settled(version):
+            return there
+        which = f"version {version}" if version else "an earlier version"
+        what = f"Kaggle is still processing {which} ({there.in_words})"
+        limit = f"nothing new for {self._limits.processing_s:,.0f} s"
+        ref = self._wanted.ref
+        raise SourceError(str(ref), f"{what}, {limit}", f"see {ref.page}, then {AGAIN}")
+
+    def _pause(self, fault: ClientError, failures: int) -> None:
+        error = explained(self._wanted.ref, fault, upload=True)
+        self._limits.pause(fault, failures, error, self._watcher, has_answered=self._has_answered)
+
+    def _polled(self, version: int, before: KaggleState | None) -> KaggleState:
+        """Return the state when it is settled, failed or unchanged for too long."""
+        limits, watcher = self._limits, self._watcher
+        order = ["state", self._wanted.ref.slug, str(limits.poll_s)]
+        old_status = before.status if before else ""
+        there, since_s = None, time.monotonic()
+        watcher.start("asking Kaggle")
+        with client_reports(order, self._folder.path, silence_s=limits.silence_s) as reports:
+            for state in (KaggleState(**one["state"]) for one in reports if "state" in one):
+                self._has_answered = True
+                is_new, there = state != there, state
+                if is_new:
+                    since_s = time.monotonic()
+                same_s = time.monotonic() - since_s
+                is_old = there.status == old_status and same_s < limits.listing_s
+                if there.is_settled(version) or (there.has_failed and not is_old):
+                    break
+                if is_new and not is_old:
+                    watcher.notice(f"Kaggle is processing the dataset: {there.in_words}")
+                if is_new:
+                    watcher.start("waiting for Kaggle")
+                if same_s >= limits.processing_s:
+                    break
+        watcher.finish()
+        return there or KaggleState()

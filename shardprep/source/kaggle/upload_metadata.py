@@ -24,11 +24,9 @@ LICENSES = (
     *("GPL-2.0", "GPL-3.0", "LGPL-3.0", "AGPL-3.0", "FDL-1.3", "apache-2.0"),
     *("US-Government-Works", "EU-ODP-Legal-Notice", "copyright-authors", "other", "unknown"),
 )
-"""Kaggle's names of licences."""
 _UNKNOWN = "unknown"
 """Default licence of a private dataset."""
 _LENGTHS = range(6, 51)
-"""Allowed lengths of a title and of the slug of a new dataset."""
 _SLUG = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 _MAX_BYTES = 200 * 10**9
 _MAX_FILES = 1000
@@ -56,7 +54,6 @@ class Publication:
         return sum(self.sizes.values())
 
     def metadata(self, *, is_new: bool) -> dict[str, object]:
-        """Return the client's `dataset-metadata.json` for a new dataset or version."""
         if not is_new:
             return {"id": self.ref.slug}
         title = _checked_title(self.title or self.ref.name.replace("-", " "))
@@ -65,13 +62,7 @@ class Publication:
 
 
 def check_publication(wanted: Publication) -> None:
-    """Check everything that needs no request.
-
-    Raises:
-        RecipeError: Kaggle would reject the name, title or licence.
-        SourceError: the dataset is too large, or credentials are missing.
-
-    """
+    """Check everything that needs no request: names, licence, sizes and credentials."""
     _check_target(wanted.ref)
     if wanted.title is not None:
         _checked_title(wanted.title)
@@ -80,10 +71,11 @@ def check_publication(wanted: Publication) -> None:
     num_bytes, num_files = wanted.num_bytes, len({path.split("/")[0] for path in wanted.sizes})
     if num_bytes > _MAX_BYTES:
         what = f"the dataset has {megabytes(num_bytes)}, Kaggle accepts {megabytes(_MAX_BYTES)}"
-        raise SourceError(str(wanted.ref), what, "build it with a smaller --size or --quality")
+        hint = f"build it with a smaller {OptionName('size')} or {OptionName('quality')}"
+        raise SourceError(str(wanted.ref), what, hint)
     if num_files > _MAX_FILES:
         what = f"the dataset has {num_files:,} files, Kaggle accepts {_MAX_FILES:,}"
-        raise SourceError(str(wanted.ref), what, "build it with fewer --shards")
+        raise SourceError(str(wanted.ref), what, f"build it with fewer {OptionName('shards')}")
     if not credentials():
         raise no_credentials(wanted.ref)
 
@@ -96,7 +88,8 @@ def check_new(wanted: Publication) -> None:
         raise RecipeError(str(ref), f"{what}, this name has {len(ref.name)}", "choose another name")
     if wanted.is_public and wanted.license is None:
         what = "is missing, but a public dataset needs a licence"
-        raise RecipeError("--license", what, "add --license CC-BY-4.0, or another")
+        hint = f"add {OptionName('license', 'CC-BY-4.0')}, or another"
+        raise RecipeError(OptionName("license"), what, hint)
 
 
 def _check_target(ref: KaggleRef) -> None:
@@ -120,7 +113,7 @@ def _checked_title(title: str) -> str:
     title = " ".join(title.split())
     if len(title) not in _LENGTHS:
         what = f"a title must have {_LENGTHS[0]} to {_LENGTHS[-1]} characters"
-        raise RecipeError("--title", f"{what}, {title!r} has {len(title)}")
+        raise RecipeError(OptionName("title"), f"{what}, {title!r} has {len(title)}")
     return title
 
 

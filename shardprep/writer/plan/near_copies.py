@@ -36,10 +36,10 @@ from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe, outputs
-from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped
 from shardprep.source.range_reads import read_ahead
-from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
+from shardprep.source.string_column import Coded
+from shardprep.storage.cache import array_file, keep_arrays, kept_arrays
 from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.encode.chunk_encoder import read_item
 from shardprep.writer.engine.pool import run_chunks

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.splits import is_cut
-from shardprep.source.dictionary_column import Coded
+from shardprep.source.string_column import Coded
 from shardprep.writer.plan.shard_plan import shuffled
 
 Ints = NDArray[np.int64]

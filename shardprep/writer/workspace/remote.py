@@ -50,7 +50,7 @@ from shardprep.storage import objects
 from shardprep.storage.folder import Folder, ObjectFolder
 from shardprep.storage.lock import locked
 from shardprep.storage.objects import ListedObject
-from shardprep.storage.store_error import ChangedError
+from shardprep.storage.store import ChangedError
 from shardprep.storage.url import ObjectUrl
 from shardprep.writer.workspace.files import (
     BUILD_FILE,

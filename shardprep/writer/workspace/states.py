@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
 from shardprep.errors import BuildError, DatasetError, OptionName, ShardprepError
-from shardprep.storage.store_error import ChangedError
+from shardprep.storage.store import ChangedError
 from shardprep.writer.workspace.files import (
     BUILD_FILE,
     RECEIPTS_DIR,
