@@ -15,7 +15,7 @@ from shardprep.recipe.document import RECIPE_FILE
 from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
-    from shardprep.catalog.init.survey import Survey
+    from shardprep.catalog.survey import Survey
 
 OPTIONS = {
     "source": Option(
@@ -45,7 +45,7 @@ def init(
         SourceError: the source cannot be read, or has no images.
 
     """
-    from shardprep.catalog.init.survey import recipe_text, survey_source
+    from shardprep.catalog.survey import recipe_text, survey_source
     from shardprep.storage.atomic_file import write_durably
 
     place = Path(RECIPE_FILE)

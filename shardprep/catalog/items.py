@@ -16,8 +16,8 @@ from shardprep.source.dictionary_column import Coded
 from shardprep.source.members import Member, Members
 
 if TYPE_CHECKING:
-    from shardprep.catalog.labels.targets import Target
     from shardprep.catalog.tables.columns import Value
+    from shardprep.catalog.targets import Target
 
 _AT_ONCE = 1 << 12
 """Number of items that are objects while all are iterated over."""
@@ -59,7 +59,6 @@ class Items(Sequence[Item]):
     """Items as columns, named as the fields of an `Item`; each is made when it is asked for."""
 
     members: Members
-    """Key and extent of each."""
     split: Coded[str]
     target: Coded[Target]
     strata: Coded[tuple[int, ...]]
@@ -70,7 +69,6 @@ class Items(Sequence[Item]):
 
     @classmethod
     def of(cls, items: Iterable[Item]) -> Items:
-        """Return these items."""
         if isinstance(items, Items):
             return items
         listed = list(items)
@@ -109,7 +107,6 @@ class Items(Sequence[Item]):
 
     @property
     def are_labelled(self) -> NDArray[np.bool_]:
-        """Whether each `is_labelled`."""
         return self.target.are_there | self.annotation.are_there
 
     def listed(self, rows: NDArray[Any]) -> tuple[Item, ...]:
@@ -122,7 +119,6 @@ class Items(Sequence[Item]):
         return tuple(Item(*member, *facts) for member, *facts in made)
 
     def take(self, rows: NDArray[Any]) -> Items:
-        """Return the items at these positions."""
         made: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
         columns = tuple(column.take(rows) for column in made.pop("columns"))
         return Items(columns=columns, **{name: one.take(rows) for name, one in made.items()})

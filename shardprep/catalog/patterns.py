@@ -6,6 +6,7 @@ A pattern that can match in many ways (`([a-z]+)*$`) takes exponential time for 
 
 from __future__ import annotations
 
+import fnmatch
 import marshal
 import subprocess
 import sys
@@ -14,18 +15,15 @@ from dataclasses import dataclass
 
 from shardprep.catalog import regex_process
 from shardprep.errors import OptionError, OptionName, shown
-from shardprep.source.names import without_archive_suffix
+from shardprep.source.names import composed, without_archive_suffix
 
 FREE_S = 10.0
 """CPU seconds for each pattern, however few names there are."""
 S_PER_NAME = 20e-6
 """Further CPU seconds for each name; an ordinary pattern takes a twentieth of them."""
 ANY_FOLDER = "(?:.*/)?"
-"""Pattern of the folders that may stand before what a glob fits."""
 _BATCH = 1 << 18
-"""Number of names that one process searches."""
 _MOST_SHOWN = 80
-"""Characters of a pattern or a name in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ class Pattern:
 
 
 def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
-    """Tell of each key whether a pattern of globs fits it.
+    """Return whether each key fits a pattern of globs.
 
     Inner archives count as folders, with or without their suffix.
     """
@@ -86,3 +84,14 @@ def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
         for i, match in zip(others, found, strict=True):
             fits[i] = match is not None
     return fits
+
+
+def matched(keys: Sequence[str], globs: Sequence[str], option: str) -> list[bool]:
+    """Return whether each key fits one of the globs of an option, regardless of case."""
+    if not globs:
+        return [False] * len(keys)
+    start = "" if option == "root" else ANY_FOLDER
+    wanted = [composed(glob).removeprefix("**/").lower() for glob in globs]
+    text = "|".join(start + fnmatch.translate(glob) for glob in wanted)
+    pattern = Pattern(text, OptionName(option), " ".join(globs), is_whole=True)
+    return globs_match([composed(key).lower() for key in keys], pattern)

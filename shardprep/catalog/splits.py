@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from shardprep.recipe.rules import GroupRule, SplitRule
 
 _MOST_SHOWN = 8
-"""Number of folders or cells in an error."""
 _MOST_CHARACTERS = 160
-"""Characters of a key in an error."""
 
 
 def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
@@ -90,7 +88,6 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
 
 
 def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> list[str | None]:
-    """Return the split on whose list each key is, None where it is on none."""
     splits: list[str | None] = [None] * len(index.keys)
     for split, file in rule.places.items():
         ids = documents.ids(file)
@@ -110,7 +107,6 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> li
 
 
 def _column_split(cell: str, rule: SplitRule) -> str:
-    """Return the split that a cell of the split column means."""
     if cell in rule.places:
         return rule.places[cell]
     split = given_split([cell])
@@ -122,7 +118,6 @@ def _column_split(cell: str, rule: SplitRule) -> str:
 
 
 def _natural(names: Iterable[str]) -> list[str]:
-    """Return the names in natural order."""
     return sorted(names, key=natural_order)
 
 

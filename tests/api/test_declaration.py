@@ -19,7 +19,7 @@ from shardprep.api.download import Download
 from shardprep.api.sample import Sample
 from shardprep.api.upload import Upload
 from shardprep.benchmark.result import Benchmark
-from shardprep.catalog.init.survey import Survey
+from shardprep.catalog.survey import Survey
 from shardprep.cli.app import program
 from shardprep.dataset.describe import Facts
 from shardprep.dataset.diff import Difference

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from shardprep.catalog.catalog import make_catalog
-from shardprep.catalog.init.survey import survey_source
+from shardprep.catalog.survey import survey_source
 from shardprep.catalog.tables.table import Table, parse_table
 from shardprep.dataset.schema import UNLABELLED
 from shardprep.recipe.recipe import make_recipe
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.catalog.catalog import Catalog
-    from shardprep.catalog.init.survey import Survey
+    from shardprep.catalog.survey import Survey
 
 
 def catalog(

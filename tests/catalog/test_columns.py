@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from shardprep.catalog.labels.targets import TargetSpec, make_targets
 from shardprep.catalog.tables.columns import make_columns
 from shardprep.catalog.tables.row_matching import KeyIndex, match_table
+from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.example import encode, is_beyond_float32
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.errors import RecipeError, SourceError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.catalog.labels.labels import Labelling, label_keys
+from shardprep.catalog.labels import Labelling, label_keys
 from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.catalog.tables.table import Table, parse_table
@@ -392,7 +392,7 @@ def test_a_label_that_is_not_among_the_given_is_an_error_naming_image_and_label(
 ) -> None:
     members = images("cat/a.jpg", "emu/b.jpg", "emu/c.jpg")
     with pytest.raises(
-        SourceError, match=r"emu/b\.jpg: label 'emu' \(2 images\) .* known are cat, dog"
+        SourceError, match=r"emu/b\.jpg: label 'emu' \(2 images\) .* classes are cat, dog"
     ):
         catalog(tmp_path, members, "folder", classes=("cat", "dog"))
 

@@ -23,7 +23,7 @@ from shardprep.api.json_types import (
     SampleJson,
     VerifyJson,
 )
-from shardprep.catalog.init.survey import Survey
+from shardprep.catalog.survey import Survey
 from shardprep.cli import app
 from shardprep.dataset.describe import Facts
 from shardprep.exporter.export import Exported

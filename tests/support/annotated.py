@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
 from shardprep.catalog.objects.known_formats import read_boxes, recognise
-from shardprep.catalog.objects.parsed import Found
+from shardprep.catalog.objects.object_table import Found
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.dataset import example, tfrecord
@@ -244,11 +245,11 @@ class Source:
     extents: list[Extent]
 
     def read(self, option: str, *, outlines: bool = False) -> Found:
-        rule = parse_box_rule(option)
-        return read_boxes(rule, self.index, self.documents, extents=self.extents, outlines=outlines)
+        source = AnnotatedSource(self.index, self.documents, self.extents, outlines)
+        return read_boxes(parse_box_rule(option), source)
 
     def signs(self) -> list[str]:
-        return [sign.option for sign in recognise(self.index, self.documents)]
+        return [sign.option for sign in recognise(AnnotatedSource(self.index, self.documents))]
 
     def of(self, found: Found, key: str) -> Annotation:
         """Return the annotation of an image, which must have one."""

@@ -36,14 +36,12 @@ class Documents:
         self._recipe = recipe
 
     def label_tables(self) -> list[Table]:
-        """Return the tables that the label rule may use: the one it names, or all for auto."""
         rules = self._recipe.rules
         if rules.labels.kind == "csv":
             return [self._with(self.table(rules.labels.table.files), rules.join)]
         return self.tables() if rules.labels.kind == "auto" else []
 
     def tables(self) -> list[Table]:
-        """Return every CSV of the source that can be read."""
         return self._tables
 
     @cached_property
@@ -56,7 +54,6 @@ class Documents:
         return found
 
     def joined_table(self) -> Table | None:
-        """Return the first table of `--join`, with the others joined to it, or None."""
         if not self._recipe.rules.join:
             return None
         first, *others = self._recipe.rules.join

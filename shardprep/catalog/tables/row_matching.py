@@ -44,7 +44,6 @@ class KeyIndex:
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
-        """Take the keys; they are indexed when an id is first looked for."""
         self.keys = Texts.of(keys)
         self._names = self.keys.composed()
         """The keys as they are compared: names are equal in whatever form their accents are."""
@@ -99,7 +98,6 @@ class KeyIndex:
         return found
 
     def num_found(self, texts: Texts) -> int:
-        """Return the number of ids that fit a key, or several."""
         found, is_odd = self._find_names(texts)
         odd = np.flatnonzero(is_odd).tolist()
         return int((found >= 0).sum()) + sum(bool(self.find(texts[row])) for row in odd)
@@ -152,7 +150,6 @@ class KeyIndex:
 
     @cached_property
     def _by_name(self) -> tuple[dict[str, int | list[int]], dict[str, int | list[int]]]:
-        """Positions by base name, and by base name without extension."""
         by_name: dict[str, int | list[int]] = {}
         by_stem: dict[str, int | list[int]] = {}
         for i, key in enumerate(self._names):
@@ -199,11 +196,9 @@ class TableMatch:
     row_of: Ints
     """For each key, its first row; −1 for none."""
     key_of: Ints
-    """For each row, the position of its key; −1 for none."""
     id_column: str
     """The column, or the template over several, by which rows were found."""
     rows_without_image: tuple[str, ...]
-    """Ids of the rows that fit no key."""
 
     def cells(self, column: str) -> Coded[str]:
         """Return a column's cell for each key, "" where it has no row."""

@@ -18,7 +18,6 @@ from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 
 _DELIMITERS = ",;\t|"
 _AT_ONCE = 1 << 14
-"""Number of rows that are objects while a table is read."""
 
 
 class Rows(Sequence[list[str]]):
@@ -27,13 +26,11 @@ class Rows(Sequence[list[str]]):
     __slots__ = ("_number", "columns")
 
     def __init__(self, columns: Sequence[Texts], number: int) -> None:
-        """Take the cells of each column, and the number of rows."""
         self.columns = columns
         self._number = number
 
     @classmethod
     def of(cls, rows: Iterable[list[str]], width: int) -> Rows:
-        """Return rows of so many cells each."""
         if isinstance(rows, Rows):
             return rows
         number, parts = 0, list[list[Texts]]()
@@ -91,11 +88,9 @@ class Table:
         object.__setattr__(self, "rows", Rows.of(self.rows, len(self.header)))
 
     def cells(self, place: int) -> Texts:
-        """Return the cells of the column with this index, a row each."""
         return cast("Rows", self.rows).columns[place]
 
     def parts_of_rows(self) -> Coded[str]:
-        """Return the name of the table that each row comes from."""
         if not self.parts:
             return Coded.constant(self.name, len(self.rows))
         numbers = [number for _, number in self.parts]

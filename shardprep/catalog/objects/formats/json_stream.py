@@ -13,7 +13,6 @@ from shardprep.errors import SourceError
 MOST_BYTES = 16 << 20
 """Size in bytes of the largest element that is read; so much of a document is text at a time."""
 _CHUNK = 1024
-"""Number of elements that are given at a time."""
 _SPACE = frozenset(" \t\r\n")
 _FILLED = re.compile(r"[^ \t\r\n]|\Z")
 """The next place that is no space, or the end."""
@@ -57,10 +56,8 @@ class _Reader:
         self._start = 0
         """Offset in bytes of the text in the document."""
         self._stop = 0
-        """Offset in bytes of its end."""
         self._text = ""
         self._at = 0
-        """Place in the text."""
 
     def place(self, at: int) -> str:
         """Return line and column of a place in the text, in words; columns are bytes."""
@@ -125,7 +122,6 @@ class _Reader:
                 yield value
 
     def _value(self) -> Any:
-        """Return the value at the place, and step behind it."""
         self._next()
         try:
             value, end = self._decode(self._text, self._at)

@@ -142,7 +142,9 @@ def test_objects_of_images_that_are_left_out_are_no_fault(tmp_path: Path, name: 
 
 def test_ids_as_text_against_numbers_are_an_error_and_not_empty_images(tmp_path: Path) -> None:
     members = {**images(NUM_ALL), "a.json": coco(id_of=str).encode()}
-    with pytest.raises(SourceError, match=r"12 of 12 objects are bad .* is there for image_id '0'"):
+    with pytest.raises(
+        SourceError, match=r"12 of 12 objects are bad .* there is no image for image_id '0'"
+    ):
         catalog(tmp_path, members, boxes="coco")
     found = catalog(tmp_path, members, boxes="coco", max_dropped=1)
     assert num_objects(found) == 2 * NUM_ALL

@@ -121,7 +121,7 @@ def test_a_column_or_the_end_of_the_id_names_the_class(tmp_path: Path) -> None:
 
 def test_ids_that_fit_no_image_are_an_error(tmp_path: Path) -> None:
     members = {"a.jpg": jpeg(8, 8), "x.csv": table("id,rle", "q,1 2")}
-    with pytest.raises(SourceError, match="no id of column 'id' is that of an image"):
+    with pytest.raises(SourceError, match="no id of column 'id' fits an image"):
         catalog(tmp_path, members, masks="rle:x.csv:id:rle")
 
 

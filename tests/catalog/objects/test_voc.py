@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from shardprep.catalog.objects.formats.voc_file import NotVocError, VocError, VocFile, parse_voc
+from shardprep.catalog.objects.formats.voc import NotVocError, VocError, VocFile, parse_voc
 from shardprep.errors import SourceError
 from tests.catalog.builders import thing, xml
 from tests.support.annotated import opened, source
@@ -319,7 +319,7 @@ def test_an_odd_file_is_read_or_is_an_error_of_ours() -> None:
 def test_the_worst_files_that_are_read_take_little_memory() -> None:
     code = """
 import resource, sys
-from shardprep.catalog.objects.formats.voc_file import VocError, parse_voc
+from shardprep.catalog.objects.formats.voc import VocError, parse_voc
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for part, number in (
     ("<a/>", 990_000), ("<a>\\n</a>", 330_000), ("<a b=''/>", 190_000), ("\\u0103\\n", 990_000),

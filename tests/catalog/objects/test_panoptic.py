@@ -163,7 +163,7 @@ def test_two_masks_of_one_name(tmp_path: Path) -> None:
 
 
 def test_what_is_no_class_cannot_be_background(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="no class of the masks is called so"):
+    with pytest.raises(RecipeError, match="needs a class of the masks with that name"):
         catalog(tmp_path, members(), masks=f"coco:{DOCUMENT}", unlisted="background")
 
 

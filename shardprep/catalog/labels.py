@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.names import folder_splits, given_split
-from shardprep.catalog.objects.detect_by_name import find_masks
+from shardprep.catalog.names import find_masks, folder_splits, given_split
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.row_matching import (
     AmbiguousIdError,
@@ -28,7 +27,7 @@ from shardprep.source.names import without_archive_suffix
 from shardprep.source.string_column import Texts
 
 if TYPE_CHECKING:
-    from shardprep.catalog.labels.targets import Cell
+    from shardprep.catalog.targets import Cell
 
 Ints = NDArray[np.int64]
 
@@ -47,7 +46,6 @@ _NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "su
 _SET = frozenset(("1", "1.0", "true", "yes"))
 _SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
 _MOST_CANDIDATES = 40
-"""Number of columns of names that are tried as labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +55,13 @@ class Labelling:
     names: Coded[Cell | None]
     """A class name, the names of the columns that are set, or None."""
     how: str
-    """The rule in words, one line for the user."""
     rows_without_image: tuple[str, ...] = ()
-    """Ids of table rows that fit no key."""
     table_names: frozenset[Cell] = frozenset()
     """All labels of the table: the class list must not depend on which images are there."""
     match: TableMatch | None = None
     columns: tuple[str, ...] = ()
-    """The label columns of the table."""
     rule: str = "none"
-    """The value of `--labels` that gives the same labels."""
     findings: tuple[str, ...] = ()
-    """Remarks for the user, a line each."""
 
 
 def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Labelling:
@@ -266,7 +259,6 @@ def candidate_columns(match: TableMatch) -> list[tuple[str, ...]]:
 def _label_cells(
     table: Table, columns: tuple[str, ...], id_title: str
 ) -> tuple[tuple[str, ...], Coded[Cell | None]]:
-    """Return the titles of the label columns, and the label of each row."""
     places = _label_titles(table, columns, id_title)
     if len(places) == 1:
         place = next(iter(places.values()))
@@ -286,7 +278,6 @@ def _label_cells(
 
 
 def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict[str, int]:
-    """Return the titles of the label columns, and their indices."""
     columns = columns or (_label_column(table, id_title),)
     if columns == ("*",):
         own = table.header[: len(table.header) - table.num_joined]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.catalog.init.survey import recipe_text, survey_source
+from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan.source_plan import make_plan
@@ -191,8 +191,8 @@ def test_auto_asks_before_numbers_of_objects_become_classes(
     with pytest.raises(SourceError) as error:
         catalog(tmp_path / "1", pedestrians(2, 1, 5, 3), **keys)
     (line,) = str(error.value).splitlines()
-    assert "--masks 'PedMasks/{stem}_mask*.png' --instances keeps each object apart" in line
-    assert "--masks 'PedMasks/{stem}_mask*.png' takes values as classes" in line
+    assert "--masks 'PedMasks/{stem}_mask*.png' --instances keeps objects apart" in line
+    assert "--masks 'PedMasks/{stem}_mask*.png' uses the values as classes" in line
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ CONTRADICTIONS = [
     ({"boxes": "voc", "masks": "coco"}, "--masks: 'coco' lists other objects than --boxes voc"),
     (
         {"boxes": "voc", "masks": "masks/{stem}.png", "instances": True},
-        "--instances: a mask for each object in files, and boxes elsewhere",
+        "--instances: nothing says which object mask in files belongs to which box",
     ),
 ]
 

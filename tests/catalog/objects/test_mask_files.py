@@ -11,8 +11,8 @@ from PIL import Image
 
 from shardprep.catalog import patterns
 from shardprep.catalog.catalog import make_catalog
-from shardprep.catalog.objects.masks.mask_files import pair_masks
-from shardprep.catalog.objects.masks.mask_values import given_values, told_values
+from shardprep.catalog.objects.mask_files import pair_masks
+from shardprep.catalog.objects.mask_values import detected_values, given_values
 from shardprep.errors import RecipeError, SourceError
 from shardprep.image.annotation_types import IGNORE
 from shardprep.recipe.object_rules import parse_mask_pattern
@@ -234,7 +234,7 @@ def members_of(folder: Path, *masks: bytes) -> list[Member]:
     ],
 )
 def test_masks_of_two_values_are_binary(tmp_path: Path, masks: list[bytes]) -> None:
-    found = told_values(members_of(tmp_path, *masks), 10**6)
+    found = detected_values(members_of(tmp_path, *masks), 10**6)
     assert found.is_binary
     assert found.names == ("background", "object")
 
@@ -242,7 +242,7 @@ def test_masks_of_two_values_are_binary(tmp_path: Path, masks: list[bytes]) -> N
 def test_other_values_are_class_indices_and_all_masks_count(tmp_path: Path) -> None:
     masks = [grey(0, 1, 2)] * 200
     masks[131] = grey(0, 7, 255)
-    found = told_values(members_of(tmp_path, *masks), 10**6)
+    found = detected_values(members_of(tmp_path, *masks), 10**6)
     assert not found.is_binary
     assert found.names == tuple("01234567")
     assert found.present[131] == (0, 7)
@@ -251,7 +251,7 @@ def test_other_values_are_class_indices_and_all_masks_count(tmp_path: Path) -> N
 
 def test_more_than_254_classes_have_another_value_for_nothing(tmp_path: Path) -> None:
     masks = [grey(0, 255, 300, mode="I;16"), grey(1, 65_535, mode="I;16")]
-    found = told_values(members_of(tmp_path, *masks), 10**6)
+    found = detected_values(members_of(tmp_path, *masks), 10**6)
     assert len(found.names) == 301
     assert found.present == [(0, 255, 300), (1,)]
 
@@ -294,7 +294,7 @@ def test_values_that_say_nothing_are_an_error(
     tmp_path: Path, masks: list[bytes], message: str
 ) -> None:
     with pytest.raises(SourceError, match=message):
-        told_values(members_of(tmp_path, *masks), 10**6)
+        detected_values(members_of(tmp_path, *masks), 10**6)
 
 
 TABLES = [
