@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from shardprep.catalog.objects.combine import (
     settled,
 )
 from shardprep.catalog.objects.detect import annotation_findings
+from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.objects.mask_reading import Images
 from shardprep.catalog.source_images import (
     MOST_SHOWN,
@@ -34,7 +35,7 @@ from shardprep.catalog.source_images import (
     source_images,
 )
 from shardprep.catalog.splits import given_splits, group_findings, group_keys
-from shardprep.catalog.tables.columns import Column, Value, make_columns, with_headers
+from shardprep.catalog.tables.columns import Column, make_columns, with_headers
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, match_table
 from shardprep.catalog.targets import (
@@ -53,7 +54,7 @@ from shardprep.image.annotation_types import Annotation
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Listing, Skipped, list_source
-from shardprep.source.members import Member, Members
+from shardprep.source.members import Member
 
 _NO_LABEL = "no label"
 
@@ -103,14 +104,6 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     return _catalog(source_images(recipe, listing), listing)
 
 
-class _Known(NamedTuple):
-    targets: Targets
-    splits: Coded[str | None]
-    groups: Coded[str]
-    columns: tuple[Coded[Value], ...]
-    annotated: Annotated | None
-
-
 def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
     recipe, documents, beside = wanted.recipe, wanted.documents, wanted.beside
     members, index, labelling = wanted.members, wanted.index, wanted.labelling
@@ -137,31 +130,40 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
         pairs = zip(lacks, annotated.lacks, strict=True)
         lacks = Coded.of(first or more for first, more in pairs)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
-    known = _Known(targets, splits, groups, values, annotated)
-    items, unlabelled = _join(members, lacks, known)
+    strata = targets.strata()
+    annotation: Coded[Annotation | None] = Coded.constant(None, len(members))
+    masks: Coded[tuple[Member, ...]] = Coded.constant((), len(members))
+    if annotated is not None:
+        annotation, masks = Coded.apart(annotated.annotations), Coded.apart(annotated.masks)
+        strata = Coded.of(annotated.strata) if targets.kind == "none" else strata
+    every = Items(
+        members=members,
+        split=cast("Coded[str]", splits),  # None only for images left out
+        target=targets.values,
+        strata=strata,
+        group=groups,
+        columns=values,
+        annotation=annotation,
+        masks=masks,
+    )
+    items, unlabelled = _without(every, lacks)
     facts = None if annotated is None else annotated.facts
     read = frozenset[str]() if facts is None else facts.documents
-    others = [
-        Skipped(member.key, "not an image", member.extent.num_bytes)
-        for member in listing.others
-        if member.key not in read
-    ]
-    masks = [one for one in beside.skipped if one.key not in read]
+    others = [skipped(one, "not an image") for one in listing.others if one.key not in read]
+    others += [one for one in beside.skipped if one.key not in read]
     if beside.files is not None or beside.segments:
         used = {mask.key for several in items.masks.firsts().values() for mask in several}
-        masks = masks + beside.unused(set(index.keys), used)
+        others += beside.unused(set(index.keys), used)
+    findings = _findings(wanted, listing, targets, annotated, (items, unlabelled))
     return Catalog(
         items,
-        listing.skipped + others + masks + wanted.skipped + unlabelled,
+        listing.skipped + others + wanted.skipped + unlabelled,
         targets.names,
         concise(labelling.how),
         labelling.rows_without_image,
         targets.kind,
         columns,
-        [
-            concise(line)
-            for line in _findings(wanted, listing, targets, annotated, (items, unlabelled))
-        ],
+        list(map(concise, findings)),
         facts,
     )
 
@@ -179,7 +181,7 @@ def _splits(
 
 
 def _table_match(index: KeyIndex, labelling: Labelling, documents: Documents) -> TableMatch | None:
-    """Return the table with columns, groups and splits: that of the labels, or a joined one."""
+    """Return the table with columns, groups and splits: the label table or a joined table."""
     if labelling.match is not None:
         return labelling.match
     table = documents.joined_table()
@@ -214,42 +216,20 @@ def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
     would be a wrong answer in training.
     """
     has_target = targets.are_there
-    is_labelled = np.zeros(len(splits.values) + 1, np.bool_)  # the last row is no split
+    is_labelled = np.zeros(len(splits.values) + 1, np.bool_)  # the last row means "no split"
     is_labelled[splits.codes[has_target]] = True
     codes = np.where(has_target | ~is_labelled[splits.codes], 0, 1)
     return Coded(np.where(splits.are_there, codes, 2), ("", _NO_LABEL, "in no split"))
 
 
-def _join(members: Members, lacks: Coded[str], known: _Known) -> tuple[Items, list[Skipped]]:
-    """Join the values of each image to an item; images that lack something are skipped."""
-    number = len(members)
-    strata = known.targets.strata()
-    annotation: Coded[Annotation | None] = Coded.constant(None, number)
-    masks: Coded[tuple[Member, ...]] = Coded.constant((), number)
-    if known.annotated is not None:
-        annotation = Coded.apart(known.annotated.annotations)
-        masks = Coded.apart(known.annotated.masks)
-        if known.targets.kind == "none":
-            strata = Coded.of(known.annotated.strata)
-    items = Items(
-        members=members,
-        split=cast("Coded[str]", known.splits),  # None only for images left out
-        target=known.targets.values,
-        strata=strata,
-        group=known.groups,
-        columns=known.columns,
-        annotation=annotation,
-        masks=masks,
-    )
+def _without(items: Items, lacks: Coded[str]) -> tuple[Items, list[Skipped]]:
+    """Return the items that lack nothing, and the others with the reason."""
     out = lacks.fit(bool)
     if not out.any():
         return items, []
     left = np.flatnonzero(out)
-    skipped = [
-        Skipped(member.key, lack, member.extent.num_bytes)
-        for member, lack in zip(members.take(left), lacks.take(left), strict=True)
-    ]
-    return items.take(np.flatnonzero(~out)), skipped
+    pairs = zip(items.members.take(left), lacks.take(left), strict=True)
+    return items.take(np.flatnonzero(~out)), [skipped(member, lack) for member, lack in pairs]
 
 
 def _findings(
@@ -259,12 +239,7 @@ def _findings(
     annotated: Annotated | None,
     made: tuple[Items, Sequence[Skipped]],
 ) -> list[str]:
-    """Return remarks for the user; `made` are the items, and the images left out.
-
-    Raises:
-        SourceError: `--labels auto` would leave out more than a tenth of the images.
-
-    """
+    """Return remarks for the user; `made` are the items, and the images left out."""
     recipe, labelling = wanted.recipe, wanted.labelling
     items, unlabelled = made
     findings: list[str] = []

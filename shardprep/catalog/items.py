@@ -1,4 +1,4 @@
-"""Items: images found, not yet read. A catalog and a plan hold them as columns."""
+"""Items: images found, not yet read. A catalog and a plan store them as columns."""
 
 from __future__ import annotations
 
@@ -20,43 +20,42 @@ if TYPE_CHECKING:
     from shardprep.catalog.targets import Target
 
 _AT_ONCE = 1 << 12
-"""Number of items that are objects while all are iterated over."""
+"""Number of items to build at a time during iteration."""
 
 
 class Item(NamedTuple):
     """One image found, not yet read."""
 
     key: str
-    """Its unique POSIX path in the source."""
+    """Unique POSIX path in the source."""
     extent: Extent
     split: str
     target: Target = None
-    """Class index, several of them, a number or a text; None where the source says nothing."""
+    """Class index, several of them, a number or a text; None if the source has none."""
     strata: tuple[int, ...] = ()
-    """The classes of the image, which a split spreads evenly."""
+    """Classes that splits spread evenly."""
     group: str = ""
-    """Images of one group belong in one split; "" for an image on its own."""
+    """Images of one group share a split; "" for an image on its own."""
     columns: tuple[Value, ...] = ()
     """Further values of the label table, in the order of `Catalog.columns`."""
     annotation: Annotation | None = None
-    """Its objects, none of them in an image of background; None where the source says nothing."""
+    """Objects of the image; None if the source does not list it."""
     masks: tuple[Member, ...] = ()
-    """The mask files of the image."""
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the source says something of the image: a target, or its objects or masks."""
+        """Whether the source has a target, objects or masks for the image."""
         return self.target is not None or self.annotation is not None
 
     @property
     def label(self) -> int:
-        """The class index, −1 where there is none or the target is of another kind."""
+        """The class index, −1 without one or for another kind of target."""
         return self.target if isinstance(self.target, int) else UNLABELLED
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Items(Sequence[Item]):
-    """Items as columns, named as the fields of an `Item`; each is made when it is asked for."""
+    """Items as columns, named as the fields of an `Item`; indexing builds items."""
 
     members: Members
     split: Coded[str]
@@ -110,7 +109,6 @@ class Items(Sequence[Item]):
         return self.target.are_there | self.annotation.are_there
 
     def listed(self, rows: NDArray[Any]) -> tuple[Item, ...]:
-        """Return the items at these positions as objects."""
         some = self.take(rows)
         cells = zip(*some.columns, strict=True) if some.columns else iter([()] * len(rows))
         columns = some.split, some.target, some.strata, some.group, cells, some.annotation
@@ -124,5 +122,5 @@ class Items(Sequence[Item]):
         return Items(columns=columns, **{name: one.take(rows) for name, one in made.items()})
 
     def in_splits(self, split: Coded[str]) -> Items:
-        """Return the items in other splits."""
+        """Return the items with other splits."""
         return replace(self, split=split)

@@ -1,4 +1,4 @@
-"""Facts from names of files and folders: splits, masks beside images, natural order."""
+"""Facts from names of files and folders: splits, folders of masks, natural order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MASKS = re.compile(
     r"|gt(fine|coarse)",
     re.IGNORECASE,
 )
-"""Names of folders that hold masks, if there is a folder of images beside them."""
+"""Names of folders that hold masks, if they have a sibling folder of images."""
 _CITYSCAPES = re.compile(r"_gt(fine|coarse)_[a-z]+$", re.IGNORECASE)
 _CITIES = re.compile(r"gt(fine|coarse)", re.IGNORECASE)
 """Names of its folders of masks; folders below are splits or cities, not classes."""
@@ -42,7 +42,7 @@ MASK_ENDING = re.compile(
     r"|(gt(fine|coarse)_)?labelids|l))([-_. ]?(?P<number>\d+))?$",
     re.IGNORECASE,
 )
-"""End of the name of a mask, after that of its image."""
+"""End of the name of a mask, after the name of its image."""
 _MATCHED = 0.5
 """Minimum share of the files in a folder of masks that must be named as images."""
 
@@ -99,14 +99,14 @@ class MaskFolders(NamedTuple):
     num_masks: dict[str, int]
     """Folder name that means masks → number of images in it."""
     no_classes: frozenset[str]
-    """Names of folders of masks, and of the images beside them, which are not classes."""
+    """Names of folders of masks and of their images, which are not classes."""
 
 
 def find_masks(keys: Sequence[str]) -> MaskFolders:
     """Return the folders of masks, recognised by name and place.
 
-    That is a folder such as `masks` beside one such as `images`, or `trainannot` beside `train`. It
-    is also one elsewhere, if at least half of its files have names of images. Without this, the
+    They have siblings such as `images`, or `train` for `trainannot`. Other folders are masks
+    if at least half of its files have names of images. Without this, the
     folders `images` and `masks` would be two classes.
     """
     paths = {key.rpartition("/")[0] for key in keys}
@@ -164,7 +164,7 @@ def class_files(masks: Iterable[str], keys: Iterable[str]) -> dict[str, str]:
 
 
 def _image_folders(mask: str, siblings: Collection[str]) -> set[str]:
-    """Return the folders beside a folder of masks that hold its images: `images`, `train`."""
+    """Return the siblings of a folder of masks that hold its images: `images`, `train`."""
     return {
         name
         for name in siblings

@@ -1,7 +1,8 @@
-"""Patterns of the user, searched in the names of a source in bounded time.
+r"""Patterns of the user, searched in the names of a source in bounded time.
 
 A pattern that can match in many ways (`([a-z]+)*$`) takes exponential time for a long name, and
-`re` has no time limit: the search runs in a process of its own, which is ended when time is up.
+`re` has no time limit. So the search runs in its own process, which is stopped when time is up. The
+library `regex` has a time limit, but its `\w` matches other characters, which would change labels.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from shardprep.errors import OptionError, OptionName, shown
 from shardprep.source.names import composed, without_archive_suffix
 
 FREE_S = 10.0
-"""CPU seconds for each pattern, however few names there are."""
+"""CPU seconds for each pattern, for any number of names."""
 S_PER_NAME = 20e-6
-"""Further CPU seconds for each name; an ordinary pattern takes a twentieth of them."""
+"""Additional CPU seconds for each name; an ordinary pattern needs a twentieth."""
 ANY_FOLDER = "(?:.*/)?"
 _BATCH = 1 << 18
 _MOST_SHOWN = 80
@@ -33,19 +34,14 @@ class Pattern:
     text: str
     option: OptionName
     given: str
-    """The text that the user wrote, for errors."""
+    """The text as the user wrote it, for errors."""
     group: str | int | None = None
-    """Group of a match that is wanted; None: whether there is a match."""
+    """The wanted group of a match; None to test for a match."""
     is_whole: bool = False
-    """True if it must match a name from beginning to end."""
+    """Whether it must match the whole name."""
 
     def search(self, names: Sequence[str]) -> list[str | None]:
-        """Return the group in each name, None where there is no match, "" where it is not in it.
-
-        Raises:
-            OptionError: it takes longer than `FREE_S` and `S_PER_NAME` allow.
-
-        """
+        """Return the group in each name, None without a match, "" if the match lacks the group."""
         found: list[str | None] = []
         for start in range(0, len(names), _BATCH):
             batch = list(names[start : start + _BATCH])

@@ -17,7 +17,7 @@ from shardprep.catalog.labels import Labelling, label_keys
 from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
-from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside
+from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside, skipped
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
@@ -55,7 +55,7 @@ def source_images(recipe: Recipe, listing: Listing) -> SourceImages:
     recipe = with_panoptic(recipe, listing.images, documents)
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
     beside = masks_beside(recipe, listing.images, documents)
-    members, skipped = _select(beside.images, recipe, excluded)
+    members, left_out = _select(beside.images, recipe, excluded)
     index = KeyIndex(members.keys)
     candidates = listing.images
     if recipe.exclude:
@@ -71,7 +71,7 @@ def source_images(recipe: Recipe, listing: Listing) -> SourceImages:
         found = recognised(recipe, index, documents, candidates)
         if found is not recipe:
             return source_images(found, listing)
-    return SourceImages(recipe, documents, beside, members, skipped, index, labelling, tables)
+    return SourceImages(recipe, documents, beside, members, left_out, index, labelling, tables)
 
 
 def no_image(source: str, listing: Listing) -> SourceError:
@@ -98,7 +98,7 @@ def _select(
     A glob fits the whole key, or an end of it that starts at a folder, regardless of case: `*.png`,
     `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list.
     """
-    wanted, skipped = images, list[Skipped]()
+    wanted, left_out = images, list[Skipped]()
     below = [f"{recipe.root.strip('/')}/*"] if recipe.root.strip("/.") else []
     for globs, option, is_kept, reason in (
         (below, "root", True, "not below --root"),
@@ -108,20 +108,20 @@ def _select(
         if globs:
             fits = matched(wanted.keys, globs, option)
             out = {i: "" for i, fit in enumerate(fits) if fit != is_kept}
-            wanted = _without(wanted, out, reason, skipped)
-    skipped.sort(key=lambda one: one.key)
+            wanted = _without(wanted, out, reason, left_out)
+    left_out.sort(key=lambda one: one.key)
     if excluded:
         listed = dict.fromkeys(_listed(wanted.keys, excluded), "")
-        wanted = _without(wanted, listed, "on the exclude list", skipped)
+        wanted = _without(wanted, listed, "on the exclude list", left_out)
     if recipe.dedup:
-        wanted = _without(wanted, _copies(wanted), "a copy of another", skipped)
+        wanted = _without(wanted, _copies(wanted), "a copy of another", left_out)
     if not wanted:
-        reasons = Counter(one.reason for one in skipped)
+        reasons = Counter(one.reason for one in left_out)
         counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
         what = f"none of its {len(images):,} images is wanted ({counted})"
         hint = f"a key looks like {shown(images[0].key, MOST_SHOWN)}"
         raise SourceError(recipe.source, what, hint)
-    return wanted, skipped
+    return wanted, left_out
 
 
 def _listed(keys: Sequence[str], texts: Sequence[str]) -> Iterator[int]:
@@ -142,11 +142,11 @@ def _listed(keys: Sequence[str], texts: Sequence[str]) -> Iterator[int]:
 
 
 def _without(
-    members: Members, out: Mapping[int, str], reason: str, skipped: list[Skipped]
+    members: Members, out: Mapping[int, str], reason: str, left_out: list[Skipped]
 ) -> Members:
     left = np.array(sorted(out), np.int64)
     for i, member in zip(left.tolist(), members.take(left), strict=True):
-        skipped.append(Skipped(member.key, reason, member.extent.num_bytes, out[i]))
+        left_out.append(skipped(member, reason, out[i]))
     return members.take(np.delete(np.arange(len(members)), left))
 
 

@@ -71,7 +71,7 @@ class Survey(Card):
     chosen: str
     """The rule that `auto` uses."""
     annotations: tuple[Sign, ...]
-    """Detected boxes and masks; those that the written recipe uses come first."""
+    """Detected boxes and masks, starting with what the recipe uses."""
     findings: tuple[str, ...]
     """Remarks, one line each."""
     target: TargetKind
@@ -84,7 +84,7 @@ class Survey(Card):
     follow_links: bool
     """True if links that lead outside were followed."""
     num_doubles: int
-    """Number of images whose size and CRC-32 equal those of another."""
+    """Number of images with the same size and CRC-32 as another."""
 
     @property
     def taken(self) -> Sign | None:
@@ -118,7 +118,7 @@ def survey_source(
     *,
     follow_links: bool = False,
 ) -> Survey:
-    """Return the content of a source; arguments and errors are those of `list_source`."""
+    """Return the content of a source; see `list_source` for arguments and errors."""
     limits = SourceLimits(follow_links=follow_links)
     listing = list_source(source, work_dir, notice, limits=limits)
     if not listing.images:

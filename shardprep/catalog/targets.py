@@ -92,10 +92,6 @@ def make_targets(
     """Return the targets that the cells of the images mean.
 
     `all_cells` are further cells of the table, whose classes also count.
-
-    Raises:
-        SourceError: a cell is not of the wanted kind, or the class map fits no class.
-
     """
     column: Coded[Cell] = Coded.of(cells)  # type: ignore[arg-type] # None is not among its values
     counts = column.counts()
@@ -226,7 +222,7 @@ def _guess(found: Collection[Cell], separator: str) -> tuple[TargetKind, str]:
 
 
 def _separator(texts: Collection[str]) -> str:
-    """Return the separator by which each name in a cell occurs in other cells, too."""
+    """Return a separator if each name in a cell occurs in other cells, too."""
     for separator in _SEPARATORS:
         split = [{part.strip() for part in text.split(separator)} - {""} for text in texts]
         if not any(len(parts) > 1 for parts in split):
@@ -293,8 +289,7 @@ def _names(
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return raw name → name in class order, and the names in `renamed` that no class has.
 
-    Renamed classes keep the order of their old names, so that their indices are those of the
-    source.
+    Renamed classes keep the order of their old names, which keeps their indices.
     """
     whole = class_names(raw)
     ordered = list(whole)

@@ -252,12 +252,7 @@ def _spec(
     annotations: Sequence[Annotation | None],
     names: Sequence[str],
 ) -> AnnotationSpec:
-    """Return how the annotations are stored.
-
-    Raises:
-        RecipeError: unlisted images would be background, and masks have no such class.
-
-    """
+    """Return how the annotations are stored."""
     mode: Literal["none", "classes", "instances"] = "none"
     if recipe.rules.masks.is_given:
         mode = "instances" if recipe.instances else "classes"
@@ -352,10 +347,6 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
 
     A split without any annotation is unlabelled. In other splits, unlisted images are background,
     or lack something.
-
-    Raises:
-        SourceError: too many images would be background without the user's request.
-
     """
     listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if not lack}
     nothing = Annotation()

@@ -80,13 +80,7 @@ def usual(signs: Sequence[Sign]) -> list[Sign]:
 def recognised(
     recipe: Recipe, index: KeyIndex, documents: Documents, images: Sequence[Member]
 ) -> Recipe:
-    """Return the recipe with the boxes or masks that are found, if there are any.
-
-    Raises:
-        SourceError: several fit, none fits but the recipe asks for them, or mask values may be
-            object numbers.
-
-    """
+    """Return the recipe with the boxes or masks that are found, if there are any."""
     wanted = [key for key in ("boxes", "masks") if getattr(recipe, key) == "auto"]
     keys = wanted or ["boxes", "masks"]
     found = find_signs(index, documents, images)

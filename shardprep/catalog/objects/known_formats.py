@@ -33,12 +33,7 @@ FORMATS = {
 
 
 def read_boxes(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the boxes of all images, by a rule other than none and auto.
-
-    Raises:
-        SourceError: a document of many images is damaged, or nothing is found.
-
-    """
+    """Return the boxes of all images, by a rule other than none and auto."""
     with np.errstate(over="ignore", invalid="ignore"):  # numbers that overflow are dropped later
         return FORMATS[rule.kind].read(rule, source)
 

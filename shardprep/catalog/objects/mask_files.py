@@ -41,7 +41,7 @@ class MaskFiles:
 
 
 class MasksBeside(NamedTuple):
-    """The images of a source without masks, and the masks beside them."""
+    """The images of a source without masks, and their masks."""
 
     images: Members
     files: MaskFiles | None = None
@@ -65,11 +65,11 @@ class MasksBeside(NamedTuple):
     def unused(self, images: Collection[str], masks: Collection[str]) -> list[Skipped]:
         """Return the masks of images left out, and the panoptic masks that are not stored."""
         segments = {m.key: m for several in self.segments.values() for m in several.members}
-        idle = [_skipped(m, "a mask that is not stored") for m in segments.values()]
+        idle = [skipped(m, "a mask that is not stored") for m in segments.values()]
         idle = [one for one in idle if one.key not in masks]
         of_image = {} if self.files is None else self.files.of_image
         lost = [key for image, keys in of_image.items() if image not in images for key in keys]
-        return idle + [_skipped(self.members[key], "a mask of an image left out") for key in lost]
+        return idle + [skipped(self.members[key], "a mask of an image left out") for key in lost]
 
 
 def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
@@ -95,9 +95,9 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
     masks = masks_by_folder(list(by_key)) if recipe.is_annotated else {}
     others = {key for keys in masks.values() for key in keys}
     if rule.kind != "pattern":
-        skipped = [_skipped(by_key[key], "looks like a mask") for key in sorted(others)]
+        idle = [skipped(by_key[key], "looks like a mask") for key in sorted(others)]
         images = [member for key, member in by_key.items() if key not in others]
-        return MasksBeside(Members.of(images), skipped=skipped, segments=segments)
+        return MasksBeside(Members.of(images), skipped=idle, segments=segments)
     files = pair_masks(list(by_key), rule.pattern, others)
     used = files.keys
     classes = class_files(used, by_key) if recipe.instances else {}
@@ -106,23 +106,24 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
     matches = matched(both, recipe.exclude, "exclude")
     out = {key for key, is_out in zip(both, matches, strict=True) if is_out}
     files = _without(files, out)
-    skipped = [_skipped(by_key[key], "matched by --exclude") for key in sorted(out)]
-    skipped += [_skipped(by_key[key], "a mask without its image") for key in files.without_image]
-    skipped += [_skipped(by_key[key], "looks like a mask") for key in sorted(others - used - out)]
+    idle = [skipped(by_key[key], "matched by --exclude") for key in sorted(out)]
+    idle += [skipped(by_key[key], "a mask without its image") for key in files.without_image]
+    idle += [skipped(by_key[key], "looks like a mask") for key in sorted(others - used - out)]
     images = [m for key, m in by_key.items() if key not in used and key not in others]
     by_mask = {key: by_key[key] for key in used}
     of_classes = {key: by_key[file] for key, file in classes.items() if file not in out}
-    return MasksBeside(Members.of(images), files, by_mask, skipped, segments, of_classes)
+    return MasksBeside(Members.of(images), files, by_mask, idle, segments, of_classes)
 
 
-def _skipped(member: Member, reason: str) -> Skipped:
-    return Skipped(member.key, reason, member.extent.num_bytes)
+def skipped(member: Member, reason: str, detail: str = "") -> Skipped:
+    """Return a member of the source that is left out."""
+    return Skipped(member.key, reason, member.extent.num_bytes, detail)
 
 
 def pair_masks(
     keys: Sequence[str], pattern: MaskPattern, no_images: Collection[str] = ()
 ) -> MaskFiles:
-    """Return which keys are masks, and of which other keys.
+    """Return the keys of masks, and the image of each.
 
     Every key whose end fits the pattern, regardless of case, is a mask and not an image. `{stem}`
     is the name of the image without its extension, `{name}` with it, `{id}` the same or the name of
@@ -130,11 +131,6 @@ def pair_masks(
     class; * is anything within a name, ** also any folders. `{stem[:-4]}` is the name without its
     last four letters, `{stem:(.+)_rgb}` the group of an expression that is searched in it. If
     several images have the name, `Pairing` finds the nearest. `no_images` are other masks.
-
-    Raises:
-        SourceError: the pattern fits no file or all files, no mask has an image, or a mask has
-            several.
-
     """
     masks = _matches(keys, pattern)
     if not masks:
@@ -246,7 +242,7 @@ class _Search:
 
 
 def _parts(images: Sequence[str], field: PatternField, pattern: MaskPattern) -> list[str | None]:
-    """Return the part of each image's name for a field, or None if there is no such part."""
+    """Return the part of each image's name for a field, or None."""
     take = stem if field.name != "name" else _base_name
     names = [take(key) for key in images]
     if field.letters is not None:

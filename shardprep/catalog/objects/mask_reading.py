@@ -55,7 +55,7 @@ _MASKS, _CLASSES = OptionName("masks"), OptionName("classes")
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """The images of a source, and the files beside them."""
+    """The images of a source, and its other files."""
 
     index: KeyIndex
     extents: Sequence[Extent]
@@ -174,10 +174,6 @@ def numbered_objects(recipe: Recipe, images: Images) -> Found | None:
     XML has the names of classes. Without XML, or with `--mask-values`, class files are decoded.
     Returns None without either: the objects have one class. Boxes are NaN unless the recipe asks
     for boxes.
-
-    Raises:
-        SourceError: there is no XML for the wanted boxes, or class files cannot be read.
-
     """
     if recipe.rules.boxes.is_given:
         return _numbered_boxes(images)

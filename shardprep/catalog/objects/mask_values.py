@@ -261,10 +261,6 @@ def detected_values(
 
     If 64 masks have only two values, masks are binary. Otherwise, values are object numbers for
     `instances`, or class indices, and all masks are decoded to find the highest.
-
-    Raises:
-        SourceError: masks are colours, or values are not class indices.
-
     """
     step = max(1, -(-len(masks) // _SAMPLE))
     sample = {m.key: seen for m in masks[::step] if (seen := _look(m, max_pixels)) is not None}

@@ -32,7 +32,7 @@ ENOUGH = 0.5
 NUM_SAMPLES = 16
 """Number of documents to look into for a format with one for each image."""
 _MOST_SHARED = 64
-"""Maximum number of documents to look into for those of many images."""
+"""Maximum number of documents to look into for documents of many images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def has_many_values(data: bytes) -> bool:
 def shared_documents(
     source: AnnotatedSource, rule: FormatRule, is_one: Callable[[bytes], bool], suffix: str
 ) -> list[str]:
-    """Return the documents of many images: those of the rule, otherwise all that look like one."""
+    """Return the documents of many images: by the rule, otherwise all that look like one."""
     if rule.files:
         return list(rule.files)
     found: list[str] = []

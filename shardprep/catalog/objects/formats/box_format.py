@@ -32,9 +32,9 @@ _MOST_RELATIVE = 1.0001
 _BAD = 0.01
 """Maximum share of wrong boxes in the right form, and in a form that is proposed."""
 _FAR = 10
-"""Factor by which more boxes must be wrong in the other form, if none is free of them."""
+"""Minimum ratio of wrong boxes between two forms, if both have wrong boxes."""
 _TOLERANCE = 1.01, 1.0
-"""Factor and pixels by which a sound box may leave its image."""
+"""Tolerance of a sound box at the edges of its image: factor and pixels."""
 _HEAD_BYTES = 256 << 10
 _UNBOUNDED = np.errstate(over="ignore", invalid="ignore")
 """Numbers may be as large as floats are."""
@@ -57,7 +57,7 @@ def is_relative(boxes: Floats) -> bool:
 
 
 def told_form(boxes: Floats, sizes: Floats) -> BoxForm | None:
-    """Return the form in which boxes, float64[n, 4], are sound; None if that is not clear.
+    """Return the form that makes boxes, float64[n, 4], sound; None if unclear.
 
     `sizes` are heights and widths of their images, float64[n, 2], NaN if unknown.
     """
@@ -153,10 +153,6 @@ def check_boxes(
         keys: the keys of the images.
         size_of: called for some images whose size is not stated.
         most: maximum share of such boxes.
-
-    Raises:
-        SourceError: there are more; it shows three, and names the form that would fit.
-
     """
     boxes = _boxes(found, size_of)
     are_wrong = are_outside(boxes.corners, boxes.sizes)
@@ -208,7 +204,7 @@ def _is_size(size: tuple[int, int]) -> bool:
 
 
 def _better(found: Found, boxes: _Boxes, values: Floats, size_of: SizeOf) -> _Reading | None:
-    """Return the form by which nearly all boxes are inside their images, or None."""
+    """Return the form that puts nearly all boxes inside their images, or None."""
     ways = [(boxes.is_relative, boxes.sizes)]
     if boxes.is_relative:
         some = np.unique(boxes.images)

@@ -57,11 +57,6 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the boxes of the table that the rule names, in the order of the rows.
 
     A row with empty cells means that its image has no object.
-
-    Raises:
-        SourceError: no row belongs to an image, no cell holds a box, or the meaning of four
-            numbers is not clear.
-
     """
     table, index = source.documents.table(rule.files), source.index
     columns, label = rule.table.boxes, rule.table.label_column

@@ -52,13 +52,7 @@ Size = tuple[int, int] | None
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all documents; classes in the order of their ids.
-
-    Raises:
-        SourceError: a document is damaged or not COCO, none names an image of the source, or two
-            documents that the rule does not name have objects of one image.
-
-    """
+    """Return the objects of all documents; classes in the order of their ids."""
     reader = _Reader(source, may_repeat=bool(rule.files))
     files = shared_documents(source, rule, is_coco, ".json")
     for file in files if rule.files else _chosen(files):

@@ -133,10 +133,6 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     Boxes, polygons, ellipses and masks are objects. Lines, points and cuboids count as malformed,
     tags are ignored. An image in several documents has the objects of all. The subset of an image
     is its split.
-
-    Raises:
-        SourceError: a document is damaged or not CVAT, or none names an image of the source.
-
     """
     index = source.index
     pairing, table = Pairing(index), ObjectTable(len(index.keys))

@@ -40,10 +40,6 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files; shapes with the same `group_id` and label are one object.
 
     A file belongs to the image of its own name, otherwise to the image that it states.
-
-    Raises:
-        SourceError: two files belong to one image, or none to any.
-
     """
     pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
     for text in read_each(source.documents.members(".json"), 4 * MOST_BYTES):

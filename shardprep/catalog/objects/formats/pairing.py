@@ -103,6 +103,6 @@ class Pairing:
         if split:
             of_split = (path for path in self._paths if given_split(path.split("/")) == split)
             paths += list(of_split)[:_MOST_FOLDERS]
-        if len(self._paths) <= _MOST_FOLDERS:  # no image lies where no folder is
+        if len(self._paths) <= _MOST_FOLDERS:  # other folders have no image
             paths = [path for path in paths if f"/{path}/" in self._all_paths]
         return list(dict.fromkeys([*paths, ""]))

@@ -52,11 +52,7 @@ class _Objects(NamedTuple):
 def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | None = None) -> Found:
     """Return the masks of a table; a row is an object, and an image may have several rows.
 
-    `order` is that of the runs, or None to detect it.
-
-    Raises:
-        SourceError: the table or a column does not exist, no id fits an image, or one fits several.
-
+    `order` None means that it is detected.
     """
     table, index = source.documents.table(rule.files), source.index
     objects = _objects(table, rule, index)
@@ -118,8 +114,8 @@ def _objects(table: Table, rule: RunTableRule, index: KeyIndex) -> _Objects:
 def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[RunOrder, str]:
     """Return the order of runs, and a remark for the user if the data do not show it.
 
-    Starts before the end of the previous run are relative. Otherwise it is the order in which more
-    pixels continue in the next column or row. `cells` are the run lengths of each image as text.
+    Starts before the end of the previous run are relative. Otherwise the order with
+    more pixels that continue in the next column or row wins. `cells` are the run lengths of each image as text.
     """
     sample = list(cells)[:: max(1, len(cells) // _SAMPLE_ROWS)]
     several = [

@@ -35,12 +35,7 @@ def is_via(data: bytes) -> bool:
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all documents; classes in natural order.
-
-    Raises:
-        SourceError: a document is damaged or not VIA, or none names an image of the source.
-
-    """
+    """Return the objects of all documents; classes in natural order."""
     pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
     keys: list[str] = []
     for file in shared_documents(source, rule, is_via, ".json"):

@@ -35,7 +35,7 @@ _MOST_DEPTH = 100
 _PARTS = ((b"<", 1), (b"=", 4), (b"\n", 1), (b"\r", 1), (b"&", 1))
 """Marks of tags, attributes and pieces of text in every encoding, and the weight of each."""
 _MOST_PARTS = 1_000_000
-"""Maximum weight of a file's parts, each of which takes 100 bytes; 100 objects have 4,000."""
+"""Maximum weight of a file's parts, with 100 bytes each; 100 objects have 4,000."""
 _FEW_BYTES = 100_000
 """Size of a file below which it cannot have that many parts."""
 _DTD = b"<!DOCTYPE"
@@ -46,12 +46,8 @@ _MOST_TEXT = 4096
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files, boxes as written; classes in natural order.
 
-    A file belongs to the image of its own name beside it or in a folder of images, otherwise to the
+    A file belongs to the image of its own name in its folder or in a folder of images, otherwise to the
     image that it states. Other kinds of XML are ignored.
-
-    Raises:
-        SourceError: two files belong to one image, or none to any.
-
     """
     pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
     keys: list[str] = []

@@ -47,11 +47,6 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
     Classes are in the order of the names file, which the rule may give. Without one, they are
     called by their numbers. Keypoints are left out.
-
-    Raises:
-        SourceError: two files belong to one image, or none to any, files name the classes in
-            different ways, or a file is damaged.
-
     """
     argument = next(iter(rule.files), "")
     names = _names(source, argument)
@@ -143,7 +138,7 @@ def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
 def _name_files(source: AnnotatedSource, *, is_strict: bool = False) -> list[NameFile]:
     """Return the files that name classes, in order of precedence.
 
-    If label files lie below some of them, the others belong to other sets. With `is_strict`, a
+    If there are label files below some of them, the others belong to other sets. With `is_strict`, a
     damaged file of a usual name is an error.
     """
     found = []
@@ -170,7 +165,7 @@ class NameFile:
     """The classes, and the images of each split, as a names file states them."""
 
     def __init__(self, key: str, data: bytes, fields: Sequence[str] = ("names",)) -> None:
-        """Parse a file; `fields` are those of YAML that may hold the names.
+        """Parse a file; `fields` name the YAML fields that may hold the names.
 
         Raises:
             SourceError: the file is damaged, or names no classes.
@@ -311,7 +306,7 @@ def _object(words: Sequence[str], num_keypoints: int) -> _Object:
     A box is `class x y w h [confidence]`, a pose a box and its keypoints, a polygon
     `class x1 y1 …`. Four corners are a polygon, too: an oriented box.
 
-    `num_keypoints` is the number of values after the box of a pose; then there are no polygons. If
+    `num_keypoints` is the number of values after the box of a pose; polygons are then impossible. If
     it is 0, a line is a pose if its keypoints have flags, which are 0, 1 or 2.
 
     Raises:
@@ -341,7 +336,7 @@ def _have_flags(numbers: Sequence[float]) -> bool:
     """Return whether a line is a box and keypoints of x, y and a flag, and cannot be a polygon.
 
     The flags of an odd number of keypoints leave an odd number of coordinates. Otherwise a flag of
-    2 lies outside the image, and four coordinates in the places of flags are never all 0 or 1.
+    2 is outside the image, and four coordinates in the places of flags are never all 0 or 1.
     """
     flags = numbers[7::3]
     if len(numbers) < 8 or (len(numbers) - 5) % 3 or not {0.0, 1.0, 2.0}.issuperset(flags):
