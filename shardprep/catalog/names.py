@@ -105,9 +105,9 @@ class MaskFolders(NamedTuple):
 def find_masks(keys: Sequence[str]) -> MaskFolders:
     """Return the folders of masks, recognised by name and place.
 
-    They have siblings such as `images`, or `train` for `trainannot`. Other folders are masks
-    if at least half of its files have names of images. Without this, the
-    folders `images` and `masks` would be two classes.
+    They have siblings such as `images`, or `train` for `trainannot`. Other folders hold masks if at
+    least half of their files have names of images. Without this, the folders `images` and `masks`
+    would be two classes.
     """
     paths = {key.rpartition("/")[0] for key in keys}
     mask_names = {n for n in {name for p in paths for name in p.split("/")} if _MASKS.fullmatch(n)}

@@ -114,8 +114,8 @@ def _objects(table: Table, rule: RunTableRule, index: KeyIndex) -> _Objects:
 def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[RunOrder, str]:
     """Return the order of runs, and a remark for the user if the data do not show it.
 
-    Starts before the end of the previous run are relative. Otherwise the order with
-    more pixels that continue in the next column or row wins. `cells` are the run lengths of each image as text.
+    Starts before the end of the previous run are relative. Otherwise the order with more pixels
+    that continue in the next column or row wins. `cells` are the run lengths of each image as text.
     """
     sample = list(cells)[:: max(1, len(cells) // _SAMPLE_ROWS)]
     several = [

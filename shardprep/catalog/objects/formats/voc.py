@@ -46,8 +46,8 @@ _MOST_TEXT = 4096
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files, boxes as written; classes in natural order.
 
-    A file belongs to the image of its own name in its folder or in a folder of images, otherwise to the
-    image that it states. Other kinds of XML are ignored.
+    A file belongs to the image of its own name in its folder or in a folder of images, otherwise to
+    the image that it states. Other kinds of XML are ignored.
     """
     pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
     keys: list[str] = []

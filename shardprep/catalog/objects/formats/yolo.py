@@ -138,8 +138,8 @@ def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
 def _name_files(source: AnnotatedSource, *, is_strict: bool = False) -> list[NameFile]:
     """Return the files that name classes, in order of precedence.
 
-    If there are label files below some of them, the others belong to other sets. With `is_strict`, a
-    damaged file of a usual name is an error.
+    If there are label files below some of them, the others belong to other sets. With `is_strict`,
+    a damaged file of a usual name is an error.
     """
     found = []
     for member in source.documents.members(*_NAME_SUFFIXES):
@@ -306,8 +306,8 @@ def _object(words: Sequence[str], num_keypoints: int) -> _Object:
     A box is `class x y w h [confidence]`, a pose a box and its keypoints, a polygon
     `class x1 y1 …`. Four corners are a polygon, too: an oriented box.
 
-    `num_keypoints` is the number of values after the box of a pose; polygons are then impossible. If
-    it is 0, a line is a pose if its keypoints have flags, which are 0, 1 or 2.
+    `num_keypoints` is the number of values after the box of a pose; then polygons are impossible.
+    If it is 0, a line is a pose if its keypoints have flags, which are 0, 1 or 2.
 
     Raises:
         ValueError, OverflowError: the line fits none of these.
