@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.catalog.catalog import Catalog
+    from shardprep.catalog.items import Item
+    from shardprep.catalog.objects.combine import AnnotationFacts
     from shardprep.catalog.survey import Survey
+    from shardprep.image.annotation_types import Annotation
 
 
 def catalog(
@@ -48,6 +51,18 @@ def table_of(ids: Iterable[str], name: str = "labels.csv") -> Table:
     """Return a table that calls the ids cat and dog in turn."""
     rows = [f"{id_},{('cat', 'dog')[i % 2]}" for i, id_ in enumerate(ids)]
     return table("\n".join(["id,label", *rows]), name)
+
+
+def facts_of(made: Catalog) -> AnnotationFacts:
+    """Return the facts about the boxes and masks of a catalog, which must have some."""
+    assert made.annotations is not None
+    return made.annotations
+
+
+def objects_of(item: Item) -> Annotation:
+    """Return the objects of an item, which must be listed."""
+    assert item.annotation is not None, item.key
+    return item.annotation
 
 
 class Found(NamedTuple):

@@ -11,6 +11,7 @@ from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.errors import ShardprepError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.text_file import encoding_of
+from tests.catalog.builders import facts_of
 from tests.support.builders import png, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -161,8 +162,7 @@ ANNOTATED: dict[str, dict[str, str]] = {
 def test_annotations_are_read_in_utf_16(tmp_path: Path, boxes: str, encoding: str) -> None:
     texts = {key: text.encode(encoding) for key, text in ANNOTATED[boxes].items()}
     for option in (boxes, "auto"):
-        facts = catalog(tmp_path, texts, boxes=option).annotations
-        assert facts is not None
+        facts = facts_of(catalog(tmp_path, texts, boxes=option))
         assert facts.num_objects == {"Käfer": (1 + boxes.startswith("csv")) * len(NAMES)}
 
 

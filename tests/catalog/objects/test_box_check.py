@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from shardprep.catalog.objects.formats import box_format
 from shardprep.errors import SourceError
-from tests.catalog.builders import catalog
+from tests.catalog.builders import catalog, objects_of
 from tests.support.builders import png
 
 if TYPE_CHECKING:
@@ -51,9 +51,8 @@ def boxes(found: Catalog) -> Floats:
     """Return the boxes of all images in pixels."""
     several = []
     for item in found.items:
-        assert item.annotation is not None
-        sides = (WIDTH, HEIGHT) * 2 if item.annotation.is_relative else (1,) * 4
-        several.append(item.annotation.boxes * sides)
+        sides = (WIDTH, HEIGHT) * 2 if objects_of(item).is_relative else (1,) * 4
+        several.append(objects_of(item).boxes * sides)
     return np.concatenate(several)
 
 
