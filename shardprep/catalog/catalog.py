@@ -26,7 +26,6 @@ from shardprep.catalog.objects.combine import (
 )
 from shardprep.catalog.objects.detect import annotation_findings
 from shardprep.catalog.objects.mask_files import skipped
-from shardprep.catalog.objects.mask_reading import Images
 from shardprep.catalog.source_images import (
     MOST_SHOWN,
     SourceImages,
@@ -111,9 +110,7 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
     naming = naming_of(recipe, labelling.names, documents.read)
     annotated = None
     if recipe.is_annotated:
-        left_out = [one.key for one in wanted.skipped]
-        images = Images(index, members.extents(), documents, beside, left_out)
-        annotated = annotate(recipe, images, naming)
+        annotated = annotate(wanted, naming)
     targets = _targets(index.keys, labelling, recipe, naming)
     if labelling.match is not None and targets.names:
         labelling.match.table.check_quotes(*labelling.columns)

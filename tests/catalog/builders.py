@@ -90,6 +90,12 @@ VOC = (
 )
 
 
+def masked(number: int, *values: int, mask: str = "masks/{}.png") -> dict[str, bytes]:
+    """Return images with a mask each, whose columns have these values."""
+    members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(number)}
+    return members | {mask.format(i): grey(*values) for i in range(number)}
+
+
 def detection(number: int = 6) -> dict[str, bytes]:
     """Return images with a box each."""
     members = {f"images/{i}.jpg": jpeg(48, 64, seed=i) for i in range(number)}
@@ -98,8 +104,7 @@ def detection(number: int = 6) -> dict[str, bytes]:
 
 def segmentation(number: int = 6, folder: str = "masks", name: str = "{}.png") -> dict[str, bytes]:
     """Return images with a mask each."""
-    members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(number)}
-    return members | {f"{folder}/{name.format(i)}": grey(0, 255) for i in range(number)}
+    return masked(number, 0, 255, mask=f"{folder}/{name}")
 
 
 def survey(folder: Path, members: dict[str, bytes]) -> Survey:
@@ -124,6 +129,6 @@ def thing(name: str, *sides: object, order: str = "xmin ymin xmax ymax", more: s
 
 
 def xml(*things: str, filename: str = "x.jpg", size: str = "30 40") -> str:
-    height, width = size.split()
-    sides = f"<size><width>{width}</width><height>{height}</height></size>"
+    height, _, width = size.partition(" ")
+    sides = f"<size><width>{width}</width><height>{height}</height></size>" if size else ""
     return f"<annotation><filename>{filename}</filename>{sides}{''.join(things)}</annotation>"

@@ -11,7 +11,7 @@ from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.errors import ShardprepError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.text_file import encoding_of
-from tests.catalog.builders import facts_of
+from tests.catalog.builders import facts_of, thing, xml
 from tests.support.builders import png, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -138,9 +138,7 @@ def _labelme() -> dict[str, str]:
 
 
 def _voc() -> dict[str, str]:
-    box = "".join(f"<{s}>{i}</{s}>" for i, s in enumerate(("xmin", "ymin", "xmax", "ymax"), 1))
-    text = f"<annotation><object><name>Käfer</name><bndbox>{box}</bndbox></object></annotation>"
-    return {f"{name[:-4]}.xml": text for name in NAMES}
+    return {f"{name[:-4]}.xml": xml(thing("Käfer", 1, 2, 3, 4)) for name in NAMES}
 
 
 ANNOTATED: dict[str, dict[str, str]] = {

@@ -43,8 +43,8 @@ from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.image.annotation_types import Annotation
 from shardprep.recipe.object_rules import parse_box_rule
 from shardprep.recipe.recipe import make_recipe
-from shardprep.source.byte_range import Extent
 from shardprep.source.listing import list_source
+from shardprep.source.members import Member
 from shardprep.storage.folder import LocalFolder
 from shardprep.writer.plan.plan import recorded_recipe
 from tests.support.builders import build, encoded, png, write, write_folder, zip_bytes
@@ -242,10 +242,10 @@ class Source:
 
     index: KeyIndex
     documents: Documents
-    extents: list[Extent]
+    images: list[Member]
 
     def read(self, option: str, *, outlines: bool = False) -> Found:
-        source = AnnotatedSource(self.index, self.documents, self.extents, outlines)
+        source = AnnotatedSource(self.index, self.documents, self.images, outlines)
         return read_boxes(parse_box_rule(option), source)
 
     def signs(self) -> list[str]:
@@ -276,7 +276,7 @@ def opened(path: Path, only: str = "", **keys: Any) -> Source:
     images = [member for member in listing.images if member.key.startswith(only)]
     recipe = make_recipe({"source": str(path), **keys}, "test")
     index = KeyIndex([member.key for member in images])
-    return Source(index, Documents(listing.others, recipe), [m.extent for m in images])
+    return Source(index, Documents(listing.others, recipe), images)
 
 
 def source(folder: Path, documents: Mapping[str, str | bytes], *images: str, **keys: Any) -> Source:

@@ -15,13 +15,13 @@ from shardprep.catalog.objects.formats.rle_table import read_runs
 from shardprep.catalog.objects.known_formats import read_boxes
 from shardprep.catalog.objects.mask_reading import (
     FileMasks,
-    Images,
     holds_numbers,
     numbered_objects,
     read_mask_files,
 )
 from shardprep.catalog.objects.mask_values import BACKGROUND, NONE
 from shardprep.catalog.objects.object_table import NO_FAULTS, NOT_ASKED_FOR, ONE_CLASS, Found
+from shardprep.catalog.source_images import SourceImages
 from shardprep.catalog.targets import Naming
 from shardprep.dataset.annotation_counts import (
     ELSEWHERE,
@@ -108,7 +108,7 @@ class _Read(NamedTuple):
         return self.shapes is not None and bool(self.shapes.segments)
 
 
-def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
+def annotate(images: SourceImages, naming: Naming) -> Annotated:
     """Return the annotations that `--boxes` and `--masks` name.
 
     Raises:
@@ -116,12 +116,13 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
         SourceError: a document cannot be read, or too many objects are bad.
 
     """
+    recipe = images.recipe
     read = _read(recipe, images, naming)
     annotations, names = _classed(recipe, read, naming)
     spec = _spec(recipe, read, annotations, names)
     counts, dropped = _counts(annotations)
     objects, files = read.objects, read.files
-    unmatched = _unmatched(objects, images.left_out)
+    unmatched = _unmatched(objects, [one.key for one in images.skipped])
     _check_dropped(counts.total(), dropped + unmatched, recipe.max_dropped, objects)
     raw = {*(name for one in read.sources for name in one.names), *files.raw_names}
     is_background = recipe.unlisted == "background"
@@ -152,7 +153,7 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
     )
 
 
-def _read(recipe: Recipe, images: Images, naming: Naming) -> _Read:
+def _read(recipe: Recipe, images: SourceImages, naming: Naming) -> _Read:
     has_numbers = holds_numbers(recipe, images.beside)
     _check_options(recipe, has_numbers=has_numbers)
     numbered = numbered_objects(recipe, images) if has_numbers else None
@@ -178,10 +179,10 @@ def _read(recipe: Recipe, images: Images, naming: Naming) -> _Read:
     return _Read(boxes, shapes, files, numbered is not None)
 
 
-def _boxes_of(recipe: Recipe, rule: FormatRule, images: Images) -> Found:
+def _boxes_of(recipe: Recipe, rule: FormatRule, images: SourceImages) -> Found:
     has_outlines = recipe.rules.masks.kind == "format"
     areas = has_outlines and not recipe.instances
-    source = AnnotatedSource(images.index, images.documents, images.extents, has_outlines, areas)
+    source = AnnotatedSource(images.index, images.documents, images.members, has_outlines, areas)
     found = read_boxes(rule, source)
     if recipe.annotated_size == "file":
         return found
@@ -189,11 +190,11 @@ def _boxes_of(recipe: Recipe, rule: FormatRule, images: Images) -> Found:
     return replace(found, annotations=annotations)
 
 
-def _shapes(recipe: Recipe, images: Images, boxes: Found | None) -> Found | None:
+def _shapes(recipe: Recipe, images: SourceImages, boxes: Found | None) -> Found | None:
     rule = recipe.rules.masks
     if rule.kind == "rle":
         order = None if recipe.rle == "auto" else recipe.rle
-        source = AnnotatedSource(images.index, images.documents, images.extents)
+        source = AnnotatedSource(images.index, images.documents, images.members)
         return read_runs(rule.runs, source, order)
     if rule.kind == "format":
         is_same = recipe.masks == recipe.boxes
@@ -282,10 +283,12 @@ def _spec(
     )
 
 
-def _check_boxes(recipe: Recipe, images: Images, boxes: Found | None, shapes: Found | None) -> None:
+def _check_boxes(
+    recipe: Recipe, images: SourceImages, boxes: Found | None, shapes: Found | None
+) -> None:
     def size_of(image: int) -> tuple[int, int] | None:
         is_shown = recipe.annotated != "stored"  # heads state the size of the displayed image
-        return image_size(images.extents[image]) if is_shown else None
+        return image_size(images.members[image].extent) if is_shown else None
 
     named = [(OptionName("boxes", recipe.boxes), boxes)]
     named += [(OptionName("masks", recipe.masks), shapes)] if shapes is not boxes else []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,8 +31,8 @@ from shardprep.catalog.objects.mask_values import (
     naming_files,
 )
 from shardprep.catalog.objects.object_table import ONE_CLASS, UNKNOWN_CLASS, Found
+from shardprep.catalog.source_images import SourceImages
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.catalog.targets import Naming
 from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.image.annotation_types import (
@@ -46,22 +46,11 @@ from shardprep.image.masks import MaskError, decode_mask, decode_numbers, mask_c
 from shardprep.image.placement import Labels
 from shardprep.recipe.object_rules import FormatRule
 from shardprep.recipe.recipe import Recipe
-from shardprep.source.byte_range import Extent, MemberError
+from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 
 _NUM_THREADS = 2
 _MASKS, _CLASSES = OptionName("masks"), OptionName("classes")
-
-
-@dataclass(frozen=True, slots=True)
-class Images:
-    """The images of a source, and its other files."""
-
-    index: KeyIndex
-    extents: Sequence[Extent]
-    documents: Documents
-    beside: MasksBeside
-    left_out: Sequence[str] = ()
 
 
 class FileMasks(NamedTuple):
@@ -82,7 +71,7 @@ class FileMasks(NamedTuple):
         return cls([()] * num_images, nothing, [()] * num_images, MaskValues(names=()))
 
 
-def read_mask_files(recipe: Recipe, images: Images, naming: Naming) -> FileMasks:
+def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> FileMasks:
     """Return the masks of all images, and the meaning of their values."""
     keys, beside = images.index.keys, images.beside
     of_image = [beside.of(key) for key in keys]
@@ -115,7 +104,7 @@ def read_mask_files(recipe: Recipe, images: Images, naming: Naming) -> FileMasks
 
 
 def _values(
-    recipe: Recipe, files: Sequence[Member], images: Images, *, instances: bool = False
+    recipe: Recipe, files: Sequence[Member], images: SourceImages, *, instances: bool = False
 ) -> MaskValues:
     if recipe.mask_values:
         return given_values(recipe.mask_values, images.documents.read)
@@ -137,7 +126,7 @@ def _by_file(
     raw: tuple[str, ...],
     values: MaskValues,
     of_image: Sequence[Sequence[Member]],
-    images: Images,
+    images: SourceImages,
     naming: Naming,
     instances: bool,  # noqa: FBT001
 ) -> tuple[MaskValues, list[Annotation | None]]:
@@ -168,7 +157,7 @@ def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
     return is_apart and any(map(OF_OBJECTS.search, beside.members))
 
 
-def numbered_objects(recipe: Recipe, images: Images) -> Found | None:
+def numbered_objects(recipe: Recipe, images: SourceImages) -> Found | None:
     """Return the objects of masks with object numbers, each with its class and segment.
 
     XML has the names of classes. Without XML, or with `--mask-values`, class files are decoded.
@@ -182,12 +171,12 @@ def numbered_objects(recipe: Recipe, images: Images) -> Found | None:
     return _by_class_files(recipe, images) if found is None and has_files else found
 
 
-def _numbered_boxes(images: Images) -> Found:
+def _numbered_boxes(images: SourceImages) -> Found:
     source = AnnotatedSource(images.index, images.documents, numbers=True)
     return voc.read(FormatRule("voc"), source)
 
 
-def _by_xml(images: Images) -> Found | None:
+def _by_xml(images: SourceImages) -> Found | None:
     try:
         found = _numbered_boxes(images)
     except SourceError:
@@ -204,7 +193,7 @@ class _Pair(NamedTuple):
     classes: Member
 
 
-def _by_class_files(recipe: Recipe, images: Images) -> Found:
+def _by_class_files(recipe: Recipe, images: SourceImages) -> Found:
     beside = images.beside
     pairs: list[_Pair | None] = []
     for key in images.index.keys:

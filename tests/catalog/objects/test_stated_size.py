@@ -11,7 +11,7 @@ import pytest
 
 from shardprep import inspect, repack
 from shardprep.reader import Dataset
-from tests.catalog.builders import catalog, objects_of
+from tests.catalog.builders import catalog, objects_of, thing, xml
 from tests.support.builders import build, png, write_folder
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ NUM_IMAGES, NUM_STATED = 4, 3
 
 
 def voc(height: int, width: int) -> dict[str, str]:
-    sides = zip(("xmin", "ymin", "xmax", "ymax"), BOX, strict=True)
-    box = "".join(f"<{side}>{value}</{side}>" for side, value in sides)
-    size = f"<size><width>{width}</width><height>{height}</height></size>"
-    one = f"<annotation>{size}<object><name>a</name><bndbox>{box}</bndbox></object></annotation>"
+    one = xml(thing("a", *BOX), size=f"{height} {width}")
     return {f"{i}.xml": one for i in range(NUM_IMAGES)}
 
 

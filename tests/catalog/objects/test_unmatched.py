@@ -13,7 +13,7 @@ import pytest
 from shardprep import inspect, repack, report
 from shardprep.dataset.annotation_counts import Unmatched
 from shardprep.errors import BuildError, SourceError
-from tests.catalog.builders import catalog, facts_of
+from tests.catalog.builders import catalog, facts_of, thing, xml
 from tests.support.builders import build, png, write_folder
 
 if TYPE_CHECKING:
@@ -50,10 +50,7 @@ def coco(*, id_of: Callable[[int], Any] = int, outlined: tuple[int, ...] = (0, 1
 
 
 def voc(i: int) -> str:
-    sides = ("xmin", "ymin", "xmax", "ymax")
-    boxes = ("".join(f"<{s}>{v}</{s}>" for s, v in zip(sides, b, strict=True)) for b in BOXES)
-    objects = "".join(f"<object><name>cat</name><bndbox>{b}</bndbox></object>" for b in boxes)
-    return f"<annotation><filename>{i}.png</filename>{objects}</annotation>"
+    return xml(*(thing("cat", *box) for box in BOXES), filename=f"{i}.png", size="")
 
 
 def yolo(box: tuple[int, ...]) -> str:

@@ -17,7 +17,7 @@ from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.recipe.object_rules import FormatRule
-from shardprep.source.byte_range import Extent, MemberError
+from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.text_file import as_utf8
@@ -69,8 +69,8 @@ class AnnotatedSource:
 
     index: KeyIndex
     documents: Documents
-    extents: Sequence[Extent] = ()
-    """Extents of the images of the index; () if image sizes are not needed."""
+    images: Sequence[Member] = ()
+    """The images of the index; () if their sizes are not needed."""
     outlines: bool = False
     """Keep polygons, run lengths and segments in addition to boxes."""
     areas: bool = False
@@ -80,7 +80,7 @@ class AnnotatedSource:
 
     def size_of(self, image: int) -> tuple[int, int] | None:
         """Return height and width of an image as displayed, or None if unknown."""
-        return image_size(self.extents[image]) if self.extents else None
+        return image_size(self.images[image].extent) if self.images else None
 
 
 class Text(NamedTuple):
