@@ -64,7 +64,9 @@ class Found:
 class ObjectTable:
     """The objects of a source, in reading order, and the images that the source lacks."""
 
-    def __init__(self, num_images: int) -> None:
+    def __init__(self, num_images: int, *, outlines: bool = True) -> None:
+        """Create an empty table; without `outlines`, objects lose theirs."""
+        self._has_outlines = outlines
         self.classes: dict[str, int] = {}
         """Number of each class name that an object has, in reading order."""
         self.has_crowds = False
@@ -113,7 +115,7 @@ class ObjectTable:
         self._images.append(image)
         self._classes.append(number)
         self._crowds.append(is_crowd)
-        if outline is not None:
+        if outline is not None and self._has_outlines:
             self._outlines[len(self._images) - 1] = outline
 
     def extend(self, images: list[int], boxes: Floats, numbers: list[int]) -> None:

@@ -98,7 +98,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     objects.is_relative = is_relative
     for row, image in enumerate(match.key_of.tolist()):
         if image >= 0:
-            objects.list_image(image, _side(table.rows[row], sides))
+            objects.list_image(image, _side(table.rows[row], sides) if sides else None)
     objects.missing.update(_without_image(boxes, match))
     unit = "shares of the sides" if is_relative else "pixels"
     meaning = f"{box_format.WORDS[form]}{told}, in {unit}"
@@ -166,9 +166,7 @@ def _are_of_boxes(table: Table, boxes: _Boxes, match: TableMatch, sides: tuple[i
     return 2 * num_distances > num_stated or 2 * sum(several) > len(several)
 
 
-def _side(row: Sequence[str], sides: tuple[int, int] | None) -> tuple[int, int] | None:
-    if sides is None:
-        return None
+def _side(row: Sequence[str], sides: tuple[int, int]) -> tuple[int, int] | None:
     try:
         height, width = (float(row[place]) for place in sides)
     except ValueError:

@@ -135,7 +135,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     is its split.
     """
     index = source.index
-    pairing, table = Pairing(index), ObjectTable(len(index.keys))
+    pairing, table = Pairing(index), ObjectTable(len(index.keys), outlines=source.outlines)
     splits: list[str | None] = [None] * len(index.keys)
     labels: dict[str, None] = {}
     keys: list[str] = []
@@ -153,7 +153,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.list_image(found, size)
             splits[found] = splits[found] or given_split([image.facts.get("subset", "")])
             for shape in image.shapes:
-                _add(table, found, shape, size, outlines=source.outlines)
+                _add(table, found, shape, size)
         table.miss(missing, is_elsewhere=not is_listed)
         labels.update(dict.fromkeys(reader.labels))
     if not table.listed:
@@ -186,16 +186,14 @@ def _size(facts: Mapping[str, str]) -> tuple[int, int] | None:
     return (height, width) if 0 < height < MOST_SIDE and 0 < width < MOST_SIDE else None
 
 
-def _add(
-    table: ObjectTable, image: int, shape: _Shape, size: tuple[int, int] | None, *, outlines: bool
-) -> None:
+def _add(table: ObjectTable, image: int, shape: _Shape, size: tuple[int, int] | None) -> None:
     try:
         box, outline = _object(shape, size)
     except (KeyError, ValueError, OverflowError):
         table.drop(image, MALFORMED)
         return
     number = table.number_of(shape.facts.get("label", "").strip())
-    table.add(image, box, number, outline=outline if outlines else None)
+    table.add(image, box, number, outline=outline)
 
 
 def _object(shape: _Shape, size: tuple[int, int] | None) -> tuple[tuple[float, ...], Outline]:

@@ -41,7 +41,10 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
     A file belongs to the image of its own name, otherwise to the image that it states.
     """
-    pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
+    pairing, table = (
+        Pairing(source.index),
+        ObjectTable(len(source.index.keys), outlines=source.outlines),
+    )
     for text in read_each(source.documents.members(".json"), 4 * MOST_BYTES):
         key = text.key
         if not text.fault and not is_labelme(text.data):
@@ -55,7 +58,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.missing[key] = _num_objects(document)
             continue
         pairing.claim(image, key)
-        if reason := fault or _add(table, image, document, outlines=source.outlines):
+        if reason := fault or _add(table, image, document):
             table.fault(image, f"{key} {reason}")
     keys = pairing.documents.values()
     if not keys:
@@ -81,7 +84,7 @@ def _parsed(text: Text) -> tuple[dict[str, Any], str]:
     return document, text.fault
 
 
-def _add(table: ObjectTable, image: int, document: dict[str, Any], *, outlines: bool) -> str:
+def _add(table: ObjectTable, image: int, document: dict[str, Any]) -> str:
     try:
         objects, num_bad = _objects(document)
     except _DAMAGE:
@@ -92,8 +95,8 @@ def _add(table: ObjectTable, image: int, document: dict[str, Any], *, outlines: 
     if num_bad:
         table.drop(image, MALFORMED, num_bad)
     for (label, _), rings in objects.items():
-        outline = Polygons(tuple(rings)) if outlines else None
-        table.add(image, box_of(rings), table.number_of(label), outline=outline)
+        number = table.number_of(label)
+        table.add(image, box_of(rings), number, outline=Polygons(tuple(rings)))
     return ""
 
 

@@ -36,7 +36,10 @@ def is_via(data: bytes) -> bool:
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all documents; classes in natural order."""
-    pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
+    pairing, table = (
+        Pairing(source.index),
+        ObjectTable(len(source.index.keys), outlines=source.outlines),
+    )
     keys: list[str] = []
     for file in shared_documents(source, rule, is_via, ".json"):
         key, data = source.documents.find(file)
@@ -58,7 +61,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
                 table.list_image(found)
                 is_listed = True
                 for region in _regions(entry):
-                    _add(table, found, region, attribute, outlines=source.outlines)
+                    _add(table, found, region, attribute)
             table.miss(missing, is_elsewhere=not is_listed)
         except _DAMAGE as error:
             what = f"is not JSON of VIA ({error!r})"
@@ -99,9 +102,7 @@ def _class_attribute(entries: Iterable[dict[str, Any]]) -> str:
     return usual or max(counts, key=lambda name: counts[name], default="")
 
 
-def _add(
-    table: ObjectTable, image: int, region: dict[str, Any], attribute: str, *, outlines: bool
-) -> None:
+def _add(table: ObjectTable, image: int, region: dict[str, Any], attribute: str) -> None:
     value = (region.get("region_attributes") or {}).get(attribute, "") if attribute else ONE_CLASS
     if isinstance(value, dict):  # check boxes: {"cat": true}
         value = next((name for name, is_set in value.items() if is_set), "")
@@ -112,8 +113,8 @@ def _add(
     if ring is None or ring.ndim != 2 or len(ring) < 3:
         table.drop(image, MALFORMED)
         return
-    outline = Polygons((ring,)) if outlines else None
-    table.add(image, box_of([ring]), table.number_of(str(value).strip()), outline=outline)
+    number = table.number_of(str(value).strip())
+    table.add(image, box_of([ring]), number, outline=Polygons((ring,)))
 
 
 def _ring(shape: dict[str, Any]) -> Floats | None:

@@ -54,7 +54,10 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     named = {member.key for member in members}
     if argument and names and "/" in names.key:  # only files below its folder, if there are any
         members = _below(members, names.key) or members
-    pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
+    pairing, table = (
+        Pairing(source.index),
+        ObjectTable(len(source.index.keys), outlines=source.outlines),
+    )
     table.is_relative = True
     num_keypoints = names.num_keypoints if names else 0
     num_poses = 0
@@ -67,7 +70,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         pairing.claim(image, key, f"name the class names beside the right one: {_YOLO}:FILE")
         table.list_image(image)
         num_poses += lines.num_poses
-        if reason := fault or _add(table, image, lines, outlines=source.outlines):
+        if reason := fault or _add(table, image, lines):
             table.fault(image, f"{key} {reason}")
     keys = pairing.documents.values()
     if not keys:
@@ -290,11 +293,10 @@ def _read_lines(data: bytes, num_keypoints: int) -> _Lines:
     return _Lines(objects, num_poses, num_bad, fault)
 
 
-def _add(table: ObjectTable, image: int, lines: _Lines, *, outlines: bool) -> str:
+def _add(table: ObjectTable, image: int, lines: _Lines) -> str:
     """Add the objects of an image; return why none of its lines can be read, "" if one can."""
     for class_id, box, outline, _ in lines.objects:
-        number = table.number_of(str(class_id))
-        table.add(image, box, number, outline=outline if outlines else None)
+        table.add(image, box, table.number_of(str(class_id)), outline=outline)
     if lines.num_bad and lines.objects:
         table.drop(image, MALFORMED, lines.num_bad)
     return "" if lines.objects else lines.fault
