@@ -44,6 +44,7 @@ class Sign:
     option: str
     """Its value."""
     how: str
+    """The evidence, in one line."""
     instances: bool = False
     """True if mask values look like object numbers, which need `--instances`."""
     num_unlisted: int = 0
