@@ -103,13 +103,6 @@ def test_a_number_beyond_float32_is_an_error_before_the_build(cell: str) -> None
         make_targets(["a", "b"], ["1.5", cell], TargetSpec(kind="regression"))
 
 
-def test_a_build_with_such_a_target_ends_with_one_line(tmp_path: Path) -> None:
-    rows = "".join(f"{key},1e{36 + i}\n" for i, key in enumerate(animals(6)))
-    source = write_folder(tmp_path / "in", animals(6) | {"t.csv": f"id,x\n{rows}".encode()})
-    with pytest.raises(SourceError, match=r"its target '1e40' is a number that float32"):
-        build(source, tmp_path / "out", labels="csv:t.csv:id:x", target="regression")
-
-
 @pytest.mark.parametrize("number", [LARGEST, 3.4028235677973362e38, -LARGEST, 0.0])
 def test_whatever_is_not_beyond_float32_is_encoded(number: float) -> None:
     assert not is_beyond_float32(number)

@@ -77,12 +77,6 @@ def test_only_the_box_of_an_object_counts_not_those_of_its_parts(tmp_path: Path)
     assert made.of(found, "JPEGImages/1.png").size == (30, 40)
 
 
-def test_tags_of_a_box_in_any_order(tmp_path: Path) -> None:
-    text = xml(thing("cat", 1, 3, 2, 4, order="xmin xmax ymin ymax"))
-    made = source(tmp_path, {"1.xml": text}, "1.png")
-    assert made.rows(made.read("voc"))["1.png"] == [("cat", (1, 2, 3, 4))]
-
-
 def test_an_object_without_box_or_name_is_counted(tmp_path: Path) -> None:
     things = [
         thing("cat", 1, 2, "x", 4),
