@@ -26,7 +26,6 @@ from shardprep.recipe.rules import CsvRule, LabelRule
 _MOST_PARTS = 6
 """Maximum number of sibling folders to try as parts; more are classes or single images."""
 _MOST_SHOWN = 3
-"""Maximum number of candidates in the output of a build."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,6 @@ def _splits(
 
 
 def _table_match(index: KeyIndex, labelling: Labelling, documents: Documents) -> TableMatch | None:
-    """Return the table with columns, groups and splits: the label table or a joined table."""
     if labelling.match is not None:
         return labelling.match
     table = documents.joined_table()
@@ -220,7 +219,6 @@ def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
 
 
 def _without(items: Items, lacks: Coded[str]) -> tuple[Items, list[Skipped]]:
-    """Return the items that lack nothing, and the others with the reason."""
     out = lacks.fit(bool)
     if not out.any():
         return items, []

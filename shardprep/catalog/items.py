@@ -122,5 +122,4 @@ class Items(Sequence[Item]):
         return Items(columns=columns, **{name: one.take(rows) for name, one in made.items()})
 
     def in_splits(self, split: Coded[str]) -> Items:
-        """Return the items with other splits."""
         return replace(self, split=split)

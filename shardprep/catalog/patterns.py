@@ -38,7 +38,6 @@ class Pattern:
     group: str | int | None = None
     """The wanted group of a match; None to test for a match."""
     is_whole: bool = False
-    """Whether it must match the whole name."""
 
     def search(self, names: Sequence[str]) -> list[str | None]:
         """Return the group in each name, None without a match, "" if the match lacks the group."""

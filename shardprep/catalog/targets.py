@@ -136,7 +136,6 @@ class Naming(NamedTuple):
     class_map: Mapping[str, str] = {}
     """Old name → new name."""
     classes: tuple[str, ...] = ()
-    """Names in the wanted order; () for all names found."""
     is_of_labels: bool = False
     """Whether they are the classes of image labels, and maybe not of objects."""
 
@@ -208,7 +207,6 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def _guess(found: Collection[Cell], separator: str) -> tuple[TargetKind, str]:
-    """Return the kind of target of the cells, and the separator of several classes."""
     if not found:
         return "none", ""
     texts = {cell for cell in found if isinstance(cell, str)}

@@ -50,16 +50,13 @@ class AnnotationFacts:
     spec: AnnotationSpec
     names: tuple[str, ...]
     how: str
-    """Formats and dialects, in one line for the user."""
     without_image: tuple[str, ...] = ()
     unmatched: Unmatched | None = None
     """Annotations without an image and images without an annotation, or None."""
     documents: frozenset[str] = frozenset()
-    """Keys of the members that were read."""
     num_objects: dict[str, int] = field(default_factory=dict)
     """Objects by class, in class order, as far as known before masks are read."""
     num_background: int = 0
-    """Number of images that certainly have no object."""
     dropped: dict[str, int] = field(default_factory=dict)
 
 
@@ -205,7 +202,6 @@ def _shapes(recipe: Recipe, images: SourceImages, boxes: Found | None) -> Found 
 def _classed(
     recipe: Recipe, read: _Read, naming: Naming
 ) -> tuple[list[Annotation | None], tuple[str, ...]]:
-    """Return the annotations with the classes that the recipe asks for, and all class names."""
     names = read.files.values.names
     if read.objects is None:
         return read.files.annotations, names
@@ -253,7 +249,6 @@ def _spec(
     annotations: Sequence[Annotation | None],
     names: Sequence[str],
 ) -> AnnotationSpec:
-    """Return how the annotations are stored."""
     mode: Literal["none", "classes", "instances"] = "none"
     if recipe.rules.masks.is_given:
         mode = "instances" if recipe.instances else "classes"
@@ -328,7 +323,6 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
 def _lacks(
     annotations: Sequence[Annotation | None], files: FileMasks, objects: Found | None
 ) -> list[str]:
-    """Return the reason to leave each image out, "" if it is listed."""
     reason = NO_MASK if objects is None else NO_ANNOTATION
     pairs = zip(annotations, files.masks, strict=True)
     return [

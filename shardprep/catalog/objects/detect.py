@@ -161,9 +161,7 @@ def _mask_patterns(keys: Sequence[str], folders: Mapping[str, Sequence[str]]) ->
 
 class _ImageNames(NamedTuple):
     field: str
-    """The field of a pattern for that part."""
     stems: set[str]
-    """That part of the name of each image that has it."""
 
 
 def _image_names(images: Sequence[str]) -> Iterator[_ImageNames]:
@@ -179,7 +177,6 @@ def _image_names(images: Sequence[str]) -> Iterator[_ImageNames]:
 def _folder_patterns(
     name: str, masks: Sequence[str], images: Sequence[str], image: _ImageNames
 ) -> Iterator[str]:
-    """Yield the patterns that the masks in a folder of that name may have."""
     siblings = {part for key in images for part in key.split("/")[:-1]}
     of_split = [one for one in siblings if given_split([one]) and name.startswith(one)]
     is_flat = all(key.split("/")[-2] == name for key in masks)
@@ -199,7 +196,6 @@ def _folder_patterns(
 
 
 def _suffix_patterns(images: Sequence[str], image: _ImageNames) -> Iterator[str]:
-    """Yield the patterns of masks that differ from images only in the ends of their names."""
     ends: Counter[str] = Counter()
     numbered: set[str] = set()
     of_end: dict[str, list[str]] = {}

@@ -53,7 +53,6 @@ class MasksBeside(NamedTuple):
     """Key of a mask of numbered objects → the file with the classes of its pixels."""
 
     def of(self, image: str) -> list[Member]:
-        """Return the masks of an image, in the order of their keys."""
         keys = self.files.of_image.get(image, ()) if self.files is not None else ()
         return [self.members[key] for key in keys]
 
@@ -157,7 +156,6 @@ def pair_masks(
 
 
 def _matches(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, str]]:
-    """Return the keys that fit a pattern, with the value of each field."""
     plain = [composed(key) for key in keys]
     found: dict[str, dict[str, str]] = {}
     for name in pattern.fields:

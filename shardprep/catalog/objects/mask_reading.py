@@ -66,7 +66,6 @@ class FileMasks(NamedTuple):
 
     @classmethod
     def none(cls, num_images: int) -> FileMasks:
-        """Return the value for a source without mask files."""
         nothing: list[Annotation | None] = [None] * num_images
         return cls([()] * num_images, nothing, [()] * num_images, MaskValues(names=()))
 

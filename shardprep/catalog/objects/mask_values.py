@@ -25,7 +25,6 @@ _MASK_VALUES, _INSTANCES = OptionName("mask_values"), OptionName("instances")
 Colour = tuple[int, int, int]
 NONE = -1
 BACKGROUND = "background"
-"""Name of the class of pixels outside all objects."""
 _NO_VALUE, _NO_WIDE_VALUE = 255, 65_535
 """Values of pixels without a class in masks of class indices, in 8 and in 16 bits."""
 _BACKGROUNDS = re.compile(r"_?back[-_ ]?ground_?|bg", re.IGNORECASE)
@@ -105,7 +104,6 @@ class MaskValues:
 
     @property
     def is_unnamed(self) -> bool:
-        """Whether the names of classes are their values in the masks."""
         return self.values is None and self.names == tuple(map(str, range(len(self.names))))
 
 

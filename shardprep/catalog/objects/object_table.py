@@ -133,12 +133,10 @@ class ObjectTable:
         return [numbers[name] for name in names]
 
     def drop(self, image: int, reason: str, count: int = 1) -> None:
-        """Count objects of an image that are left out."""
         counts = self._dropped[image]
         counts[reason] = counts.get(reason, 0) + count
 
     def fault(self, image: int, reason: str) -> None:
-        """Note that the annotations of an image cannot be read."""
         self.listed.add(image)
         self._faults.setdefault(image, reason)
 

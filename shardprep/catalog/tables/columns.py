@@ -29,7 +29,6 @@ _READ: dict[DType, tuple[Callable[[str], Value], Value]] = {
     "float32": (float, math.nan),
     "bytes": (str, ""),
 }
-"""Function that reads a cell, and the value of an empty cell."""
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 """A whole number as Python writes an int64."""
 _FLOAT = re.compile(
@@ -41,7 +40,6 @@ _FLOAT = re.compile(
 DICOM = "dicom/"
 """Prefix of a column of DICOM headers, before a keyword of the standard (PS3.6)."""
 _HEAD_BYTES = 256 << 10
-"""Number of bytes to read of each image; ids are in the first few thousand."""
 _PRESENT = "/present"
 """Suffix of the feature that marks missing cells of a column of whole numbers."""
 _COLUMNS = OptionName("columns")

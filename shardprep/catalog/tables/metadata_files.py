@@ -81,7 +81,6 @@ class Documents:
         return all(len(self._members(file)) == 1 for file in files)
 
     def read(self, file: str) -> bytes:
-        """Return the bytes of a member of the source, or of a file on disk."""
         return self.find(file)[1]
 
     def find(self, file: str) -> tuple[str, bytes]:
@@ -108,7 +107,6 @@ class Documents:
         return [member for member in self._others if member.key.lower().endswith(suffixes)]
 
     def table(self, files: Sequence[str]) -> Table:
-        """Return the rows of all these tables as one table."""
         return stacked([self._table(file) for file in files])
 
     def ids(self, file: str) -> list[str]:

@@ -154,7 +154,6 @@ class Coverage(NamedTuple):
 
     @property
     def is_enough(self) -> bool:
-        """Whether a format that names them is recognised."""
         return self.num_named > 0 and self.num_named >= ENOUGH * self.num_images
 
     def __str__(self) -> str:

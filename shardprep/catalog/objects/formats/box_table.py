@@ -254,7 +254,6 @@ class _Boxes:
         self._values = array("d")
 
     def add(self, row: int, cells: Iterable[str], label: str | None = None) -> None:
-        """Add a box, or count it as malformed unless its cells are numbers."""
         try:
             self._values.fromlist([float(cell) for cell in cells])
         except ValueError:
@@ -320,7 +319,6 @@ def _is_number(word: str) -> bool:
 
 
 def _of_dicts(cells: Sequence[tuple[int, str]]) -> _Boxes:
-    """Return boxes such as `[{'x': 1, 'y': 2, 'width': 3, 'height': 4}]`, by their keys."""
     boxes = _Boxes()
     known: dict[tuple[str, ...], BoxColumns | None] = {}
     for number, cell in cells:

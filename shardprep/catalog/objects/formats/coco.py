@@ -37,7 +37,6 @@ from shardprep.image.annotation_types import Counts, Outline, Polygons, Segment
 from shardprep.recipe.object_rules import BoxColumns, FormatRule
 
 _NO_CLASSES = ("__ignore__", "_background_")
-"""Categories that labelme2coco writes, and that no object has."""
 _MOST_SHOWN = 80
 _STRAY = -2
 _BAD = (TypeError, ValueError, OverflowError, KeyError)
@@ -136,8 +135,6 @@ def _outline_of(shape: Any) -> Outline:
 
 
 class _Document:
-    """The lists of one document; ids are numbered in reading order."""
-
     def __init__(self, key: str) -> None:
         self.images: dict[object, tuple[str, Size]] = {}
         self.categories: dict[object, str] = {}

@@ -54,7 +54,6 @@ class _Image(NamedTuple):
 class _Reader:
     def __init__(self, key: str) -> None:
         self.labels: list[str] = []
-        """Class names in the order of the task, also of classes without objects."""
         self.has_image = False
         self._key = key
         self._images: list[_Image] = []

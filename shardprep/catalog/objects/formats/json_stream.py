@@ -47,8 +47,6 @@ def elements(data: bytes, where: str) -> Iterator[tuple[str, list[Any]]]:
 
 
 class _Reader:
-    """Parses a document and decodes only a part of it at a time."""
-
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
         self._decode = json.JSONDecoder().raw_decode
@@ -144,7 +142,6 @@ class _Reader:
         return value
 
     def _next(self) -> str:
-        """Skip space, and return the next character, "" at the end."""
         sign = self._text[self._at : self._at + 1]
         while sign in _SPACE or (not sign and self._stop < len(self._data)):
             found = _FILLED.search(self._text, self._at)

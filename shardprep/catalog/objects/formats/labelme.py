@@ -109,7 +109,6 @@ def _num_objects(document: dict[str, Any]) -> int:
 
 
 def _objects(document: dict[str, Any]) -> tuple[dict[tuple[str, object], list[Floats]], int]:
-    """Return the polygons of each object, and the number of malformed shapes."""
     objects: dict[tuple[str, object], list[Floats]] = {}
     num_bad = 0
     for number, shape in enumerate(document["shapes"]):
@@ -130,7 +129,6 @@ def _objects(document: dict[str, Any]) -> tuple[dict[tuple[str, object], list[Fl
 
 
 def _ring(kind: str, points: Floats) -> Floats | None:
-    """Return the corners of a shape, or None for lines, points and too few corners."""
     if points.ndim != 2 or points.shape[1] != 2:
         return None
     if kind in ("rectangle", "mask") and len(points) in (2, 4):

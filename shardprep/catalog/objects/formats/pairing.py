@@ -66,7 +66,6 @@ class Pairing:
     def claim(
         self, image: int, document: str, hint: str = "leave one of them out of the source"
     ) -> None:
-        """Record the document of an image; SourceError if it has another one."""
         if (other := self.documents.setdefault(image, document)) != document:
             what = f"and {other} are both of {self._index.keys[image]}"
             raise SourceError(document, what, hint)
@@ -92,7 +91,6 @@ class Pairing:
         return None
 
     def _ways(self, folder: str, split: str | None) -> list[str]:
-        """Return the folders to search for the images of a document, nearest first."""
         names = folder.split("/") if folder else []
         ways = [names]
         for i in reversed(range(len(names))):

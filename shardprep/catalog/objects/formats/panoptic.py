@@ -67,7 +67,6 @@ def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Document
 
 
 def _named_as(document: str, members: Sequence[Member]) -> list[Member]:
-    """Return the members in a folder named as a document without its extension."""
     name = stem(document)
     near = [member for member in members if name in composed(member.key)]
     return [
