@@ -19,7 +19,7 @@ from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.members import Member
-from tests.catalog.builders import catalog, facts_of, grey, objects_of
+from tests.catalog.builders import catalog, facts_of, grey, masked, objects_of
 from tests.support.builders import SHARED_DATA, encoded, jpeg, write
 
 if TYPE_CHECKING:
@@ -186,8 +186,7 @@ def test_an_image_without_a_mask_is_skipped_or_background(tmp_path: Path) -> Non
 
 
 def test_images_left_out_take_their_masks_with_them(tmp_path: Path) -> None:
-    members = {f"images/{i}.jpg": jpeg(8, 8) for i in range(3)}
-    members |= {f"masks/{i}.png": grey(0, 255) for i in range(3)}
+    members = masked(3, 0, 255)
     out = ["images/0*", "masks/1*"]
     made = catalog(tmp_path, members, masks="masks/{stem}.png", include="*.jpg", exclude=out)
     assert {one.key: one.reason for one in made.skipped} == {
@@ -258,8 +257,7 @@ def coloured() -> bytes:
 
 def test_a_document_that_names_all_values_is_proposed(tmp_path: Path) -> None:
     """Not one that names some of them alone, nor one for other masks."""
-    members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)}
-    members |= {f"masks/{i}.png": grey(0, 1, 3) for i in range(4)}
+    members = masked(4, 0, 1, 3)
     members["config.yaml"] = b"classes:\n  0: road\n  1: sky\n  3: car\n"
     members["boxes.yaml"] = b"names: [road, sky]\n"
     members["deep.yaml"] = b"names: " + b"[" * 30_000 + b"]" * 30_000
@@ -326,7 +324,7 @@ def test_a_malformed_table_is_an_error(option: str) -> None:
 
 
 def test_classes_are_renamed_joined_and_ignored(tmp_path: Path) -> None:
-    members = {"images/x.jpg": jpeg(8, 8), "masks/x.png": grey(0, 1, 2, 3)}
+    members = masked(1, 0, 1, 2, 3)
     options: dict[str, Any] = {"masks": "masks/{stem}.png"}
     facts = facts_of(catalog(tmp_path, members, **options, classes="sky,road,car,dog,cow"))
     assert facts.names == ("sky", "road", "car", "dog", "cow")
@@ -344,7 +342,7 @@ def test_classes_are_renamed_joined_and_ignored(tmp_path: Path) -> None:
 
 
 def test_names_of_a_table_are_names_though_they_be_numbers(tmp_path: Path) -> None:
-    members = {"images/x.jpg": jpeg(8, 8), "masks/x.png": grey(0, 1, 2)}
+    members = masked(1, 0, 1, 2)
     keys: dict[str, Any] = {"masks": "masks/{stem}.png", "mask_values": "c.yaml"}
     table = {"c.yaml": b"names: [0, 1, 2]"}
     facts = facts_of(catalog(tmp_path, members | table, **keys, classes="2,1,0"))
@@ -353,7 +351,7 @@ def test_names_of_a_table_are_names_though_they_be_numbers(tmp_path: Path) -> No
 
 
 def test_the_padding_of_masks_without_background_is_ignored(tmp_path: Path) -> None:
-    members = {"images/x.jpg": jpeg(8, 8), "masks/x.png": grey(0, 1, 2, 3)}
+    members = masked(1, 0, 1, 2, 3)
     facts = facts_of(catalog(tmp_path, members, masks="masks/{stem}.png"))
     assert facts.spec.background == IGNORE
     with pytest.raises(RecipeError, match="--unlisted background"):
