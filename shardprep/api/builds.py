@@ -42,7 +42,7 @@ from shardprep.storage.space import megabytes
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
-    from shardprep.catalog.init.survey import Survey
+    from shardprep.catalog.survey import Survey
     from shardprep.dataset.annotation_counts import Unmatched
     from shardprep.dataset.manifest import Manifest
     from shardprep.reader.selection.split_argument import AnySplit
@@ -455,7 +455,7 @@ def init(
         SourceError: the source cannot be read, or has no images.
 
     """
-    from shardprep.catalog.init.survey import recipe_text, survey_source
+    from shardprep.catalog.survey import recipe_text, survey_source
     from shardprep.storage.atomic_file import write_durably
 
     place = Path(RECIPE_FILE)

@@ -18,8 +18,8 @@ from shardprep.verifier.problem import Problem, Verification
 
 if TYPE_CHECKING:
     from shardprep.benchmark.result import Benchmark
-    from shardprep.catalog.init.survey import Survey
     from shardprep.catalog.objects.combine import AnnotationFacts
+    from shardprep.catalog.survey import Survey
     from shardprep.exporter.export import Exported
     from shardprep.reporter.findings.copies import Copies
     from shardprep.reporter.report import Report

@@ -1,37 +1,61 @@
-"""The catalog: every image found in a source, with the target and the split that the source gives.
+"""The catalog: every image found in a source, with the target and the split from the source.
 
-Nothing of a source is dropped here without a `Skipped` that says why.
+Every other member becomes a `Skipped` with a reason.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
-from shardprep.catalog.filters import MOST_SHOWN
-from shardprep.catalog.init.notices import NO_LABEL, catalog_findings, no_image
+from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.items import Items
-from shardprep.catalog.labels.labels import Labelling
-from shardprep.catalog.labels.targets import Target, Targets, TargetSpec, check_names, make_targets
-from shardprep.catalog.objects.class_names import Naming, naming_of, words_in
-from shardprep.catalog.objects.combine import Annotated, AnnotationFacts, annotate, settled
-from shardprep.catalog.objects.masks.mask_reading import Images
-from shardprep.catalog.source_images import SourceImages, source_images
-from shardprep.catalog.splits import given_splits, group_keys
-from shardprep.catalog.tables.columns import Column, Value, make_columns, with_headers
+from shardprep.catalog.labels import ENOUGH, Labelling
+from shardprep.catalog.objects.combine import (
+    NO_ANNOTATION,
+    NO_MASK,
+    Annotated,
+    AnnotationFacts,
+    annotate,
+    settled,
+)
+from shardprep.catalog.objects.detect import annotation_findings
+from shardprep.catalog.objects.mask_files import skipped
+from shardprep.catalog.source_images import (
+    MOST_SHOWN,
+    SourceImages,
+    no_image,
+    num_links_outside,
+    source_images,
+)
+from shardprep.catalog.splits import given_splits, group_findings, group_keys
+from shardprep.catalog.tables.columns import Column, make_columns, with_headers
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, match_table
+from shardprep.catalog.targets import (
+    Naming,
+    Target,
+    Targets,
+    TargetSpec,
+    check_names,
+    make_targets,
+    naming_of,
+    words_in,
+)
 from shardprep.dataset.schema import TargetKind
-from shardprep.errors import OptionName, SourceError, concise, shown
+from shardprep.errors import OptionName, SourceError, concise, shown, some_of
 from shardprep.image.annotation_types import Annotation
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.listing import Listing, Skipped, list_source
-from shardprep.source.members import Member, Members
+from shardprep.source.members import Member
 from shardprep.source.string_column import Coded
+
+_NO_LABEL = "no label"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +66,19 @@ class Catalog:
     skipped: list[Skipped]
     label_names: tuple[str, ...]
     labels_from: str
-    """The source of the labels, in one line for the user."""
     rows_without_image: tuple[str, ...]
-    """Ids in the label table for which the source has no image."""
+    """Ids in the label table without an image in the source."""
     target_kind: TargetKind = "none"
     columns: tuple[Column, ...] = ()
     findings: list[str] = field(default_factory=list)
-    """Remarks for the user, a line each."""
     annotations: AnnotationFacts | None = None
-    """Boxes and masks, None where none are stored."""
 
 
 def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> Catalog:
     """Return the catalog of the recipe's source.
 
-    `work_dir` is for unpacked archives and must exist as long as the items are used; `notice` is
-    called with one line about work that takes long.
+    `work_dir` holds unpacked archives and must exist as long as the items are used. `notice` is
+    called with one line about slow work.
 
     Raises:
         SourceError: the source cannot be read, holds no image, or contradicts the rules.
@@ -82,26 +103,14 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     return _catalog(source_images(recipe, listing), listing)
 
 
-class _Known(NamedTuple):
-    """The values of all images, a column each."""
-
-    targets: Targets
-    splits: Coded[str | None]
-    groups: Coded[str]
-    columns: tuple[Coded[Value], ...]
-    annotated: Annotated | None
-
-
 def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
     recipe, documents, beside = wanted.recipe, wanted.documents, wanted.beside
     members, index, labelling = wanted.members, wanted.index, wanted.labelling
     match = _table_match(index, labelling, documents)
-    naming = naming_of(recipe, labelling, documents)
+    naming = naming_of(recipe, labelling.names, documents.read)
     annotated = None
     if recipe.is_annotated:
-        left_out = [one.key for one in wanted.skipped]
-        images = Images(index, members.extents(), documents, beside, left_out)
-        annotated = annotate(recipe, images, naming)
+        annotated = annotate(wanted, naming)
     targets = _targets(index.keys, labelling, recipe, naming)
     if labelling.match is not None and targets.names:
         labelling.match.table.check_quotes(*labelling.columns)
@@ -118,31 +127,40 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
         pairs = zip(lacks, annotated.lacks, strict=True)
         lacks = Coded.of(first or more for first, more in pairs)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
-    known = _Known(targets, splits, groups, values, annotated)
-    items, unlabelled = _join(members, lacks, known)
+    strata = targets.strata()
+    annotation: Coded[Annotation | None] = Coded.constant(None, len(members))
+    masks: Coded[tuple[Member, ...]] = Coded.constant((), len(members))
+    if annotated is not None:
+        annotation, masks = Coded.apart(annotated.annotations), Coded.apart(annotated.masks)
+        strata = Coded.of(annotated.strata) if targets.kind == "none" else strata
+    every = Items(
+        members=members,
+        split=cast("Coded[str]", splits),  # None only for images left out
+        target=targets.values,
+        strata=strata,
+        group=groups,
+        columns=values,
+        annotation=annotation,
+        masks=masks,
+    )
+    items, unlabelled = _without(every, lacks)
     facts = None if annotated is None else annotated.facts
     read = frozenset[str]() if facts is None else facts.documents
-    others = [
-        Skipped(member.key, "not an image", member.extent.num_bytes)
-        for member in listing.others
-        if member.key not in read
-    ]
-    masks = [one for one in beside.skipped if one.key not in read]
+    others = [skipped(one, "not an image") for one in listing.others if one.key not in read]
+    others += [one for one in beside.skipped if one.key not in read]
     if beside.files is not None or beside.segments:
         used = {mask.key for several in items.masks.firsts().values() for mask in several}
-        masks = masks + beside.unused(set(index.keys), used)
+        others += beside.unused(set(index.keys), used)
+    findings = _findings(wanted, listing, targets, annotated, (items, unlabelled))
     return Catalog(
         items,
-        listing.skipped + others + masks + wanted.skipped + unlabelled,
+        listing.skipped + others + wanted.skipped + unlabelled,
         targets.names,
         concise(labelling.how),
         labelling.rows_without_image,
         targets.kind,
         columns,
-        [
-            concise(line)
-            for line in catalog_findings(wanted, listing, targets, annotated, (items, unlabelled))
-        ],
+        list(map(concise, findings)),
         facts,
     )
 
@@ -150,7 +168,6 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
 def _splits(
     wanted: SourceImages, match: TableMatch | None, annotated: Annotated | None
 ) -> Coded[str | None]:
-    """Return the split of each image: by the rule, else by annotations, else by folders."""
     rule = wanted.recipe.rules.split
     splits = given_splits(wanted.index, rule, match, wanted.documents)
     is_by_source = rule.kind in ("folders", "ratio")
@@ -161,7 +178,6 @@ def _splits(
 
 
 def _table_match(index: KeyIndex, labelling: Labelling, documents: Documents) -> TableMatch | None:
-    """Return the table that columns, groups and splits are read from: the labels' or a joined."""
     if labelling.match is not None:
         return labelling.match
     table = documents.joined_table()
@@ -192,43 +208,69 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
 def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
     """Return the reason to leave out each image, "" for none.
 
-    A split without a single target is kept, unlabelled. Where a split has targets, an image
-    without one would be a wrong answer in training.
+    A split without any target is kept, unlabelled. In a split with targets, an image without one
+    would be a wrong answer in training.
     """
     has_target = targets.are_there
-    is_labelled = np.zeros(len(splits.values) + 1, np.bool_)  # the last is that of no split
+    is_labelled = np.zeros(len(splits.values) + 1, np.bool_)  # the last row means "no split"
     is_labelled[splits.codes[has_target]] = True
     codes = np.where(has_target | ~is_labelled[splits.codes], 0, 1)
-    return Coded(np.where(splits.are_there, codes, 2), ("", NO_LABEL, "in no split"))
+    return Coded(np.where(splits.are_there, codes, 2), ("", _NO_LABEL, "in no split"))
 
 
-def _join(members: Members, lacks: Coded[str], known: _Known) -> tuple[Items, list[Skipped]]:
-    """Join what is known of each image; one that lacks something is skipped."""
-    number = len(members)
-    strata = known.targets.strata()
-    annotation: Coded[Annotation | None] = Coded.constant(None, number)
-    masks: Coded[tuple[Member, ...]] = Coded.constant((), number)
-    if known.annotated is not None:
-        annotation = Coded.apart(known.annotated.annotations)
-        masks = Coded.apart(known.annotated.masks)
-        if known.targets.kind == "none":
-            strata = Coded.of(known.annotated.strata)
-    items = Items(
-        members=members,
-        split=cast("Coded[str]", known.splits),  # None where images are left out
-        target=known.targets.values,
-        strata=strata,
-        group=known.groups,
-        columns=known.columns,
-        annotation=annotation,
-        masks=masks,
-    )
+def _without(items: Items, lacks: Coded[str]) -> tuple[Items, list[Skipped]]:
     out = lacks.fit(bool)
     if not out.any():
         return items, []
     left = np.flatnonzero(out)
-    skipped = [
-        Skipped(member.key, lack, member.extent.num_bytes)
-        for member, lack in zip(members.take(left), lacks.take(left), strict=True)
-    ]
-    return items.take(np.flatnonzero(~out)), skipped
+    pairs = zip(items.members.take(left), lacks.take(left), strict=True)
+    return items.take(np.flatnonzero(~out)), [skipped(member, lack) for member, lack in pairs]
+
+
+def _findings(
+    wanted: SourceImages,
+    listing: Listing,
+    targets: Targets,
+    annotated: Annotated | None,
+    made: tuple[Items, Sequence[Skipped]],
+) -> list[str]:
+    """Return remarks for the user; `made` are the items, and the images left out."""
+    recipe, labelling = wanted.recipe, wanted.labelling
+    items, unlabelled = made
+    findings: list[str] = []
+    if num_links := num_links_outside(listing):
+        links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
+        findings.append(f"{links} outside skipped; {OptionName('follow_links')} follows")
+    unmapped = targets.unmapped
+    if annotated is not None:
+        has_labels = targets.kind != "none"
+        unmapped = tuple(n for n in annotated.unmapped if not has_labels or n in unmapped)
+    if unmapped:
+        findings.append(f"{OptionName('class_map')}: no class is called {some_of(unmapped)}")
+    if recipe.rules.group.kind != "none":
+        findings += group_findings(items, recipe.rules.group.text, recipe.rules.split.ratios)
+    if annotated is not None:
+        findings += annotated.findings
+        lost = sum(one.reason in (NO_ANNOTATION, NO_MASK) for one in unlabelled)
+        if lost:
+            unlisted = f"; {OptionName('unlisted')} background takes them"
+            hint = unlisted if annotated.has_background else ""
+            findings.append(f"{lost:,} images that no annotation lists are skipped{hint}")
+    elif recipe.labels == "auto":
+        _ask_about(unlabelled, labelling, len(wanted.members))
+        findings += labelling.findings
+        findings += annotation_findings(wanted.index.keys, wanted.documents)
+        if labelling.rule == "none":
+            findings += label_findings(wanted.index, wanted.tables)
+    return findings
+
+
+def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, num_images: int) -> None:
+    lost = [one.key for one in unlabelled if one.reason == _NO_LABEL]
+    if num_images - len(lost) < ENOUGH * num_images:
+        rule = shlex.quote(labelling.rule)
+        such = f"such as {shown(lost[0], MOST_SHOWN)} (labels by {labelling.how})"
+        what = f"finds no label for {len(lost):,} of {num_images:,} images, {such}"
+        option = OptionName("labels")
+        hint = f"{option} {rule} leaves them out, {option} none takes all without labels"
+        raise SourceError(OptionName("labels", "auto"), what, hint)

@@ -1,4 +1,4 @@
-"""Items: images found, not yet read. A catalog and a plan hold them as columns."""
+"""Items: images found, not yet read. A catalog and a plan store them as columns."""
 
 from __future__ import annotations
 
@@ -16,50 +16,48 @@ from shardprep.source.members import Member, Members
 from shardprep.source.string_column import Coded
 
 if TYPE_CHECKING:
-    from shardprep.catalog.labels.targets import Target
     from shardprep.catalog.tables.columns import Value
+    from shardprep.catalog.targets import Target
 
 _AT_ONCE = 1 << 12
-"""Number of items that are objects while all are iterated over."""
+"""Number of items to build at a time during iteration."""
 
 
 class Item(NamedTuple):
     """One image found, not yet read."""
 
     key: str
-    """Its unique POSIX path in the source."""
+    """Unique POSIX path in the source."""
     extent: Extent
     split: str
     target: Target = None
-    """Class index, several of them, a number or a text; None where the source says nothing."""
+    """Class index, several of them, a number or a text; None if the source has none."""
     strata: tuple[int, ...] = ()
-    """The classes of the image, which a split spreads evenly."""
+    """Classes that splits spread evenly."""
     group: str = ""
-    """Images of one group belong in one split; "" for an image on its own."""
+    """Images of one group share a split; "" for an image on its own."""
     columns: tuple[Value, ...] = ()
     """Further values of the label table, in the order of `Catalog.columns`."""
     annotation: Annotation | None = None
-    """Its objects, none of them in an image of background; None where the source says nothing."""
+    """Objects of the image; None if the source does not list it."""
     masks: tuple[Member, ...] = ()
-    """The mask files of the image."""
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the source says something of the image: a target, or its objects or masks."""
+        """Whether the source has a target, objects or masks for the image."""
         return self.target is not None or self.annotation is not None
 
     @property
     def label(self) -> int:
-        """The class index, −1 where there is none or the target is of another kind."""
+        """The class index, −1 without one or for another kind of target."""
         return self.target if isinstance(self.target, int) else UNLABELLED
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Items(Sequence[Item]):
-    """Items as columns, named as the fields of an `Item`; each is made when it is asked for."""
+    """Items as columns, named as the fields of an `Item`; indexing builds items."""
 
     members: Members
-    """Key and extent of each."""
     split: Coded[str]
     target: Coded[Target]
     strata: Coded[tuple[int, ...]]
@@ -70,7 +68,6 @@ class Items(Sequence[Item]):
 
     @classmethod
     def of(cls, items: Iterable[Item]) -> Items:
-        """Return these items."""
         if isinstance(items, Items):
             return items
         listed = list(items)
@@ -109,11 +106,9 @@ class Items(Sequence[Item]):
 
     @property
     def are_labelled(self) -> NDArray[np.bool_]:
-        """Whether each `is_labelled`."""
         return self.target.are_there | self.annotation.are_there
 
     def listed(self, rows: NDArray[Any]) -> tuple[Item, ...]:
-        """Return the items at these positions as objects."""
         some = self.take(rows)
         cells = zip(*some.columns, strict=True) if some.columns else iter([()] * len(rows))
         columns = some.split, some.target, some.strata, some.group, cells, some.annotation
@@ -122,11 +117,9 @@ class Items(Sequence[Item]):
         return tuple(Item(*member, *facts) for member, *facts in made)
 
     def take(self, rows: NDArray[Any]) -> Items:
-        """Return the items at these positions."""
         made: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
         columns = tuple(column.take(rows) for column in made.pop("columns"))
         return Items(columns=columns, **{name: one.take(rows) for name, one in made.items()})
 
     def in_splits(self, split: Coded[str]) -> Items:
-        """Return the items in other splits."""
         return replace(self, split=split)

@@ -1,11 +1,13 @@
-"""Patterns of the user, searched in the names of a source in bounded time.
+r"""Patterns of the user, searched in the names of a source in bounded time.
 
 A pattern that can match in many ways (`([a-z]+)*$`) takes exponential time for a long name, and
-`re` has no time limit: the search runs in a process of its own, which is ended when time is up.
+`re` has no time limit. So the search runs in its own process, which is stopped when time is up. The
+library `regex` has a time limit, but its `\w` matches other characters, which would change labels.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import marshal
 import subprocess
 import sys
@@ -14,18 +16,15 @@ from dataclasses import dataclass
 
 from shardprep.catalog import regex_process
 from shardprep.errors import OptionError, OptionName, shown
-from shardprep.source.names import without_archive_suffix
+from shardprep.source.names import composed, without_archive_suffix
 
 FREE_S = 10.0
-"""CPU seconds for each pattern, however few names there are."""
+"""CPU seconds for each pattern, for any number of names."""
 S_PER_NAME = 20e-6
-"""Further CPU seconds for each name; an ordinary pattern takes a twentieth of them."""
+"""Additional CPU seconds for each name; an ordinary pattern needs a twentieth."""
 ANY_FOLDER = "(?:.*/)?"
-"""Pattern of the folders that may stand before what a glob fits."""
 _BATCH = 1 << 18
-"""Number of names that one process searches."""
 _MOST_SHOWN = 80
-"""Characters of a pattern or a name in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +34,13 @@ class Pattern:
     text: str
     option: OptionName
     given: str
-    """The text that the user wrote, for errors."""
+    """The text as the user wrote it, for errors."""
     group: str | int | None = None
-    """Group of a match that is wanted; None: whether there is a match."""
+    """The wanted group of a match; None to test for a match."""
     is_whole: bool = False
-    """True if it must match a name from beginning to end."""
 
     def search(self, names: Sequence[str]) -> list[str | None]:
-        """Return the group in each name, None where there is no match, "" where it is not in it.
-
-        Raises:
-            OptionError: it takes longer than `FREE_S` and `S_PER_NAME` allow.
-
-        """
+        """Return the group in each name, None without a match, "" if the match lacks the group."""
         found: list[str | None] = []
         for start in range(0, len(names), _BATCH):
             batch = list(names[start : start + _BATCH])
@@ -71,7 +64,7 @@ class Pattern:
 
 
 def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
-    """Tell of each key whether a pattern of globs fits it.
+    """Return whether each key fits a pattern of globs.
 
     Inner archives count as folders, with or without their suffix.
     """
@@ -86,3 +79,14 @@ def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
         for i, match in zip(others, found, strict=True):
             fits[i] = match is not None
     return fits
+
+
+def matched(keys: Sequence[str], globs: Sequence[str], option: str) -> list[bool]:
+    """Return whether each key fits one of the globs of an option, regardless of case."""
+    if not globs:
+        return [False] * len(keys)
+    start = "" if option == "root" else ANY_FOLDER
+    wanted = [composed(glob).removeprefix("**/").lower() for glob in globs]
+    text = "|".join(start + fnmatch.translate(glob) for glob in wanted)
+    pattern = Pattern(text, OptionName(option), " ".join(globs), is_whole=True)
+    return globs_match([composed(key).lower() for key in keys], pattern)

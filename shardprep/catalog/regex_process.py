@@ -1,7 +1,7 @@
 """The process that searches names by one pattern; `patterns` starts it as a file.
 
-It reads an order and writes the answer, each a value of plain types as `marshal` has it. It imports
-the standard library alone, and so starts in 20 ms.
+It reads an order and writes the answer, both in the format of `marshal`. It imports only the
+standard library, so it starts in 20 ms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ except ModuleNotFoundError:  # Windows, whose processes have no such clock
     resource = None  # type: ignore[assignment]
 
 _SPARE_S = 2
-"""CPU seconds after the time limit at which the system ends a search that missed its signal."""
+"""CPU seconds after which the system stops a search that missed its signal."""
 
 
 class _OutOfTimeError(Exception):

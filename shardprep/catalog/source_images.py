@@ -1,37 +1,45 @@
-"""The images of a source that a recipe wants, without masks, and what labels them."""
+"""The images of a source that a recipe wants, without masks, and their labels.
+
+Images are selected by name: below a root, by globs, not on an exclude list, and each once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
-from shardprep.catalog.filters import matched, select
-from shardprep.catalog.labels.labels import Labelling, label_keys
+from shardprep.catalog.labels import Labelling, label_keys
+from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
-from shardprep.catalog.objects.masks.mask_files import MasksBeside, masks_beside
+from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside, skipped
+from shardprep.catalog.patterns import matched
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.catalog.tables.table import Table
+from shardprep.errors import OptionName, SourceError, printable, shown
+from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import LabelRule
+from shardprep.source.byte_range import MemberError, ZipExtent
+from shardprep.source.file_listing import LEADS_OUTSIDE
 from shardprep.source.listing import Listing, Skipped
-from shardprep.source.members import Members
+from shardprep.source.members import Member, Members
+from shardprep.source.names import composed
 
-if TYPE_CHECKING:
-    from shardprep.recipe.recipe import Recipe
+_KEPT_FIRST = ("test", "validation", "train")
+MOST_SHOWN = 160
 
 
 @dataclass(frozen=True, slots=True)
 class SourceImages:
-    """The images of a source that are wanted, and what names and tables say of them."""
+    """The wanted images of a source, and the facts from names and tables."""
 
     recipe: Recipe
-    """With the boxes or masks that are recognised."""
-    candidates: Members
-    """Images and masks of the source that the recipe does not exclude."""
     documents: Documents
     beside: MasksBeside
     members: Members
@@ -39,7 +47,6 @@ class SourceImages:
     index: KeyIndex
     labelling: Labelling
     tables: Sequence[Table]
-    """Those that may have labels."""
 
 
 def source_images(recipe: Recipe, listing: Listing) -> SourceImages:
@@ -48,11 +55,11 @@ def source_images(recipe: Recipe, listing: Listing) -> SourceImages:
     recipe = with_panoptic(recipe, listing.images, documents)
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
     beside = masks_beside(recipe, listing.images, documents)
-    members, skipped = select(beside.images, recipe, excluded)
+    members, left_out = _select(beside.images, recipe, excluded)
     index = KeyIndex(members.keys)
     candidates = listing.images
     if recipe.exclude:
-        is_out = np.array(matched(candidates.keys, recipe.exclude, "--exclude"), bool)
+        is_out = np.array(matched(candidates.keys, recipe.exclude, "exclude"), bool)
         candidates = candidates.take(np.flatnonzero(~is_out))
     if "auto" in (recipe.rules.boxes.kind, recipe.rules.masks.kind):
         return source_images(recognised(recipe, index, documents, candidates), listing)
@@ -64,6 +71,116 @@ def source_images(recipe: Recipe, listing: Listing) -> SourceImages:
         found = recognised(recipe, index, documents, candidates)
         if found is not recipe:
             return source_images(found, listing)
-    return SourceImages(
-        recipe, candidates, documents, beside, members, skipped, index, labelling, tables
-    )
+    return SourceImages(recipe, documents, beside, members, left_out, index, labelling, tables)
+
+
+def no_image(source: str, listing: Listing) -> SourceError:
+    """Return the error for a source without an image."""
+    if num_links := num_links_outside(listing):
+        what = f"holds no image, but {num_links:,} links that lead outside of it"
+        return SourceError(source, what, f"add {OptionName('follow_links')} to follow them")
+    suffixes = Counter(Path(member.key).suffix or "no suffix" for member in listing.others)
+    found = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(4))
+    what = f"holds no image ({found or 'it is empty'})"
+    return SourceError(source, what, "is it the right archive?")
+
+
+def num_links_outside(listing: Listing) -> int:
+    """Return the number of links that lead outside the source."""
+    return sum(one.reason == LEADS_OUTSIDE for one in listing.skipped)
+
+
+def _select(
+    images: Members, recipe: Recipe, excluded: Sequence[str]
+) -> tuple[Members, list[Skipped]]:
+    """Return the wanted images, and the others with the reason.
+
+    A glob fits the whole key, or an end of it that starts at a folder, regardless of case: `*.png`,
+    `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list.
+    """
+    wanted, left_out = images, list[Skipped]()
+    below = [f"{recipe.root.strip('/')}/*"] if recipe.root.strip("/.") else []
+    for globs, option, is_kept, reason in (
+        (below, "root", True, "not below --root"),
+        (recipe.include, "include", True, "not matched by --include"),
+        (recipe.exclude, "exclude", False, "matched by --exclude"),
+    ):
+        if globs:
+            fits = matched(wanted.keys, globs, option)
+            out = {i: "" for i, fit in enumerate(fits) if fit != is_kept}
+            wanted = _without(wanted, out, reason, left_out)
+    left_out.sort(key=lambda one: one.key)
+    if excluded:
+        listed = dict.fromkeys(_listed(wanted.keys, excluded), "")
+        wanted = _without(wanted, listed, "on the exclude list", left_out)
+    if recipe.dedup:
+        wanted = _without(wanted, _copies(wanted), "a copy of another", left_out)
+    if not wanted:
+        reasons = Counter(one.reason for one in left_out)
+        counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+        what = f"none of its {len(images):,} images is wanted ({counted})"
+        hint = f"a key looks like {shown(images[0].key, MOST_SHOWN)}"
+        raise SourceError(recipe.source, what, hint)
+    return wanted, left_out
+
+
+def _listed(keys: Sequence[str], texts: Sequence[str]) -> Iterator[int]:
+    """Yield the positions of the keys on a list.
+
+    A whole key, also as printed with escapes, fits only itself. Another text is an id, which may be
+    the end of several keys.
+    """
+    index, whole = KeyIndex(keys), {printable(key): i for i, key in enumerate(keys)}
+    alike = {composed(key): i for key, i in whole.items()}
+    for text in set(texts):
+        name = printable(text)
+        position = whole.get(name, alike.get(composed(name)))
+        if position is None:
+            yield from index.find(text)
+        else:
+            yield position
+
+
+def _without(
+    members: Members, out: Mapping[int, str], reason: str, left_out: list[Skipped]
+) -> Members:
+    left = np.array(sorted(out), np.int64)
+    for i, member in zip(left.tolist(), members.take(left), strict=True):
+        left_out.append(skipped(member, reason, out[i]))
+    return members.take(np.delete(np.arange(len(members)), left))
+
+
+def _copies(images: Members) -> dict[int, str]:
+    """Return the positions of exact copies, and the key of the image that each copies.
+
+    Of equal images, one in a test or validation folder is kept, so that sets for evaluation stay
+    whole and training does not see them; otherwise the first by key. Only images of equal size (and
+    CRC-32, in a zip) are read.
+    """
+    members = images.listed()
+    crcs = [m.extent.crc32 if isinstance(m.extent, ZipExtent) else -1 for m in members]
+    if -1 in crcs:  # a folder has no CRCs: sizes alone tell which files to read
+        crcs = [-1] * len(crcs)
+    alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, member in enumerate(members):
+        alike[member.extent.num_bytes, crcs[i]].append(i)
+    copies: dict[int, str] = {}
+    for group in alike.values():
+        for same in _equal(members, group) if len(group) > 1 else ():
+            first, *others = sorted(same, key=lambda i: _rank(members[i].key))
+            copies.update(dict.fromkeys(others, members[first].key))
+    return copies
+
+
+def _equal(members: Sequence[Member], group: Iterable[int]) -> Iterable[list[int]]:
+    by_hash: dict[bytes, list[int]] = defaultdict(list)
+    for i in group:
+        try:
+            by_hash[hashlib.sha256(members[i].extent.read()).digest()].append(i)
+        except MemberError:
+            continue  # it stays an item, and the build rejects it with the reason
+    return by_hash.values()
+
+
+def _rank(key: str) -> tuple[int, str]:
+    return _KEPT_FIRST.index(given_split(key.split("/")[:-1]) or "train"), key

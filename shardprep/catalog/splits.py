@@ -1,6 +1,6 @@
 """Splits that the source gives, and groups of images, which never span two splits.
 
-Splits come from folders, a column, lists or tables. A group is one patient, scene or burst.
+Splits come from folders, a column, lists or tables. A group can be a patient, a scene or a burst.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ if TYPE_CHECKING:
     from shardprep.recipe.rules import GroupRule, SplitRule
 
 _MOST_SHOWN = 8
-"""Number of folders or cells in an error."""
 _MOST_CHARACTERS = 160
-"""Characters of a key in an error."""
 
 
 def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
-    """Return whether ratios cut a split that the source gives; others stay whole.
+    """Return True if ratios cut a split of the source; other splits stay whole.
 
-    Train is always cut: it holds the images to which the source gives no split.
+    Train is always cut: it holds the images without a split in the source.
     """
     return split == "train" or split in ratios
 
@@ -41,7 +39,7 @@ def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
 def given_splits(
     index: KeyIndex, rule: SplitRule, match: TableMatch | None, documents: Documents
 ) -> Coded[str | None]:
-    """Return the split of each key by the rule, else by its folders; None: it is left out."""
+    """Return the split of each key by the rule, otherwise by its folders; None to leave it out."""
     if rule.kind == "roots":
         return Coded.of(_root_splits(index.keys, rule))
     if rule.kind == "list":
@@ -70,7 +68,7 @@ def given_splits(
 
 
 def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
-    """Return the split whose glob each key lies below, None where there is none; case matters."""
+    """Return the split whose glob fits the folders of each key, or None; case matters."""
     splits: list[str | None] = [None] * len(keys)
     for split, glob in rule.places.items():
         left = [i for i, known in enumerate(splits) if known is None]
@@ -89,7 +87,6 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
 
 
 def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> list[str | None]:
-    """Return the split on whose list each key is, None where it is on none."""
     splits: list[str | None] = [None] * len(index.keys)
     for split, file in rule.places.items():
         ids = documents.ids(file)
@@ -98,8 +95,9 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> li
             if found is None:
                 continue
             if (other := splits[found]) not in (None, split):
-                what = f"{index.keys[found]} is in two splits, {other} and {split}"
-                raise SourceError(file, what)
+                raise SourceError(
+                    file, f"{index.keys[found]} is in two splits, {other} and {split}"
+                )
             splits[found] = split
         if split not in splits:
             line = f", such as {shown(ids[0], _MOST_CHARACTERS)}" if ids else ": it is empty"
@@ -109,7 +107,6 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> li
 
 
 def _column_split(cell: str, rule: SplitRule) -> str:
-    """Return the split that a cell of the split column means."""
     if cell in rule.places:
         return rule.places[cell]
     split = given_split([cell])
@@ -121,7 +118,6 @@ def _column_split(cell: str, rule: SplitRule) -> str:
 
 
 def _natural(names: Iterable[str]) -> list[str]:
-    """Return the names in natural order."""
     return sorted(names, key=natural_order)
 
 
@@ -140,10 +136,8 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
         )
     elif match is None:
         what = "needs a label table with this column, and the source has no label table"
-        hint = (
-            f"use {OptionName('labels')} csv:FILE, {OptionName('join')} FILE, or "
-            f"{OptionName('group')} 'regex:PATTERN'"
-        )
+        hint = f"use {OptionName('labels')} csv:FILE, {OptionName('join')} FILE, or "
+        hint += f"{OptionName('group')} 'regex:PATTERN'"
         raise SourceError(option, what, hint)
     else:
         groups = match.cells(rule.text)
@@ -153,22 +147,25 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
 
 
 def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list[str]:
-    """Return remarks on the groups, a line each; `ratios` are those of a cut, empty without one."""
+    """Return remarks on the groups; `ratios` are the shares of a cut."""
     is_grouped = items.group.fit(bool)
     alone = int((~is_grouped).sum())
     number = len(np.unique(items.group.codes[is_grouped]))
     mixed = _num_mixed(items, is_grouped, ratios)
-    lines = {
-        f"{number:,} groups by {rule}": True,
-        f"{alone:,} images belong to no group: each stands for itself": alone,
-        f"{mixed:,} groups are in several of the given splits: --split RATIOS that name all of "
-        "these cuts anew": mixed,
-    }
-    return [line for line, is_worth in lines.items() if is_worth]
+    lines = [f"{number:,} groups by {rule}"]
+    if alone:
+        lines.append(f"{alone:,} images belong to no group: each stands for itself")
+    if mixed:
+        option = OptionName("split")
+        lines.append(
+            f"{mixed:,} groups are in several of the given splits: {option} RATIOS that name all "
+            "of these cuts anew"
+        )
+    return lines
 
 
 def _num_mixed(items: Items, is_grouped: NDArray[np.bool_], ratios: Mapping[str, float]) -> int:
-    """Return the number of groups in several of the given splits, those that are cut as one."""
+    """Return the number of groups in several given splits; splits that are cut count as one."""
     splits = items.split.codes
     if ratios:
         is_grouped = is_grouped & items.are_labelled

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardprep.catalog.objects.parsed import NO_FAULTS
+from shardprep.catalog.objects.object_table import NO_FAULTS
 from shardprep.dataset import item_table, tfds_metadata
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name

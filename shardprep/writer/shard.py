@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
 from shardprep.catalog.items import Item, Items
-from shardprep.catalog.labels.targets import Target
+from shardprep.catalog.targets import Target
 from shardprep.dataset import item_table
 from shardprep.dataset.documents import Count
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS, REJECTED, WRITTEN

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.catalog.init.notices import no_image
-from shardprep.catalog.source_images import source_images
+from shardprep.catalog.source_images import no_image, source_images
 from shardprep.dataset.item_table import SKIPPED
 from shardprep.dataset.source_difference import ORIGINALS
 from shardprep.progress import Watcher

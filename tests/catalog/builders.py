@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from shardprep.catalog.catalog import make_catalog
-from shardprep.catalog.init.survey import survey_source
+from shardprep.catalog.survey import survey_source
 from shardprep.catalog.tables.table import Table, parse_table
 from shardprep.dataset.schema import UNLABELLED
 from shardprep.recipe.recipe import make_recipe
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.catalog.catalog import Catalog
-    from shardprep.catalog.init.survey import Survey
+    from shardprep.catalog.items import Item
+    from shardprep.catalog.objects.combine import AnnotationFacts
+    from shardprep.catalog.survey import Survey
+    from shardprep.image.annotation_types import Annotation
 
 
 def catalog(
@@ -50,6 +53,18 @@ def table_of(ids: Iterable[str], name: str = "labels.csv") -> Table:
     return table("\n".join(["id,label", *rows]), name)
 
 
+def facts_of(made: Catalog) -> AnnotationFacts:
+    """Return the facts about the boxes and masks of a catalog, which must have some."""
+    assert made.annotations is not None
+    return made.annotations
+
+
+def objects_of(item: Item) -> Annotation:
+    """Return the objects of an item, which must be listed."""
+    assert item.annotation is not None, item.key
+    return item.annotation
+
+
 class Found(NamedTuple):
     """Split and class name of one item, as a catalog has them."""
 
@@ -75,6 +90,12 @@ VOC = (
 )
 
 
+def masked(number: int, *values: int, mask: str = "masks/{}.png") -> dict[str, bytes]:
+    """Return images with a mask each, whose columns have these values."""
+    members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(number)}
+    return members | {mask.format(i): grey(*values) for i in range(number)}
+
+
 def detection(number: int = 6) -> dict[str, bytes]:
     """Return images with a box each."""
     members = {f"images/{i}.jpg": jpeg(48, 64, seed=i) for i in range(number)}
@@ -83,8 +104,7 @@ def detection(number: int = 6) -> dict[str, bytes]:
 
 def segmentation(number: int = 6, folder: str = "masks", name: str = "{}.png") -> dict[str, bytes]:
     """Return images with a mask each."""
-    members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(number)}
-    return members | {f"{folder}/{name.format(i)}": grey(0, 255) for i in range(number)}
+    return masked(number, 0, 255, mask=f"{folder}/{name}")
 
 
 def survey(folder: Path, members: dict[str, bytes]) -> Survey:
@@ -109,6 +129,6 @@ def thing(name: str, *sides: object, order: str = "xmin ymin xmax ymax", more: s
 
 
 def xml(*things: str, filename: str = "x.jpg", size: str = "30 40") -> str:
-    height, width = size.split()
-    sides = f"<size><width>{width}</width><height>{height}</height></size>"
+    height, _, width = size.partition(" ")
+    sides = f"<size><width>{width}</width><height>{height}</height></size>" if size else ""
     return f"<annotation><filename>{filename}</filename>{sides}{''.join(things)}</annotation>"

@@ -24,6 +24,7 @@ from PIL import Image
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.errors import ShardprepError
 from shardprep.verifier.dataset import verify_dataset
+from tests.catalog.builders import thing, xml
 from tests.support.builders import Quiet, Told, build, encoded, png, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -91,13 +92,9 @@ def _forms() -> dict[str, Form]:
         for i, stem in enumerate(_STEMS)
     ]
     panoptic = _json({"images": images, "annotations": parts, "categories": categories})
-    corners = "<xmin>4</xmin><ymin>4</ymin><xmax>20</xmax><ymax>18.5</ymax>"
-    voc = (
-        f"<annotation><size><width>{WIDTH}</width><height>{HEIGHT}</height></size>"
-        f"<object><name>cat</name><bndbox>{corners}</bndbox></object>"
-        f"<object><name>dog</name><difficult>1</difficult><bndbox>{corners}</bndbox></object>"
-        "</annotation>\n"
-    )
+    corners = 4, 4, 20, 18.5
+    dog = thing("dog", *corners, more="<difficult>1</difficult>")
+    voc = xml(thing("cat", *corners), dog, size=f"{HEIGHT} {WIDTH}")
     labelme = _json(
         {
             "version": "5.0",
@@ -320,9 +317,7 @@ def try_out(numbers: Iterable[int], folder: Path) -> Tally:
         begun = time.monotonic()
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "error"
-                )  # a warning of numpy is nothing that a user asked for
+                warnings.simplefilter("error")  # users asked for no warning of numpy
                 fault = try_source(source, folder / f"out{number}", options, tally)
         except Exception:
             fault = traceback.format_exc()

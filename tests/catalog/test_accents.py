@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.catalog.objects.masks.mask_files import pair_masks
+from shardprep.catalog.objects.mask_files import pair_masks
 from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts

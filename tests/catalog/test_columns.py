@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from shardprep.catalog.labels.targets import TargetSpec, make_targets
 from shardprep.catalog.tables.columns import make_columns
 from shardprep.catalog.tables.row_matching import KeyIndex, match_table
+from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.example import encode, is_beyond_float32
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.errors import RecipeError, SourceError
@@ -101,13 +101,6 @@ def test_a_number_beyond_float32_is_an_error_before_the_build(cell: str) -> None
         column("1.5", cell)
     with pytest.raises(SourceError, match=r"^b: its target .* float32 cannot hold; name it"):
         make_targets(["a", "b"], ["1.5", cell], TargetSpec(kind="regression"))
-
-
-def test_a_build_with_such_a_target_ends_with_one_line(tmp_path: Path) -> None:
-    rows = "".join(f"{key},1e{36 + i}\n" for i, key in enumerate(animals(6)))
-    source = write_folder(tmp_path / "in", animals(6) | {"t.csv": f"id,x\n{rows}".encode()})
-    with pytest.raises(SourceError, match=r"its target '1e40' is a number that float32"):
-        build(source, tmp_path / "out", labels="csv:t.csv:id:x", target="regression")
 
 
 @pytest.mark.parametrize("number", [LARGEST, 3.4028235677973362e38, -LARGEST, 0.0])

@@ -63,7 +63,10 @@ def test_an_image_without_the_element_has_an_empty_cell(source: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("dicom/PatientId", "is dicom/PatientID meant"), ("dicom/PixelData", "no element of DICOM")],
+    [
+        ("dicom/PatientId", "is dicom/PatientID meant"),
+        ("dicom/PixelData", "not an element of DICOM"),
+    ],
 )
 def test_a_keyword_that_is_none_is_an_error(
     source: Path, tmp_path: Path, name: str, says: str

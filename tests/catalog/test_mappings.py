@@ -39,20 +39,17 @@ TABLE = "csv:table.csv:id:"
         (
             {"class_map": "hund=dog,spinne=spider"},
             (
-                "--class-map: none of its 2 names is that of a class, such as 'hund'; "
+                "--class-map: none of its 2 names is a class, such as 'hund'; "
                 "classes are cane, ragno"
             ),
         ),
         (
             {"class_map": "none.txt"},
-            (
-                "--class-map: none of its 1 names is that of a class, such as 'and'; "
-                "classes are cane, ragno"
-            ),
+            ("--class-map: none of its 1 names is a class, such as 'and'; classes are cane, ragno"),
         ),
         (
             {"class_map": "2=two", "labels": f"{TABLE}number"},
-            "--class-map: none of its 1 names is that of a class, such as '2'; classes are 0, 1",
+            "--class-map: none of its 1 names is a class, such as '2'; classes are 0, 1",
         ),
         (
             {"class_map": "0.5=half", "labels": f"{TABLE}size", "target": "regression"},

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardprep.catalog.init.candidates import (
+from shardprep.catalog.candidates import (
     Candidate,
     label_findings,
     part_candidates,
     table_candidates,
 )
-from shardprep.catalog.init.survey import recipe_text, survey_source
-from shardprep.catalog.labels.labels import auto_labels
-from shardprep.catalog.objects.detect_by_name import annotation_findings, find_masks
+from shardprep.catalog.labels import auto_labels
+from shardprep.catalog.names import find_masks
+from shardprep.catalog.objects.detect import annotation_findings
+from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.catalog.tables import row_matching
 from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex, match_table
 from shardprep.errors import SourceError
-from tests.catalog.builders import Found, catalog, found, images, reasons, table, table_of
+from tests.catalog.builders import VOC, Found, catalog, found, images, reasons, table, table_of
+from tests.support.annotated import source
 from tests.support.builders import write, zip_bytes
 
 if TYPE_CHECKING:
@@ -197,9 +199,11 @@ def test_classes_are_found_where_masks_are_left_out() -> None:
         (["readme.txt", "notes.xml", "a.json"], ""),
     ],
 )
-def test_boxes_are_told(others: list[str], told: str) -> None:
+def test_boxes_are_told(tmp_path: Path, others: list[str], told: str) -> None:
+    text = {".xml": VOC, ".txt": b"0 0.5 0.5 0.1 0.1"}
+    texts = {key: text.get(key[-4:], b"{}") for key in others}
     keys = [f"images/{i}.jpg" for i in range(4)]
-    lines = annotation_findings(keys, others, lambda _, documents: len(documents) == 4)
+    lines = annotation_findings(keys, source(tmp_path, texts, *keys).documents)
     assert told in "".join(lines)
     assert len(lines) == bool(told)
 

@@ -11,6 +11,7 @@ from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.errors import ShardprepError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.text_file import encoding_of
+from tests.catalog.builders import facts_of, thing, xml
 from tests.support.builders import png, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -137,9 +138,7 @@ def _labelme() -> dict[str, str]:
 
 
 def _voc() -> dict[str, str]:
-    box = "".join(f"<{s}>{i}</{s}>" for i, s in enumerate(("xmin", "ymin", "xmax", "ymax"), 1))
-    text = f"<annotation><object><name>Käfer</name><bndbox>{box}</bndbox></object></annotation>"
-    return {f"{name[:-4]}.xml": text for name in NAMES}
+    return {f"{name[:-4]}.xml": xml(thing("Käfer", 1, 2, 3, 4)) for name in NAMES}
 
 
 ANNOTATED: dict[str, dict[str, str]] = {
@@ -161,8 +160,7 @@ ANNOTATED: dict[str, dict[str, str]] = {
 def test_annotations_are_read_in_utf_16(tmp_path: Path, boxes: str, encoding: str) -> None:
     texts = {key: text.encode(encoding) for key, text in ANNOTATED[boxes].items()}
     for option in (boxes, "auto"):
-        facts = catalog(tmp_path, texts, boxes=option).annotations
-        assert facts is not None
+        facts = facts_of(catalog(tmp_path, texts, boxes=option))
         assert facts.num_objects == {"Käfer": (1 + boxes.startswith("csv")) * len(NAMES)}
 
 
@@ -204,10 +202,14 @@ def test_a_class_name_that_no_file_can_hold_is_one_line(
     except ShardprepError as error:
         line = str(error)
         assert "\n" not in line
-        assert any(
-            part in line
-            for part in ("no name of a class may", "a quote opens", "holds a", "contains a")
+        bad = (
+            "classes: {!r} contains {!r}, which a class name may not have; correct it in the source"
         )
+        wanted = {
+            ("csv", "a\nb"): "t.csv: a quote opens in line 3 and its cell continues on the next",
+            ("classes", "a\0b"): "test: classes: contains a null character",
+        }
+        assert line.startswith(wanted.get((form, name), bad.format(name, name.strip("ab")[0])))
         line.encode()
     else:  # tables hold halves of surrogate pairs as escapes, or in Windows-1252
         assert name == "\ud800"

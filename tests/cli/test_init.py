@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shardprep.catalog.init.survey import Survey, recipe_text, survey_source
+from shardprep.catalog.survey import Survey, recipe_text, survey_source
 from shardprep.errors import SourceError
 from shardprep.recipe.document import read_recipe
 from shardprep.recipe.recipe import make_recipe

@@ -23,7 +23,7 @@ from shardprep.api.json_types import (
     ReportJson,
     VerifyJson,
 )
-from shardprep.catalog.init.survey import Survey
+from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Facts
 from shardprep.exporter.export import Exported
 from tests.support.builders import animals, jpeg, write, zip_bytes

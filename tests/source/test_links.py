@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardprep.catalog.init.survey import recipe_text, survey_source
+from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.item_table import read_items
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe

@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
 from shardprep.catalog.objects.known_formats import read_boxes, recognise
-from shardprep.catalog.objects.parsed import Found
+from shardprep.catalog.objects.object_table import Found
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.dataset import example, tfrecord
@@ -42,8 +43,8 @@ from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.image.annotation_types import Annotation
 from shardprep.recipe.object_rules import parse_box_rule
 from shardprep.recipe.recipe import make_recipe
-from shardprep.source.byte_range import Extent
 from shardprep.source.listing import list_source
+from shardprep.source.members import Member
 from shardprep.storage.folder import LocalFolder
 from shardprep.writer.plan.plan import recorded_recipe
 from tests.support.builders import build, encoded, png, write, write_folder, zip_bytes
@@ -241,14 +242,14 @@ class Source:
 
     index: KeyIndex
     documents: Documents
-    extents: list[Extent]
+    images: list[Member]
 
     def read(self, option: str, *, outlines: bool = False) -> Found:
-        rule = parse_box_rule(option)
-        return read_boxes(rule, self.index, self.documents, extents=self.extents, outlines=outlines)
+        source = AnnotatedSource(self.index, self.documents, self.images, outlines)
+        return read_boxes(parse_box_rule(option), source)
 
     def signs(self) -> list[str]:
-        return [sign.option for sign in recognise(self.index, self.documents)]
+        return [sign.option for sign in recognise(AnnotatedSource(self.index, self.documents))]
 
     def of(self, found: Found, key: str) -> Annotation:
         """Return the annotation of an image, which must have one."""
@@ -275,7 +276,7 @@ def opened(path: Path, only: str = "", **keys: Any) -> Source:
     images = [member for member in listing.images if member.key.startswith(only)]
     recipe = make_recipe({"source": str(path), **keys}, "test")
     index = KeyIndex([member.key for member in images])
-    return Source(index, Documents(listing.others, recipe), [m.extent for m in images])
+    return Source(index, Documents(listing.others, recipe), images)
 
 
 def source(folder: Path, documents: Mapping[str, str | bytes], *images: str, **keys: Any) -> Source:

@@ -30,7 +30,7 @@ from shardprep.api.json_types import (
 )
 from shardprep.api.transfers import Download, Upload
 from shardprep.benchmark.result import Benchmark
-from shardprep.catalog.init.survey import Survey
+from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Facts
 from shardprep.dataset.diff import Difference
 from shardprep.exporter.export import Exported

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from shardprep.catalog.init.survey import recipe_text, survey_source
+from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.tfrecord import read_records
 from shardprep.recipe.document import read_recipe

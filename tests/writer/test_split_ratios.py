@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardprep
-from shardprep.catalog.init.survey import recipe_text, survey_source
 from shardprep.catalog.items import Item
+from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.item_table import WRITTEN, read_items, with_status
 from shardprep.errors import BuildError, RecipeError
 from shardprep.recipe.document import read_recipe

@@ -1,5 +1,5 @@
 """Annotations: documents, tables and mask files to the objects of each image.
 
-Documents of strangers are bounded before they are parsed; what is bad in one is a count with a
-reason, a fault of one image, or one error with file and place.
+The size of a document is limited before it is parsed. A bad object is counted with a reason, a bad
+document of one image is a fault of that image, and other faults are one error with file and place.
 """

@@ -1,23 +1,28 @@
-"""Annotations of all images: boxes and masks of every form joined, and classes chosen."""
+"""The objects of all images: boxes and masks of every form joined, and classes chosen."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, NamedTuple
 
 from shardprep.catalog.names import stem
-from shardprep.catalog.objects.box_check import check_boxes
-from shardprep.catalog.objects.class_names import Naming, renamed
-from shardprep.catalog.objects.formats.box_format import image_size
+from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
+from shardprep.catalog.objects.formats.box_format import check_boxes, image_size
 from shardprep.catalog.objects.formats.panoptic import masks_of_segments, with_segments
 from shardprep.catalog.objects.formats.rle_table import read_runs
 from shardprep.catalog.objects.known_formats import read_boxes
-from shardprep.catalog.objects.masks.mask_reading import FileMasks, Images, read_mask_files
-from shardprep.catalog.objects.masks.mask_values import NONE
-from shardprep.catalog.objects.object_numbers import holds_numbers, numbered_objects
-from shardprep.catalog.objects.parsed import NO_FAULTS, Found
+from shardprep.catalog.objects.mask_reading import (
+    FileMasks,
+    holds_numbers,
+    numbered_objects,
+    read_mask_files,
+)
+from shardprep.catalog.objects.mask_values import BACKGROUND, NONE
+from shardprep.catalog.objects.object_table import NO_FAULTS, NOT_ASKED_FOR, ONE_CLASS, Found
+from shardprep.catalog.source_images import SourceImages
+from shardprep.catalog.targets import Naming
 from shardprep.dataset.annotation_counts import (
     ELSEWHERE,
     LEFT_OUT,
@@ -25,41 +30,34 @@ from shardprep.dataset.annotation_counts import (
     Unmatched,
     unmatched_of,
 )
-from shardprep.errors import RecipeError, SourceError, counted, shown, some_of
+from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown, some_of
 from shardprep.image.annotation_types import NO_OUTLINE, Annotation, AnnotationSpec, Segment
-from shardprep.recipe.object_rules import FormatRule, MaskRule
+from shardprep.recipe.object_rules import FormatRule
+from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member
 
-if TYPE_CHECKING:
-    from shardprep.recipe.recipe import Recipe
-
+_BOXES, _MASKS, _CLASSES = OptionName("boxes"), OptionName("masks"), OptionName("classes")
+_INSTANCES, _MASK_VALUES = OptionName("instances"), OptionName("mask_values")
 _MOST_SHOWN = 80
-"""Characters of a name in an error."""
 NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
-"""Reasons for leaving out an image in a split that has annotations."""
+"""Reasons to leave out an image in a split that has annotations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationFacts:
-    """The boxes and masks of a source, without those of each image."""
+    """Facts about the boxes and masks of a source as a whole."""
 
     spec: AnnotationSpec
     names: tuple[str, ...]
-    """Class names of objects and of the values of masks."""
     how: str
-    """Formats and dialects, in one line for the user."""
     without_image: tuple[str, ...] = ()
-    """Names of annotated images that the source does not have."""
     unmatched: Unmatched | None = None
-    """Annotations without an image, and images without an annotation; None without any."""
+    """Annotations without an image and images without an annotation, or None."""
     documents: frozenset[str] = frozenset()
-    """Keys of the members that were read for them."""
     num_objects: dict[str, int] = field(default_factory=dict)
-    """Objects by class, in the order of classes, where they are known before masks are read."""
+    """Objects by class, in class order, as far as known before masks are read."""
     num_background: int = 0
-    """Images of which it is known that they have no object."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Objects that are left out already, by reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,28 +66,46 @@ class Annotated:
 
     facts: AnnotationFacts
     annotations: list[Annotation | None]
-    """None where no annotation lists the image."""
     masks: list[tuple[Member, ...]]
-    """The mask files of each image."""
     lacks: list[str]
-    """The reason to leave an image out that no annotation lists, "" for one that is listed."""
+    """Reason to leave out each image that no annotation lists, otherwise ""."""
     is_background: bool
-    """Whether images that no annotation lists have no objects, where others of their split are."""
+    """Whether unlisted images have no objects, if others of their split are listed."""
     strata: list[tuple[int, ...]]
-    """The classes in each image, as far as they are known."""
+    """The classes in each image, as far as known."""
     splits: list[str | None] | None = None
     unmapped: tuple[str, ...] = ()
-    """Old names of the class map that no class has."""
     findings: list[str] = field(default_factory=list)
 
     @property
     def has_background(self) -> bool:
-        """Whether an image without objects can be stored: its mask needs a class for that."""
+        """Whether an image without objects can be stored: its mask needs a class for it."""
         spec = self.facts.spec
         return spec.masks != "classes" or spec.background != spec.ignore
 
 
-def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
+class _Read(NamedTuple):
+    boxes: Found | None
+    shapes: Found | None
+    """Objects whose outlines are drawn; the same value as `boxes` if one document has both."""
+    files: FileMasks
+    is_numbered: bool
+
+    @property
+    def objects(self) -> Found | None:
+        return self.shapes or self.boxes
+
+    @property
+    def sources(self) -> list[Found]:
+        both = [self.boxes] if self.boxes is not self.objects else []
+        return [one for one in (*both, self.objects) if one is not None]
+
+    @property
+    def has_segments(self) -> bool:
+        return self.shapes is not None and bool(self.shapes.segments)
+
+
+def annotate(images: SourceImages, naming: Naming) -> Annotated:
     """Return the annotations that `--boxes` and `--masks` name.
 
     Raises:
@@ -97,162 +113,193 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
         SourceError: a document cannot be read, or too many objects are bad.
 
     """
-    rule = recipe.rules.masks
-    has_numbers = holds_numbers(recipe, images.beside)
-    _check(recipe, rule, has_numbers=has_numbers)
-    numbered = numbered_objects(recipe, images) if has_numbers else None
-    boxes, shapes = _boxes_and_shapes(recipe, rule, images, numbered)
-    objects = shapes or boxes
-    mode: Literal["none", "classes", "instances"] = "none"
-    if rule.is_given:
-        mode = "instances" if recipe.instances else "classes"
-    found = FileMasks.none(len(images.index.keys))
-    names: tuple[str, ...] = ()
-    if numbered is not None:
-        masks = [tuple(images.beside.of(key)) for key in images.index.keys]
-        found = found._replace(masks=masks, is_read=True)
-    elif images.beside.files is not None:
-        found = read_mask_files(
-            recipe, images, naming if boxes is None else Naming(naming.class_map)
-        )
-        names = found.values.names
-    if objects is not None:
-        has_background = mode == "classes" and shapes is not None and not shapes.segments
-        annotations, names = renamed(objects, naming, names, has_background=has_background)
-        if shapes is not None and not shapes.segments:
-            annotations = [one and _outlined(one) for one in annotations]
-    else:
-        annotations = found.annotations
-    is_panoptic = numbered is not None or (shapes is not None and bool(shapes.segments))
-    if shapes is not None and shapes.segments:
-        masks = masks_of_segments(shapes, images.beside.segments, len(annotations))
-        found = found._replace(masks=masks)
-    lacks = _lacks(annotations, found, objects)
+    recipe = images.recipe
+    read = _read(recipe, images, naming)
+    annotations, names = _classed(recipe, read, naming)
+    spec = _spec(recipe, read, annotations, names)
+    counts, dropped = _counts(annotations)
+    objects, files = read.objects, read.files
+    unmatched = _unmatched(objects, [one.key for one in images.skipped])
+    _check_dropped(counts.total(), dropped + unmatched, recipe.max_dropped, objects)
+    raw = {*(name for one in read.sources for name in one.names), *files.raw_names}
     is_background = recipe.unlisted == "background"
     if recipe.unlisted == "auto" and objects is not None:
-        is_background = objects.is_complete and not found.is_read
-    spec = AnnotationSpec(
-        boxes=boxes is not None or mode == "instances",
-        masks=mode,
-        crowds=any(one is not None and one.crowds for one in annotations),
-        num_classes=len(names),
-        is_binary=found.values.is_binary,
-        is_panoptic=is_panoptic,
-        ids_are_values=numbered is not None,
-        min_visible=recipe.min_visible,
-        frame=None if recipe.annotated == "auto" else recipe.annotated,
-    )
-    has_own = found.is_read and (mode == "classes" or bool(recipe.mask_values))
-    background = found.values.background if has_own else NONE if is_panoptic else 0
-    spec = replace(
-        spec,
-        values=found.values.stored(spec.ignore),
-        background=spec.ignore if background == NONE else background,
-    )
-    if recipe.unlisted == "background" and mode == "classes" and background == NONE:
-        what = "takes images as background, and no class of the masks is called so"
-        raise RecipeError("--unlisted background", what, "name it with --mask-values or --classes")
-    parts = [one for one in (boxes, shapes) if one is not None and one is not objects]
-    sources = [*parts, *([objects] if objects else [])]
-    strata = [_present(one, more) for one, more in zip(annotations, found.present, strict=True)]
-    raw = {*(name for one in sources for name in one.names), *found.raw_names}
-    counts, dropped = _counts(annotations)
-    unmatched = _unmatched(objects, images.left_out)
-    _check_dropped(counts.total(), dropped + unmatched, recipe.max_dropped, objects)
+        is_background = objects.is_complete and not files.is_read
     return Annotated(
         facts=AnnotationFacts(
             spec=spec,
             names=names,
-            how="; ".join([*(one.how for one in sources), *([found.how] if found.how else [])]),
+            how="; ".join(filter(None, [*(one.how for one in read.sources), files.how])),
             without_image=tuple(objects.without_image) if objects else (),
             unmatched=unmatched_of(unmatched, 0),
-            documents=frozenset(key for one in sources for key in one.documents),
+            documents=frozenset(key for one in read.sources for key in one.documents),
             num_objects={name: counts[i] for i, name in enumerate(names) if counts[i]},
             dropped=dict(sorted(dropped.items())),
         ),
         annotations=annotations,
-        masks=found.masks,
-        lacks=lacks,
+        masks=files.masks,
+        lacks=_lacks(annotations, files, objects),
         is_background=is_background,
-        strata=strata,
+        strata=[_present(one, more) for one, more in zip(annotations, files.present, strict=True)],
         splits=objects.splits if objects else None,
         unmapped=tuple(name for name in naming.class_map if name not in raw),
-        findings=[*(line for one in sources for line in one.findings), *found.values.findings],
+        findings=[
+            *(line for one in read.sources for line in one.findings),
+            *files.values.findings,
+        ],
     )
 
 
-def _boxes_and_shapes(
-    recipe: Recipe, rule: MaskRule, images: Images, numbered: Found | None
-) -> tuple[Found | None, Found | None]:
-    """Return the objects with their boxes, and those whose outlines are drawn; None for neither.
-
-    `numbered` are the objects of masks that hold their numbers.
-    """
+def _read(recipe: Recipe, images: SourceImages, naming: Naming) -> _Read:
+    has_numbers = holds_numbers(recipe, images.beside)
+    _check_options(recipe, has_numbers=has_numbers)
+    numbered = numbered_objects(recipe, images) if has_numbers else None
     boxes = None
     if recipe.rules.boxes.is_given:
-        boxes = numbered or _read(recipe, recipe.rules.boxes, images)
-    shapes = numbered or _shapes(recipe, rule, images, boxes)
+        boxes = numbered or _boxes_of(recipe, recipe.rules.boxes, images)
+    shapes = numbered or _shapes(recipe, images, boxes)
     _check_boxes(recipe, images, boxes, shapes)
     if boxes is not None and shapes is not None and boxes is not shapes:
-        boxes = shapes = _beside(recipe, boxes, shapes)
-    return boxes, shapes
+        if not shapes.segments:
+            raise _other_objects(recipe)
+        boxes = shapes = with_segments(boxes, shapes)
+    keys, beside = images.index.keys, images.beside
+    files = FileMasks.none(len(keys))
+    if numbered is not None:
+        masks = [tuple(beside.of(key)) for key in keys]
+        files = files._replace(masks=masks, is_read=True)
+    elif beside.files is not None:
+        own = naming if boxes is None else Naming(naming.class_map)
+        files = read_mask_files(recipe, images, own)
+    if shapes is not None and shapes.segments:
+        files = files._replace(masks=masks_of_segments(shapes, beside.segments, len(keys)))
+    return _Read(boxes, shapes, files, numbered is not None)
 
 
-def _read(recipe: Recipe, rule: FormatRule, images: Images) -> Found:
+def _boxes_of(recipe: Recipe, rule: FormatRule, images: SourceImages) -> Found:
     has_outlines = recipe.rules.masks.kind == "format"
-    found = read_boxes(
-        rule,
-        images.index,
-        images.documents,
-        extents=images.extents,
-        outlines=has_outlines,
-        areas=has_outlines and not recipe.instances,
-    )
+    areas = has_outlines and not recipe.instances
+    source = AnnotatedSource(images.index, images.documents, images.members, has_outlines, areas)
+    found = read_boxes(rule, source)
     if recipe.annotated_size == "file":
         return found
-    return replace(
-        found, annotations=[one and replace(one, size=None) for one in found.annotations]
-    )
+    annotations = [one and replace(one, size=None) for one in found.annotations]
+    return replace(found, annotations=annotations)
 
 
-def _shapes(recipe: Recipe, rule: MaskRule, images: Images, boxes: Found | None) -> Found | None:
-    """Return the objects whose outlines are drawn, None where masks are files or there are none."""
+def _shapes(recipe: Recipe, images: SourceImages, boxes: Found | None) -> Found | None:
+    rule = recipe.rules.masks
     if rule.kind == "rle":
         order = None if recipe.rle == "auto" else recipe.rle
-        return read_runs(rule.runs, images.index, images.documents, images.extents, order)
+        source = AnnotatedSource(images.index, images.documents, images.members)
+        return read_runs(rule.runs, source, order)
     if rule.kind == "format":
         is_same = recipe.masks == recipe.boxes
-        return boxes if is_same else _read(recipe, rule.outlines, images)
+        return boxes if is_same else _boxes_of(recipe, rule.outlines, images)
     return None
 
 
-def _check_boxes(recipe: Recipe, images: Images, boxes: Found | None, shapes: Found | None) -> None:
+def _classed(
+    recipe: Recipe, read: _Read, naming: Naming
+) -> tuple[list[Annotation | None], tuple[str, ...]]:
+    names = read.files.values.names
+    if read.objects is None:
+        return read.files.annotations, names
+    is_drawn = read.shapes is not None and not read.has_segments
+    before = (BACKGROUND,) if is_drawn and not recipe.instances else names
+    annotations, names = _renamed(read.objects, naming, before)
+    if is_drawn:
+        annotations = [one and _outlined(one) for one in annotations]
+    return annotations, names
+
+
+def _renamed(
+    found: Found, naming: Naming, before: tuple[str, ...]
+) -> tuple[list[Annotation | None], tuple[str, ...]]:
+    """Return the annotations with the wanted classes, and all class names, `before` first.
+
+    Objects of other classes are dropped.
+    """
+    called = naming.of(found.names)
+    if found.names == (ONE_CLASS,) and len(naming.classes) == 1 and not naming.is_of_labels:
+        called = list(naming.classes)
+    ordered = naming.ordered(called, "objects")
+    names = tuple(dict.fromkeys((*before, *ordered)))
+    place = {name: i for i, name in enumerate(names)}
+    wanted = set(ordered)
+    number = [place[name] if name in wanted else NONE for name in called]
+    if number == list(range(len(called))):
+        return found.annotations, names
+    return [one and _relabelled(one, number) for one in found.annotations], names
+
+
+def _relabelled(one: Annotation, number: Sequence[int]) -> Annotation:
+    """Return an annotation with other class indices; objects of class `NONE` are dropped."""
+    labels = tuple(number[label] for label in one.labels)
+    areas = tuple((area, number[at]) for area, at in one.areas if number[at] != NONE)
+    known = replace(one, labels=labels, areas=areas)
+    if NONE not in labels:
+        return known
+    return known.of([label != NONE for label in labels], NOT_ASKED_FOR)
+
+
+def _spec(
+    recipe: Recipe,
+    read: _Read,
+    annotations: Sequence[Annotation | None],
+    names: Sequence[str],
+) -> AnnotationSpec:
+    mode: Literal["none", "classes", "instances"] = "none"
+    if recipe.rules.masks.is_given:
+        mode = "instances" if recipe.instances else "classes"
+    values = read.files.values
+    is_panoptic = read.is_numbered or read.has_segments
+    has_own = read.files.is_read and (mode == "classes" or bool(recipe.mask_values))
+    background = values.background if has_own else NONE if is_panoptic else 0
+    if recipe.unlisted == "background" and mode == "classes" and background == NONE:
+        what = "needs a class of the masks with that name"
+        hint = f"name it with {_MASK_VALUES} or {_CLASSES}"
+        raise RecipeError(OptionName("unlisted", "background"), what, hint)
+    spec = AnnotationSpec(
+        boxes=read.boxes is not None or mode == "instances",
+        masks=mode,
+        crowds=any(one is not None and one.crowds for one in annotations),
+        num_classes=len(names),
+        is_binary=values.is_binary,
+        is_panoptic=is_panoptic,
+        ids_are_values=read.is_numbered,
+        min_visible=recipe.min_visible,
+        frame=None if recipe.annotated == "auto" else recipe.annotated,
+    )
+    return replace(
+        spec,
+        values=values.stored(spec.ignore),
+        background=spec.ignore if background == NONE else background,
+    )
+
+
+def _check_boxes(
+    recipe: Recipe, images: SourceImages, boxes: Found | None, shapes: Found | None
+) -> None:
     def size_of(image: int) -> tuple[int, int] | None:
-        is_shown = recipe.annotated != "stored"  # heads tell how an image is shown
-        return image_size(images.extents[image]) if is_shown else None
+        is_shown = recipe.annotated != "stored"  # heads state the size of the displayed image
+        return image_size(images.members[image].extent) if is_shown else None
 
-    named = [("--boxes", recipe.boxes, boxes)]
-    named += [("--masks", recipe.masks, shapes)] if shapes is not boxes else []
-    for flag, value, found in named:
+    named = [(OptionName("boxes", recipe.boxes), boxes)]
+    named += [(OptionName("masks", recipe.masks), shapes)] if shapes is not boxes else []
+    for option, found in named:
         if found is not None:
-            check_boxes(found, f"{flag} {value}", images.index.keys, size_of, recipe.max_clipped)
-
-
-def _beside(recipe: Recipe, boxes: Found, shapes: Found) -> Found:
-    """Return the boxes of a document and the masks of another, which must be panoptic."""
-    if not shapes.segments:
-        raise _other_objects(recipe)
-    return with_segments(boxes, shapes)
+            check_boxes(found, option, images.index.keys, size_of, recipe.max_clipped)
 
 
 def _other_objects(recipe: Recipe) -> RecipeError:
-    what = f"{recipe.masks!r} lists other objects than --boxes {recipe.boxes}"
-    hint = f"take both from one document: --boxes {recipe.masks}, or leave one of them out"
-    return RecipeError("--masks", what, hint)
+    what = f"{recipe.masks!r} lists other objects than {_BOXES} {recipe.boxes}"
+    hint = f"take both from one document: {_BOXES} {recipe.masks}, or leave one of them out"
+    return RecipeError(_MASKS, what, hint)
 
 
-def _check(recipe: Recipe, rule: MaskRule, *, has_numbers: bool) -> None:
-    """Raise a RecipeError for options that mean nothing together."""
+def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
+    rule = recipe.rules.masks
     has_boxes = recipe.rules.boxes.is_given
     is_other = rule.kind == "rle" or (rule.kind == "format" and recipe.masks != recipe.boxes)
     is_coco = rule.outlines.kind == "coco" and bool(rule.outlines.files)
@@ -261,43 +308,42 @@ def _check(recipe: Recipe, rule: MaskRule, *, has_numbers: bool) -> None:
         raise _other_objects(recipe)
     is_numbered = has_numbers and recipe.rules.boxes.kind == "voc"
     if has_boxes and recipe.instances and rule.kind == "pattern" and not is_numbered:
-        what = "a mask for each object in files, and boxes elsewhere: nothing says which is whose"
-        raise RecipeError("--instances", what, "leave --boxes out: boxes come from the masks")
+        what = "nothing says which object mask in files belongs to which box"
+        raise RecipeError(_INSTANCES, what, f"leave {_BOXES} out: boxes come from the masks")
     if recipe.instances and not rule.is_given:
-        raise RecipeError("--instances", "there are no masks", "say where they are with --masks")
+        raise RecipeError(_INSTANCES, "there are no masks", f"say where they are with {_MASKS}")
     if recipe.mask_values and rule.kind != "pattern":
         what = "means nothing without masks in files"
-        raise RecipeError("--mask-values", what, "leave it out, or name them with --masks")
+        raise RecipeError(_MASK_VALUES, what, f"leave it out, or name them with {_MASKS}")
     if recipe.rle != "auto" and rule.kind != "rle":
-        raise RecipeError("--rle", "means nothing without run lengths", "add --masks rle:…")
+        what = "means nothing without run lengths"
+        raise RecipeError(OptionName("rle"), what, f"add {_MASKS} rle:…")
 
 
 def _lacks(
     annotations: Sequence[Annotation | None], files: FileMasks, objects: Found | None
 ) -> list[str]:
-    """Return the reason to leave each image out, "" for one that is listed."""
     reason = NO_MASK if objects is None else NO_ANNOTATION
     pairs = zip(annotations, files.masks, strict=True)
     return [
-        reason if one is None else NO_MASK if not masks and (files.is_read or _has(one)) else ""
+        reason
+        if one is None
+        else NO_MASK
+        if not masks and (files.is_read or _has_segments(one))
+        else ""
         for one, masks in pairs
     ]
 
 
-def _has(one: Annotation) -> bool:
-    """Tell whether an annotation has segments, which are drawn in a mask file."""
+def _has_segments(one: Annotation) -> bool:
     return bool(one.areas) or any(isinstance(outline, Segment) for outline in one.outlines)
 
 
 def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) -> Annotated:
     """Return the annotations of images in their splits.
 
-    A split without a single annotation is unlabelled. In others, images that no annotation lists
-    are background, or lack something.
-
-    Raises:
-        SourceError: a larger share of the images than `--max-dropped` is background unasked.
-
+    A split without any annotation is unlabelled. In other splits, unlisted images are background,
+    or lack something.
     """
     listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if not lack}
     nothing = Annotation()
@@ -318,8 +364,11 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
     )
     if recipe.unlisted == "auto" and num_unlisted > recipe.max_dropped * num_labelled:
         what = f"no annotation lists {num_unlisted:,} of {counted(num_labelled, 'image')}"
-        hint = "--unlisted background takes them as images without objects, skip leaves them out"
-        raise SourceError("--unlisted auto", f"{what}, more than {recipe.max_dropped:.3g}", hint)
+        unlisted = OptionName("unlisted")
+        hint = f"{unlisted} background stores them without objects, skip leaves them out"
+        raise SourceError(
+            replace(unlisted, value="auto"), f"{what}, more than {recipe.max_dropped:.3g}", hint
+        )
     known = annotated.facts.unmatched
     unmatched = unmatched_of(known.objects if known else {}, num_unlisted)
     facts = replace(annotated.facts, num_background=num_background, unmatched=unmatched)
@@ -332,7 +381,6 @@ def _present(one: Annotation | None, more: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _counts(annotations: Sequence[Annotation | None]) -> tuple[Counter[int], Counter[str]]:
-    """Return the number of objects by class, and of those that are dropped by reason."""
     counts: Counter[int] = Counter()
     dropped: Counter[str] = Counter()
     for one in annotations:
@@ -343,7 +391,6 @@ def _counts(annotations: Sequence[Annotation | None]) -> tuple[Counter[int], Cou
 
 
 def _outlined(one: Annotation) -> Annotation:
-    """Return an annotation without the objects that have no outline, which no mask can show."""
     if one.outlines and None not in one.outlines:
         return one
     has_outline = [outline is not None for outline in one.outlines] or [False] * len(one.labels)
@@ -351,9 +398,9 @@ def _outlined(one: Annotation) -> Annotation:
 
 
 def _unmatched(objects: Found | None, left_out: Collection[str]) -> Counter[str]:
-    """Return how many objects are of no image, by reason.
+    """Return the number of objects without an image, by reason.
 
-    `left_out` are the keys of images that the recipe leaves out; their names tell them.
+    `left_out` are the keys of images that the recipe leaves out.
     """
     found: Counter[str] = Counter()
     if objects is not None:
@@ -369,7 +416,7 @@ def _unmatched(objects: Found | None, left_out: Collection[str]) -> Counter[str]
 def _check_dropped(
     num_objects: int, dropped: Counter[str], most: float, objects: Found | None
 ) -> None:
-    """Raise a SourceError if a larger share of the objects is bad than may be dropped."""
+    """Raise a SourceError if more than a share of `most` of the objects is bad."""
     bad = {reason: count for reason, count in dropped.items() if reason not in NO_FAULTS}
     num_bad = sum(bad.values())
     total = num_objects + num_bad
@@ -379,8 +426,8 @@ def _check_dropped(
         if bad.get(NO_IMAGE) and objects is not None:
             named = objects.without_image.items()
             missing = [shown(name, _MOST_SHOWN) for name, count in named if count]
-            what += f"; no image is there for {some_of(missing)}"
+            what += f"; there is no image for {some_of(missing)}"
         hint = "a larger share accepts them"
         if bad.get(NO_OUTLINE, 0) == num_objects + num_bad:
-            hint = "leave --masks out: the source has boxes alone"
-        raise SourceError("--max-dropped", what, hint)
+            hint = f"leave {_MASKS} out: the source has only boxes"
+        raise SourceError(OptionName("max_dropped"), what, hint)

@@ -1,59 +1,97 @@
-"""Objects of all images in flat arrays, a row each, as the formats collect them.
+"""Objects of all images: a table that the formats fill, and the annotations it becomes.
 
-A million boxes take 50 MB here; as Python's lists and dicts they would take ten times as much.
+The table holds flat arrays, a row for each object. A million boxes take 50 MB; as Python lists and
+dicts they would take ten times as much.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shardprep.catalog.labels.targets import class_names
+from shardprep.catalog.targets import class_names
+from shardprep.dataset.annotation_counts import ELSEWHERE, LEFT_OUT
 from shardprep.image.annotation_types import Annotation, Floats, Outline, Segment
+from shardprep.recipe.object_rules import BoxColumns
 
+Ints = NDArray[np.int64]
+
+ONE_CLASS = "object"
 UNKNOWN_CLASS = "unknown class"
 MALFORMED = "malformed"
-"""Reasons for which objects are left out as they are read."""
+NOT_ASKED_FOR = "not among --classes"
+"""Reasons to drop an object. The last one is not a fault of the object."""
+NO_FAULTS = (NOT_ASKED_FOR, LEFT_OUT, ELSEWHERE)
+"""Reasons that do not count against `--max-dropped`."""
 MOST_SIDE = 1 << 31
-"""Pixels that no side of an image has."""
 NO_OBJECT = -2
-"""Label of a class of which there are no objects: sky, grass."""
+"""Label of a class that has only areas: sky, grass."""
 NO_BOX = (np.nan,) * 4
-"""Box of an object that has an outline alone."""
+"""Box of an object that has only an outline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Annotations by image, and what else their documents say."""
+
+    annotations: list[Annotation | None]
+    names: tuple[str, ...]
+    how: str
+    documents: tuple[str, ...] = ()
+    without_image: Mapping[str, int] = field(default_factory=dict)
+    """Name of each annotated image that the source lacks → number of its objects."""
+    num_elsewhere: int = 0
+    """Objects of documents without any image in the source; not in `without_image`."""
+    splits: list[str | None] | None = None
+    """Split of each image, if the format has splits."""
+    notation: BoxColumns | None = None
+    """Meaning of the four numbers of a box; None if shapes are not four numbers."""
+    is_table: bool = False
+    """Whether boxes are columns of a table, whose form `--boxes` can state."""
+    is_complete: bool = False
+    """Whether an image that is not listed has no objects, as in YOLO."""
+    segments: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    """Position of an image → panoptic document, and name of the mask file with its segments."""
+    findings: list[str] = field(default_factory=list)
 
 
 class ObjectTable:
-    """The objects of a source, in the order in which they are read."""
+    """The objects of a source, in reading order, and the images that the source lacks."""
 
-    def __init__(self, num_images: int) -> None:
+    def __init__(self, num_images: int, *, outlines: bool = True) -> None:
+        """Create an empty table; without `outlines`, objects lose theirs."""
+        self._has_outlines = outlines
         self.classes: dict[str, int] = {}
-        """Number of each class name that an object has, in the order of reading."""
+        """Number of each class name that an object has, in reading order."""
         self.has_crowds = False
         self.is_relative = False
+        self.missing: Counter[str] = Counter()
+        """Name of each image that the source lacks → number of its objects."""
+        self.listed: set[int] = set()
+        """Positions of the annotated images, with or without objects."""
+        self._num_elsewhere = 0
         self._num_images = num_images
         self._boxes = array("d")
         self._images = array("q")
         self._classes = array("q")
         self._crowds = bytearray()
         self._outlines: dict[int, Outline] = {}
-        self._listed: set[int] = set()
         self._sizes: dict[int, tuple[int, int]] = {}
         self._dropped: defaultdict[int, dict[str, int]] = defaultdict(dict)
         self._faults: dict[int, str] = {}
 
     def __len__(self) -> int:
-        """Return the number of objects."""
         return len(self._images)
 
     def list_image(self, image: int, size: tuple[int, int] | None = None) -> None:
-        """Note that an image is annotated, with or without objects.
-
-        `size` is height and width as stated; one that no image has is not stated.
-        """
-        self._listed.add(image)
+        """Note that an image is annotated; a height or width that no image has is ignored."""
+        self.listed.add(image)
         if size is not None and all(0 < side < MOST_SIDE for side in size):
             self._sizes[image] = size
 
@@ -77,43 +115,43 @@ class ObjectTable:
         self._images.append(image)
         self._classes.append(number)
         self._crowds.append(is_crowd)
-        if outline is not None:
+        if outline is not None and self._has_outlines:
             self._outlines[len(self._images) - 1] = outline
 
-    def extend(
-        self,
-        images: list[int],
-        boxes: Floats,
-        numbers: list[int],
-        crowds: Iterable[bool] = (),
-    ) -> None:
-        """Add objects without outlines, with boxes float64[n, 4]; without `crowds` none is one."""
+    def extend(self, images: list[int], boxes: Floats, numbers: list[int]) -> None:
+        """Add objects without outlines, none of them a crowd, with boxes float64[n, 4]."""
         self._boxes.frombytes(boxes.tobytes())
         self._images.fromlist(images)
         self._classes.fromlist(numbers)
-        self._crowds.extend(crowds or bytes(len(images)))
+        self._crowds.extend(bytes(len(images)))
 
     def number_of(self, name: str) -> int:
-        """Return the number of a class."""
         return self.classes.setdefault(name, len(self.classes))
 
     def numbers_of(self, names: Sequence[str]) -> list[int]:
-        """Return the number of the class of each object."""
         numbers = {name: self.number_of(name) for name in dict.fromkeys(names)}
         return [numbers[name] for name in names]
 
     def drop(self, image: int, reason: str, count: int = 1) -> None:
-        """Count objects of an image that are left out."""
         counts = self._dropped[image]
         counts[reason] = counts.get(reason, 0) + count
 
     def fault(self, image: int, reason: str) -> None:
-        """Note that the annotations of an image cannot be read."""
-        self._listed.add(image)
+        self.listed.add(image)
         self._faults.setdefault(image, reason)
 
+    def miss(self, counts: Mapping[str, int], *, is_elsewhere: bool) -> None:
+        """Count the objects of images that the source lacks, by the name of the image.
+
+        With `is_elsewhere`, the source has no image of the document at all.
+        """
+        if is_elsewhere:
+            self._num_elsewhere += sum(counts.values())
+            counts = dict.fromkeys(counts, 0)
+        self.missing.update(counts)
+
     def renumber(self, start: int, images: Sequence[int], classes: Sequence[int]) -> None:
-        """Replace numbers in the rows from `start` on by what stands at their place in two lists.
+        """Replace the numbers in the rows from `start` on by the entries of two lists.
 
         An image of −1 is not in the source; a class of −1 is unknown.
         """
@@ -122,27 +160,43 @@ class ObjectTable:
             if numbers.size:
                 numbers[:] = np.asarray(table, np.int64)[numbers]
 
-    def images_from(self, start: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the images of the rows from `start` on, int64[n]."""
+    def images_from(self, start: int) -> Ints:
         return np.frombuffer(self._images, np.int64)[start:].copy()
 
-    def natural_names(self) -> tuple[tuple[str, ...], dict[str, int]]:
-        """Return the names of all classes in natural order, and the label of each name read."""
+    def found(
+        self,
+        how: str,
+        documents: Iterable[str],
+        classes: tuple[tuple[str, ...], Mapping[str, int]] | None = None,
+        areas_of: Mapping[str, int] | None = None,
+        **more: Any,
+    ) -> Found:
+        """Return the annotations of all images.
+
+        `classes` are all names and the label of each name read; None for natural order. An object
+        whose class has no label is dropped and counted. An object with the label `NO_OBJECT` is
+        left out, or becomes an area if its class has a label in `areas_of`.
+        """
+        names, labels_of = self._natural_names() if classes is None else classes
+        return Found(
+            annotations=self._annotations(labels_of, areas_of or {}),
+            names=names,
+            how=how,
+            documents=tuple(documents),
+            without_image=self.missing,
+            num_elsewhere=self._num_elsewhere,
+            **more,
+        )
+
+    def _natural_names(self) -> tuple[tuple[str, ...], dict[str, int]]:
         whole = class_names(self.classes.keys() - {""})
         place = {name: i for i, name in enumerate(dict.fromkeys(whole.values()))}
         return tuple(place), {raw: place[name] for raw, name in whole.items()}
 
-    def annotations(
-        self, labels_of: Mapping[str, int], areas_of: Mapping[str, int] | None = None
+    def _annotations(
+        self, labels_of: Mapping[str, int], areas_of: Mapping[str, int]
     ) -> list[Annotation | None]:
-        """Return the annotation of each image, with the label of each class name.
-
-        An object of a class without a label is dropped and counted, one of the label `NO_OBJECT`
-        is left out; or is an area if its class has a label in `areas_of`.
-        """
-        lookup = np.array([*(labels_of.get(name, -1) for name in self.classes), -1], np.int64)
-        labels = lookup[np.frombuffer(self._classes, np.int64)]
-        images = np.frombuffer(self._images, np.int64)
+        labels, images = self._labels(labels_of), np.frombuffer(self._images, np.int64)
         for image in images[(labels == -1) & (images >= 0)].tolist():
             self.drop(image, UNKNOWN_CLASS)
         kept = np.flatnonzero((labels >= 0) & (images >= 0))
@@ -151,16 +205,17 @@ class ObjectTable:
         boxes.flags.writeable = False
         starts = np.searchsorted(images[order], np.arange(self._num_images + 1)).tolist()
         areas = self._areas(areas_of) if areas_of else {}
-        columns = _Columns(order, labels[order], self._crowds, self._outlines)
+        labels, crowds = labels[order], np.frombuffer(self._crowds, np.bool_)[order]
         found: list[Annotation | None] = [None] * self._num_images
-        listed = self._listed.union(images[order].tolist(), self._dropped)
-        for image in listed:
-            start, stop = starts[image], starts[image + 1]
+        for image in self.listed.union(images[order].tolist(), self._dropped):
+            rows = slice(starts[image], starts[image + 1])
             found[image] = Annotation(
-                boxes=boxes[start:stop],
-                labels=columns.labels(start, stop),
-                crowds=columns.crowds(start, stop) if self.has_crowds else (),
-                outlines=columns.outlines(start, stop),
+                boxes=boxes[rows],
+                labels=tuple(labels[rows].tolist()),
+                crowds=tuple(crowds[rows].tolist()) if self.has_crowds else (),
+                outlines=tuple(map(self._outlines.get, order[rows].tolist()))
+                if self._outlines
+                else (),
                 areas=tuple(areas.get(image, ())),
                 size=self._sizes.get(image),
                 is_relative=self.is_relative,
@@ -169,11 +224,14 @@ class ObjectTable:
             )
         return found
 
-    def _areas(self, labels_of: Mapping[str, int]) -> dict[int, list[tuple[Segment, int]]]:
-        """Return the segments of classes that have no objects, and their labels, by image."""
+    def _labels(self, labels_of: Mapping[str, int]) -> Ints:
+        """Return the label of each row, −1 if its class has none."""
         lookup = np.array([*(labels_of.get(name, -1) for name in self.classes), -1], np.int64)
-        labels = lookup[np.frombuffer(self._classes, np.int64)]
-        images = np.frombuffer(self._images, np.int64)
+        return lookup[np.frombuffer(self._classes, np.int64)]
+
+    def _areas(self, labels_of: Mapping[str, int]) -> dict[int, list[tuple[Segment, int]]]:
+        """Return the segments of classes that have only areas, and their labels, by image."""
+        labels, images = self._labels(labels_of), np.frombuffer(self._images, np.int64)
         found: defaultdict[int, list[tuple[Segment, int]]] = defaultdict(list)
         for row in np.flatnonzero((labels >= 0) & (images >= 0)).tolist():
             outline = self._outlines.get(row)
@@ -183,30 +241,3 @@ class ObjectTable:
 
 
 _NONE: Mapping[str, int] = {}
-
-
-class _Columns:
-    """The columns of a table beside the boxes, by image."""
-
-    def __init__(
-        self,
-        order: np.ndarray[tuple[int], np.dtype[np.int64]],
-        labels: np.ndarray[tuple[int], np.dtype[np.int64]],
-        crowds: bytearray,
-        outlines: Mapping[int, Outline],
-    ) -> None:
-        self._order = order
-        self._labels = labels
-        self._crowds = np.frombuffer(crowds, np.bool_)[order]
-        self._outlines = outlines
-
-    def labels(self, start: int, stop: int) -> tuple[int, ...]:
-        return tuple(self._labels[start:stop].tolist())
-
-    def crowds(self, start: int, stop: int) -> tuple[bool, ...]:
-        return tuple(self._crowds[start:stop].tolist())
-
-    def outlines(self, start: int, stop: int) -> tuple[Outline, ...]:
-        if not self._outlines:
-            return ()
-        return tuple(self._outlines.get(row) for row in self._order[start:stop].tolist())

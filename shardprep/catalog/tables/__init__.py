@@ -1,1 +1,1 @@
-"""Tables and documents beside the images, and the rows that belong to an image."""
+"""Tables and documents of a source, and the rows that belong to an image."""

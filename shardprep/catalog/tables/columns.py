@@ -1,4 +1,4 @@
-"""Columns of a label table, or elements of DICOM headers, that become features of the examples."""
+"""Columns of a label table, or elements of DICOM headers, that become features of examples."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
 from shardprep.dataset.example import is_beyond_float32
-from shardprep.errors import RecipeError, SourceError
+from shardprep.errors import OptionName, RecipeError, SourceError
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded
@@ -28,26 +29,25 @@ _READ: dict[DType, tuple[Callable[[str], Value], Value]] = {
     "float32": (float, math.nan),
     "bytes": (str, ""),
 }
-"""Function that reads a cell, and the value of an empty one."""
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
-"""A whole number that is written in the one way in which int64 gives it back."""
+"""A whole number as Python writes an int64."""
 _FLOAT = re.compile(
     r"(?![-+]?\d+$)([-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?inf(inity)?|nan)",
     re.ASCII | re.IGNORECASE,
 )
-"""A number with a point or an exponent; whole numbers written in other ways are texts (ids)."""
+"""A number with a point or an exponent; other spellings of whole numbers are texts (ids)."""
 
 DICOM = "dicom/"
-"""Start of the name of a column of headers; the rest is a keyword of the standard (PS3.6)."""
+"""Prefix of a column of DICOM headers, before a keyword of the standard (PS3.6)."""
 _HEAD_BYTES = 256 << 10
-"""Bytes that are read of each image; ids are in the first few thousand."""
 _PRESENT = "/present"
-"""End of the name of the feature beside a column of whole numbers, some of which are missing."""
+"""Suffix of the feature that marks missing cells of a column of whole numbers."""
+_COLUMNS = OptionName("columns")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A feature and the type of its values; that of an empty cell is −1, NaN or ""."""
+    """A feature and the type of its values; an empty cell is −1, NaN or ""."""
 
     name: str
     dtype: DType
@@ -58,27 +58,28 @@ def make_columns(
 ) -> tuple[tuple[Column, ...], tuple[Coded[Value], ...]]:
     """Return the features of the columns, and the values of each for all keys.
 
-    A column is int64 if all of its cells are whole numbers of at most 18 digits, float32 if all
-    are numbers, else text. Whole numbers that are written otherwise (007, 1_000, +1) are texts:
-    an id must come out as it went in.
+    A column is int64 if all cells are whole numbers of at most 18 digits, float32 if all are
+    numbers, otherwise text. Other spellings of whole numbers (007, 1_000, +1) are texts, because an
+    id must not change.
 
-    An int64 column in which a `wanted` key has an empty cell is followed by `<column>/present`:
-    1, or 0 where the cell is empty, for no number of int64 says that there is none.
+    If a `wanted` key has an empty cell in an int64 column, `<column>/present` follows it: 0 for an
+    empty cell, otherwise 1.
     """
     if not names:
         return (), ()
     if match is None:
-        raise SourceError("--columns", "needs a label table, and there is none", "use --join FILE")
+        hint = f"use {OptionName('join')} FILE"
+        raise SourceError(_COLUMNS, "needs a label table, and there is none", hint)
     columns: list[Column] = []
     values: list[Coded[Value]] = []
     for name in names:
         if name.split("/")[0] in ("image", "label", "labels", "target", "text"):
-            raise RecipeError("--columns", f"{name!r} is the name of another feature")
+            raise RecipeError(_COLUMNS, f"{name!r} is the name of another feature")
         cells = match.cells(name)
         dtype = _dtype(cells)
         read, nothing = _READ[dtype]
         columns.append(Column(name, dtype))
-        values.append(_read_cells(cells, read, nothing))
+        values.append(cells.map(partial(_read_cell, read=read, nothing=nothing)))
         if dtype == "float32":
             _check_range(values[-1], name, match.table.name)
         if dtype == "int64" and (~cells.fit(bool) & wanted).any():
@@ -86,12 +87,12 @@ def make_columns(
             values.append(cells.map(lambda cell: int(bool(cell))))
     for name, count in Counter(column.name for column in columns).items():
         if count > 1:
-            raise RecipeError("--columns", f"{name!r} is the name of two features")
+            raise RecipeError(_COLUMNS, f"{name!r} is the name of two features")
     return tuple(columns), tuple(values)
 
 
-def _read_cells(cells: Coded[str], read: Callable[[str], Value], nothing: Value) -> Coded[Value]:
-    return cells.map(lambda cell: read(cell) if cell else nothing)
+def _read_cell(cell: str, read: Callable[[str], Value], nothing: Value) -> Value:
+    return read(cell) if cell else nothing
 
 
 def _dtype(cells: Coded[str]) -> DType:
@@ -106,22 +107,16 @@ def _check_range(numbers: Coded[Value], column: str, table: str) -> None:
     for number in numbers.firsts().values():
         if isinstance(number, float) and is_beyond_float32(number):
             what = f"column {column!r} has {number:g}, which float32 cannot hold"
-            hint = "leave it out of --columns, or name the cell with --null"
+            hint = f"leave it out of {_COLUMNS}, or name the cell with {OptionName('null')}"
             raise SourceError(table, what, hint)
 
 
 def with_headers(
     match: TableMatch | None, members: Sequence[Member], names: Sequence[str]
 ) -> TableMatch | None:
-    """Return the rows of the images, "" where there is none, with columns of their headers.
+    """Return the rows of the images, with columns of their DICOM headers.
 
-    A cell is "" where an image is no DICOM file or lacks the element.
-
-    Raises:
-        RecipeError: a name is no keyword of an element with a text or a number, or pydicom is not
-            installed.
-        SourceError: an image cannot be read.
-
+    A cell is "" if an image is not a DICOM file or lacks the element.
     """
     asked = dict.fromkeys(name for name in names if name.startswith(DICOM))
     if not asked:
@@ -131,15 +126,14 @@ def with_headers(
         from shardprep.image.dicom import header_texts, text_keywords
     except ModuleNotFoundError as error:
         hint = "pip install 'shardprep[dicom]'"
-        raise RecipeError(
-            next(iter(asked)), "needs pydicom, which is not installed", hint
-        ) from error
+        what = "needs pydicom, which is not installed"
+        raise RecipeError(next(iter(asked)), what, hint) from error
     known = text_keywords()
     for keyword in keywords:
         if keyword not in known:
             near = difflib.get_close_matches(keyword, known, 1)
             hint = f"is {DICOM}{near[0]} meant?" if near else "such as dicom/PatientID"
-            what = "is no element of DICOM with a text or a number"
+            what = "is not an element of DICOM with a text or a number"
             raise RecipeError(f"{DICOM}{keyword}", what, hint)
     try:
         cells = [header_texts(one.extent.read_head(_HEAD_BYTES), keywords) for one in members]

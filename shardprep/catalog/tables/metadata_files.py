@@ -1,4 +1,4 @@
-"""The files beside the images: label tables, lists, class names; in the source or on disk."""
+"""Files other than images: label tables, lists, class names; in the source or on disk."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.tables.row_matching import row_ids
 from shardprep.catalog.tables.table import Table, joined, parse_json_table, parse_table, stacked
 from shardprep.dataset.cells import from_cell
-from shardprep.errors import SourceError, some_of
+from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES, JoinRule
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
@@ -21,29 +21,24 @@ from shardprep.source.names import composed
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import as_utf8, decoded
 
-if TYPE_CHECKING:
-    from shardprep.recipe.recipe import Recipe
-
 _NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")
-"""Line of a list: a path, and labels as numbers, as in those of ImageNet."""
+"""Line of a list as ImageNet has it: a path, and labels as numbers."""
 
 
 class Documents:
-    """The files beside the images: `others`, the members of the source that are no images."""
+    """The members of the source that are not images, and files on disk that the recipe names."""
 
     def __init__(self, others: Sequence[Member], recipe: Recipe) -> None:
         self._others = others
         self._recipe = recipe
 
     def label_tables(self) -> list[Table]:
-        """Return the tables that the label rule may use: the one it names, or all for auto."""
         rules = self._recipe.rules
         if rules.labels.kind == "csv":
             return [self._with(self.table(rules.labels.table.files), rules.join)]
         return self.tables() if rules.labels.kind == "auto" else []
 
     def tables(self) -> list[Table]:
-        """Return every CSV of the source that can be read."""
         return self._tables
 
     @cached_property
@@ -51,24 +46,18 @@ class Documents:
         found = []
         for member in self._others:
             if member.key.lower().endswith(TABLE_SUFFIXES):
-                with contextlib.suppress(SourceError):  # no table: it stays listed as skipped
+                with contextlib.suppress(SourceError):  # not a table: it stays listed as skipped
                     found.append(self._parse(_read(member), member.key))
         return found
 
     def joined_table(self) -> Table | None:
-        """Return the first table of `--join`, with the others joined to it, or None."""
         if not self._recipe.rules.join:
             return None
         first, *others = self._recipe.rules.join
         return self._with(self._table(first.file), others)
 
     def check_columns(self) -> None:
-        """Check the columns that the recipe names, of tables whose files are all in the source.
-
-        Raises:
-            SourceError: a table cannot be read, or lacks a column.
-
-        """
+        """Raise a SourceError if a table in the source lacks a column that the recipe names."""
         rules, named = self._recipe.rules, self._recipe.rules.labels.table
         files = [*named.files, *(one.file for one in rules.join)]
         if files and self._has(files):
@@ -92,18 +81,10 @@ class Documents:
         return all(len(self._members(file)) == 1 for file in files)
 
     def read(self, file: str) -> bytes:
-        """Return the bytes of a member of the source, or else of a file on disk."""
         return self.find(file)[1]
 
     def find(self, file: str) -> tuple[str, bytes]:
-        """Return the key and the bytes of the one member that a path is the end of.
-
-        Without such a member it is a file on disk, and the path is its key.
-
-        Raises:
-            SourceError: there is neither, there are several members, or it cannot be read.
-
-        """
+        """Return key and bytes of the member whose key ends in `file`, or of a file on disk."""
         found, is_json = self._members(file), file.lower().endswith(".json")
         if len(found) == 1:
             data = _read(found[0])
@@ -122,20 +103,14 @@ class Documents:
         return file, as_utf8(data) if is_json else data
 
     def members(self, *suffixes: str) -> list[Member]:
-        """Return the members of the source that are no images and end in a suffix, case aside."""
+        """Return the members that are not images and end in a suffix, regardless of case."""
         return [member for member in self._others if member.key.lower().endswith(suffixes)]
 
     def table(self, files: Sequence[str]) -> Table:
-        """Return the rows of all these tables below each other.
-
-        Raises:
-            SourceError: one cannot be found or read.
-
-        """
         return stacked([self._table(file) for file in files])
 
     def ids(self, file: str) -> list[str]:
-        """Return the ids on a list: the first column of a CSV, else a line each."""
+        """Return the ids on a list: the first column of a CSV, or the lines of another file."""
         data = self.read(file)
         if file.lower().endswith(TABLE_SUFFIXES):
             table = self._parse(data, file)
@@ -166,18 +141,18 @@ class Documents:
 
 
 def read_table(file: str, most_bytes: int) -> bytes:
-    """Return the bytes of a file on disk that the user has named: a pipe would never end.
+    """Return the bytes of a regular file on disk; a pipe would never end.
 
     Raises:
-        SourceError: it is too large, or cannot be read.
-        FileNotFoundError: there is no such regular file.
+        SourceError: the file is too large, or cannot be read.
+        FileNotFoundError: the file does not exist or is not regular.
 
     """
     if not Path(file).is_file():
         raise FileNotFoundError
     if Path(file).stat().st_size > most_bytes:
-        hint = f"tables of {most_bytes:,} bytes are read"
-        raise SourceError(file, "is larger than --max-member-size", hint)
+        what = f"is larger than {OptionName('max_member_size')}"
+        raise SourceError(file, what, f"tables of {most_bytes:,} bytes are read")
     try:
         return read_named(file, most_bytes)
     except OSError as error:

@@ -7,28 +7,25 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardprep.catalog.names import folder_splits
-from shardprep.errors import SourceError
+from shardprep.catalog.tables.table import Table
+from shardprep.errors import OptionName, SourceError
 from shardprep.recipe.rules import SLICE, letters_of
 from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts, booleans, positions
-
-if TYPE_CHECKING:
-    from shardprep.catalog.tables.table import Table
 
 Ints = NDArray[np.int64]
 
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
 _MOST_FOLDERS = 16
-"""Number of folders in an id that is looked for among others; one with more is alone."""
+"""Maximum number of folders of ids that are searched together."""
 _SAMPLE_ROWS = 500
-"""Number of rows, about, from which the column of ids is found."""
+"""Approximate number of rows that decide the column of ids."""
 
 
 class AmbiguousIdError(SourceError):
@@ -36,24 +33,23 @@ class AmbiguousIdError(SourceError):
 
 
 class KeyIndex:
-    """The keys of all images, and the search for those that an id fits.
+    """The keys of all images, and the search for the keys that an id fits.
 
-    All searches of a table together take time in proportion to its rows and the keys, however
-    many keys share a name.
+    All searches of a table take linear time in its rows and the keys, even if many keys share a
+    name.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
-        """Take the keys; they are indexed when an id is first looked for."""
         self.keys = Texts.of(keys)
         self._names = self.keys.composed()
-        """The keys as they are compared: names are equal in whatever form their accents are."""
+        """The keys in form NFC, so that accents in other forms are equal."""
         self._by_folder: dict[tuple[str, int], dict[str, list[int]]] = {}
 
     def find(self, text: str) -> Sequence[int]:
         """Return the positions of all keys that the id fits; a path must be the end of the key.
 
-        Where a training set and a test set use the same names, training is meant. Of keys that
-        differ in the form of their accents alone, the one that is written as the id is meant.
+        If a training set and a test set use the same names, only training keys fit. If keys differ
+        only in the form of their accents, the key in the form of the id fits.
         """
         path = text.replace("\\", "/").removeprefix("./").lstrip("/")
         found = self._find(composed(path))
@@ -68,7 +64,6 @@ class KeyIndex:
         return same or found
 
     def _find(self, path: str) -> Sequence[int]:
-        """Return the positions of all keys that a path in form NFC fits."""
         folder, _, name = path.rpartition("/")
         by_name, by_stem = self._by_name
         named = by_name[name] if name in by_name else by_stem.get(name, ())
@@ -85,12 +80,7 @@ class KeyIndex:
         return self._by_folder[name, depth].get(folder, ())
 
     def find_all(self, texts: Texts, where: str) -> Ints:
-        """Return the position of the one key that each id fits, −1 where there is none.
-
-        Raises:
-            AmbiguousIdError: as `find_one`.
-
-        """
+        """Return the position of the one key that each id fits, or −1, as `find_one` does."""
         found, is_odd = self._find_names(texts)
         for row in np.flatnonzero(is_odd).tolist():
             position = self.find_one(texts[row], where)
@@ -98,15 +88,14 @@ class KeyIndex:
         return found
 
     def num_found(self, texts: Texts) -> int:
-        """Return the number of ids that fit a key, or several."""
         found, is_odd = self._find_names(texts)
         odd = np.flatnonzero(is_odd).tolist()
         return int((found >= 0).sum()) + sum(bool(self.find(texts[row])) for row in odd)
 
     def _find_names(self, texts: Texts) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return the position of the key of each id, −1 for none, and which are for `find` to find.
+        """Return the position of the key of each id, or −1, and which ids need `find`.
 
-        Those are all that are no plain names or paths, or that are the names of several keys.
+        These are not plain names or paths, or they are the names of several keys.
         """
         texts = texts.composed()
         found = np.full(len(texts), -1, np.int64)
@@ -119,7 +108,7 @@ class KeyIndex:
             wanted = texts.where(is_one)
             first, is_many = positions(wanted, self._names, partial(Texts.ends, depth=depth))
             lost = first < 0
-            if depth and lost.any():  # an image of this very name elsewhere stands before stems
+            if depth and lost.any():  # an image of exactly this name elsewhere precedes stems
                 names = wanted.where(lost).ends(0)
                 lost[lost] = positions(names, self._names, partial(Texts.ends, depth=0))[0] < 0
             if lost.any():
@@ -132,7 +121,7 @@ class KeyIndex:
         return found, is_odd
 
     def find_one(self, text: str, where: str) -> int | None:
-        """Return the position of the one key that the id fits, None where there is none.
+        """Return the position of the one key that the id fits, or None.
 
         Raises:
             AmbiguousIdError: several fit; `where` is the name of the table in the message.
@@ -141,17 +130,14 @@ class KeyIndex:
         found = self.find(text)
         if len(found) > 1:
             one, two = self.keys[found[0]], self.keys[found[1]]
-            raise AmbiguousIdError(
-                where,
-                f"id {text!r} fits several images: {one} and {two}",
-                "say which with a path, as in csv:FILE:{folder}/{id}.jpg:LABEL, or with --root, or "
-                "leave copies out with --dedup",
-            )
+            what = f"id {text!r} fits several images: {one} and {two}"
+            hint = "say which with a path, as in csv:FILE:{folder}/{id}.jpg:LABEL, or with "
+            hint += f"{OptionName('root')}, or leave copies out with {OptionName('dedup')}"
+            raise AmbiguousIdError(where, what, hint)
         return found[0] if found else None
 
     @cached_property
     def _by_name(self) -> tuple[dict[str, int | list[int]], dict[str, int | list[int]]]:
-        """Positions by base name, and by base name without extension."""
         by_name: dict[str, int | list[int]] = {}
         by_stem: dict[str, int | list[int]] = {}
         for i, key in enumerate(self._names):
@@ -169,7 +155,7 @@ class KeyIndex:
         return list(folder_splits(self.keys))
 
     def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:
-        """Return positions by the `depth` folders that hold them, without test if others fit."""
+        """Return positions by their last `depth` folders, without test if others fit."""
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for i in positions:
             *folders, _ = self._names[i].rsplit("/", depth + 1)
@@ -182,7 +168,7 @@ class KeyIndex:
 
 
 def _add(positions: dict[str, int | list[int]], name: str, position: int) -> None:
-    """Add a position. A name that occurs once has no list: a million lists would take long."""
+    """Add a position; a name that occurs once has no list, because a million lists are slow."""
     known = positions.setdefault(name, position)
     if isinstance(known, list):
         known.append(position)
@@ -198,63 +184,61 @@ class TableMatch:
     row_of: Ints
     """For each key, its first row; −1 for none."""
     key_of: Ints
-    """For each row, the position of its key; −1 for none."""
     id_column: str
-    """The column, or the template over several, by which rows were found."""
+    """The column, or the template over several, that identifies rows."""
     rows_without_image: tuple[str, ...]
-    """Ids of the rows that fit no key."""
 
     def cells(self, column: str) -> Coded[str]:
-        """Return a column's cell for each key, "" where it has no row."""
+        """Return a column's cell for each key, "" without a row."""
         cells = self.table.cells(self.table.column(column)).coded()
-        codes = np.append(cells.codes, -1)[self.row_of]  # −1 is the last one
+        codes = np.append(cells.codes, -1)[self.row_of]  # −1 is the last row
         return Coded(codes, cells.values).filled("")
 
 
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
-    """Return which rows of a table belong to which image, by a column, a template or "" to find it.
+    """Return the images of a table's rows, by a column or template, or "" to find the column.
 
     Raises:
-        SourceError: no column holds ids of images, or there is no such column.
+        SourceError: no column holds ids of images, or the column does not exist.
         AmbiguousIdError: an id fits several images.
 
     """
     title, ids = row_ids(table, find_ids(index, table, id_column))
     key_of = index.find_all(ids, table.name)
     row_of = np.full(len(index.keys), -1, np.int64)
-    rows = np.flatnonzero(key_of >= 0)[::-1]  # of several rows, the first is the last to be put
+    rows = np.flatnonzero(key_of >= 0)[::-1]  # the first of several rows is assigned last
     row_of[key_of[rows]] = rows
     missing = ids.take(np.flatnonzero(key_of < 0))
     return TableMatch(table, row_of, key_of, title, tuple(missing))
 
 
 def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
-    """Return the given column or template, or else the column that holds most names of images."""
+    """Return the given column or template, or the column that holds most names of images."""
     if column:
         return row_ids(table, column)[0]
     step = max(1, len(table.rows) // _SAMPLE_ROWS)
     hits = [index.num_found(table.cells(i)[::step]) for i in range(len(table.header))]
     if not any(hits):
         what = "no column of it holds names of images of the source"
-        raise SourceError(table.name, what, "name the columns: --labels csv:FILE:ID:LABEL")
+        hint = f"name the columns: {OptionName('labels')} csv:FILE:ID:LABEL"
+        raise SourceError(table.name, what, hint)
     return table.header[hits.index(max(hits))]
 
 
 def row_ids(table: Table, column: str) -> tuple[str, Texts]:
     """Return the name of a table's ids, and the id of each row.
 
-    `column` names a column, or is a path template over all of them, where {id} stands for a
-    column, {id[0]} for its first letter and {id[0:2]} for its first two.
+    `column` is a column, or a path template: {id} means a column, {id[0]} its first letter and
+    {id[0:2]} its first two letters.
 
     Raises:
         OpenQuoteError: an id spans lines, or rows of the table are missing.
-        SourceError: there is no such column.
+        SourceError: the column does not exist.
 
     """
     if "{" not in column:
         position = table.column(column)
-        table.check_quotes(table.header[position])
-        return table.header[position], table.cells(position)
+        return table.header[position], table.checked_cells(position)
     fields = {match.group(): match for match in _FIELD.finditer(column)}
     parts = {
         text: (table.column(match["column"]), letters_of(match)) for text, match in fields.items()

@@ -1,4 +1,4 @@
-"""Label tables: CSV or JSON bytes in, a header and stripped rows out. All cells are strings."""
+"""Label tables: parse CSV or JSON to a header and rows of stripped texts."""
 
 from __future__ import annotations
 
@@ -11,28 +11,25 @@ from typing import Any, cast, overload
 
 import numpy as np
 
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.source.string_column import Coded, Texts, positions, release
 from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 
 _DELIMITERS = ",;\t|"
 _AT_ONCE = 1 << 14
-"""Number of rows that are objects while a table is read."""
 
 
 class Rows(Sequence[list[str]]):
-    """The rows of a table, kept as columns; each is made a list when it is asked for."""
+    """The rows of a table, stored as columns; indexing builds a list."""
 
     __slots__ = ("_number", "columns")
 
     def __init__(self, columns: Sequence[Texts], number: int) -> None:
-        """Take the cells of each column, and the number of rows."""
         self.columns = columns
         self._number = number
 
     @classmethod
     def of(cls, rows: Iterable[list[str]], width: int) -> Rows:
-        """Return rows of so many cells each."""
         if isinstance(rows, Rows):
             return rows
         number, parts = 0, list[list[Texts]]()
@@ -68,48 +65,50 @@ class Rows(Sequence[list[str]]):
 
 
 class OpenQuoteError(SourceError):
-    """A quoted cell of ids or classes spans lines, or swallows rows: a quote is not closed."""
+    """A quote is not closed: a cell of ids or classes spans lines, or rows are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A CSV file: every row has exactly the columns of the header."""
+    """A table; every row has exactly the columns of the header."""
 
     name: str
     header: tuple[str, ...]
     rows: Sequence[list[str]]
-    """Kept as `Rows`, whatever they are given as."""
+    """Converted to `Rows`."""
     num_joined: int = 0
-    """Columns, the last ones, that another table has added."""
+    """Number of columns at the end that come from joined tables."""
     parts: tuple[tuple[str, int], ...] = ()
-    """Name and number of rows of the tables that were stacked to this one; () for one alone."""
+    """Name and number of rows of each stacked table; () for a single table."""
     faults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Column → file, and which cell of it spans lines; "" → file, and which quote is not closed."""
+    """Column → file, and the cell that spans lines; "" → file, and the quote that is not closed."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", Rows.of(self.rows, len(self.header)))
 
     def cells(self, place: int) -> Texts:
-        """Return the cells of the column with this index, a row each."""
         return cast("Rows", self.rows).columns[place]
 
+    def checked_cells(self, place: int) -> Texts:
+        """Return the cells of a column; OpenQuoteError if rows are missing, or one spans lines."""
+        self.check_quotes(self.header[place])
+        return self.cells(place)
+
     def parts_of_rows(self) -> Coded[str]:
-        """Return the name of the table that each row comes from."""
         if not self.parts:
             return Coded.constant(self.name, len(self.rows))
         numbers = [number for _, number in self.parts]
         return Coded(np.repeat(np.arange(len(numbers)), numbers), [name for name, _ in self.parts])
 
     def column(self, name: str) -> int:
-        """Return the index of a column, by exact name first and else regardless of case."""
+        """Return the index of a column, by its exact name or regardless of case."""
         lowered = [title.lower() for title in self.header]
         if name in self.header:
             return self.header.index(name)
         if name.lower() in lowered:
             return lowered.index(name.lower())
-        raise SourceError(
-            self.name, f"has no column {name!r}", f"its columns are {', '.join(self.header)}"
-        )
+        hint = f"its columns are {', '.join(self.header)}"
+        raise SourceError(self.name, f"has no column {name!r}", hint)
 
     def check_quotes(self, *names: str) -> None:
         """Raise an OpenQuoteError if rows are missing, or a cell of these columns spans lines."""
@@ -122,16 +121,12 @@ class Table:
 def parse_table(
     data: bytes, name: str, *, has_header: bool = True, null: Collection[str] = ()
 ) -> Table:
-    """Return the table in the bytes of a CSV file.
+    """Return the table in the bytes of a CSV file; SourceError if it is empty or not a CSV.
 
-    It is separated by comma, semicolon, tab or bar, whichever the first line has most of. Short
-    rows are filled with "", long ones cut. Without a header columns are called 1, 2, 3 …; cells
-    that mean nothing (`null`) are read as "". Quotes that are not closed are `faults`: a file that
-    is no label table may have them.
-
-    Raises:
-        SourceError: it is empty or no CSV; messages call it by `name`.
-
+    The delimiter is the one that the first line has most of: comma, semicolon, tab or bar. Short
+    rows are filled with "", long rows are cut. Without a header, columns are called 1, 2, 3 …;
+    cells in `null` become "". Open quotes become `faults`, because a file that is not a label table
+    may have them.
     """
     stream = text_lines(data)
     delimiter = max(_DELIMITERS, key=stream.readline().count)
@@ -149,11 +144,11 @@ def parse_table(
         faults = {titles[i]: (name, what) for i, what in lines.faults.items() if i in titles}
         return Table(name, header, read, faults=faults)
     except csv.Error as error:
-        raise SourceError(name, f"is no CSV that can be read ({error})") from error
+        raise SourceError(name, f"is not a CSV that can be read ({error})") from error
 
 
 def _fitted(rows: Iterable[list[str]], width: int, null: Collection[str]) -> Iterator[list[str]]:
-    """Yield the rows with so many cells each, "" in the place of those that mean nothing."""
+    """Yield rows of `width` cells, with "" for cells in `null`."""
     for row in rows:
         cells = row if len(row) == width else row[:width] + [""] * (width - len(row))
         yield ["" if cell in null else cell for cell in cells] if null else cells
@@ -163,11 +158,7 @@ def parse_json_table(data: bytes, name: str, *, null: Collection[str] = ()) -> T
     """Return the table in a list of JSON objects, or in a COCO document.
 
     A row of COCO is an annotation, with the keys of its image and the name of its category as
-    `category`; values that are no texts or numbers are left out.
-
-    Raises:
-        SourceError: it is neither; messages call it by `name`.
-
+    `category`. Nested values are left out.
     """
     try:
         document = json.loads(decoded(data))
@@ -205,21 +196,17 @@ def _cell(value: object) -> str:
 
 
 def stacked(tables: list[Table]) -> Table:
-    """Return the rows of all tables below each other, with all their columns and "" in the gaps."""
+    """Return the rows of all tables as one table, with all columns and "" in the gaps."""
     if len(tables) == 1:
         return tables[0]
     header = tuple(dict.fromkeys(title for table in tables for title in table.header))
-    columns = [
-        Texts.joined(
-            [
-                table.cells(table.header.index(title))
-                if title in table.header
-                else Texts.of([""]).take(np.zeros(len(table.rows), np.int64))
-                for table in tables
-            ]
-        )
-        for title in header
-    ]
+
+    def cells(table: Table, title: str) -> Texts:
+        if title in table.header:
+            return table.cells(table.header.index(title))
+        return Texts.of([""]).take(np.zeros(len(table.rows), np.int64))
+
+    columns = [Texts.joined([cells(table, title) for table in tables]) for title in header]
     parts = tuple((table.name, len(table.rows)) for table in tables)
     rows = Rows(columns, sum(number for _, number in parts))
     faults = {title: fault for table in reversed(tables) for title, fault in table.faults.items()}
@@ -228,21 +215,18 @@ def stacked(tables: list[Table]) -> Table:
 
 
 def joined(table: Table, other: Table, key: str) -> Table:
-    """Return the table with the columns of another, row by row where their `key` agrees.
+    """Return the table with the columns of another, joined by the column `key`.
 
-    `key` may be "" where they share just one column. Every row of `table` stays; where `other` has
+    `key` may be "" if they share exactly one column. Every row of `table` stays. If `other` has
     several rows of a key, the first counts.
     """
     if not key:
         shared = [title for title in table.header if title in other.header]
         if len(shared) != 1:
-            hint = f"say which one joins them: --join {other.name}:COLUMN"
+            hint = f"say which one joins them: {OptionName('join')} {other.name}:COLUMN"
             raise SourceError(other.name, f"shares {len(shared)} columns with {table.name}", hint)
         key = shared[0]
-    places = table.column(key), other.column(key)
-    table.check_quotes(table.header[places[0]])
-    other.check_quotes(other.header[places[1]])
-    ours, theirs = table.cells(places[0]), other.cells(places[1])
+    ours, theirs = (one.checked_cells(one.column(key)) for one in (table, other))
     new = [i for i, title in enumerate(other.header) if title not in table.header]
     found, _ = positions(ours, theirs)
     nothing = len(theirs)

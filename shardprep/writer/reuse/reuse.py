@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
-from shardprep.catalog.labels.targets import Target
+from shardprep.catalog.targets import Target
 from shardprep.dataset import item_table, tfrecord
 from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences

@@ -1,55 +1,65 @@
-"""The dialects of four numbers: two corners, or a corner and a size; pixels, or shares of sides.
+"""The four numbers of a box: their form, their check against the image, and drawn shapes.
 
-Names of columns tell it where they are of the usual ones; else the boxes do, for the wrong reading
-leaves the image or turns boxes inside out: most of real boxes, against one in a hundred.
+A box is two corners, or a corner and a size, in pixels or as shares of the sides. Usual column
+names tell which. Otherwise the boxes do: in the wrong form, most of them leave the image or have
+negative sizes.
 """
 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardprep.catalog.objects.object_table import Found
+from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import Floats
 from shardprep.recipe.object_rules import BoxForm
+from shardprep.source.byte_range import Extent
 
-if TYPE_CHECKING:
-    from shardprep.source.byte_range import Extent
-
+SizeOf = Callable[[int], tuple[int, int] | None]
+"""Returns height and width of an image by its position, or None if unknown."""
 WORDS: dict[BoxForm, str] = {
     "xyxy": "two corners (xyxy)",
     "xywh": "corner, width and height (xywh)",
     "center": "center, width and height (center)",
 }
 _MOST_RELATIVE = 1.0001
-"""Largest value of boxes in shares: six decimals may round up."""
+"""Maximum value of boxes in shares; six decimals may round up."""
 _BAD = 0.01
-"""Share of boxes that may be wrong in the right reading."""
+"""Maximum share of wrong boxes in the right form, and in a form that is proposed."""
 _FAR = 10
-"""Times as many boxes are wrong in the other reading, where none is free of them."""
+"""Minimum ratio of wrong boxes between two forms, if both have wrong boxes."""
 _TOLERANCE = 1.01, 1.0
-"""Factor and pixels by which a sound box may leave its image."""
+"""Tolerance of a sound box at the edges of its image: factor and pixels."""
 _HEAD_BYTES = 256 << 10
-"""Bytes of a file that hold its size, and its orientation."""
 _UNBOUNDED = np.errstate(over="ignore", invalid="ignore")
-"""Numbers of strangers may be as large as floats are."""
+"""Numbers may be as large as floats are."""
 _TURNED = (5, 6, 7, 8)
-"""EXIF orientations that turn an image by a quarter."""
 _ORIENTATION = 0x0112
+_MOST_HEADS = 256
+"""Maximum number of images whose heads are read for their size; a wrong form is wrong for most."""
+_NUM_SHOWN = 3
+_MOST_SHOWN = 80
+_LONG = 1 << 31
+"""Pixels that no side of an image has."""
+_MOST = 1e100
+_NUM_CORNERS = 64
 
 
 def is_relative(boxes: Floats) -> bool:
-    """Tell whether boxes, float64[n, 4], are shares of the sides of their images."""
+    """Return True if boxes, float64[n, 4], are shares of the sides of their images."""
     finite = boxes[np.isfinite(boxes)]
     return bool(finite.size) and bool(np.abs(finite).max() <= _MOST_RELATIVE)
 
 
 def told_form(boxes: Floats, sizes: Floats) -> BoxForm | None:
-    """Return the reading of boxes, float64[n, 4], that leaves them sound; None if it is open.
+    """Return the form that makes boxes, float64[n, 4], sound; None if unclear.
 
-    `sizes` are heights and widths of their images, float64[n, 2], NaN where they are not known.
+    `sizes` are heights and widths of their images, float64[n, 2], NaN if unknown.
     """
     known = np.isfinite(boxes).all(1)
     if (with_size := known & np.isfinite(sizes).all(1)).any():
@@ -68,10 +78,9 @@ def told_form(boxes: Floats, sizes: Floats) -> BoxForm | None:
 
 @_UNBOUNDED
 def are_outside(corners: Floats, sizes: Floats) -> NDArray[np.bool_]:
-    """Return whether each box, x, y, x, y, has no inside or passes an edge by more than rounding.
+    """Return whether each box, x, y, x, y, is empty or leaves its image by more than rounding.
 
-    `sizes` are heights and widths of the images in the unit of the boxes, float64[n, 2]. 1% and a
-    pixel are rounding.
+    `sizes` are heights and widths of the images in the unit of the boxes, float64[n, 2].
     """
     factor, pixels = _TOLERANCE
     more = sizes * (factor - 1) + pixels * (sizes > _MOST_RELATIVE)
@@ -83,7 +92,7 @@ def are_outside(corners: Floats, sizes: Floats) -> NDArray[np.bool_]:
 
 @_UNBOUNDED
 def numbers(corners: Floats, form: BoxForm) -> Floats:
-    """Return boxes, x, y, x, y, as the four numbers that `corners` reads."""
+    """Return boxes, x, y, x, y, as four numbers of a form: the inverse of `corners`."""
     if form == "xyxy":
         return corners
     first, size = corners[:, :2], corners[:, 2:] - corners[:, :2]
@@ -102,13 +111,172 @@ def corners(boxes: Floats, form: BoxForm) -> Floats:
 
 
 def image_size(extent: Extent) -> tuple[int, int] | None:
-    """Return height and width of an image as it is shown, by its head; None without them."""
+    """Return height and width of an image as displayed, from its head; None if unknown."""
     from PIL import Image  # noqa: PLC0415 - most sources never need it
 
     try:
         with Image.open(io.BytesIO(extent.read_head(_HEAD_BYTES))) as image:
             width, height = image.size
             turned = image.getexif().get(_ORIENTATION) in _TURNED
-    except Exception:  # decoders raise anything for strangers' bytes
+    except Exception:  # decoders raise anything
         return None
     return (width, height) if turned else (height, width)
+
+
+class _Boxes(NamedTuple):
+    corners: Floats
+    """x, y, x, y as read, float64[n, 4]."""
+    images: NDArray[np.int64]
+    """Position of the image of each box."""
+    sizes: Floats
+    """Height and width of that image in the unit of the boxes, float64[n, 2]."""
+    is_relative: bool
+
+
+class _Reading(NamedTuple):
+    form: BoxForm
+    is_relative: bool
+
+    def __str__(self) -> str:
+        unit = "shares of the sides" if self.is_relative else "pixels"
+        return f"{WORDS[self.form]} in {unit}"
+
+
+def check_boxes(
+    found: Found, option: OptionName, keys: Sequence[str], size_of: SizeOf, most: float
+) -> None:
+    """Check that few enough boxes leave their image, or are empty.
+
+    Args:
+        found: the objects of all images.
+        option: the option that asks for them, for the error.
+        keys: the keys of the images.
+        size_of: called for some images whose size is not stated.
+        most: maximum share of such boxes.
+    """
+    boxes = _boxes(found, size_of)
+    are_wrong = are_outside(boxes.corners, boxes.sizes)
+    is_tiny = not boxes.is_relative and is_relative(boxes.corners)
+    if is_tiny:
+        are_wrong[:] = True
+    if are_wrong.sum() <= most * len(are_wrong):
+        return
+    form = found.notation.form if found.notation else None
+    read = f", read as {_Reading(form, boxes.is_relative)}" if form else ""
+    fault = "are below one pixel" if is_tiny else "are not inside of their images"
+    what = f"{are_wrong.sum():,} of {len(are_wrong):,} boxes {fault}{read}"
+    values = numbers(boxes.corners, form or "xyxy")
+    some = []
+    for i in np.flatnonzero(are_wrong)[:_NUM_SHOWN].tolist():
+        texts = ", ".join(f"{value:.6g}" for value in values[i])
+        height, width = boxes.sizes[i]
+        size = "" if boxes.is_relative else f" of {width:g}x{height:g} pixels"
+        some.append(f"[{texts}] in {shown(keys[int(boxes.images[i])], _MOST_SHOWN)}{size}")
+    better = _better(found, boxes, values, size_of) if form else None
+    hint = "correct the boxes" if better is None else _hint(found, better)
+    hint = f"{hint}, or accept them with {OptionName('max_clipped')} 1"
+    raise SourceError(option, f"{what}, such as {', '.join(some)}", hint)
+
+
+def _boxes(found: Found, size_of: SizeOf) -> _Boxes:
+    """Return the boxes of all images with a stated size, and of some others."""
+    listed = [
+        (i, one) for i, one in enumerate(found.annotations) if one is not None and len(one.boxes)
+    ]
+    are_shares = any(one.is_relative for _, one in listed)
+    sizes = {i: (1, 1) if are_shares else one.size for i, one in listed}
+    unknown = [i for i, size in sizes.items() if size is None or not _is_size(size)]
+    for i in unknown[:: -(-len(unknown) // _MOST_HEADS) or 1]:
+        sizes[i] = size_of(i)
+    known = [(i, one.boxes, size) for i, one in listed if (size := sizes[i]) and _is_size(size)]
+    counts = [len(boxes) for _, boxes, _ in known]
+    images = np.repeat(np.array([i for i, _, _ in known], np.int64), counts)
+    each = np.array([size for _, _, size in known], np.float64).reshape(-1, 2)
+    whole = np.concatenate([np.empty((0, 4)), *(boxes for _, boxes, _ in known)])
+    are_boxes = np.isfinite(whole).all(axis=1)  # NaN: only an outline
+    return _Boxes(
+        whole[are_boxes], images[are_boxes], each.repeat(counts, 0)[are_boxes], are_shares
+    )
+
+
+def _is_size(size: tuple[int, int]) -> bool:
+    return min(size) >= 1 and max(size) < _LONG
+
+
+def _better(found: Found, boxes: _Boxes, values: Floats, size_of: SizeOf) -> _Reading | None:
+    """Return the form that puts nearly all boxes inside their images, or None."""
+    ways = [(boxes.is_relative, boxes.sizes)]
+    if boxes.is_relative:
+        some = np.unique(boxes.images)
+        some = some[:: -(-len(some) // _MOST_HEADS)]
+        known = {i: found.annotations[i] for i in some.tolist()}
+        sizes = {i: (one and one.size) or size_of(i) for i, one in known.items()}
+        nothing = (np.nan, np.nan)
+        each = [sizes.get(i) or nothing for i in boxes.images.tolist()]
+        ways.append((False, np.array(each, np.float64)))
+    elif is_relative(values):
+        ways = [(True, np.ones_like(boxes.sizes))]
+    best, least = None, _BAD
+    for are_shares, sizes_ in ways:
+        has_size = np.isfinite(sizes_).all(axis=1)
+        for form in WORDS:
+            read = corners(values, form)[has_size]
+            if not len(read):
+                continue
+            share = float(are_outside(read, sizes_[has_size]).mean())
+            if share <= least and (best is None or share < least):
+                best, least = _Reading(form, are_shares), share
+    return best
+
+
+def _hint(found: Found, better: _Reading) -> str:
+    columns = ",".join(found.notation.names) if found.notation else ""
+    hint = f"they fit as {better}"
+    if found.is_table:
+        return f"{hint}: write {better.form}({columns}) instead of {columns}"
+    return f"{hint}, which is not how the format has them: convert them"
+
+
+def rectangle(x1: float, y1: float, x2: float, y2: float) -> Floats:
+    """Return the corners of the rectangle between two opposite ones, float64[4, 2]."""
+    left, right, top, bottom = min(x1, x2), max(x1, x2), min(y1, y2), max(y1, y2)
+    return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float64)
+
+
+def ellipse(x: float, y: float, radius_x: float, radius_y: float, turn: float = 0.0) -> Floats:
+    """Return a polygon for an ellipse turned by `turn` radians, float64[64, 2].
+
+    Raises:
+        OverflowError: the ellipse is larger than any image.
+
+    """
+    if not all(abs(number) < _MOST for number in (x, y, radius_x, radius_y, turn)):
+        raise OverflowError("an ellipse beyond all images")
+    angles = np.linspace(0, 2 * np.pi, _NUM_CORNERS, endpoint=False)
+    across, along = radius_x * np.cos(angles), radius_y * np.sin(angles)
+    cos, sin = np.cos(turn), np.sin(turn)
+    return np.stack((x + across * cos - along * sin, y + across * sin + along * cos), axis=1)
+
+
+def turned(ring: Floats, turn: float) -> Floats:
+    """Return corners turned clockwise about their middle, by `turn` radians.
+
+    Raises:
+        OverflowError: the corners are farther away than in any image.
+
+    """
+    if not turn:
+        return ring
+    if not (np.abs(ring) < _MOST).all():
+        raise OverflowError("corners beyond all images")
+    middle = (ring.min(0) + ring.max(0)) / 2
+    cos, sin = np.cos(turn), np.sin(turn)
+    x, y = (ring - middle).T
+    found: Floats = np.stack((x * cos - y * sin, x * sin + y * cos), axis=1) + middle
+    return found
+
+
+def box_of(rings: list[Floats]) -> tuple[float, ...]:
+    """Return the box around all corners: x and y of two opposite corners."""
+    points = np.concatenate(rings)
+    return (*points.min(0).tolist(), *points.max(0).tolist())

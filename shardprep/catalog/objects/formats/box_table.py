@@ -3,85 +3,75 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 import numpy as np
 
 from shardprep.catalog.objects.formats import box_format
-from shardprep.catalog.objects.formats.box_cells import (
-    NO_BOXES,
-    Boxes,
-    boxes_of_cells,
-    boxes_of_columns,
+from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign, coverage
+from shardprep.catalog.objects.formats.box_format import SizeOf
+from shardprep.catalog.objects.object_table import (
+    MALFORMED,
+    MOST_SIDE,
+    ONE_CLASS,
+    Found,
+    ObjectTable,
 )
-from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, ObjectTable
-from shardprep.catalog.objects.parsed import Found
 from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, find_ids, match_table
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import SourceError, shown
+from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import Floats
 from shardprep.recipe.object_rules import (
     BoxColumns,
     BoxForm,
-    BoxTableRule,
+    FormatRule,
     letters,
     named_box_columns,
 )
 
-ONE_CLASS = "object"
-"""Class of all boxes where no column says it."""
+_NO_BOXES = frozenset(("", "[]", "[[]]", "{}", "-1", "none", "None", "nan", "NaN"))
+_NO_OBJECT = "none"
+"""Label within a cell that means no object: `none 1 0 0 1 1`."""
+_SPACES = str.maketrans("[](){},;\"'", " " * 10)
+_DICT = re.compile(r"\{([^{}]*)\}")
+_ENTRY = re.compile(r"['\"]?([A-Za-z_]\w*)['\"]?\s*:\s*([-+.\w]+)")
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
-"""A cell with four numbers in brackets, or with dicts of them."""
 _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name", re.IGNORECASE)
+_MOST_ODD = 0.01
+"""Maximum share of cells with another number of values than the rest."""
 _MOST_COMPARED = 100_000
-"""Boxes that are compared with stated sides."""
+"""Maximum number of boxes to compare with stated sides."""
 _ROUNDING = 1.01
-"""Pixels by which a stated side may differ from the distance of its corners."""
+"""Maximum difference in pixels of a stated side from the distance of its corners."""
 _SIDES = ("height", "width"), ("imageheight", "imagewidth"), ("imgheight", "imgwidth")
 _MOST_SHOWN = 80
-"""Characters of a cell in an error."""
 _MOST_HEADS = 256
-"""Number of images whose heads are read to tell the dialect."""
+"""Maximum number of images whose heads are read to detect the form of boxes."""
 _SAMPLE = 200
-"""Number of rows that are looked at to recognise a table."""
 
 
-def read_box_table(
-    table: Table,
-    rule: BoxTableRule,
-    index: KeyIndex,
-    size_of: Callable[[int], tuple[int, int] | None] = lambda _: None,
-) -> Found:
-    """Return the boxes of all rows by image, in the order of the rows; classes in natural order.
+def read(rule: FormatRule, source: AnnotatedSource) -> Found:
+    """Return the boxes of the table that the rule names, in the order of the rows.
 
-    A row with empty cells says that its image has no object.
-
-    Args:
-        table: the rows.
-        rule: the columns.
-        index: the images.
-        size_of: height and width of an image by its position, asked of some where the reading of
-            four numbers is open.
-
-    Raises:
-        SourceError: no row is of an image, no cell holds a box, or it cannot be told how four
-            numbers are meant.
-
+    A row with empty cells means that its image has no object.
     """
-    columns = rule.boxes or _find_columns(table)
-    label = rule.label_column or ("" if rule.boxes else _find_label(table, columns, rule.id_column))
-    match = match_table(index, table, rule.id_column)
+    table, index = source.documents.table(rule.files), source.index
+    columns, label = rule.table.boxes, rule.table.label_column
+    if columns is None:
+        columns = _find_columns(table)
+        label = label or _find_label(table, columns, rule.table.id_column)
+    match = match_table(index, table, rule.table.id_column)
     if (match.key_of < 0).all():
         such = shown(match.rows_without_image[0], _MOST_SHOWN) if table.rows else "none"
         hint = f"a key looks like {shown(index.keys[0], _MOST_SHOWN)}"
         raise SourceError(table.name, f"has no id of an image of the source ({such})", hint)
     places = [table.column(name) for name in columns.names]
-    boxes = (
-        boxes_of_columns(table, places) if len(places) == 4 else boxes_of_cells(table, places[0])
-    )
-    if not len(boxes.values) and boxes.malformed:
+    boxes = _of_columns(table, places) if len(places) == 4 else _of_cells(table, places[0])
+    values = boxes.array()
+    if not len(values) and boxes.malformed:
         row = min(boxes.malformed)
         cell = ", ".join(table.rows[row][place] for place in places)
         what = f"has no boxes in {', '.join(columns.names)}, but {shown(cell, _MOST_SHOWN)!r}"
@@ -92,32 +82,29 @@ def read_box_table(
         titles = " and ".join(table.header[place] for place in sides)
         findings.append(f"{titles} of {table.name} are sizes of boxes, not of images")
         sides = None
-    is_relative = box_format.is_relative(boxes.values)
+    is_relative = box_format.is_relative(values)
     form, told = columns.form or boxes.form, ""
     if form is None:
-        sizes = _sizes(table, boxes.rows, sides, match, size_of)
+        sizes = _sizes(table, boxes.rows, sides, match, source.size_of)
         sizes = np.ones_like(sizes) if is_relative else sizes
-        form, told = box_format.told_form(boxes.values, sizes), ", told from the data"
-    if form is None and len(boxes.values):
+        form, told = box_format.told_form(values, sizes), ", told from the data"
+    if form is None and len(values):
         name = ",".join(columns.names)
         what = f"boxes in {name} may be corner and size or two corners: the data do not tell"
-        hint = f"write xywh({name}) or xyxy({name}) in place of {name}"
+        hint = f"write xywh({name}) or xyxy({name}) instead of {name}"
         raise SourceError(table.name, what, hint)
     form = form or "xyxy"
     objects = _objects(table, boxes, match, form, label)
     objects.is_relative = is_relative
     for row, image in enumerate(match.key_of.tolist()):
         if image >= 0:
-            objects.list_image(image, _side(table.rows[row], sides))
-    names, labels_of = objects.natural_names()
+            objects.list_image(image, _side(table.rows[row], sides) if sides else None)
+    objects.missing.update(_without_image(boxes, match))
     unit = "shares of the sides" if is_relative else "pixels"
-    return Found(
-        annotations=objects.annotations(labels_of),
-        names=names,
-        how=f"{table.name}, boxes in {', '.join(columns.names)}: {box_format.WORDS[form]}{told}, "
-        f"in {unit}",
-        documents=tuple(name for name, _ in table.parts) or (table.name,),
-        without_image=_without_image(boxes, match),
+    meaning = f"{box_format.WORDS[form]}{told}, in {unit}"
+    return objects.found(
+        f"{table.name}, boxes in {', '.join(columns.names)}: {meaning}",
+        [name for name, _ in table.parts] or [table.name],
         findings=findings,
         notation=BoxColumns(columns.names, form),
         is_table=True,
@@ -125,7 +112,7 @@ def read_box_table(
 
 
 def _objects(
-    table: Table, boxes: Boxes, match: TableMatch, form: BoxForm, label: str
+    table: Table, boxes: _Boxes, match: TableMatch, form: BoxForm, label: str
 ) -> ObjectTable:
     objects = ObjectTable(len(match.row_of))
     place = table.column(label) if label else None
@@ -134,7 +121,7 @@ def _objects(
     rows = np.array(boxes.rows, np.int64)
     cells = repeat(ONE_CLASS) if place is None else table.cells(place).take(rows)
     names = [own or cell for own, cell in zip(boxes.labels, cells, strict=False)]
-    corners = box_format.corners(boxes.values, form)
+    corners = box_format.corners(boxes.array(), form)
     objects.extend(match.key_of[rows].tolist(), corners, objects.numbers_of(names))
     for row, count in boxes.malformed.items():
         image = int(match.key_of[row])
@@ -143,8 +130,7 @@ def _objects(
     return objects
 
 
-def _without_image(boxes: Boxes, match: TableMatch) -> dict[str, int]:
-    """Return the ids of rows that are of no image, and how many boxes these rows have."""
+def _without_image(boxes: _Boxes, match: TableMatch) -> dict[str, int]:
     counts = Counter(boxes.rows)
     counts.update(boxes.malformed)
     found: dict[str, int] = {}
@@ -155,7 +141,6 @@ def _without_image(boxes: Boxes, match: TableMatch) -> dict[str, int]:
 
 
 def _side_columns(table: Table, columns: BoxColumns) -> tuple[int, int] | None:
-    """Return the columns of height and width of the images, if they are not of the boxes."""
     names = {letters(t): i for i, t in enumerate(table.header) if t not in columns.names}
     for height, width in _SIDES:
         if height in names and width in names:
@@ -163,14 +148,14 @@ def _side_columns(table: Table, columns: BoxColumns) -> tuple[int, int] | None:
     return None
 
 
-def _are_of_boxes(table: Table, boxes: Boxes, match: TableMatch, sides: tuple[int, int]) -> bool:
-    """Return whether columns of sides are those of the boxes.
+def _are_of_boxes(table: Table, boxes: _Boxes, match: TableMatch, sides: tuple[int, int]) -> bool:
+    """Return True if columns of sides hold sizes of boxes instead of images.
 
-    They are the distances of most corners, or differ over the rows of most images.
+    Most equal the distances of the corners, or they differ between the rows of most images.
     """
     num_distances = num_stated = 0
     sizes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    some = boxes.values[:_MOST_COMPARED].tolist()
+    some = boxes.array()[:_MOST_COMPARED].tolist()
     for row, (x1, y1, x2, y2) in zip(boxes.rows, some, strict=False):
         if size := _side(table.rows[row], sides):
             sizes[int(match.key_of[row])].append(size)
@@ -181,9 +166,7 @@ def _are_of_boxes(table: Table, boxes: Boxes, match: TableMatch, sides: tuple[in
     return 2 * num_distances > num_stated or 2 * sum(several) > len(several)
 
 
-def _side(row: Sequence[str], sides: tuple[int, int] | None) -> tuple[int, int] | None:
-    if sides is None:
-        return None
+def _side(row: Sequence[str], sides: tuple[int, int]) -> tuple[int, int] | None:
     try:
         height, width = (float(row[place]) for place in sides)
     except ValueError:
@@ -197,9 +180,9 @@ def _sizes(
     rows: Sequence[int],
     sides: tuple[int, int] | None,
     match: TableMatch,
-    size_of: Callable[[int], tuple[int, int] | None],
+    size_of: SizeOf,
 ) -> Floats:
-    """Return height and width for each box, float64[n, 2]: of the table, or of some images."""
+    """Return height and width for each box, float64[n, 2], from the table or from some images."""
     nothing = (np.nan, np.nan)
     if sides is not None:
         stated = [_side(table.rows[row], sides) or nothing for row in rows]
@@ -212,30 +195,40 @@ def _sizes(
 
 
 def _find_columns(table: Table) -> BoxColumns:
-    """Return the columns with boxes: by their names, or the one whose cells hold four numbers."""
     named = named_box_columns(table.header)
     if named is not None:
         return named
     sample = table.rows[:: max(1, len(table.rows) // _SAMPLE)]
     for place, title in enumerate(table.header):
-        cells = [row[place] for row in sample if row[place] not in NO_BOXES]
+        cells = [row[place] for row in sample if row[place] not in _NO_BOXES]
         if cells and all(map(_BRACKETS.match, cells)):
             return BoxColumns((title,))
     what = f"it is not clear which columns are boxes: {', '.join(table.header)}"
-    raise SourceError(table.name, what, "name them: --boxes csv:FILE:ID:x,y,w,h")
+    raise SourceError(table.name, what, f"name them: {OptionName('boxes')} csv:FILE:ID:x,y,w,h")
 
 
 def _find_label(table: Table, columns: BoxColumns, id_column: str) -> str:
-    """Return the column that is called like a class, "" without one."""
     others = (t for t in table.header if t not in (*columns.names, id_column))
     return next((title for title in others if _LABELS.search(title)), "")
 
 
-def recognised_rule(table: Table, index: KeyIndex) -> tuple[str, str]:
-    """Return the value of `--boxes` that reads a table, and its column of ids; "" if not sure.
+def recognise(source: AnnotatedSource) -> list[Sign]:
+    """Return the sign of the first table with boxes of enough images."""
+    for table in source.documents.tables():
+        option, id_column = _rule_of(table, source.index)
+        if option:
+            ids = table.column(id_column)
+            named = coverage(source.index, {row[ids] for row in table.rows})
+            if named.is_enough:
+                return [Sign("boxes", option, f"{table.name}: boxes of {named}")]
+    return []
 
-    Its columns are called as those of boxes are and ids repeat over its rows, or a column holds
-    four numbers in brackets.
+
+def _rule_of(table: Table, index: KeyIndex) -> tuple[str, str]:
+    """Return the value of `--boxes` that reads a table, and its column of ids; "" if unsure.
+
+    Its columns have names that are usual for boxes and ids repeat, or a column holds four numbers
+    in brackets.
     """
     try:
         columns = _find_columns(table)
@@ -249,3 +242,93 @@ def recognised_rule(table: Table, index: KeyIndex) -> tuple[str, str]:
     parts = ["csv", table.name, ids, ",".join(columns.names), label]
     rule = ":".join(part for part in parts if part)
     return ("", "") if ":" in "".join(parts[2:]) else (rule, ids)
+
+
+class _Boxes:
+    def __init__(self) -> None:
+        self.rows = array("q")
+        self.labels: list[str | None] = []
+        """None: the label of the row."""
+        self.malformed: Counter[int] = Counter()
+        self.form: BoxForm | None = None
+        self._values = array("d")
+
+    def add(self, row: int, cells: Iterable[str], label: str | None = None) -> None:
+        try:
+            self._values.fromlist([float(cell) for cell in cells])
+        except ValueError:
+            self.malformed[row] += 1
+        else:
+            self.rows.append(row)
+            self.labels.append(label)
+
+    def array(self) -> Floats:
+        return np.array(self._values).reshape(-1, 4)
+
+
+def _of_columns(table: Table, places: Sequence[int]) -> _Boxes:
+    boxes = _Boxes()
+    for number, row in enumerate(table.rows):
+        cells = [row[place] for place in places]
+        if any(cells):
+            boxes.add(number, cells)
+    return boxes
+
+
+def _of_cells(table: Table, place: int) -> _Boxes:
+    """Return the boxes of one column: `[x, y, w, h]`, dicts, or `label confidence x y w h …`."""
+    cells = [(i, row[place]) for i, row in enumerate(table.rows) if row[place] not in _NO_BOXES]
+    if any("{" in cell for _, cell in cells[:_SAMPLE]):
+        return _of_dicts(cells)
+    words = [(i, cell.translate(_SPACES).split()) for i, cell in cells]
+    size, has_label = _tuple_size([several for _, several in words])
+    boxes = _Boxes()
+    for number, several in words:
+        if not size or len(several) % size:
+            boxes.malformed[number] += 1
+            continue
+        for at in range(0, len(several), size):
+            label = several[at] if has_label else None
+            if label != _NO_OBJECT:
+                boxes.add(number, several[at + size - 4 : at + size], label)
+    return boxes
+
+
+def _tuple_size(cells: Sequence[Sequence[str]]) -> tuple[int, bool]:
+    """Return the number of words of a box, 0 if unclear, and whether the first is a class.
+
+    Four are only numbers, five have a class or a confidence before them, six have both.
+    """
+    texts = [any(not _is_number(word) for word in words) for words in cells]
+    for size in (6, 5) if any(texts) else (4, 6, 5):
+        fitting = [words for words in cells if len(words) % size == 0]
+        others = (word for words in fitting for i, word in enumerate(words) if i % size)
+        if len(fitting) >= (1 - _MOST_ODD) * len(cells) and all(map(_is_number, others)):
+            firsts = [words[at] for words in fitting for at in range(0, len(words), size)]
+            is_class = any(texts) or all(word.isdecimal() for word in firsts)
+            return size, size == 6 or (size == 5 and is_class)
+    return 0, False
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _of_dicts(cells: Sequence[tuple[int, str]]) -> _Boxes:
+    boxes = _Boxes()
+    known: dict[tuple[str, ...], BoxColumns | None] = {}
+    for number, cell in cells:
+        for match in _DICT.finditer(cell):
+            entries = dict(_ENTRY.findall(match[1]))
+            keys = tuple(entries)
+            columns = known.setdefault(keys, named_box_columns(keys))
+            if columns is None or boxes.form not in (None, columns.form):
+                boxes.malformed[number] += 1
+            else:
+                boxes.form = columns.form
+                boxes.add(number, [entries[name] for name in columns.names])
+    return boxes

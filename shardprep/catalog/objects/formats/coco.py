@@ -1,70 +1,142 @@
 """COCO's JSON: images, annotations and categories in one document for many images.
 
-In a panoptic document an annotation is an image, and its segments are things, which are objects, or
+In a panoptic document an annotation is an image. Its segments are things, which are objects, or
 stuff, which are areas. Their pixels are in a mask file.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from shardprep.catalog.names import document_split, natural_order
-from shardprep.catalog.objects.formats.coco_document import image_of, outline_of, segment_of
+from shardprep.catalog.names import document_split, natural_order, stem
+from shardprep.catalog.objects.formats.annotated_source import (
+    AnnotatedSource,
+    Sign,
+    coverage,
+    shared_documents,
+    shared_texts,
+)
 from shardprep.catalog.objects.formats.json_stream import elements
 from shardprep.catalog.objects.formats.pairing import Pairing
-from shardprep.catalog.objects.object_table import MALFORMED, NO_BOX, NO_OBJECT, ObjectTable
-from shardprep.catalog.objects.parsed import Found
-from shardprep.catalog.tables.row_matching import KeyIndex
-from shardprep.errors import SourceError, shown, some_of
-from shardprep.image.annotation_types import Outline
-from shardprep.recipe.object_rules import BoxColumns
+from shardprep.catalog.objects.object_table import (
+    MALFORMED,
+    MOST_SIDE,
+    NO_BOX,
+    NO_OBJECT,
+    Found,
+    Ints,
+    ObjectTable,
+)
+from shardprep.errors import OptionName, SourceError, shown, some_of
+from shardprep.image.annotation_types import Counts, Outline, Polygons, Segment
+from shardprep.recipe.object_rules import BoxColumns, FormatRule
 
 _NO_CLASSES = ("__ignore__", "_background_")
-"""Categories that labelme2coco writes, and that nothing is of."""
 _MOST_SHOWN = 80
-"""Characters of a name in an error."""
 _STRAY = -2
-"""Position of an image that a document does not describe."""
 _BAD = (TypeError, ValueError, OverflowError, KeyError)
+_NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
+_BOX = re.compile(rb'"bbox"\s*:')
+_LISTS = tuple(re.compile(rb'"%s"\s*:\s*\[' % name) for name in (b"images", b"annotations"))
+_SEGMENTS = re.compile(rb'"segments_info"\s*:')
+_MOST_SEGMENTS = 1 << 24
+"""Number of ids that a colour can express; 0 means none."""
+
+Size = tuple[int, int] | None
 
 
-def read_coco(
-    documents: Iterable[tuple[str, bytes]],
-    index: KeyIndex,
-    *,
-    outlines: bool = False,
-    areas: bool = False,
-    may_repeat: bool = True,
-) -> Found:
-    """Return the objects of all documents, key and bytes each; classes in the order of their ids.
-
-    Args:
-        documents: read one at a time.
-        index: the images.
-        outlines: keep polygons, run lengths and segments beside boxes.
-        areas: keep the stuff of panoptic documents, with its classes.
-        may_repeat: an image may have objects in several documents, which then are joined.
-
-    Raises:
-        SourceError: a document is damaged or no COCO, or none names an image of the source.
-
-    """
-    reader = _Reader(index, outlines=outlines, areas=areas, may_repeat=may_repeat)
-    for key, data in documents:
-        reader.read(key, data)
-        del data  # before the next is read, and objects are sorted
+def read(rule: FormatRule, source: AnnotatedSource) -> Found:
+    """Return the objects of all documents; classes in the order of their ids."""
+    reader = _Reader(source, may_repeat=bool(rule.files))
+    files = shared_documents(source, rule, is_coco, ".json")
+    for file in files if rule.files else _chosen(files):
+        reader.read(*source.documents.find(file))
     return reader.found()
 
 
-class _Document:
-    """The lists of one document; numbers of ids are those of the order in which they are met."""
+def recognise(source: AnnotatedSource) -> list[Sign]:
+    """Return the sign of documents with boxes that name enough images."""
+    texts = shared_texts(source, ".json")
+    names = {key: stated_names(data) for key, data, _ in texts if is_coco(data)}
+    keys = _chosen(list(names))
+    named = coverage(source.index, [name for key in keys for name in names[key]])
+    how = f"{some_of(keys, 2)}: COCO with boxes, names {named}"
+    return [Sign("boxes", "coco", how)] if named.is_enough else []
 
+
+def is_coco(data: bytes) -> bool:
+    """Return True if bytes look like a COCO document with boxes, without parsing them."""
+    return _is_document(data) and _BOX.search(data) is not None and _SEGMENTS.search(data) is None
+
+
+def is_panoptic(data: bytes) -> bool:
+    """Return True if bytes look like a panoptic COCO document, without parsing them."""
+    return _is_document(data) and _SEGMENTS.search(data) is not None
+
+
+def _is_document(data: bytes) -> bool:
+    return all(pattern.search(data) for pattern in _LISTS)
+
+
+def stated_names(data: bytes) -> list[str]:
+    """Return the names of images in a COCO document, without parsing the rest."""
+    return [
+        name.decode("utf-8", errors="replace").replace("\\/", "/") for name in _NAME.findall(data)
+    ]
+
+
+def _chosen(keys: Sequence[str]) -> list[str]:
+    """Return the documents to read: only instances_*.json if there are any.
+
+    COCO's captions, key points and stuff describe the same images.
+    """
+    instances = [key for key in keys if stem(key).startswith("instances")]
+    return instances or list(keys)
+
+
+def _image_of(entry: dict[str, Any]) -> tuple[str, Size]:
+    name = entry["file_name"]
+    if not isinstance(name, str):
+        raise TypeError("not a text")
+    height: Any = entry.get("height")
+    width: Any = entry.get("width")
+    is_stated = all(
+        isinstance(side, int | float) and 1 <= side < MOST_SIDE for side in (height, width)
+    )
+    return name, (int(height), int(width)) if is_stated else None
+
+
+def _segment_of(entry: dict[str, Any]) -> Segment:
+    """Return a segment of a panoptic image; ValueError if its id is not a colour."""
+    if type(entry["id"]) is not int or not 0 < entry["id"] < _MOST_SEGMENTS:
+        raise ValueError("not a colour")
+    return Segment(entry["id"])
+
+
+def _outline_of(shape: Any) -> Outline:
+    """Return the polygons or run lengths of an object; drawing them checks the values."""
+    if isinstance(shape, dict):
+        height, width = shape["size"]
+        if not all(type(side) is int and side < MOST_SIDE for side in (height, width)):
+            raise TypeError("a size is two whole numbers")
+        counts = shape["counts"]
+        if not isinstance(counts, str):
+            counts = tuple(counts)
+            if not all(type(count) is int for count in counts):
+                raise TypeError("counts are whole numbers")
+        return Counts(counts, (height, width))
+    rings = [shape] if isinstance(shape[0], int | float) else shape
+    return Polygons(tuple(np.array(ring, np.float64).reshape(-1, 2) for ring in rings if ring))
+
+
+class _Document:
     def __init__(self, key: str) -> None:
-        self.images: dict[object, tuple[str, tuple[int, int] | None]] = {}
+        self.images: dict[object, tuple[str, Size]] = {}
         self.categories: dict[object, str] = {}
         self.image_ids: dict[object, int] = {}
         self.category_ids: dict[object, int] = {}
@@ -74,40 +146,32 @@ class _Document:
         self._key = key
 
     def add(self, entries: dict[object, Any], id_: object, value: object) -> None:
-        """Add an entry; the same id with another value would say by chance which one is meant."""
+        """Add an entry; SourceError if the id has another value already."""
         if entries.setdefault(id_, value) != value:
             both = f"{_short(entries[id_])} and {_short(value)}"
             raise SourceError(self._key, f"id {_short(id_)} stands for two: {both}")
 
 
 class _Reader:
-    """Entries collected from one document after the other."""
-
-    def __init__(self, index: KeyIndex, *, outlines: bool, areas: bool, may_repeat: bool) -> None:
-        self._index = index
-        self._outlines = outlines
-        self._areas = areas
+    def __init__(self, source: AnnotatedSource, *, may_repeat: bool) -> None:
+        self._source = source
         self._may_repeat = may_repeat
+        index = source.index
         self._pairing = Pairing(index)
         self._table = ObjectTable(len(index.keys))
         self._ids: dict[str, tuple[tuple[int, int], str]] = {}
-        """Class name → sort key of its id, and the name of the class above it."""
+        """Class name → sort key of its id, and the name of its supercategory."""
         self._keys: list[str] = []
         self._idle: list[str] = []
-        """Documents that name no image of the source."""
-        self._missing: Counter[str] = Counter()
-        """Name of an image that the source does not have, or id without one → its objects."""
         self._splits: list[str | None] = [None] * len(index.keys)
         self._has_objects = np.zeros(len(index.keys), np.bool_)
-        self._num_elsewhere = 0
         self._stuff: set[str] = set()
-        """Classes of which panoptic documents have no objects but areas: sky, grass."""
+        """Classes that only have areas in panoptic documents: sky, grass."""
         self._is_panoptic = False
         self._masks: dict[int, tuple[str, str]] = {}
         """Position of an image → document, and its mask file."""
 
     def read(self, key: str, data: bytes) -> None:
-        """Add a document."""
         document, start = _Document(key), len(self._table)
         kinds = set()
         for kind, entries in elements(data, key):
@@ -122,8 +186,8 @@ class _Reader:
                     hint = "see the format of COCO's instances_*.json"
                     raise SourceError(key, what, hint) from error
         if not kinds >= {"images", "annotations"}:
-            what = "is no COCO document: it has no lists 'images' and 'annotations'"
-            raise SourceError(key, what, "name the right file: --boxes coco:FILE")
+            what = "is not a COCO document: it has no lists 'images' and 'annotations'"
+            raise SourceError(key, what, f"name the right file: {OptionName('boxes')} coco:FILE")
         self._keys.append(key)
         places = self._place(key, document.images)
         self._count_unmatched(key, document, places, start)
@@ -136,7 +200,7 @@ class _Reader:
     def _count_unmatched(
         self, key: str, document: _Document, places: dict[object, int], start: int
     ) -> None:
-        """Count the objects of each image that the source, or the document, does not have."""
+        """Count the objects of each image that the source, or the document, lacks."""
         numbers = self._table.images_from(start)  # of ids, not yet of images
         counts = np.bincount(numbers, minlength=len(document.image_ids)).tolist()
         is_idle = bool(places) and max(places.values()) < 0
@@ -148,12 +212,9 @@ class _Reader:
                 missing[name] = missing.get(name, 0) + counts[number] + document.malformed[number]
         if is_idle:
             self._idle.append(key)
-            self._num_elsewhere += sum(missing.values())
-            missing = dict.fromkeys(missing, 0)
-        self._missing.update(missing)
+        self._table.miss(missing, is_elsewhere=is_idle)
 
     def _keep(self, key: str, document: _Document, lookup: Sequence[int]) -> None:
-        """Keep what a document says of whole images; their positions are those of the lookup."""
         for image, count in document.malformed.items():
             if lookup[image] >= 0:
                 self._table.drop(lookup[image], MALFORMED, count)
@@ -162,9 +223,9 @@ class _Reader:
                 self._masks[lookup[image]] = key, name
 
     def _take(self, document: _Document, kind: str, entry: dict[str, Any]) -> None:
-        """Add an entry of one of the three lists, in whatever order the lists come."""
+        """Add an entry of one of the three lists, which come in any order."""
         if kind == "images":
-            document.add(document.images, entry["id"], image_of(entry))
+            document.add(document.images, entry["id"], _image_of(entry))
         elif kind == "categories":
             name = str(entry["name"]).strip()
             document.add(document.categories, entry["id"], name)
@@ -176,7 +237,7 @@ class _Reader:
             image = images.setdefault(entry["image_id"], len(images))
             if "segments_info" in entry:
                 self._is_panoptic = True
-                if self._outlines:
+                if self._source.outlines:
                     document.masks[image] = str(entry["file_name"])
             for one in entry.get("segments_info", [entry]):
                 try:
@@ -186,13 +247,12 @@ class _Reader:
                     document.malformed[image] += 1
 
     def _add(self, document: _Document, image: int, number: int, entry: dict[str, Any]) -> None:
-        """Add an object with a box, or with an outline alone."""
         given, shape = entry.get("bbox"), entry.get("segmentation")
         outline: Outline = None
         if image in document.masks:
-            outline = segment_of(entry)
-        elif shape and (self._outlines or not given):
-            outline = outline_of(shape)
+            outline = _segment_of(entry)
+        elif shape and (self._source.outlines or not given):
+            outline = _outline_of(shape)
         if given:
             left, top, width, height = given
             box: Sequence[float] = (left, top, left + width, top + height)
@@ -209,10 +269,8 @@ class _Reader:
         known = self._ids.get(name)
         self._ids[name] = (order, above) if known is None else (min(known[0], order), known[1])
 
-    def _place(
-        self, key: str, images: dict[object, tuple[str, tuple[int, int] | None]]
-    ) -> dict[object, int]:
-        """Return the position of each image by its id; −1 where the source does not have it."""
+    def _place(self, key: str, images: dict[object, tuple[str, Size]]) -> dict[object, int]:
+        """Return the position of each image by its id, −1 if the source lacks it."""
         split = document_split(key) or ""
         places: dict[object, int] = {}
         for id_, (name, size) in images.items():
@@ -223,36 +281,32 @@ class _Reader:
                 self._splits[found] = split or None
         return places
 
-    def _check_repeated(self, key: str, images: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    def _check_repeated(self, key: str, images: Ints) -> None:
         has = np.zeros_like(self._has_objects)
         has[images[images >= 0]] = True
         if not self._may_repeat and (both := np.flatnonzero(has & self._has_objects)).size:
-            name = self._index.keys[int(both[0])]
+            name = self._source.index.keys[int(both[0])]
             what = f"has objects of {name}, which another document has too ({self._keys[0]})"
-            raise SourceError(key, what, f"say which is to be read: --boxes coco:{key}")
+            raise SourceError(key, what, f"say which to read: {OptionName('boxes')} coco:{key}")
         self._has_objects |= has
 
     def found(self) -> Found:
-        """Return all that was read."""
         names, findings = self._names(), []
         left_out = dict.fromkeys(self._stuff if self._is_panoptic else (), NO_OBJECT)
         labels_of = {name: i for i, name in enumerate(names)}
         areas_of = {name: i for i, name in enumerate(names) if name in left_out}
-        annotations = self._table.annotations(labels_of | left_out, areas_of)
-        if self._keys and not any(one is not None for one in annotations):
-            missing = next(iter(self._missing), "")
+        if self._keys and not self._table.listed:
+            missing = next(iter(self._table.missing), "")
             such = f", such as {shown(missing, _MOST_SHOWN)}" if missing else ": it lists none"
-            hint = f"a key looks like {shown(self._index.keys[0], _MOST_SHOWN)}"
+            hint = f"a key looks like {shown(self._source.index.keys[0], _MOST_SHOWN)}"
             raise SourceError(self._keys[0], f"names no image of the source{such}", hint)
         if self._idle:
             findings.append(f"no image of {some_of(self._idle)} is in the source")
-        return Found(
-            annotations=annotations,
-            names=names,
-            how=f"COCO, {some_of(self._keys, 3)}",
-            documents=tuple(self._keys),
-            without_image=self._missing,
-            num_elsewhere=self._num_elsewhere,
+        return self._table.found(
+            f"COCO, {some_of(self._keys, 3)}",
+            self._keys,
+            (names, labels_of | left_out),
+            areas_of,
             splits=self._splits if any(self._splits) else None,
             notation=BoxColumns(("bbox",), "xywh"),
             segments=self._masks,
@@ -260,9 +314,9 @@ class _Reader:
         )
 
     def _names(self) -> tuple[str, ...]:
-        """Return the classes, without the roots of a tree of which there is no object."""
+        """Return the classes, without supercategories that have no object."""
         used = self._table.classes.keys()
-        stuff = self._stuff if self._is_panoptic and not self._areas else set()
+        stuff = self._stuff if self._is_panoptic and not self._source.areas else set()
         above = {parent for name, (_, parent) in self._ids.items() if parent != name}
         kept = [n for n in self._ids if n in used or (n not in above and n not in _NO_CLASSES)]
         return tuple(

@@ -1,7 +1,7 @@
 """CVAT's XML for images 1.1: one document for many images, shapes in pixels.
 
-Everything of interest is in the attributes of elements, so a document is read as a stream of them:
-no tree is built, and memory does not grow with its size.
+Attributes of elements hold all the facts, so a document is read as a stream of elements: no tree is
+built, and memory use does not grow with the size of the document.
 """
 
 from __future__ import annotations
@@ -9,54 +9,51 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from xml.parsers import expat
 
 import numpy as np
 
 from shardprep.catalog.names import given_split, natural_order
+from shardprep.catalog.objects.formats.annotated_source import (
+    AnnotatedSource,
+    Sign,
+    coverage,
+    shared_documents,
+    shared_texts,
+)
+from shardprep.catalog.objects.formats.box_format import box_of, ellipse, rectangle, turned
 from shardprep.catalog.objects.formats.pairing import Pairing
-from shardprep.catalog.objects.formats.shapes import box_of, ellipse, rectangle, turned
-from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, ObjectTable
-from shardprep.catalog.objects.parsed import Found
-from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, Found, ObjectTable
 from shardprep.errors import SourceError, some_of
 from shardprep.image.annotation_types import Outline, Polygons, Runs
+from shardprep.recipe.object_rules import FormatRule
 
 _SHAPES = ("box", "polygon", "ellipse", "mask")
 _NO_AREAS = ("polyline", "points", "cuboid", "skeleton")
-"""Elements of an image that have no area."""
 _HEAD_BYTES = 1 << 20
-"""Bytes in which the first image of a document is looked for, behind its labels."""
+"""Number of bytes to search for the first image, which follows the labels."""
 _PIECE = 1 << 16
-"""Bytes of a document that are parsed at a time."""
 _MOST_RUNS = 1 << 20
-"""Number of runs of one mask along the rows of its image."""
+"""Maximum number of runs of one mask along the rows of its image."""
 _HINT = "export it from CVAT as 'CVAT for images 1.1' again"
 
 
 class _Shape(NamedTuple):
-    """An element of an image that is or may be an object."""
-
     kind: str
     facts: Mapping[str, str]
 
 
 class _Image(NamedTuple):
-    """An image of a document, and its shapes."""
-
     name: str
     facts: Mapping[str, str]
     shapes: list[_Shape]
 
 
 class _Reader:
-    """A walk over a document; SourceError where it is damaged or another."""
-
     def __init__(self, key: str) -> None:
         self.labels: list[str] = []
-        """Class names in the order of the task, those without an object included."""
         self.has_image = False
         self._key = key
         self._images: list[_Image] = []
@@ -70,7 +67,6 @@ class _Reader:
         self._parser.CharacterDataHandler = self._text
 
     def images(self, data: bytes) -> Iterator[_Image]:
-        """Yield the images of a document in their order."""
         for start in range(0, max(len(data), 1), _PIECE):
             try:
                 self._parser.Parse(data[start : start + _PIECE], start + _PIECE >= len(data))
@@ -87,7 +83,7 @@ class _Reader:
 
     def _start(self, tag: str, facts: dict[str, str]) -> None:
         if not self._path and tag != "annotations":
-            raise SourceError(self._key, f"is no XML of CVAT: its root is {tag!r}", _HINT)
+            raise SourceError(self._key, f"is not XML of CVAT: its root is {tag!r}", _HINT)
         depth = len(self._path)
         if depth == 1 and tag == "track":
             raise SourceError(self._key, "is XML of CVAT for a video, with tracks", _HINT)
@@ -115,7 +111,7 @@ class _Reader:
 
 
 def is_cvat(data: bytes) -> bool:
-    """Tell whether bytes begin as a document of CVAT with an image."""
+    """Return True if bytes start a document of CVAT with an image."""
     reader = _Reader("")
     with contextlib.suppress(SourceError):  # cut in the middle, or another document
         for _ in reader.images(data[:_HEAD_BYTES]):
@@ -123,71 +119,65 @@ def is_cvat(data: bytes) -> bool:
     return reader.has_image
 
 
-def stated_names(data: bytes) -> list[str]:
-    """Return the names of images in a document, [] where it is damaged."""
+def _stated_names(data: bytes) -> list[str]:
     try:
         return [image.name for image in _Reader("").images(data)]
     except SourceError:
         return []
 
 
-def read_cvat(
-    documents: Iterable[tuple[str, bytes]], index: KeyIndex, *, outlines: bool = False
-) -> Found:
-    """Return the objects of all documents, key and bytes each; classes in the order of the tasks.
+def read(rule: FormatRule, source: AnnotatedSource) -> Found:
+    """Return the objects of all documents; classes in the order of the tasks.
 
-    Boxes, polygons, ellipses and masks are objects; lines, points and cuboids are malformed ones,
-    tags are none. An image of several documents has the objects of all. The subset of an image is
-    its split.
-
-    Raises:
-        SourceError: a document is damaged or none of CVAT, or none names an image of the source.
-
+    Boxes, polygons, ellipses and masks are objects. Lines, points and cuboids count as malformed,
+    tags are ignored. An image in several documents has the objects of all. The subset of an image
+    is its split.
     """
-    pairing, table = Pairing(index), ObjectTable(len(index.keys))
+    index = source.index
+    pairing, table = Pairing(index), ObjectTable(len(index.keys), outlines=source.outlines)
     splits: list[str | None] = [None] * len(index.keys)
-    missing: Counter[str] = Counter()
     labels: dict[str, None] = {}
     keys: list[str] = []
-    num_listed = num_elsewhere = 0
-    for key, data in documents:
+    for file in shared_documents(source, rule, is_cvat, ".xml"):
+        key, data = source.documents.find(file)
         keys.append(key)
-        reader, num_before, here = _Reader(key), num_listed, Counter[str]()
+        reader, is_listed, missing = _Reader(key), False, Counter[str]()
         for image in reader.images(data):
             found = pairing.find(image.name, key) if image.name else None
             if found is None:
-                here[image.name] += len(image.shapes)
+                missing[image.name] += len(image.shapes)
                 continue
-            num_listed += 1
+            is_listed = True
             size = _size(image.facts)
             table.list_image(found, size)
             splits[found] = splits[found] or given_split([image.facts.get("subset", "")])
             for shape in image.shapes:
-                _add(table, found, shape, size, outlines=outlines)
-        if num_listed == num_before:  # the document is of other images
-            num_elsewhere += here.total()
-            here = Counter(dict.fromkeys(here, 0))
-        missing.update(here)
+                _add(table, found, shape, size)
+        table.miss(missing, is_elsewhere=not is_listed)
         labels.update(dict.fromkeys(reader.labels))
-    if not num_listed:
-        such = f", such as {next(iter(missing))!r}" if missing else ""
+    if not table.listed:
+        such = f", such as {next(iter(table.missing))!r}" if table.missing else ""
         hint = f"a key looks like {index.keys[0]}"
         raise SourceError(some_of(keys), f"names no image of the source{such}", hint)
     others = sorted(table.classes.keys() - {""}, key=natural_order)
     names = tuple(dict.fromkeys((*labels, *others)))
-    return Found(
-        annotations=table.annotations({name: i for i, name in enumerate(names)}),
-        names=names,
-        how=f"CVAT, {some_of(keys, 3)}",
-        documents=tuple(keys),
-        without_image=missing,
-        num_elsewhere=num_elsewhere,
+    return table.found(
+        f"CVAT, {some_of(keys, 3)}",
+        keys,
+        (names, {name: i for i, name in enumerate(names)}),
         splits=splits if any(splits) else None,
     )
 
 
+def recognise(source: AnnotatedSource) -> list[Sign]:
+    """Return the sign of documents that name enough images."""
+    found = [text for text in shared_texts(source, ".xml") if is_cvat(text.data)]
+    named = coverage(source.index, [name for text in found for name in _stated_names(text.data)])
+    how = f"{some_of([text.key for text in found], 2)}: CVAT for images, names {named}"
+    return [Sign("boxes", "cvat", how)] if named.is_enough else []
+
+
 def _size(facts: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return height and width of an image where they are stated."""
     try:
         height, width = int(facts["height"]), int(facts["width"])
     except (KeyError, ValueError):
@@ -195,20 +185,18 @@ def _size(facts: Mapping[str, str]) -> tuple[int, int] | None:
     return (height, width) if 0 < height < MOST_SIDE and 0 < width < MOST_SIDE else None
 
 
-def _add(
-    table: ObjectTable, image: int, shape: _Shape, size: tuple[int, int] | None, *, outlines: bool
-) -> None:
+def _add(table: ObjectTable, image: int, shape: _Shape, size: tuple[int, int] | None) -> None:
     try:
         box, outline = _object(shape, size)
     except (KeyError, ValueError, OverflowError):
         table.drop(image, MALFORMED)
         return
     number = table.number_of(shape.facts.get("label", "").strip())
-    table.add(image, box, number, outline=outline if outlines else None)
+    table.add(image, box, number, outline=outline)
 
 
 def _object(shape: _Shape, size: tuple[int, int] | None) -> tuple[tuple[float, ...], Outline]:
-    """Return box and outline of a shape; ValueError or KeyError where it has none."""
+    """Return box and outline of a shape; ValueError or KeyError if it has none."""
     facts = shape.facts
     turn = math.radians(float(facts.get("rotation", 0)))
     match shape.kind:
@@ -218,7 +206,7 @@ def _object(shape: _Shape, size: tuple[int, int] | None) -> tuple[tuple[float, .
         case "polygon":
             ring = np.array([pair.split(",") for pair in facts["points"].split(";")], np.float64)
             if ring.ndim != 2 or ring.shape[1] != 2 or len(ring) < 3:
-                raise ValueError("no corners of a polygon")
+                raise ValueError("not the corners of a polygon")
         case "ellipse":
             x, y, radius_x, radius_y = (float(facts[one]) for one in ("cx", "cy", "rx", "ry"))
             ring = ellipse(x, y, radius_x, radius_y, turn)
@@ -232,9 +220,9 @@ def _object(shape: _Shape, size: tuple[int, int] | None) -> tuple[tuple[float, .
 def _mask(
     facts: Mapping[str, str], size: tuple[int, int] | None
 ) -> tuple[tuple[float, ...], Outline]:
-    """Return box and runs of a mask, whose counts lie along the rows of its own rectangle.
+    """Return box and runs of a mask, whose counts follow the rows of its own rectangle.
 
-    They begin with the pixels outside. Each row of the rectangle is a part of a row of the image.
+    The first count is of pixels outside. Each row of the rectangle is a part of an image row.
     """
     left, top, width, height = (int(facts[one]) for one in ("left", "top", "width", "height"))
     if size is None or not (

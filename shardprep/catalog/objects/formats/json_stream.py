@@ -1,4 +1,4 @@
-"""JSON of any size, an element at a time: its objects would take four times as much memory."""
+"""JSON of any size, parsed element by element: all its objects take four times as much memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Any
 from shardprep.errors import SourceError
 
 MOST_BYTES = 16 << 20
-"""Size in bytes of the largest element that is read; so much of a document is text at a time."""
+"""Maximum size in bytes of an element; this much of a document is decoded at a time."""
 _CHUNK = 1024
-"""Number of elements that are given at a time."""
 _SPACE = frozenset(" \t\r\n")
 _FILLED = re.compile(r"[^ \t\r\n]|\Z")
-"""The next place that is no space, or the end."""
+"""The next character that is not a space, or the end."""
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _START = "\ufeff"
@@ -24,14 +23,13 @@ _HINT = "download or export it again"
 
 
 def elements(data: bytes, where: str) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the key and some elements of every array in a JSON object, in their order.
+    """Yield the key and some elements of every array in a JSON object, in order.
 
-    Another value is a list of itself, an empty array an empty list. NaN and infinities are read as
-    Python's parser does.
+    Other values are lists of one element. NaN and infinities are allowed, as in Python's parser.
 
     Raises:
-        SourceError: it is no JSON object, is damaged, has too large an element, or is nested too
-            deeply; with the place.
+        SourceError: the document is not a JSON object, is damaged or nested too deeply, or has too
+            large an element; with the place.
 
     """
     reader = _Reader(data)
@@ -49,21 +47,17 @@ def elements(data: bytes, where: str) -> Iterator[tuple[str, list[Any]]]:
 
 
 class _Reader:
-    """A walk over a document, of which some is text at a time."""
-
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
         self._decode = json.JSONDecoder().raw_decode
         self._start = 0
-        """Offset in bytes of the text in the document."""
+        """Offset in bytes of the decoded part in the document."""
         self._stop = 0
-        """Offset in bytes of its end."""
         self._text = ""
         self._at = 0
-        """Place in the text."""
 
     def place(self, at: int) -> str:
-        """Return line and column of a place in the text, in words; columns are bytes."""
+        """Return line and column (in bytes) of a position in the text, in words."""
         offset = self._start + len(self._text[:at].encode())
         before = bytes(self._data[:offset])
         line, column = before.count(b"\n") + 1, offset - before.rfind(b"\n")
@@ -113,9 +107,9 @@ class _Reader:
         yield chunk
 
     def _run(self) -> Iterator[Any]:
-        """Yield the elements from here on that lie in the text with the comma behind them."""
+        """Yield the next elements that are in the text with their comma."""
         text, decode = self._text, _scan
-        with contextlib.suppress(json.JSONDecodeError, StopIteration):  # they are met again
+        with contextlib.suppress(json.JSONDecodeError, StopIteration):  # parsed again later
             while True:
                 value, end = decode(text, self._at)
                 comma = _COMMA.match(text, end)
@@ -125,7 +119,6 @@ class _Reader:
                 yield value
 
     def _value(self) -> Any:
-        """Return the value at the place, and step behind it."""
         self._next()
         try:
             value, end = self._decode(self._text, self._at)
@@ -138,7 +131,7 @@ class _Reader:
         return value
 
     def _whole(self) -> Any:
-        """Return the value at the place, behind which as much text as may be follows."""
+        """Return the next value, after which as much text as possible follows."""
         try:
             value, self._at = self._decode(self._text, self._at)
         except json.JSONDecodeError as error:
@@ -149,7 +142,6 @@ class _Reader:
         return value
 
     def _next(self) -> str:
-        """Step over space, and return the sign that follows, "" at the end."""
         sign = self._text[self._at : self._at + 1]
         while sign in _SPACE or (not sign and self._stop < len(self._data)):
             found = _FILLED.search(self._text, self._at)
@@ -165,13 +157,13 @@ class _Reader:
         self._at += 1
 
     def _move(self) -> bool:
-        """Let the text begin at the place; False at the end of the document."""
+        """Decode the next part from the current position; False at the end of the document."""
         if self._stop == len(self._data):
             return False
         self._start += len(self._text[: self._at].encode())
         self._stop = min(self._start + MOST_BYTES, len(self._data))
         while self._stop < len(self._data) and self._data[self._stop] & 0xC0 == 0x80:
-            self._stop -= 1  # not within a character
+            self._stop -= 1  # not inside a character
         self._text, self._at = "", 0
         self._text = str(self._data[self._start : self._stop], "utf-8")
         return True

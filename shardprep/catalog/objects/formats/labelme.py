@@ -1,48 +1,51 @@
-"""LabelMe: a JSON file for each image, with shapes in pixels of the image as it is shown."""
+"""LabelMe: a JSON file for each image, with shapes in pixels of the displayed image."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from shardprep.catalog.names import stem
-from shardprep.catalog.objects.formats.bounded_read import MOST_VALUES, Text, has_many_values
+from shardprep.catalog.objects.formats.annotated_source import (
+    MOST_BYTES,
+    MOST_VALUES,
+    AnnotatedSource,
+    Sign,
+    Text,
+    by_sample,
+    has_many_values,
+    named_as_images,
+    read_each,
+)
+from shardprep.catalog.objects.formats.box_format import box_of, ellipse, rectangle
 from shardprep.catalog.objects.formats.pairing import Pairing
-from shardprep.catalog.objects.formats.shapes import box_of, ellipse, rectangle
-from shardprep.catalog.objects.object_table import MALFORMED, ObjectTable
-from shardprep.catalog.objects.parsed import Found
-from shardprep.catalog.tables.row_matching import KeyIndex
-from shardprep.errors import SourceError, counted
+from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable
+from shardprep.errors import OptionName, SourceError, counted
 from shardprep.image.annotation_types import Floats, Polygons
+from shardprep.recipe.object_rules import FormatRule
 
 _NO_CLASSES = ("__ignore__", "_background_")
-"""Labels of shapes that are no objects."""
 _DAMAGE = (ValueError, TypeError, KeyError, OverflowError, AttributeError)
-"""Errors that shapes raise which are not those of LabelMe."""
 
 
 def is_labelme(data: bytes) -> bool:
-    """Tell whether bytes look like a file of LabelMe, without parsing them."""
+    """Return True if bytes look like a file of LabelMe, without parsing them."""
     return b'"shapes"' in data and b'"imagePath"' in data
 
 
-def read_labelme(documents: Iterable[Text], index: KeyIndex, *, outlines: bool = False) -> Found:
-    """Return the objects of all files; shapes of one `group_id` and label are one object.
+def read(rule: FormatRule, source: AnnotatedSource) -> Found:
+    """Return the objects of all files; shapes with the same `group_id` and label are one object.
 
-    A file belongs to the image of its own name, or else to the one that it states.
-
-    Raises:
-        SourceError: two files belong to one image, or none to any.
-
+    A file belongs to the image of its own name, otherwise to the image that it states.
     """
-    pairing, table = Pairing(index), ObjectTable(len(index.keys))
-    keys = pairing.documents
-    missing: dict[str, int] = {}
-    for text in documents:
+    pairing, table = (
+        Pairing(source.index),
+        ObjectTable(len(source.index.keys), outlines=source.outlines),
+    )
+    for text in read_each(source.documents.members(".json"), 4 * MOST_BYTES):
         key = text.key
         if not text.fault and not is_labelme(text.data):
             continue
@@ -52,25 +55,24 @@ def read_labelme(documents: Iterable[Text], index: KeyIndex, *, outlines: bool =
         if image is None and isinstance(path, str):
             image = pairing.find(path, key)
         if image is None:
-            missing[key] = _num_objects(document)
+            table.missing[key] = _num_objects(document)
             continue
         pairing.claim(image, key)
-        if reason := fault or _add(table, image, document, outlines=outlines):
+        if reason := fault or _add(table, image, document):
             table.fault(image, f"{key} {reason}")
+    keys = pairing.documents.values()
     if not keys:
-        raise SourceError("--boxes labelme", "no JSON file of the source is one of its images")
-    names, labels_of = table.natural_names()
-    return Found(
-        annotations=table.annotations(labels_of),
-        names=names,
-        how=f"LabelMe, {counted(len(keys), 'JSON file')}",
-        documents=tuple(keys.values()),
-        without_image=missing,
-    )
+        what = "no JSON file of the source belongs to one of its images"
+        raise SourceError(OptionName("boxes", rule.kind), what)
+    return table.found(f"LabelMe, {counted(len(keys), 'JSON file')}", keys)
+
+
+def recognise(source: AnnotatedSource) -> list[Sign]:
+    """Return the sign of LabelMe's files, named as the images."""
+    return by_sample(source, named_as_images(source, ".json"), is_labelme, "labelme", "LabelMe")
 
 
 def _parsed(text: Text) -> tuple[dict[str, Any], str]:
-    """Return the content of a file, or why it cannot be read."""
     if has_many_values(text.data):
         return {}, f"has more than {MOST_VALUES:,} values"
     try:
@@ -82,8 +84,7 @@ def _parsed(text: Text) -> tuple[dict[str, Any], str]:
     return document, text.fault
 
 
-def _add(table: ObjectTable, image: int, document: dict[str, Any], *, outlines: bool) -> str:
-    """Add the objects of an image; return why they cannot be read, "" if they can."""
+def _add(table: ObjectTable, image: int, document: dict[str, Any]) -> str:
     try:
         objects, num_bad = _objects(document)
     except _DAMAGE:
@@ -94,13 +95,12 @@ def _add(table: ObjectTable, image: int, document: dict[str, Any], *, outlines: 
     if num_bad:
         table.drop(image, MALFORMED, num_bad)
     for (label, _), rings in objects.items():
-        outline = Polygons(tuple(rings)) if outlines else None
-        table.add(image, box_of(rings), table.number_of(label), outline=outline)
+        number = table.number_of(label)
+        table.add(image, box_of(rings), number, outline=Polygons(tuple(rings)))
     return ""
 
 
 def _num_objects(document: dict[str, Any]) -> int:
-    """Return the number of objects in a file, 0 for one that cannot be read."""
     try:
         objects, num_bad = _objects(document)
     except _DAMAGE:
@@ -109,7 +109,6 @@ def _num_objects(document: dict[str, Any]) -> int:
 
 
 def _objects(document: dict[str, Any]) -> tuple[dict[tuple[str, object], list[Floats]], int]:
-    """Return the polygons of each object, and the number of shapes that are none."""
     objects: dict[tuple[str, object], list[Floats]] = {}
     num_bad = 0
     for number, shape in enumerate(document["shapes"]):
@@ -130,7 +129,6 @@ def _objects(document: dict[str, Any]) -> tuple[dict[tuple[str, object], list[Fl
 
 
 def _ring(kind: str, points: Floats) -> Floats | None:
-    """Return the corners of a shape; None for lines, points and shapes with too few corners."""
     if points.ndim != 2 or points.shape[1] != 2:
         return None
     if kind in ("rectangle", "mask") and len(points) in (2, 4):

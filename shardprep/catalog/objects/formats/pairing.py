@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from shardprep.catalog.names import folder_splits, given_split, stem
-from shardprep.catalog.objects.detect_by_name import IMAGE_FOLDER
+from shardprep.catalog.names import IMAGE_FOLDER, folder_splits, given_split
 from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.source.names import composed, without_archive_suffix
 
 _MOST_FOLDERS = 8
-"""Number of names of folders of images, and of folders of a split, that are tried; and of folders
-up to which all are known by heart."""
+"""Maximum number of folders of images, and of folders of a split, to try."""
 _ABSOLUTE = re.compile(r"^([A-Za-z]:)?/|(^|(?<=/))\.{1,2}/")
-"""Beginning of an absolute path, and steps up or nowhere, which mean nothing in a source."""
+"""Start of an absolute path, and the steps ./ and ../, which mean nothing in a source."""
 
 
 class Pairing:
-    """The search for the image that a document means.
+    """Finds the image of a document.
 
-    Beside the document itself images are looked for where its path has a folder of images instead
-    of one of its own (`labels/a/1.txt`, `images/a/1.jpg`), then by the last folders of the path,
-    then by the name alone. An image of another split is never meant.
+    The search starts in the folder of the document. Next are its path with a folder of images
+    instead of one of its own (`labels/a/1.txt`, `images/a/1.jpg`), the last folders of the path,
+    and the name alone. An image of another split never fits.
     """
 
     def __init__(self, index: KeyIndex) -> None:
-        """Take the keys of all images."""
         self._index = index
         self._paths = sorted({composed(key.rpartition("/")[0]) for key in index.keys})
         self._all_paths = "".join(f"/{path}/\n" for path in self._paths[:_MOST_FOLDERS])
@@ -37,20 +34,19 @@ class Pairing:
         self._image_folders = list(is_image)[:_MOST_FOLDERS]
         self._splits = folder_splits(index.keys)
         self.documents: dict[int, str] = {}
-        """Key of the one document of each image that is claimed."""
+        """Position of a claimed image → key of its document."""
         self._places: dict[tuple[str, str], tuple[str | None, list[str]]] = {}
 
     def find(self, name: str, document: str, split: str = "") -> int | None:
-        """Return the position of the one image that a document calls `name`; None without one.
+        """Return the position of the image that a document calls `name`, or None.
 
         Args:
-            name: a path or a name, with or without extension; folders that are not there do not
-                matter, nor does another extension of images.
+            name: a path or a name. Missing folders and another image extension are ignored.
             document: key of the document.
-            split: split of the images that the document is about, "" for any.
+            split: split of the document's images, "" for any.
 
         Raises:
-            AmbiguousIdError: several images are as near.
+            AmbiguousIdError: several images fit equally well.
 
         """
         path = name.replace("\\", "/")
@@ -70,12 +66,6 @@ class Pairing:
     def claim(
         self, image: int, document: str, hint: str = "leave one of them out of the source"
     ) -> None:
-        """Note that a document is the one of an image.
-
-        Raises:
-            SourceError: another document is.
-
-        """
         if (other := self.documents.setdefault(image, document)) != document:
             what = f"and {other} are both of {self._index.keys[image]}"
             raise SourceError(document, what, hint)
@@ -96,12 +86,11 @@ class Pairing:
             several = several or found
         if several:
             one, two = self._index.keys[several[0]], self._index.keys[several[1]]
-            hint = "leave out one of them, with --exclude or --root"
+            hint = f"leave out one of them, with {OptionName('exclude')} or {OptionName('root')}"
             raise AmbiguousIdError(document, f"{path!r} fits several images: {one} and {two}", hint)
         return None
 
     def _ways(self, folder: str, split: str | None) -> list[str]:
-        """Return the folders in which the images of a document may lie, the nearest first."""
         names = folder.split("/") if folder else []
         ways = [names]
         for i in reversed(range(len(names))):
@@ -112,14 +101,6 @@ class Pairing:
         if split:
             of_split = (path for path in self._paths if given_split(path.split("/")) == split)
             paths += list(of_split)[:_MOST_FOLDERS]
-        if len(self._paths) <= _MOST_FOLDERS:  # no image lies where no folder is
+        if len(self._paths) <= _MOST_FOLDERS:  # other folders have no image
             paths = [path for path in paths if f"/{path}/" in self._all_paths]
         return list(dict.fromkeys([*paths, ""]))
-
-
-def num_named(index: KeyIndex, keys: Iterable[str]) -> tuple[int, int]:
-    """Return how many images outside of a test split documents are named as, and how many are."""
-    stems = {stem(key) for key in keys}
-    train = [k for k, s in zip(index.keys, folder_splits(index.keys), strict=True) if s != "test"]
-    considered = train or index.keys
-    return sum(stem(key) in stems for key in considered), len(considered)

@@ -1,30 +1,25 @@
-"""COCO's panoptic sets: a document of segments, and a folder of its name with their masks."""
+"""COCO's panoptic sets: a document of segments, and a folder of the same name with masks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from shardprep.catalog.names import stem
-from shardprep.catalog.objects.find_documents import ENOUGH, Sign
-from shardprep.catalog.objects.formats.coco_document import is_coco, is_panoptic, stated_names
-from shardprep.catalog.objects.formats.pairing import num_named
-from shardprep.catalog.objects.parsed import Found
+from shardprep.catalog.objects.formats.annotated_source import ENOUGH, Sign, coverage
+from shardprep.catalog.objects.formats.coco import is_coco, is_panoptic, stated_names
+from shardprep.catalog.objects.object_table import Found
+from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError, shown, some_of
 from shardprep.image.annotation_types import Annotation, Segment
+from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member
 from shardprep.source.names import composed, without_archive_suffix
 
-if TYPE_CHECKING:
-    from shardprep.catalog.tables.metadata_files import Documents
-    from shardprep.recipe.recipe import Recipe
-
 _MOST_DOCUMENTS = 16
-"""Number of JSON documents with a folder of their name that are looked into."""
 _MOST_SHOWN = 80
-"""Characters of a name in an error."""
 
 
 class SegmentMasks(NamedTuple):
@@ -32,18 +27,12 @@ class SegmentMasks(NamedTuple):
 
     members: Sequence[Member]
     names: KeyIndex
-    """Their keys."""
 
 
 def segment_masks(
     recipe: Recipe, members: Sequence[Member], documents: Documents
 ) -> dict[str, SegmentMasks]:
-    """Return the masks of the panoptic documents that `--boxes` and `--masks` name, by their key.
-
-    Raises:
-        SourceError: there is no such document.
-
-    """
+    """Return the masks of the panoptic documents that `--boxes` and `--masks` name, by key."""
     rules = (recipe.rules.boxes, recipe.rules.masks.outlines)
     coco = sorted({(one.text, one.files) for one in rules if one.kind == "coco"})
     found: dict[str, SegmentMasks] = {}
@@ -52,15 +41,16 @@ def segment_masks(
         if folder:
             key, data = documents.find(file)
             if is_panoptic(data):
-                masks = [m for m in folder if _is_below(m, key)] or folder
+                below = f"{key.rpartition('/')[0]}/".removeprefix("/")
+                masks = [m for m in folder if m.key.startswith(below)] or folder
                 found[key] = SegmentMasks(masks, KeyIndex([member.key for member in masks]))
     return found
 
 
 def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Documents) -> Recipe:
-    """Return the recipe with the panoptic documents by name that `--masks coco` means.
+    """Return the recipe with the names of the panoptic documents that `--masks coco` means.
 
-    It is as it was where a document of polygons or run lengths is in the source as well.
+    It is unchanged if the source also has a document of polygons or run lengths.
     """
     masks = recipe.rules.masks.outlines
     if masks.kind != "coco" or masks.files:
@@ -77,7 +67,6 @@ def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Document
 
 
 def _named_as(document: str, members: Sequence[Member]) -> list[Member]:
-    """Return the members in a folder that is called as a document, less its extension."""
     name = stem(document)
     near = [member for member in members if name in composed(member.key)]
     return [
@@ -87,20 +76,10 @@ def _named_as(document: str, members: Sequence[Member]) -> list[Member]:
     ]
 
 
-def _is_below(member: Member, document: str) -> bool:
-    folder = document.rpartition("/")[0]
-    return not folder or member.key.startswith(f"{folder}/")
-
-
 def masks_of_segments(
     found: Found, masks: Mapping[str, SegmentMasks], num_images: int
 ) -> list[tuple[Member, ...]]:
-    """Return the mask file of each image, as the documents name it.
-
-    Raises:
-        SourceError: no image has one, or several files are called as one.
-
-    """
+    """Return the mask file of each image; SourceError if none has one, or a name is ambiguous."""
     of_image: list[tuple[Member, ...]] = [()] * num_images
     for image, (document, name) in found.segments.items():
         of_document = masks.get(document)
@@ -118,10 +97,10 @@ def masks_of_segments(
 
 
 def with_segments(found: Found, panoptic: Found) -> Found:
-    """Return the objects of a document with the segments of a panoptic one, as areas.
+    """Return the objects of a document, with the segments of a panoptic document as areas.
 
-    An image is listed where both list it. Classes of objects keep their indices; those of segments
-    alone come behind.
+    An image is listed if both list it. Classes of objects keep their indices; classes that only
+    segments have follow.
     """
     names = tuple(dict.fromkeys((*found.names, *panoptic.names)))
     number = [names.index(name) for name in panoptic.names]
@@ -147,7 +126,7 @@ def with_segments(found: Found, panoptic: Found) -> Found:
 
 
 def panoptic_signs(index: KeyIndex, documents: Documents, members: Sequence[Member]) -> list[Sign]:
-    """Return the sign of panoptic documents that name half of the images and of their masks."""
+    """Return the sign of panoptic documents that name enough images and masks."""
     names: list[str] = []
     keys: list[str] = []
     taken: set[str] = set()
@@ -163,8 +142,6 @@ def panoptic_signs(index: KeyIndex, documents: Documents, members: Sequence[Memb
             names += stated
             taken.update(mask.key for mask in masks)
     images = KeyIndex([key for key in index.keys if key not in taken])
-    named, total = num_named(images, names) if keys and images.keys else (0, 0)
-    if not total or named < ENOUGH * total:
-        return []
-    how = f"{some_of(keys, 2)}: COCO's panoptic masks, of {named:,} of {total:,} images"
-    return [Sign(f"coco:{','.join(keys)}", how)]
+    named = coverage(images, names)
+    how = f"{some_of(keys, 2)}: COCO's panoptic masks, of {named}"
+    return [Sign("masks", f"coco:{','.join(keys)}", how)] if named.is_enough else []

@@ -1,46 +1,39 @@
 """Tables of run lengths, as Kaggle has them: `rle:FILE:ID:RLE[:LABEL]`.
 
-A cell holds pairs of start and length, counted from 1, in one of three orders that no table names.
+A cell holds pairs of start and length, counted from 1, in one of three orders. No table names it.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
-from shardprep.catalog.objects.formats.box_format import image_size
-from shardprep.catalog.objects.formats.box_table import ONE_CLASS
-from shardprep.catalog.objects.object_table import NO_BOX, ObjectTable
-from shardprep.catalog.objects.parsed import Found
+from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
+from shardprep.catalog.objects.formats.box_format import SizeOf
+from shardprep.catalog.objects.object_table import NO_BOX, ONE_CLASS, Found, ObjectTable
 from shardprep.catalog.tables.row_matching import KeyIndex, find_ids, row_ids
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import SourceError
+from shardprep.errors import OptionName, SourceError
 from shardprep.image.annotation_types import RunOrder, Runs
 from shardprep.recipe.object_rules import RunTableRule
-
-if TYPE_CHECKING:
-    from shardprep.catalog.tables.metadata_files import Documents
-    from shardprep.source.byte_range import Extent
 
 Pairs = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _NO_RUNS = ("", "-1")
-"""Cells of images without an object."""
 _SAMPLE_IMAGES = 100
-"""Number of images, whose sides differ, from which the order is told."""
+"""Number of images with different sides that decide the order."""
 _SAMPLE_ROWS = 500
-"""Number of rows, about, from which ids and relative starts are told."""
+"""Approximate number of rows that decide ids and relative starts."""
 _MOST_LETTERS = 1 << 20
-"""Characters of a cell from which the order is told; longer ones are rare, and slow."""
+"""Maximum number of characters of a cell that decides the order; longer ones are rare, and slow."""
 _MOST_PIXELS = 1 << 26
-"""Pixels of an image from which the order is told."""
+"""Maximum number of pixels of an image that decides the order."""
 _RUNS = re.compile(r"\d+ +\d+( +\d+ +\d+)* *")
-"""A cell of run lengths."""
 _CLASS_COLUMNS = ("classid", "class_id", "class", "label", "category")
 _WORDS = {
     "column": "down each column",
@@ -50,40 +43,22 @@ _WORDS = {
 
 
 class _Objects(NamedTuple):
-    """The rows of a table."""
-
     cells: list[str]
     ids: list[str]
     labels: list[str]
-    """Class names; [] without any."""
     how: str
 
 
-def read_runs(
-    rule: RunTableRule,
-    index: KeyIndex,
-    documents: Documents,
-    extents: Sequence[Extent],
-    order: RunOrder | None = None,
-) -> Found:
-    """Return the masks of a table; a row is an object, and several rows may be of one image.
+def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | None = None) -> Found:
+    """Return the masks of a table; a row is an object, and an image may have several rows.
 
-    Args:
-        rule: table and columns.
-        index: the images.
-        documents: finds the table.
-        extents: the bytes of the images, whose sizes tell the order.
-        order: of the runs; None to tell it from the data.
-
-    Raises:
-        SourceError: the table or a column is not there, no id fits an image, or one fits several.
-
+    `order` None means that it is detected.
     """
-    table = documents.table(rule.files)
+    table, index = source.documents.table(rule.files), source.index
     objects = _objects(table, rule, index)
     images = {text: index.find_one(text, table.name) for text in dict.fromkeys(objects.ids)}
     if all(found is None for found in images.values()):
-        what = f"no id of column {rule.id_column!r} is that of an image, such as {objects.ids[:1]}"
+        what = f"no id of column {rule.id_column!r} fits an image, such as {objects.ids[:1]}"
         raise SourceError(table.name, what, f"a key looks like {index.keys[0]}")
     findings: list[str] = []
     if order is None:
@@ -92,14 +67,14 @@ def read_runs(
             found = images[text]
             if found is not None and cell not in _NO_RUNS:
                 of_image[found].append(cell)
-        order, why = tell_order(of_image, lambda image: image_size(extents[image]))
+        order, why = tell_order(of_image, source.size_of)
         if why:
             findings.append(why)
     found_objects = ObjectTable(len(index.keys))
     labels = objects.labels or [ONE_CLASS] * len(objects.ids)
     numbers = {label: found_objects.number_of(label) for label in dict.fromkeys(labels)}
-    names, labels_of = found_objects.natural_names()
-    missing = {text: 0 for text, image in images.items() if image is None}
+    missing = found_objects.missing
+    missing.update({text: 0 for text, image in images.items() if image is None})
     for text, cell, label in zip(objects.ids, objects.cells, labels, strict=True):
         image = images[text]
         if image is None:
@@ -108,12 +83,9 @@ def read_runs(
         found_objects.list_image(image)
         if cell not in _NO_RUNS:
             found_objects.add(image, NO_BOX, numbers[label], outline=Runs(cell, order))
-    return Found(
-        annotations=found_objects.annotations(labels_of),
-        names=names,
-        how=f"run lengths {_WORDS[order]}, {table.name}, {objects.how}",
-        documents=tuple(name for name, _ in table.parts) or (table.name,),
-        without_image=missing,
+    return found_objects.found(
+        f"run lengths {_WORDS[order]}, {table.name}, {objects.how}",
+        [name for name, _ in table.parts] or [table.name],
         findings=findings,
     )
 
@@ -134,25 +106,16 @@ def _objects(table: Table, rule: RunTableRule, index: KeyIndex) -> _Objects:
         parts = [text.rpartition("_") for text in sample]
         if any(index.find(before) for before, _, _ in parts):
             split = [text.rpartition("_") for text in ids]
-            return _Objects(
-                cells, [s[0] for s in split], [s[2] for s in split],
-                f"{how}, which ends in the class",
-            )  # fmt: skip
+            how = f"{how}, which ends in the class"
+            return _Objects(cells, [s[0] for s in split], [s[2] for s in split], how)
     return _Objects(cells, ids, [], how)
 
 
-def tell_order(
-    cells: Mapping[int, Sequence[str]], size_of: Callable[[int], tuple[int, int] | None]
-) -> tuple[RunOrder, str]:
-    """Return the order of runs, and a remark for the user where the data do not tell it.
+def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[RunOrder, str]:
+    """Return the order of runs, and a remark for the user if the data do not show it.
 
-    Starts that fall back behind the end of the run before are relative. Else the order is that in
-    which more of the pixels go on in the next column or row.
-
-    Args:
-        cells: image → its run lengths as text.
-        size_of: returns height and width of an image, None where they are not known.
-
+    Starts before the end of the previous run are relative. Otherwise the order with more pixels
+    that continue in the next column or row wins. `cells` are the run lengths of each image as text.
     """
     sample = list(cells)[:: max(1, len(cells) // _SAMPLE_ROWS)]
     several = [
@@ -181,14 +144,17 @@ def tell_order(
                     scores[name] += _num_neighbours(pairs, step, size[0] * size[1])
     if scores["column"] == scores["row"]:
         why = "all images are square" if num_told == 0 else "both orders fit alike"
-        return "column", f"run lengths are read down each column: {why}; --rle row reads rows"
+        return (
+            "column",
+            f"run lengths are read down each column: {why}; {OptionName('rle')} row reads rows",
+        )
     best = max(scores, key=lambda name: scores[name])
     (order,) = (one for one in get_args(RunOrder) if one == best)
     return order, ""
 
 
 def _num_neighbours(pairs: Pairs, step: int, num_pixels: int) -> int:
-    """Return how many pixels in runs have one `step` pixels on that is in a run too."""
+    """Return the number of pixels in runs whose pixel `step` further is in a run too."""
     ends = pairs.sum(axis=1)
     if pairs[:, 0].min() < 1 or ends.max() > num_pixels + 1:
         return 0
@@ -200,7 +166,7 @@ def _num_neighbours(pairs: Pairs, step: int, num_pixels: int) -> int:
 
 
 def _pairs(text: str) -> Pairs | None:
-    """Return starts and lengths, int64[n, 2]; None where a cell is not such pairs."""
+    """Return starts and lengths, int64[n, 2], or None if a cell holds something else."""
     if len(text) > _MOST_LETTERS:
         return None
     try:
@@ -212,8 +178,8 @@ def _pairs(text: str) -> Pairs | None:
     return numbers.reshape(-1, 2)
 
 
-def runs_in(table: Table, index: KeyIndex) -> tuple[str, str] | None:
-    """Return the value of `--masks` that reads a table of run lengths, and how it is one."""
+def runs_in(table: Table, index: KeyIndex) -> list[Sign]:
+    """Return the sign of a table of run lengths."""
     rows = table.rows[:: max(1, len(table.rows) // _SAMPLE_ROWS)]
     for place, title in enumerate(table.header):
         cells = [row[place] for row in rows if row[place] not in _NO_RUNS]
@@ -226,8 +192,8 @@ def runs_in(table: Table, index: KeyIndex) -> tuple[str, str] | None:
             try:
                 id_column = find_ids(index, replace(table, rows=halves))
             except SourceError:
-                return None
+                return []
         others = [name for name in table.header if name.lower() in _CLASS_COLUMNS]
         option = ":".join(["rle", table.name, id_column, title, *others[:1]])
-        return option, f"{table.name}: run lengths in column {title!r}"
-    return None
+        return [Sign("masks", option, f"{table.name}: run lengths in column {title!r}")]
+    return []

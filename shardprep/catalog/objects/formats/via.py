@@ -9,79 +9,73 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.catalog.objects.formats.bounded_read import MOST_VALUES, has_many_values
+from shardprep.catalog.objects.formats.annotated_source import (
+    MOST_VALUES,
+    AnnotatedSource,
+    Sign,
+    has_many_values,
+    shared_documents,
+    shared_texts,
+)
+from shardprep.catalog.objects.formats.box_format import box_of, ellipse, rectangle
 from shardprep.catalog.objects.formats.pairing import Pairing
-from shardprep.catalog.objects.formats.shapes import box_of, ellipse, rectangle
-from shardprep.catalog.objects.object_table import MALFORMED, ObjectTable
-from shardprep.catalog.objects.parsed import Found
-from shardprep.catalog.tables.row_matching import KeyIndex
-from shardprep.errors import SourceError
+from shardprep.catalog.objects.object_table import MALFORMED, ONE_CLASS, Found, ObjectTable
+from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.image.annotation_types import Floats, Polygons
+from shardprep.recipe.object_rules import FormatRule
 
-ONE_CLASS = "object"
-"""Class of regions without attributes."""
 _PROJECT = "_via_img_metadata"
 _CLASS_NAMES = ("class", "label", "name", "type", "category", "object", "species")
-"""Attributes that say a class, the surest first."""
 _DAMAGE = (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError)
 
 
 def is_via(data: bytes) -> bool:
-    """Tell whether bytes look like a file of VIA, without parsing them."""
+    """Return True if bytes look like a file of VIA, without parsing them."""
     return all(word in data for word in (b'"regions"', b'"shape_attributes"', b'"filename"'))
 
 
-def read_via(
-    documents: Iterable[tuple[str, bytes]], index: KeyIndex, *, outlines: bool = False
-) -> Found:
-    """Return the objects of all documents, key and bytes each; classes in natural order.
-
-    Raises:
-        SourceError: a document is damaged or none of VIA, or none names an image of the source.
-
-    """
-    pairing, table = Pairing(index), ObjectTable(len(index.keys))
+def read(rule: FormatRule, source: AnnotatedSource) -> Found:
+    """Return the objects of all documents; classes in natural order."""
+    pairing, table = (
+        Pairing(source.index),
+        ObjectTable(len(source.index.keys), outlines=source.outlines),
+    )
     keys: list[str] = []
-    missing: Counter[str] = Counter()
-    num_listed = num_elsewhere = 0
-    for key, data in documents:
+    for file in shared_documents(source, rule, is_via, ".json"):
+        key, data = source.documents.find(file)
         keys.append(key)
         if has_many_values(data):
             what = f"has more than {MOST_VALUES:,} values"
-            raise SourceError(key, what, "export it from VIA in parts: --boxes via:FILE,FILE")
+            hint = f"export it from VIA in parts: {OptionName('boxes')} via:FILE,FILE"
+            raise SourceError(key, what, hint)
         try:
             entries = _entries(data)
-            num_before, here = num_listed, Counter[str]()
+            is_listed, missing = False, Counter[str]()
             attribute = _class_attribute(entries)
             for entry in entries:
                 name = entry["filename"]
                 found = pairing.find(name, key)
                 if found is None:
-                    here[name] += len(_regions(entry))
+                    missing[name] += len(_regions(entry))
                     continue
                 table.list_image(found)
-                num_listed += 1
+                is_listed = True
                 for region in _regions(entry):
-                    _add(table, found, region, attribute, outlines=outlines)
-            if num_listed == num_before:  # the document is of other images
-                num_elsewhere += here.total()
-                here = Counter(dict.fromkeys(here, 0))
-            missing.update(here)
+                    _add(table, found, region, attribute)
+            table.miss(missing, is_elsewhere=not is_listed)
         except _DAMAGE as error:
-            what = f"is no JSON of VIA ({error!r})"
+            what = f"is not JSON of VIA ({error!r})"
             raise SourceError(key, what, "export it from VIA as JSON again") from error
-    if not num_listed:
-        such = f", such as {next(iter(missing))}" if missing else ""
+    if not table.listed:
+        such = f", such as {next(iter(table.missing))}" if table.missing else ""
         raise SourceError(", ".join(keys), f"names no image of the source{such}")
-    names, labels_of = table.natural_names()
-    return Found(
-        annotations=table.annotations(labels_of),
-        names=names,
-        how=f"VIA, {', '.join(keys)}",
-        documents=tuple(keys),
-        without_image=missing,
-        num_elsewhere=num_elsewhere,
-    )
+    return table.found(f"VIA, {', '.join(keys)}", keys)
+
+
+def recognise(source: AnnotatedSource) -> list[Sign]:
+    """Return the sign of documents of VIA."""
+    found = [key for key, data, _ in shared_texts(source, ".json") if is_via(data)]
+    return [Sign("boxes", "via", f"{some_of(found, 2)}: VIA")] if found else []
 
 
 def _entries(data: bytes) -> list[dict[str, Any]]:
@@ -96,7 +90,7 @@ def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _class_attribute(entries: Iterable[dict[str, Any]]) -> str:
-    """Return the attribute of regions that says the class: by its name, or the commonest."""
+    """Return the attribute of regions that holds the class: by its name, or the most frequent."""
     counts: Counter[str] = Counter()
     for entry in entries:
         for region in _regions(entry):
@@ -108,9 +102,7 @@ def _class_attribute(entries: Iterable[dict[str, Any]]) -> str:
     return usual or max(counts, key=lambda name: counts[name], default="")
 
 
-def _add(
-    table: ObjectTable, image: int, region: dict[str, Any], attribute: str, *, outlines: bool
-) -> None:
+def _add(table: ObjectTable, image: int, region: dict[str, Any], attribute: str) -> None:
     value = (region.get("region_attributes") or {}).get(attribute, "") if attribute else ONE_CLASS
     if isinstance(value, dict):  # check boxes: {"cat": true}
         value = next((name for name, is_set in value.items() if is_set), "")
@@ -121,12 +113,11 @@ def _add(
     if ring is None or ring.ndim != 2 or len(ring) < 3:
         table.drop(image, MALFORMED)
         return
-    outline = Polygons((ring,)) if outlines else None
-    table.add(image, box_of([ring]), table.number_of(str(value).strip()), outline=outline)
+    number = table.number_of(str(value).strip())
+    table.add(image, box_of([ring]), number, outline=Polygons((ring,)))
 
 
 def _ring(shape: dict[str, Any]) -> Floats | None:
-    """Return the corners of a shape; None for points and lines."""
     match shape["name"]:
         case "rect":
             x, y = shape["x"], shape["y"]

@@ -2,91 +2,91 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from xml.etree import ElementTree as ET
 
 from shardprep.catalog.names import given_split, stem
+from shardprep.catalog.objects.formats.annotated_source import (
+    AnnotatedSource,
+    Sign,
+    Text,
+    by_sample,
+    named_as_images,
+    read_each,
+)
 from shardprep.catalog.objects.formats.pairing import Pairing
-from shardprep.catalog.objects.formats.voc_file import NotVocError, VocError, VocFile, parse_voc
-from shardprep.catalog.objects.object_table import MALFORMED, ObjectTable
-from shardprep.catalog.objects.parsed import Found
+from shardprep.catalog.objects.object_table import MALFORMED, NO_BOX, Found, ObjectTable
 from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
-from shardprep.errors import SourceError, counted, some_of
+from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.image.annotation_types import Segment
-from shardprep.recipe.object_rules import BoxColumns
+from shardprep.recipe.object_rules import BoxColumns, FormatRule
 from shardprep.storage.text_file import decoded
 
-if TYPE_CHECKING:
-    from shardprep.catalog.objects.formats.bounded_read import Text
-
-SPLIT_LISTS = "ImageSets/Main/"
-"""Folder of the lists of images of each split."""
+_SPLIT_LISTS = "ImageSets/Main/"
 _ANNOTATIONS = "Annotations/"
-_NO_BOX = (math.nan,) * 4
 _ORDER = ("test", "validation", "train")
-"""Splits, the first of which counts where several lists name an image."""
+"""Splits in order of precedence if several lists name an image."""
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+_MOST_DEPTH = 100
+"""Maximum depth of elements in a file; an annotation has 4 or 5."""
+_PARTS = ((b"<", 1), (b"=", 4), (b"\n", 1), (b"\r", 1), (b"&", 1))
+"""Marks of tags, attributes and pieces of text in every encoding, and the weight of each."""
+_MOST_PARTS = 1_000_000
+"""Maximum weight of a file's parts, with 100 bytes each; 100 objects have 4,000."""
+_FEW_BYTES = 100_000
+"""Size of a file below which it cannot have that many parts."""
+_DTD = b"<!DOCTYPE"
+_MOST_TEXT = 4096
+"""Maximum number of characters of a name or a number."""
 
 
-def read_voc(
-    documents: Iterable[Text],
-    index: KeyIndex,
-    lists: Iterable[tuple[str, bytes]] = (),
-    *,
-    numbers: bool = False,
-) -> Found:
-    """Return the objects of all files, boxes as they are written; classes in natural order.
+def read(rule: FormatRule, source: AnnotatedSource) -> Found:
+    """Return the objects of all files, boxes as written; classes in natural order.
 
-    A file belongs to the image of its own name beside it or in a folder of images, or else to the
-    one that it states. XML of other kinds is passed over.
-
-    Args:
-        documents: XML files.
-        index: the images.
-        lists: key and bytes of the lists of the splits, `ImageSets/Main/train.txt`.
-        numbers: give each object its number, from 1, as its segment; one without a box stays.
-
-    Raises:
-        SourceError: two files belong to one image, or none to any.
-
+    A file belongs to the image of its own name in its folder or in a folder of images, otherwise to
+    the image that it states. Other kinds of XML are ignored.
     """
-    pairing, table = Pairing(index), ObjectTable(len(index.keys))
-    read: list[str] = []
-    missing: dict[str, int] = {}
+    pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
+    keys: list[str] = []
     unreadable: list[str] = []
     findings: list[str] = []
-    for key, content in _parsed(documents):
-        read.append(key)
+    for key, content in _parsed(read_each(source.documents.members(".xml"))):
+        keys.append(key)
         image = _image(pairing, key, content)
         if image is not None:
             pairing.claim(image, key)
-            _add(table, image, key, content, numbers=numbers)
+            _add(table, image, key, content, numbers=source.numbers)
         elif isinstance(content, str):
             unreadable.append(f"{key} {content}")
-            missing[key] = 0
+            table.missing[key] = 0
         else:
-            missing[key] = len(content.names)
+            table.missing[key] = len(content.names)
     if not pairing.documents:
-        what = "none is named as an image" if read else "none has the root 'annotation'"
-        raise SourceError("--boxes voc", f"of the XML files of the source {what}")
-    names, labels = table.natural_names()
+        what = "none is named as an image" if keys else "none has the root 'annotation'"
+        where = OptionName("boxes", rule.kind)
+        raise SourceError(where, f"of the XML files of the source {what}")
     if unreadable:
         findings.append(f"XML files cannot be read and have no image: {some_of(unreadable)}")
-    splits = list_splits(lists, index, findings)
-    return Found(
-        annotations=table.annotations(labels),
-        names=names,
-        how=f"Pascal VOC, {counted(len(pairing.documents), 'XML file')}; boxes as written",
-        documents=tuple(read),
-        without_image=missing,
-        notation=BoxColumns(("xmin", "ymin", "xmax", "ymax"), "xyxy"),
+    lists = [m for m in source.documents.members(".txt") if _SPLIT_LISTS in f"/{m.key}"]
+    splits = _list_splits(read_each(lists), source.index, findings)
+    return table.found(
+        f"Pascal VOC, {counted(len(pairing.documents), 'XML file')}; boxes as written",
+        keys,
+        notation=BoxColumns(_SIDES, "xyxy"),
         splits=splits if any(splits) else None,
         findings=findings,
     )
 
 
+def recognise(source: AnnotatedSource) -> list[Sign]:
+    """Return the sign of XML files with boxes, named as the images."""
+    return by_sample(source, named_as_images(source, ".xml"), is_voc, "voc", "Pascal VOC")
+
+
 def _parsed(documents: Iterable[Text]) -> Iterator[tuple[str, VocFile | str]]:
-    """Yield key and content of each file, or why it cannot be read; XML of other kinds is none."""
     for key, data, fault in documents:
         try:
             yield key, fault or parse_voc(data)
@@ -99,6 +99,7 @@ def _parsed(documents: Iterable[Text]) -> Iterator[tuple[str, VocFile | str]]:
 def _add(
     table: ObjectTable, image: int, key: str, content: VocFile | str, *, numbers: bool
 ) -> None:
+    """Add the objects of an image; with `numbers`, each has its number from 1 as its segment."""
     if isinstance(content, str):
         table.fault(image, f"{key} {content}")
         return
@@ -106,7 +107,7 @@ def _add(
     for number, (name, box) in enumerate(zip(content.names, content.boxes, strict=True), 1):
         if numbers:
             place = table.number_of(name)
-            table.add(image, box or _NO_BOX, place, outline=Segment(number))
+            table.add(image, box or NO_BOX, place, outline=Segment(number))
         elif box is None:
             table.drop(image, MALFORMED)
         else:
@@ -114,7 +115,7 @@ def _add(
 
 
 def _image(pairing: Pairing, key: str, content: VocFile | str) -> int | None:
-    """Return the image of a file: by its own name, then by the one that it states."""
+    """Return the image of a file: by its own name, then by the name that it states."""
     filename = content.filename if isinstance(content, VocFile) else ""
     try:
         found = pairing.find(stem(key), key)
@@ -125,15 +126,15 @@ def _image(pairing: Pairing, key: str, content: VocFile | str) -> int | None:
     return pairing.find(filename, key) if found is None and filename else found
 
 
-def list_splits(
-    lists: Iterable[tuple[str, bytes]], index: KeyIndex, findings: list[str]
-) -> list[str | None]:
-    """Return the split whose list names each image; of several, test goes before training.
+def _list_splits(lists: Iterable[Text], index: KeyIndex, findings: list[str]) -> list[str | None]:
+    """Return the split whose list names each image.
 
-    Lists of a class (`cat_train.txt`) are passed over, and `trainval.txt` if there is another.
+    Lists of a class (`cat_train.txt`) are ignored, and `trainval.txt` if there is `train.txt`.
     """
     of_split: dict[str, tuple[str, Sequence[str]]] = {}
-    for key, data in sorted(lists):
+    for key, data, fault in sorted(lists):
+        if fault:
+            continue
         split = given_split([stem(key)])
         if stem(key) == "trainval":
             of_split.setdefault("train", (key, _stems(data)))
@@ -144,7 +145,7 @@ def list_splits(
     num_twice = 0
     for split in _ORDER:
         key, names = of_split.get(split, ("", ()))
-        beside = key.removesuffix(SPLIT_LISTS + key.rpartition("/")[2]) + _ANNOTATIONS
+        beside = key.removesuffix(_SPLIT_LISTS + key.rpartition("/")[2]) + _ANNOTATIONS
         for name in names:
             found = pairing.find(name, beside)
             if found is None:
@@ -153,7 +154,7 @@ def list_splits(
             splits[found] = splits[found] or split
     if num_twice:
         findings.append(
-            f"{num_twice:,} images are on the lists of two splits in {SPLIT_LISTS}; test goes "
+            f"{num_twice:,} images are on the lists of two splits in {_SPLIT_LISTS}; test goes "
             "before validation, and that before train"
         )
     return splits
@@ -162,3 +163,121 @@ def list_splits(
 def _stems(data: bytes) -> list[str]:
     lines = (line.split("#")[0].split() for line in decoded(data).splitlines())
     return [words[0] for words in lines if words]
+
+
+class NotVocError(ValueError):
+    """The root of the XML is not `annotation`."""
+
+
+class VocError(ValueError):
+    """The XML is damaged or forbidden; the message says why."""
+
+
+@dataclass(slots=True)
+class VocFile:
+    """The content of one file."""
+
+    filename: str = ""
+    size: tuple[int, int] | None = None
+    names: list[str] = field(default_factory=list)
+    boxes: list[tuple[float, ...] | None] = field(default_factory=list)
+    """Box of each object as written: xmin, ymin, xmax, ymax; None if it lacks a number."""
+
+
+def is_voc(data: bytes) -> bool:
+    """Return True for an annotation with a box; the XML of LabelMe has only outlines."""
+    try:
+        return any(parse_voc(data).boxes)
+    except (NotVocError, VocError):
+        return False
+
+
+def parse_voc(data: bytes) -> VocFile:
+    """Return the content of an annotation.
+
+    Raises:
+        NotVocError: the root is another element.
+        VocError: the file is damaged, nested too deeply, or has a document type definition.
+
+    """
+    if _has_dtd(data):
+        raise VocError("has a document type definition (DTD), which no annotation needs")
+    if len(data) > _FEW_BYTES and sum(data.count(part) * n for part, n in _PARTS) > _MOST_PARTS:
+        raise VocError(f"is XML of more than {_MOST_PARTS:,} parts")
+    root, fault = _tree(data)
+    tag = _local(root.tag) if root is not None else ""
+    if tag != "annotation" and (tag or fault is None):
+        raise NotVocError(f"its root is {tag[:_MOST_TEXT]!r}")
+    if root is not None:
+        _check_depth(root)
+    if root is None or fault is not None:
+        is_damaged = isinstance(fault, ET.ParseError)
+        what = "damaged XML" if is_damaged else "XML that cannot be read"
+        raise VocError(f"is {what} ({fault})") from fault
+    if root.tag != tag:
+        for element in root.iter():
+            element.tag = _local(element.tag)
+    return _content(root)
+
+
+def _has_dtd(data: bytes) -> bool:
+    """Return True if a DTD may begin anywhere, in 8-bit encodings or in UTF-16 with its zeros."""
+    has_zeros = b"\0" in data
+    return _DTD in data or (has_zeros and _DTD in data.replace(b"\0", b""))
+
+
+def _tree(data: bytes) -> tuple[ET.Element | None, Exception | None]:
+    """Return the root of the elements before a fault, and the fault."""
+    builder = ET.TreeBuilder()
+    parser = ET.XMLParser(target=builder)  # noqa: S314 - a DTD does not come here
+    try:
+        parser.feed(data)
+        return parser.close(), None
+    except (ET.ParseError, LookupError, ValueError) as error:
+        return builder.close(), error
+
+
+def _local(tag: str) -> str:  # without its namespace
+    return tag.rpartition("}")[2]
+
+
+def _check_depth(root: ET.Element) -> None:
+    level = [root]
+    for _ in range(_MOST_DEPTH):
+        level = [*itertools.chain.from_iterable(level)]
+        if not level:
+            return
+    raise VocError(f"is nested more than {_MOST_DEPTH} elements deep")
+
+
+def _content(root: ET.Element) -> VocFile:
+    """Return the content of an annotation; only direct children count, not parts of an object."""
+    size = root.find("size")
+    objects = root.findall("object")
+    return VocFile(
+        _text(root.findtext("filename")),
+        None if size is None else _size(size),
+        [_text(one.findtext("name")) for one in objects],
+        [_corners(one.find("bndbox")) for one in objects],
+    )
+
+
+def _text(text: str | None) -> str:
+    return (text or "")[:_MOST_TEXT].strip()
+
+
+def _corners(box: ET.Element | None) -> tuple[float, ...] | None:
+    try:
+        return None if box is None else tuple(float(box.findtext(side, "")) for side in _SIDES)
+    except ValueError:
+        return None
+
+
+def _size(size: ET.Element) -> tuple[int, int] | None:
+    """Return height and width, or None unless both are numbers of 1 or more."""
+    try:
+        height, width = (float(size.findtext(side) or 0) for side in ("height", "width"))
+    except ValueError:
+        return None
+    is_size = 1 <= height < math.inf and 1 <= width < math.inf
+    return (int(height), int(width)) if is_size else None

@@ -1,59 +1,184 @@
-"""YOLO: a text file for each image, a line an object, all numbers shares of the image's sides."""
+"""YOLO: a text file for each image, a line for each object, coordinates as shares of the sides."""
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardprep.catalog.names import natural_order, stem
-from shardprep.catalog.objects.formats.bounded_read import Text, read_each
+from shardprep.catalog.objects.formats.annotated_source import (
+    AnnotatedSource,
+    Sign,
+    by_sample,
+    named_as_images,
+    read_each,
+)
 from shardprep.catalog.objects.formats.pairing import Pairing
-from shardprep.catalog.objects.object_table import MALFORMED, ObjectTable
-from shardprep.catalog.objects.parsed import Found
-from shardprep.catalog.tables.row_matching import KeyIndex
-from shardprep.errors import SourceError, counted, shown
+from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable
+from shardprep.errors import OptionName, SourceError, counted, shown, some_of
 from shardprep.image.annotation_types import Outline, Polygons
-from shardprep.recipe.object_rules import BoxColumns
+from shardprep.recipe.object_rules import BoxColumns, FormatRule
 from shardprep.source.members import Member
 from shardprep.storage.text_file import decoded
 
-NAME_FILES = ("data.yaml", "data.yml", "obj.names", "classes.txt", "_darknet.labels")
-"""Names of the files that name the classes, the surest first; others end in `NAME_SUFFIXES`."""
-NAME_SUFFIXES = (".yaml", ".yml", ".names", "classes.txt", "_darknet.labels")
-NO_LABELS = frozenset(
+_YOLO = OptionName("boxes", "yolo")
+_NAME_FILES = ("data.yaml", "data.yml", "obj.names", "classes.txt", "_darknet.labels")
+_NAME_SUFFIXES = (".yaml", ".yml", ".names", "classes.txt", "_darknet.labels")
+_NO_LABELS = frozenset(
     ("classes", "train", "val", "valid", "test", "readme", "requirements", "labels")
 )
-"""Stems of text files that are no label files where no image is called so."""
+"""Stems of text files that are not label files, unless an image has that name."""
 _MOST_NAME_BYTES = 1 << 20
 _MOST_DEPTH = 64
-"""Depth of YAML; its loader in C, which calls itself, crashes the process at some ten thousand."""
+"""Maximum depth of YAML; its loader in C crashes the process at about ten thousand."""
 _ID = re.compile(r"\d{1,9}", re.ASCII)
-"""A number of a class."""
 _MOST_SHOWN = 60
-"""Characters of a line in an error."""
 _NO_SHAPE = (None, "", "~", "null")
-"""Texts of YAML for no value of `kpt_shape`."""
+"""YAML texts that mean that `kpt_shape` has no value."""
 _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
+def read(rule: FormatRule, source: AnnotatedSource) -> Found:
+    """Return the objects of all label files; an image without a file has none.
+
+    Classes are in the order of the names file, which the rule may give. Without one, they are
+    called by their numbers. Keypoints are left out.
+    """
+    argument = next(iter(rule.files), "")
+    names = _names(source, argument)
+    members = named_as_images(source, ".txt")
+    named = {member.key for member in members}
+    if argument and names and "/" in names.key:  # only files below its folder, if there are any
+        members = _below(members, names.key) or members
+    pairing, table = (
+        Pairing(source.index),
+        ObjectTable(len(source.index.keys), outlines=source.outlines),
+    )
+    table.is_relative = True
+    num_keypoints = names.num_keypoints if names else 0
+    num_poses = 0
+    for key, data, fault in read_each(members):
+        image = pairing.find(stem(key), key)
+        lines = _read_lines(data, num_keypoints)
+        if image is None:
+            table.missing[key] = lines.number
+            continue
+        pairing.claim(image, key, f"name the class names beside the right one: {_YOLO}:FILE")
+        table.list_image(image)
+        num_poses += lines.num_poses
+        if reason := fault or _add(table, image, lines):
+            table.fault(image, f"{key} {reason}")
+    keys = pairing.documents.values()
+    if not keys:
+        raise SourceError(_YOLO, "no text file of the source is named as an image")
+    folders = {key.rpartition("/")[0] for key in keys}
+    strays = [
+        one
+        for one in source.documents.members(".txt")
+        if one.key not in named
+        and one.key.rpartition("/")[0] in folders
+        and stem(one.key).lower() not in _NO_LABELS
+    ]
+    for text in read_each(strays):
+        table.missing[text.key] = _read_lines(text.data, num_keypoints).number
+    findings: list[str] = []
+    if num_poses:
+        objects = counted(num_poses, "object")
+        findings.append(f"keypoints of {objects} are not stored, their boxes are")
+    if names is None:
+        findings.append("classes of YOLO have no names: no data.yaml, obj.names or classes.txt")
+        numbers = sorted(table.classes, key=natural_order)
+        of_number = {number: number for number in numbers}
+    else:
+        of_number = {str(number): name for number, name in names.names.items()}
+    ordered = tuple(dict.fromkeys(of_number.values()))
+    place = {name: i for i, name in enumerate(ordered)}
+    splits = _yaml_splits(names, source, findings) if names else []
+    classes = f", classes of {names.key}" if names else ""
+    return table.found(
+        f"YOLO, {counted(len(keys), 'text file')}{classes}",
+        (*keys, *((names.key,) if names else ())),
+        (ordered, {number: place[name] for number, name in of_number.items()}),
+        splits=splits if any(splits) else None,
+        notation=BoxColumns(("x", "y", "width", "height"), "center"),
+        is_complete=True,
+        findings=findings,
+    )
+
+
+def recognise(source: AnnotatedSource) -> list[Sign]:
+    """Return the sign of YOLO, or one for each names file with other classes."""
+    files = _name_files(source)
+    if all(one.names == files[0].names for one in files[1:]):
+        options = {"yolo": files[0]} if files else {}
+    else:
+        options = {f"yolo:{one.key}": one for one in files}
+    signs: list[Sign] = []
+    for option, names in options.items():
+        members = named_as_images(source, ".txt")
+        if len(options) > 1:
+            members = _below(members, names.key)
+        is_one = functools.partial(is_yolo, num_keypoints=names.num_keypoints)
+        signs += by_sample(source, members, is_one, option, f"YOLO, classes of {names.key}")
+    return signs
+
+
+def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
+    if argument:
+        return NameFile(*source.documents.find(argument))
+    files = _name_files(source, is_strict=True)
+    if any(one.names != files[0].names for one in files[1:]):
+        both = some_of([one.key for one in files], 3)
+        what = f"several files name the classes in different ways: {both}"
+        raise SourceError(_YOLO, what, f"name one: {_YOLO}:{files[0].key}")
+    return next(iter(files), None)
+
+
+def _name_files(source: AnnotatedSource, *, is_strict: bool = False) -> list[NameFile]:
+    """Return the files that name classes, in order of precedence.
+
+    If there are label files below some of them, the others belong to other sets. With `is_strict`,
+    a damaged file of a usual name is an error.
+    """
+    found = []
+    for member in source.documents.members(*_NAME_SUFFIXES):
+        try:
+            found.append(NameFile(member.key, source.documents.find(member.key)[1]))
+        except SourceError:
+            if is_strict and member.key.rpartition("/")[2].lower() in _NAME_FILES:
+                raise
+    texts = named_as_images(source, ".txt")
+    found = [one for one in found if _below(texts, one.key)] or found
+    ranks = {name: rank for rank, name in enumerate(_NAME_FILES)}
+    return sorted(
+        found, key=lambda one: (ranks.get(one.key.rpartition("/")[2].lower(), len(ranks)), one.key)
+    )
+
+
+def _below(members: Sequence[Member], document: str) -> list[Member]:
+    folder = f"/{document.rpartition('/')[0]}/".replace("//", "/")
+    return [member for member in members if f"/{member.key}".startswith(folder)]
+
+
 class NameFile:
-    """The classes, and the images of each split, as a file of names says them."""
+    """The classes, and the images of each split, as a names file states them."""
 
     def __init__(self, key: str, data: bytes, fields: Sequence[str] = ("names",)) -> None:
-        """Take its key and bytes, and the fields of YAML that may hold the names.
+        """Parse a file; `fields` name the YAML fields that may hold the names.
 
         Raises:
-            SourceError: it is damaged, or names no classes.
+            SourceError: the file is damaged, or names no classes.
 
         """
         self.key = key
         self.splits: dict[str, list[str]] = {}
         """Split → paths of folders or lists."""
         self.num_keypoints = 0
-        """Numbers after the box in a line of a pose; 0 where the file names no keypoints."""
+        """Numbers after the box in a line of a pose; 0 if the file does not state keypoints."""
         if len(data) > _MOST_NAME_BYTES:
             raise SourceError(key, "is larger than 1 MiB: it names no classes")
         if key.lower().endswith((".yaml", ".yml")):
@@ -62,13 +187,13 @@ class NameFile:
             lines = (line.strip() for line in decoded(data).splitlines())
             self.names = dict(enumerate(name for name in lines if name))
         if not self.names:
-            raise SourceError(key, "names no classes", "name another file: --boxes yolo:FILE")
+            raise SourceError(key, "names no classes", f"name another file: {_YOLO}:FILE")
 
     def _of_yaml(self, text: str, fields: Sequence[str]) -> dict[int, str]:
-        """Return the classes by id, in the order of the ids, as a field lists or maps them.
+        """Return the classes in the order of their ids, from the list or map in a field.
 
-        All values are texts, whatever their tags: a class may be called yes, 010, 1:30 or null. So
-        nothing is converted, and no merge key (<<) copies anything.
+        All values stay texts: a class may be called yes, 010, 1:30 or null. No merge key (<<)
+        copies anything.
         """
         import yaml  # type: ignore[import-untyped] # noqa: PLC0415 - most sources never need it
 
@@ -99,7 +224,6 @@ class NameFile:
         return dict(sorted(found.items()))
 
     def _keypoints(self, shape: Any) -> int:
-        """Return how many numbers the keypoints of an object have, by `kpt_shape`."""
         try:
             number, size = (int(part) for part in shape)
         except (TypeError, ValueError):
@@ -122,10 +246,7 @@ class NameFile:
 
 
 def is_yolo(data: bytes, num_keypoints: int = 0) -> bool:
-    """Return whether every line of a text is an object: a box, a pose or a polygon.
-
-    An empty text says nothing. `num_keypoints` is that of the file of names.
-    """
+    """Return True if a text has lines, and each is an object: a box, a pose or a polygon."""
     lines = [line for line in decoded(data).splitlines() if line.strip()]
     try:
         shapes = [_object(line.split(), num_keypoints) for line in lines]
@@ -134,87 +255,7 @@ def is_yolo(data: bytes, num_keypoints: int = 0) -> bool:
     return bool(shapes) and all(one.box[2] <= 2.0 and one.box[3] <= 2.0 for one in shapes)
 
 
-def read_yolo(
-    documents: Iterable[Text],
-    index: KeyIndex,
-    names: NameFile | None = None,
-    *,
-    strays: Sequence[Member] = (),
-    lists: Mapping[str, Sequence[str]] | None = None,
-    outlines: bool = False,
-) -> Found:
-    """Return the objects of all files; an image without a file has none.
-
-    Classes are in the order of the file of names; without one, they are their numbers.
-
-    Args:
-        documents: text files that are named as images.
-        index: the images.
-        names: the file that names the classes.
-        strays: other text files; those beside the documents are of images that lack.
-        lists: lines of the lists of images that the file of names refers to, by their path in it.
-        outlines: keep polygons beside boxes.
-
-    Raises:
-        SourceError: two files belong to one image, or none to any.
-
-    """
-    pairing, table = Pairing(index), ObjectTable(len(index.keys))
-    table.is_relative = True
-    keys = pairing.documents
-    missing: dict[str, int] = {}
-    num_keypoints = names.num_keypoints if names else 0
-    num_poses = 0
-    for key, data, fault in documents:
-        image = pairing.find(stem(key), key)
-        if image is None:
-            missing[key] = _read_lines(data, num_keypoints).number
-            continue
-        pairing.claim(image, key, "name the class names beside the right one: --boxes yolo:FILE")
-        table.list_image(image)
-        read = _read_lines(data, num_keypoints)
-        num_poses += read.num_poses
-        if reason := fault or _add(table, image, read, outlines=outlines):
-            table.fault(image, f"{key} {reason}")
-    if not keys:
-        raise SourceError("--boxes yolo", "no text file of the source is named as an image")
-    folders = {key.rpartition("/")[0] for key in keys.values()}
-    beside = [one for one in strays if one.key.rpartition("/")[0] in folders]
-    labels = [one for one in beside if stem(one.key).lower() not in NO_LABELS]
-    missing |= {
-        text.key: _read_lines(text.data, num_keypoints).number for text in read_each(labels)
-    }
-    findings: list[str] = []
-    if num_poses:
-        findings.append(
-            f"keypoints of {counted(num_poses, 'object')} are not stored, their boxes are"
-        )
-    if names is None:
-        findings.append("classes of YOLO have no names: no data.yaml, obj.names or classes.txt")
-        numbers = sorted(table.classes, key=natural_order)
-        of_number = {number: number for number in numbers}
-    else:
-        of_number = {str(number): name for number, name in names.names.items()}
-    ordered = tuple(dict.fromkeys(of_number.values()))
-    place = {name: i for i, name in enumerate(ordered)}
-    splits = yaml_splits(names, lists or {}, index, findings) if names else []
-    source = f", classes of {names.key}" if names else ""
-    return Found(
-        annotations=table.annotations({num: place[name] for num, name in of_number.items()}),
-        names=ordered,
-        how=f"YOLO, {counted(len(keys), 'text file')}{source}",
-        documents=(*keys.values(), *((names.key,) if names else ())),
-        without_image=missing,
-        splits=splits if any(splits) else None,
-        notation=BoxColumns(("x", "y", "width", "height"), "center"),
-        is_complete=True,
-        findings=findings,
-    )
-
-
 class _Object(NamedTuple):
-    """One line."""
-
     class_id: int
     box: tuple[float, ...]
     """x, y of the first corner, x, y of the second."""
@@ -223,15 +264,11 @@ class _Object(NamedTuple):
 
 
 class _Lines(NamedTuple):
-    """The lines of one file."""
-
     objects: list[_Object]
     num_poses: int
-    """Objects among them whose keypoints are left out."""
     num_bad: int
-    """Lines that are no object."""
     fault: str
-    """The first of these, "" without any."""
+    """The first bad line, in words; "" without any."""
 
     @property
     def number(self) -> int:
@@ -256,11 +293,10 @@ def _read_lines(data: bytes, num_keypoints: int) -> _Lines:
     return _Lines(objects, num_poses, num_bad, fault)
 
 
-def _add(table: ObjectTable, image: int, lines: _Lines, *, outlines: bool) -> str:
+def _add(table: ObjectTable, image: int, lines: _Lines) -> str:
     """Add the objects of an image; return why none of its lines can be read, "" if one can."""
     for class_id, box, outline, _ in lines.objects:
-        number = table.number_of(str(class_id))
-        table.add(image, box, number, outline=outline if outlines else None)
+        table.add(image, box, table.number_of(str(class_id)), outline=outline)
     if lines.num_bad and lines.objects:
         table.drop(image, MALFORMED, lines.num_bad)
     return "" if lines.objects else lines.fault
@@ -272,10 +308,8 @@ def _object(words: Sequence[str], num_keypoints: int) -> _Object:
     A box is `class x y w h [confidence]`, a pose a box and its keypoints, a polygon
     `class x1 y1 …`. Four corners are a polygon, too: an oriented box.
 
-    Args:
-        words: the values as text.
-        num_keypoints: values after the box of a pose; then there are no polygons. With 0, a line
-            is a pose where its keypoints have flags, which are 0, 1 or 2.
+    `num_keypoints` is the number of values after the box of a pose; then polygons are impossible.
+    If it is 0, a line is a pose if its keypoints have flags, which are 0, 1 or 2.
 
     Raises:
         ValueError, OverflowError: the line fits none of these.
@@ -304,7 +338,7 @@ def _have_flags(numbers: Sequence[float]) -> bool:
     """Return whether a line is a box and keypoints of x, y and a flag, and cannot be a polygon.
 
     The flags of an odd number of keypoints leave an odd number of coordinates. Otherwise a flag of
-    2 lies outside the image, and four coordinates in the places of flags are never all 0 or 1.
+    2 is outside the image, and four coordinates in the places of flags are never all 0 or 1.
     """
     flags = numbers[7::3]
     if len(numbers) < 8 or (len(numbers) - 5) % 3 or not {0.0, 1.0, 2.0}.issuperset(flags):
@@ -313,24 +347,25 @@ def _have_flags(numbers: Sequence[float]) -> bool:
     return has_size and (len(flags) % 2 == 1 or 2 in flags or (len(flags) >= 4 and any(flags)))
 
 
-def yaml_splits(
-    names: NameFile, lists: Mapping[str, Sequence[str]], index: KeyIndex, findings: list[str]
-) -> list[str | None]:
-    """Return the split whose folder or list, in data.yaml, each image is of; None for none."""
-    splits: list[str | None] = [None] * len(index.keys)
-    folders = {key.rpartition("/")[0] for key in index.keys}
-    pairing = Pairing(index)
+def _yaml_splits(names: NameFile, source: AnnotatedSource, findings: list[str]) -> list[str | None]:
+    keys = source.index.keys
+    splits: list[str | None] = [None] * len(keys)
+    folders = {key.rpartition("/")[0] for key in keys}
+    pairing = Pairing(source.index)
+    lists = [member.key for member in source.documents.members(".txt")]
     num_twice = 0
     for split, paths in names.splits.items():
         of_split: set[int] = set()
         for path in paths:
-            if path in lists:
-                found = (pairing.find(line, names.key) for line in lists[path])
+            listed = [key for key in lists if key.endswith(path.lstrip("./"))]
+            if path.lower().endswith(".txt") and listed:
+                lines = source.documents.ids(listed[0])
+                found = (pairing.find(line, names.key) for line in lines)
                 of_split.update(i for i in found if i is not None)
                 continue
             wanted = "/" + "/".join(n for n in path.split("/") if n not in ("", ".", "..")) + "/"
             inside = {folder for folder in folders if wanted in f"/{folder}/"}
-            of_split.update(i for i, k in enumerate(index.keys) if k.rpartition("/")[0] in inside)
+            of_split.update(i for i, key in enumerate(keys) if key.rpartition("/")[0] in inside)
         for i in of_split:
             num_twice += splits[i] not in (None, split)
             splits[i] = splits[i] or split

@@ -1,6 +1,7 @@
-"""Targets from cells: a class index, several class indices, a number or a text. Pure.
+"""Targets from cells, and the class names that a recipe asks for. Pure.
 
-A target is the value that a model learns to predict; None for an unlabelled image.
+A target is the value that a model learns to predict: a class index, several class indices, a number
+or a text; None for an unlabelled image.
 """
 
 from __future__ import annotations
@@ -10,62 +11,62 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from shardprep.catalog.names import natural_order
 from shardprep.dataset.example import is_beyond_float32
-from shardprep.errors import SourceError, some_of
+from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.recipe.rules import parse_pairs
 from shardprep.source.string_column import Coded
 from shardprep.storage.text_file import CsvRows, decoded, text_lines
 
 if TYPE_CHECKING:
     from shardprep.dataset.schema import TargetKind
+    from shardprep.recipe.recipe import Recipe
 
 Cell = str | tuple[str, ...]
-"""The label of an image: one name, or the names of the columns that are set."""
 Target = int | tuple[int, ...] | float | str | None
 
 _NO_NAME = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Characters that no name of a class may have: they end lines, or have no UTF-8."""
+"""Characters that a class name may not have: they end lines, or have no UTF-8."""
 _SEPARATORS = ("|", ",", ";", " ")
 _NUM_BINS = 10
 _MANY_VALUES = 20
 _MOST_NAMES = 10
-"""Number of class names in an error."""
+_CLASSES, _CLASS_MAP, _NULL = OptionName("classes"), OptionName("class_map"), OptionName("null")
+_TARGET = OptionName("target")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
-    """The kind of targets that is asked for."""
+    """The kind of targets that the recipe asks for."""
 
     kind: TargetKind | Literal["auto"] = "auto"
-    """"auto" tells it from the cells."""
+    """"auto" to detect it from the cells."""
     separator: str = ""
-    """Between the class names of one cell; "" for the one that fits, of kind "multilabel"."""
+    """Separator of the class names in a cell; "" to detect it."""
     classes: Sequence[str] = ()
-    """Class names in the wished order; empty for those found, in natural order."""
+    """Class names in the wanted order; empty for all names found, in natural order."""
     class_map: Mapping[str, str] = field(default_factory=dict)
-    """New names for classes, which keep their order; one not named keeps its own."""
+    """Old name → new name; classes keep their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The target of each image, and the kind of all."""
+    """The target of each image, and their kind."""
 
     kind: TargetKind
     values: Coded[Any]
-    """A `Target` of each."""
     names: tuple[str, ...]
     """Class names; targets of classes are indices into them."""
     unmapped: tuple[str, ...] = ()
-    """Old names of the class map that no class has."""
 
     def strata(self) -> Coded[tuple[int, ...]]:
-        """Return the strata that a split spreads evenly: classes, or ten bins of a number."""
+        """Return the classes, or one of ten bins of a number, which splits spread evenly."""
         bounds: list[float] = []
         if self.kind == "regression":
             numbers = np.array(self.values.values, np.float64)
@@ -90,11 +91,7 @@ def make_targets(
 ) -> Targets:
     """Return the targets that the cells of the images mean.
 
-    `all_cells` are further cells of the table, whose classes count though no image has them.
-
-    Raises:
-        SourceError: a cell is not of the kind asked for, or the class map fits no class.
-
+    `all_cells` are further cells of the table, whose classes also count.
     """
     column: Coded[Cell] = Coded.of(cells)  # type: ignore[arg-type] # None is not among its values
     counts = column.counts()
@@ -103,7 +100,7 @@ def make_targets(
         kind, separator = _guess(counts, separator)
     if spec.class_map and (not counts or kind not in ("class", "multilabel")):
         what = f"targets are of kind {kind}" if counts else "no labels are found"
-        raise SourceError("--class-map", f"there are no classes to rename: {what}", "leave it out")
+        raise SourceError(_CLASS_MAP, f"there are no classes to rename: {what}", "leave it out")
     if not counts or kind == "none":
         return Targets("none", Coded.constant(None, len(cells)), ())
     if kind == "text":
@@ -133,7 +130,48 @@ def make_targets(
     return Targets(kind, single, ordered, unmapped)
 
 
-def parse_class_map(data: bytes, name: str) -> dict[str, str]:
+class Naming(NamedTuple):
+    """The class names that a recipe asks for."""
+
+    class_map: Mapping[str, str] = {}
+    """Old name → new name."""
+    classes: tuple[str, ...] = ()
+    is_of_labels: bool = False
+    """Whether they are the classes of image labels, and maybe not of objects."""
+
+    def of(self, names: Sequence[str]) -> list[str]:
+        return [self.class_map.get(name, name) for name in names]
+
+    def ordered(self, called: Sequence[str], where: str) -> tuple[str, ...]:
+        """Return the wanted classes, or all found; SourceError if no wanted class is found."""
+        if not self.classes or (self.is_of_labels and not set(self.classes) & set(called)):
+            return tuple(dict.fromkeys(called))
+        if called and not set(self.classes) & set(called):
+            what = f"none of {some_of(self.classes, _MOST_NAMES)} is a class of the {where}"
+            raise SourceError(_CLASSES, what, f"classes are {some_of(called, _MOST_NAMES)}")
+        return self.classes
+
+
+def naming_of(recipe: Recipe, labels: Coded[Cell | None], read: Callable[[str], bytes]) -> Naming:
+    """Return the class names that the recipe asks for; `read` returns the bytes of a file."""
+    class_map: Mapping[str, str] = {}
+    if "=" in recipe.class_map:
+        class_map = parse_pairs(recipe.class_map, _CLASS_MAP)
+    elif recipe.class_map:
+        class_map = _parsed_map(read(recipe.class_map), recipe.class_map)
+    return Naming(class_map, recipe.classes, bool(labels.are_there.any()))
+
+
+def words_in(cells: Iterable[Cell | None]) -> set[str]:
+    """Return the names that cells hold, whole and split by every separator."""
+    words: set[str] = set()
+    for cell in set(cells):
+        for text in (cell,) if isinstance(cell, str) else cell or ():
+            words.update((text, *re.split(r"\s*[|,;]\s*|\s+", text)))
+    return words
+
+
+def _parsed_map(data: bytes, name: str) -> dict[str, str]:
     """Return the names in a JSON object, a JSON list (by position) or a CSV of two columns."""
     text = decoded(data)
     try:
@@ -154,22 +192,21 @@ def parse_class_map(data: bytes, name: str) -> dict[str, str]:
         isinstance(v, dict | list) for v in document.values()
     ):
         return {str(key): str(value) for key, value in document.items()}
-    raise SourceError(name, "is no JSON object of names", 'write {"0": "cat", "1": "dog"}')
+    raise SourceError(name, "is not a JSON object of names", 'write {"0": "cat", "1": "dog"}')
 
 
 def check_names(names: Iterable[str]) -> None:
     """Raise a SourceError for a class name with control characters or halves of surrogate pairs.
 
-    Class names are lines of a file in a dataset, and are written as UTF-8.
+    A dataset stores class names as lines of UTF-8.
     """
     for name in names:
         if match := _NO_NAME.search(name):
-            what = f"{name!r} has {match[0]!r} in it, which no name of a class may have"
-            raise SourceError("classes", what, "correct it in the source, or use --class-map")
+            what = f"{name!r} contains {match[0]!r}, which a class name may not have"
+            raise SourceError("classes", what, f"correct it in the source, or use {_CLASS_MAP}")
 
 
 def _guess(found: Collection[Cell], separator: str) -> tuple[TargetKind, str]:
-    """Return the kind of target that the cells are of, and the separator of several classes."""
     if not found:
         return "none", ""
     texts = {cell for cell in found if isinstance(cell, str)}
@@ -183,7 +220,7 @@ def _guess(found: Collection[Cell], separator: str) -> tuple[TargetKind, str]:
 
 
 def _separator(texts: Collection[str]) -> str:
-    """Return the separator of class names: each name of a cell is in other cells too."""
+    """Return a separator if each name in a cell occurs in other cells, too."""
     for separator in _SEPARATORS:
         split = [{part.strip() for part in text.split(separator)} - {""} for text in texts]
         if not any(len(parts) > 1 for parts in split):
@@ -196,7 +233,7 @@ def _separator(texts: Collection[str]) -> str:
 
 
 def _commonest_separator(texts: Mapping[str, int]) -> str:
-    """Return the separator that most cells contain, of so many each; a space if none does."""
+    """Return the separator that most cells contain, or a space if none does."""
     counts: Counter[str] = Counter()
     for text, number in texts.items():
         counts.update({one: number for one in _SEPARATORS if one in text})
@@ -210,10 +247,10 @@ def _text(cell: Cell) -> str:
 def _number(key: str, cell: Cell) -> float:
     number, target = _as_number(_text(cell)), f"its target {_text(cell)!r}"
     if number is None:
-        hint = "name what stands for nothing with --null, or use --target class"
+        hint = f"name the text that means nothing with {_NULL}, or use {_TARGET} class"
         raise SourceError(key, f"{target} is not a number", hint)
     if is_beyond_float32(number):
-        hint = "name it with --null, or use --target text"
+        hint = f"name it with {_NULL}, or use {_TARGET} text"
         raise SourceError(key, f"{target} is a number that float32 cannot hold", hint)
     return number
 
@@ -230,7 +267,7 @@ def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[st
     if isinstance(cell, tuple):
         if kind == "class" and len(cell) != 1:
             what = f"has {len(cell)} classes set ({', '.join(cell) or 'none'}), not one"
-            raise SourceError(key, what, "use --target multilabel")
+            raise SourceError(key, what, f"use {_TARGET} multilabel")
         return cell
     if kind == "class":
         return (cell,)
@@ -238,7 +275,7 @@ def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[st
 
 
 def class_names(raw: Collection[str]) -> dict[str, str]:
-    """Return the name of every class by its raw name, in natural order: "1.0" is the class "1"."""
+    """Return each raw name and the name of its class, in natural order: "1.0" is the class "1"."""
     whole = {name: re.sub(r"\.0+$", "", name) for name in raw}
     if not all(re.fullmatch(r"-?\d+", name) for name in whole.values()):
         whole = {name: name for name in raw}
@@ -248,10 +285,9 @@ def class_names(raw: Collection[str]) -> dict[str, str]:
 def _names(
     raw: Collection[str], renamed: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the name of every raw class, in class order, and the names renamed that none has.
+    """Return raw name → name in class order, and the names in `renamed` that no class has.
 
-    Whatever they are renamed to, classes keep the order of their old names: their indices stay
-    those of the source. "1.0" is the class "1".
+    Renamed classes keep the order of their old names, which keeps their indices.
     """
     whole = class_names(raw)
     ordered = list(whole)
@@ -259,8 +295,8 @@ def _names(
     unmapped = tuple(name for name in renamed if name not in there)
     if renamed and len(unmapped) == len(renamed):
         classes = some_of(list(dict.fromkeys(whole[name] for name in ordered)), _MOST_NAMES)
-        what = f"none of its {len(renamed):,} names is that of a class, such as {unmapped[0]!r}"
-        raise SourceError("--class-map", what, f"classes are {classes}")
+        what = f"none of its {len(renamed):,} names is a class, such as {unmapped[0]!r}"
+        raise SourceError(_CLASS_MAP, what, f"classes are {classes}")
     names = {name: renamed.get(name, renamed.get(whole[name], whole[name])) for name in ordered}
     return names, unmapped
 
@@ -279,5 +315,5 @@ def _check_known(
                     count * [names[one] for one in split[other]].count(name)
                     for other, count in column.counts().items()
                 )
-                what = f"label {name!r} ({number:,} images) is not among --classes"
-                raise SourceError(keys[row], what, f"known are {some_of(classes, _MOST_NAMES)}")
+                what = f"label {name!r} ({number:,} images) is not among {_CLASSES}"
+                raise SourceError(keys[row], what, f"classes are {some_of(classes, _MOST_NAMES)}")

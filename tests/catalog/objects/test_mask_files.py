@@ -11,15 +11,15 @@ from PIL import Image
 
 from shardprep.catalog import patterns
 from shardprep.catalog.catalog import make_catalog
-from shardprep.catalog.objects.masks.mask_files import pair_masks
-from shardprep.catalog.objects.masks.mask_values import given_values, told_values
+from shardprep.catalog.objects.mask_files import pair_masks
+from shardprep.catalog.objects.mask_values import detected_values, given_values
 from shardprep.errors import RecipeError, SourceError
 from shardprep.image.annotation_types import IGNORE
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.members import Member
-from tests.catalog.builders import catalog, grey
+from tests.catalog.builders import catalog, facts_of, grey, masked, objects_of
 from tests.support.builders import SHARED_DATA, encoded, jpeg, write
 
 if TYPE_CHECKING:
@@ -137,8 +137,7 @@ def test_masks_leave_the_catalog_before_labels_are_guessed(tmp_path: Path) -> No
     assert masks_of(made)["data/images/3.jpg"] == ["data/masks/3.png"]
     assert made.label_names == ()
     assert not made.skipped
-    facts = made.annotations
-    assert facts is not None
+    facts = facts_of(made)
     assert facts.names == ("background", "object")
     assert (facts.spec.masks, facts.spec.is_binary, facts.spec.background) == ("classes", True, 0)
     assert not facts.spec.boxes
@@ -149,23 +148,19 @@ def test_instances_have_boxes_and_no_background(tmp_path: Path) -> None:
     members |= {"7/masks/b.png": grey(255, 0)}
     options: dict[str, Any] = {"masks": "{id}/masks/*.png", "instances": True, "classes": "nucleus"}
     made = catalog(tmp_path, members, **options)
-    facts = made.annotations
-    assert facts is not None
+    facts = facts_of(made)
     assert (facts.names, facts.spec.masks, facts.spec.boxes) == (("nucleus",), "instances", True)
     (item,) = made.items
-    assert item.annotation is not None
-    assert item.annotation.labels == (0, 0)
+    assert objects_of(item).labels == (0, 0)
 
 
 def test_a_folder_for_each_class_names_the_classes_of_masks(tmp_path: Path) -> None:
     members = {"i/x.jpg": jpeg(8, 8), "m/dog/x.png": grey(0, 255), "m/cat/x.png": grey(255, 0)}
     made = catalog(tmp_path, members, masks="m/{class}/{stem}.png", class_map="cat=lion")
-    facts = made.annotations
-    assert facts is not None
+    facts = facts_of(made)
     assert facts.names == ("background", "lion", "dog")
     (item,) = made.items
-    assert item.annotation is not None
-    assert item.annotation.labels == (1, 2)
+    assert objects_of(item).labels == (1, 2)
     assert item.strata == (1, 2)
 
 
@@ -191,8 +186,7 @@ def test_an_image_without_a_mask_is_skipped_or_background(tmp_path: Path) -> Non
 
 
 def test_images_left_out_take_their_masks_with_them(tmp_path: Path) -> None:
-    members = {f"images/{i}.jpg": jpeg(8, 8) for i in range(3)}
-    members |= {f"masks/{i}.png": grey(0, 255) for i in range(3)}
+    members = masked(3, 0, 255)
     out = ["images/0*", "masks/1*"]
     made = catalog(tmp_path, members, masks="masks/{stem}.png", include="*.jpg", exclude=out)
     assert {one.key: one.reason for one in made.skipped} == {
@@ -234,7 +228,7 @@ def members_of(folder: Path, *masks: bytes) -> list[Member]:
     ],
 )
 def test_masks_of_two_values_are_binary(tmp_path: Path, masks: list[bytes]) -> None:
-    found = told_values(members_of(tmp_path, *masks), 10**6)
+    found = detected_values(members_of(tmp_path, *masks), 10**6)
     assert found.is_binary
     assert found.names == ("background", "object")
 
@@ -242,7 +236,7 @@ def test_masks_of_two_values_are_binary(tmp_path: Path, masks: list[bytes]) -> N
 def test_other_values_are_class_indices_and_all_masks_count(tmp_path: Path) -> None:
     masks = [grey(0, 1, 2)] * 200
     masks[131] = grey(0, 7, 255)
-    found = told_values(members_of(tmp_path, *masks), 10**6)
+    found = detected_values(members_of(tmp_path, *masks), 10**6)
     assert not found.is_binary
     assert found.names == tuple("01234567")
     assert found.present[131] == (0, 7)
@@ -251,7 +245,7 @@ def test_other_values_are_class_indices_and_all_masks_count(tmp_path: Path) -> N
 
 def test_more_than_254_classes_have_another_value_for_nothing(tmp_path: Path) -> None:
     masks = [grey(0, 255, 300, mode="I;16"), grey(1, 65_535, mode="I;16")]
-    found = told_values(members_of(tmp_path, *masks), 10**6)
+    found = detected_values(members_of(tmp_path, *masks), 10**6)
     assert len(found.names) == 301
     assert found.present == [(0, 255, 300), (1,)]
 
@@ -263,8 +257,7 @@ def coloured() -> bytes:
 
 def test_a_document_that_names_all_values_is_proposed(tmp_path: Path) -> None:
     """Not one that names some of them alone, nor one for other masks."""
-    members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)}
-    members |= {f"masks/{i}.png": grey(0, 1, 3) for i in range(4)}
+    members = masked(4, 0, 1, 3)
     members["config.yaml"] = b"classes:\n  0: road\n  1: sky\n  3: car\n"
     members["boxes.yaml"] = b"names: [road, sky]\n"
     members["deep.yaml"] = b"names: " + b"[" * 30_000 + b"]" * 30_000
@@ -276,8 +269,7 @@ def test_a_document_that_names_all_values_is_proposed(tmp_path: Path) -> None:
         "classes of masks are called by their values; --mask-values config.yaml names them"
     ]
     made = catalog(tmp_path, members, masks="masks/{stem}.png", mask_values="config.yaml")
-    assert made.annotations is not None
-    assert made.annotations.names == ("road", "sky", "car")
+    assert facts_of(made).names == ("road", "sky", "car")
     assert not [line for line in made.findings if "--mask-values" in line]
 
 
@@ -294,7 +286,7 @@ def test_values_that_say_nothing_are_an_error(
     tmp_path: Path, masks: list[bytes], message: str
 ) -> None:
     with pytest.raises(SourceError, match=message):
-        told_values(members_of(tmp_path, *masks), 10**6)
+        detected_values(members_of(tmp_path, *masks), 10**6)
 
 
 TABLES = [
@@ -332,10 +324,9 @@ def test_a_malformed_table_is_an_error(option: str) -> None:
 
 
 def test_classes_are_renamed_joined_and_ignored(tmp_path: Path) -> None:
-    members = {"images/x.jpg": jpeg(8, 8), "masks/x.png": grey(0, 1, 2, 3)}
+    members = masked(1, 0, 1, 2, 3)
     options: dict[str, Any] = {"masks": "masks/{stem}.png"}
-    facts = catalog(tmp_path, members, **options, classes="sky,road,car,dog,cow").annotations
-    assert facts is not None
+    facts = facts_of(catalog(tmp_path, members, **options, classes="sky,road,car,dog,cow"))
     assert facts.names == ("sky", "road", "car", "dog", "cow")
     assert facts.spec.values is None
     table = "0=bg,1=car,2=bus,3=void"
@@ -343,8 +334,7 @@ def test_classes_are_renamed_joined_and_ignored(tmp_path: Path) -> None:
         tmp_path, members, **options, mask_values=table, classes="vehicle,bg",
         class_map="car=vehicle,bus=vehicle",
     )  # fmt: skip
-    facts = made.annotations
-    assert facts is not None
+    facts = facts_of(made)
     assert facts.names == ("vehicle", "bg")
     assert facts.spec.values == {0: 1, 1: 0, 2: 0, 3: IGNORE}
     assert facts.spec.background == 1
@@ -352,19 +342,17 @@ def test_classes_are_renamed_joined_and_ignored(tmp_path: Path) -> None:
 
 
 def test_names_of_a_table_are_names_though_they_be_numbers(tmp_path: Path) -> None:
-    members = {"images/x.jpg": jpeg(8, 8), "masks/x.png": grey(0, 1, 2)}
+    members = masked(1, 0, 1, 2)
     keys: dict[str, Any] = {"masks": "masks/{stem}.png", "mask_values": "c.yaml"}
     table = {"c.yaml": b"names: [0, 1, 2]"}
-    facts = catalog(tmp_path, members | table, **keys, classes="2,1,0").annotations
-    assert facts is not None
+    facts = facts_of(catalog(tmp_path, members | table, **keys, classes="2,1,0"))
     assert facts.names == ("2", "1", "0")
     assert facts.spec.values == {0: 2, 1: 1, 2: 0}
 
 
 def test_the_padding_of_masks_without_background_is_ignored(tmp_path: Path) -> None:
-    members = {"images/x.jpg": jpeg(8, 8), "masks/x.png": grey(0, 1, 2, 3)}
-    facts = catalog(tmp_path, members, masks="masks/{stem}.png").annotations
-    assert facts is not None
+    members = masked(1, 0, 1, 2, 3)
+    facts = facts_of(catalog(tmp_path, members, masks="masks/{stem}.png"))
     assert facts.spec.background == IGNORE
     with pytest.raises(RecipeError, match="--unlisted background"):
         catalog(tmp_path, members, masks="masks/{stem}.png", unlisted="background")
@@ -374,8 +362,7 @@ def test_the_padding_of_masks_without_background_is_ignored(tmp_path: Path) -> N
 def test_camvid_has_twelve_classes_in_the_splits_of_its_folders(tmp_path: Path) -> None:
     keys = {"source": str(SHARED_DATA / "camvid.zip"), "masks": "{dir}annot/{name}"}
     made = make_catalog(make_recipe(keys, "test"), tmp_path, lambda _: None)
-    assert made.annotations is not None
-    assert made.annotations.names == tuple(map(str, range(12)))
+    assert facts_of(made).names == tuple(map(str, range(12)))
     assert len(made.items) == 60
     for item in made.items:
         with Image.open(io.BytesIO(item.masks[0].extent.read())) as mask:

@@ -13,7 +13,7 @@ from shardprep.catalog.objects.formats.rle_table import tell_order
 from shardprep.errors import RecipeError, SourceError
 from shardprep.image.annotation_types import Runs
 from shardprep.recipe.object_rules import RunTableRule, parse_mask_rule
-from tests.catalog.builders import catalog
+from tests.catalog.builders import catalog, facts_of, objects_of
 from tests.support.builders import jpeg
 
 if TYPE_CHECKING:
@@ -93,16 +93,14 @@ def test_a_row_is_an_object_and_an_empty_cell_background(tmp_path: Path) -> None
         "train/c.jpg": [],
     }
     assert [(one.key, one.reason) for one in made.skipped] == [("train/d.jpg", "no annotation")]
-    facts = made.annotations
-    assert facts is not None
+    facts = facts_of(made)
     assert facts.names == ("background", "ship")
     assert facts.without_image == ("z.jpg",)
     assert facts.num_objects == {"ship": 2}
     assert facts.num_background == 2
     item = made.items[1]
-    assert item.annotation is not None
-    assert item.annotation.labels == (1, 1)
-    assert np.isnan(item.annotation.boxes).all()
+    assert objects_of(item).labels == (1, 1)
+    assert np.isnan(objects_of(item).boxes).all()
 
 
 def test_a_column_or_the_end_of_the_id_names_the_class(tmp_path: Path) -> None:
@@ -112,16 +110,15 @@ def test_a_column_or_the_end_of_the_id_names_the_class(tmp_path: Path) -> None:
     members["short.csv"] = table("Image_Class,runs", "a.jpg_10,1 2", "a.jpg_2,", "b.jpg_2,5 1")
     short = catalog(tmp_path / "2", members, masks="rle:short.csv:Image_Class:runs", instances=True)
     for made in (long, short):
-        assert made.annotations is not None
-        assert made.annotations.names == ("2", "10")
+        assert facts_of(made).names == ("2", "10")
         found = [(item.annotation and item.annotation.labels) for item in made.items]
         assert found == [(1,), (0,)]
-        assert made.annotations.spec.boxes
+        assert facts_of(made).spec.boxes
 
 
 def test_ids_that_fit_no_image_are_an_error(tmp_path: Path) -> None:
     members = {"a.jpg": jpeg(8, 8), "x.csv": table("id,rle", "q,1 2")}
-    with pytest.raises(SourceError, match="no id of column 'id' is that of an image"):
+    with pytest.raises(SourceError, match="no id of column 'id' fits an image"):
         catalog(tmp_path, members, masks="rle:x.csv:id:rle")
 
 
@@ -145,8 +142,7 @@ def test_square_images_do_not_tell_it_and_a_remark_says_so(tmp_path: Path) -> No
     assert any("all images are square; --rle row" in line for line in made.findings)
     made = catalog(tmp_path / "2", members, masks="rle:x.csv:id:rle", rle="row")
     assert made.findings == []
-    assert made.annotations is not None
-    assert "along each row" in made.annotations.how
+    assert "along each row" in facts_of(made).how
 
 
 def test_damaged_and_hostile_cells_do_not_stop_the_search() -> None:

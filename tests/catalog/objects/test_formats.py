@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from shardprep.catalog.objects.known_formats import FORMATS
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.object_rules import BOX_FORMATS, parse_box_rule
+from tests.catalog.builders import thing, xml
 from tests.support.annotated import PIXELS, opened, source
 from tests.support.builders import SHARED_DATA, write_folder
 
@@ -71,13 +73,8 @@ def test_the_smallest_exports_of_each_kind(tmp_path: Path) -> None:
 
 def test_a_set_of_classes_with_a_stray_document_is_no_set_of_boxes(tmp_path: Path) -> None:
     keys = [f"{kind}/{n}.png" for kind in ("cat", "dog") for n in range(8)]
-    sides = "".join(
-        f"<{side}>{i}</{side}>" for i, side in enumerate(("xmin", "ymin", "xmax", "ymax"))
-    )
-    thing = f"<object><name>a</name><bndbox>{sides}</bndbox></object>"
-    box = f"<annotation>{thing}</annotation>"
     texts = {
-        "cat/1.xml": box,
+        "cat/1.xml": xml(thing("a", 0, 1, 2, 3)),
         "data.yaml": "names: [cat, dog]",
         "notes.txt": "0 .5 .5 1 1",
         "dog/3.txt": "hello",
@@ -120,19 +117,10 @@ def as_coco(sets: Sets, names: list[str]) -> dict[str, str]:
 
 
 def as_voc(sets: Sets, _: list[str]) -> dict[str, str]:
-    from xml.etree import ElementTree as ET
-
-    texts = {}
-    for key, rows in sets.items():
-        root = ET.Element("annotation")
-        for name, box in rows:
-            one = ET.SubElement(root, "object")
-            sides = ET.SubElement(one, "bndbox")
-            for tag, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True):
-                ET.SubElement(sides, tag).text = repr(value)
-            ET.SubElement(one, "name").text = name
-        texts[f"ann/{key}.xml"] = ET.tostring(root, encoding="unicode")
-    return texts
+    return {
+        f"ann/{key}.xml": xml(*(thing(escape(name), *map(repr, box)) for name, box in rows))
+        for key, rows in sets.items()
+    }
 
 
 def as_yolo(sets: Sets, names: list[str]) -> dict[str, str]:

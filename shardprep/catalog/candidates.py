@@ -1,4 +1,4 @@
-"""Candidates: the ways in which a source could be labelled, for a user to choose from."""
+"""Candidates: possible ways to label a source, from which the user chooses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardprep.catalog.labels.labels import (
+from shardprep.catalog.labels import (
     Labelling,
     are_classes,
     auto_labels,
@@ -17,17 +17,15 @@ from shardprep.catalog.labels.labels import (
     label_by_table,
     label_keys,
 )
-from shardprep.catalog.names import given_split
-from shardprep.catalog.objects.detect_by_name import find_masks
+from shardprep.catalog.names import find_masks, given_split
 from shardprep.catalog.tables.row_matching import KeyIndex, match_table
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import SourceError, counted
 from shardprep.recipe.rules import CsvRule, LabelRule
 
 _MOST_PARTS = 6
-"""Number of folders side by side that are tried as parts; more are classes or single images."""
+"""Maximum number of sibling folders to try as parts; more are classes or single images."""
 _MOST_SHOWN = 3
-"""Number of candidates in the output of a build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,6 @@ class Candidate:
 
     @property
     def keys(self) -> dict[str, str | tuple[str, ...]]:
-        """The keys of a recipe that choose this candidate."""
         keys: dict[str, str | tuple[str, ...]] = {
             "root": self.root,
             "include": self.include,
@@ -63,18 +60,16 @@ class Candidate:
 
     @property
     def is_likely(self) -> bool:
-        """Whether there are two classes or more, each with two images on average."""
+        """Whether there are at least two classes, with two images each on average."""
         return are_classes(self.num_classes, self.num_labelled)
 
     @property
     def counts(self) -> str:
-        """The result in words: images labelled, and classes."""
         labelled = f"{self.num_labelled:,} of {counted(self.num_images, 'image')}"
         return f"{labelled}, {counted(self.num_classes, 'class')}"
 
     @property
     def flags(self) -> str:
-        """The flags that choose this candidate, as typed in a shell."""
         return " ".join(
             f"--{key} {shlex.quote(value)}"
             for key, values in self.keys.items()
@@ -91,7 +86,7 @@ def candidate(labelling: Labelling, **part: str | tuple[str, ...]) -> Candidate:
 
 
 def path_candidates(index: KeyIndex) -> list[Candidate]:
-    """Return what the rules of folders and file names give: two classes or more, and no masks."""
+    """Return the likely candidates by folders and file names, without masks."""
     masks = find_masks(index.keys).no_classes
     rules = (LabelRule("folder"), LabelRule("folder", depth=2), LabelRule("prefix"))
     found = [candidate(label_keys(index, rule, ())) for rule in rules]
@@ -99,9 +94,9 @@ def path_candidates(index: KeyIndex) -> list[Candidate]:
 
 
 def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
-    """Return what a table gives: by its label column or, if that is not clear, by each column.
+    """Return the candidates by a table: its label column or, if that is unclear, each column.
 
-    A column is a candidate if it has two different cells or more, each for two images on average.
+    A column needs at least two different cells, each for two images on average.
     """
     try:
         return [candidate(label_by_table(index, table, CsvRule((table.name,))))]
@@ -124,10 +119,9 @@ def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
 
 
 def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candidate]:
-    """Return the parts of a source that `auto` labels, where it does not label the whole.
+    """Return the parts of a source that `auto` can label, if it cannot label the whole.
 
-    A part is all but the masks, the folders of splits together, or one of a few folders side by
-    side.
+    A part is everything except masks, all folders of splits, or one of a few sibling folders.
     """
     found: list[Candidate] = []
     if masks := find_masks(keys).num_masks:
@@ -147,7 +141,7 @@ def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candid
 
 
 def label_findings(index: KeyIndex, tables: Sequence[Table]) -> list[str]:
-    """Return the candidates of a source without labels, a line each for the user."""
+    """Return a line about each candidate of a source without labels."""
     found = [one for table in tables for one in table_candidates(index, table)]
     found += part_candidates(index.keys, tables)
     lines = [f"labels could be {one.flags} ({one.counts})" for one in found[:_MOST_SHOWN]]
@@ -165,7 +159,7 @@ def _labelled(
 
 
 def _folders_side_by_side(keys: Sequence[str]) -> dict[str, list[str]]:
-    """Return the keys in each of the topmost folders that part them, none if there are many."""
+    """Return the keys in each of the topmost sibling folders, {} if there are many."""
     folders = [key.split("/")[:-1] for key in keys]
     depth = 0
     while all(len(folder) > depth and folder[depth] == folders[0][depth] for folder in folders):

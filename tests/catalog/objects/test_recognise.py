@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.catalog.init.survey import recipe_text, survey_source
+from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan.source_plan import make_plan
-from tests.catalog.builders import VOC, catalog, detection, grey, segmentation, survey
+from tests.catalog.builders import VOC, catalog, detection, facts_of, grey, segmentation, survey
 from tests.support.builders import SHARED_DATA, Quiet, jpeg, png, write_folder
 
 if TYPE_CHECKING:
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 def test_boxes_are_taken_unasked_where_nothing_else_labels_the_images(tmp_path: Path) -> None:
     made = catalog(tmp_path, detection())
-    assert made.annotations is not None
-    assert made.annotations.names == ("cat",)
-    assert made.annotations.spec.boxes
+    assert facts_of(made).names == ("cat",)
+    assert facts_of(made).spec.boxes
     assert not made.skipped
-    assert "Pascal VOC" in made.annotations.how
+    assert "Pascal VOC" in facts_of(made).how
 
 
 @pytest.mark.parametrize(
@@ -41,8 +40,7 @@ def test_boxes_are_taken_unasked_where_nothing_else_labels_the_images(tmp_path: 
 )
 def test_masks_are_taken_unasked(tmp_path: Path, folder: str, name: str) -> None:
     made = catalog(tmp_path, segmentation(folder=folder, name=name))
-    assert made.annotations is not None
-    assert made.annotations.spec.masks == "classes"
+    assert facts_of(made).spec.masks == "classes"
     assert [len(item.masks) for item in made.items] == [1] * 6
 
 
@@ -57,8 +55,7 @@ def test_several_masks_of_an_image_are_taken_unasked(tmp_path: Path) -> None:
     members = {f"s/{i}{i}/images/{i}{i}.png": png(8, 8, seed=i) for i in range(5)}
     members |= {f"s/{i}{i}/masks/{j}abc.png": grey(0, 255) for i in range(5) for j in range(3)}
     made = catalog(tmp_path, members)
-    assert made.annotations is not None
-    assert "{id}/masks/*.png" in made.annotations.how
+    assert "{id}/masks/*.png" in facts_of(made).how
     assert [len(item.masks) for item in made.items] == [3] * 5
 
 
@@ -97,9 +94,8 @@ def test_two_that_fit_are_an_error_that_names_both(tmp_path: Path) -> None:
     assert "--boxes voc" in str(error.value)
     assert "--masks 'masks/{stem}.png'" in str(error.value)
     made = catalog(tmp_path / "2", members, boxes="auto", masks="auto")
-    assert made.annotations is not None
-    assert (made.annotations.spec.boxes, made.annotations.spec.masks) == (True, "classes")
-    assert made.annotations.names == ("background", "object", "cat")
+    assert (facts_of(made).spec.boxes, facts_of(made).spec.masks) == (True, "classes")
+    assert facts_of(made).names == ("background", "object", "cat")
 
 
 @pytest.mark.parametrize("names", [("{}.png",), ("{}_a.png", "{}_b.png", "{}_c.png")])
@@ -151,12 +147,10 @@ def test_run_lengths_are_recognised_but_not_beside_the_same_masks_in_files(
     rows = "".join(f"{i},1 3 9 2\n" for i in range(6))
     members["train.csv"] = f"id,rle_mask\n{rows}".encode()
     made = catalog(tmp_path / "1", members)
-    assert made.annotations is not None
-    assert made.annotations.spec.masks == "classes"
+    assert facts_of(made).spec.masks == "classes"
     members |= {f"masks/{i}.png": grey(0, 255) for i in range(6)}
     made = catalog(tmp_path / "2", members)
-    assert made.annotations is not None
-    assert "masks/{stem}.png" in made.annotations.how
+    assert "masks/{stem}.png" in facts_of(made).how
 
 
 # Numbers of objects, and names that differ at their ends
@@ -180,8 +174,7 @@ def test_init_proposes_instances_for_numbers_of_objects(tmp_path: Path) -> None:
     keys = tomllib.loads(recipe_text(seen))
     assert keys["instances"] is True
     made = catalog(tmp_path / "2", members, masks=keys["masks"], instances=True)
-    assert made.annotations is not None
-    assert (made.annotations.names, made.annotations.spec.masks) == (("object",), "instances")
+    assert (facts_of(made).names, facts_of(made).spec.masks) == (("object",), "instances")
 
 
 @pytest.mark.parametrize("keys", [{}, {"masks": "auto"}])
@@ -191,8 +184,8 @@ def test_auto_asks_before_numbers_of_objects_become_classes(
     with pytest.raises(SourceError) as error:
         catalog(tmp_path / "1", pedestrians(2, 1, 5, 3), **keys)
     (line,) = str(error.value).splitlines()
-    assert "--masks 'PedMasks/{stem}_mask*.png' --instances keeps each object apart" in line
-    assert "--masks 'PedMasks/{stem}_mask*.png' takes values as classes" in line
+    assert "--masks 'PedMasks/{stem}_mask*.png' --instances keeps objects apart" in line
+    assert "--masks 'PedMasks/{stem}_mask*.png' uses the values as classes" in line
 
 
 @pytest.mark.parametrize(
@@ -207,8 +200,7 @@ def test_what_is_said_of_the_values_answers_the_question(
     tmp_path: Path, keys: dict[str, Any], names: tuple[str, ...]
 ) -> None:
     made = catalog(tmp_path, pedestrians(2, 1, 3), masks="auto", **keys)
-    assert made.annotations is not None
-    assert made.annotations.names == names
+    assert facts_of(made).names == names
 
 
 def test_masks_that_are_named_get_a_note_on_numbers_of_objects(tmp_path: Path) -> None:
@@ -263,9 +255,8 @@ def test_instances_choose_the_masks_with_numbers_of_objects(tmp_path: Path) -> N
     with pytest.raises(SourceError, match="--masks auto: the source has --masks 'Seg"):
         catalog(tmp_path / "1", members, masks="auto")
     made = catalog(tmp_path / "2", members, masks="auto", instances=True)
-    assert made.annotations is not None
-    assert made.annotations.names == ("1", "2")
-    assert made.annotations.num_objects == {"2": 6}
+    assert facts_of(made).names == ("1", "2")
+    assert facts_of(made).num_objects == {"2": 6}
 
 
 def cityscapes(*tops: str) -> dict[str, bytes]:
@@ -287,8 +278,7 @@ def cityscapes(*tops: str) -> dict[str, bytes]:
 @pytest.mark.parametrize("tops", [("leftImg8bit", "gtFine"), ("l.zip/leftImg8bit", "g.zip/gtFine")])
 def test_cityscapes_is_recognised(tmp_path: Path, tops: tuple[str, str]) -> None:
     made = catalog(tmp_path, cityscapes(*tops))
-    assert made.annotations is not None
-    assert "gtFine/**/{stem[:-12]}_gtFine_labelIds*.png" in made.annotations.how
+    assert "gtFine/**/{stem[:-12]}_gtFine_labelIds*.png" in facts_of(made).how
     assert len(made.items) == 6
     assert Counter(item.split for item in made.items) == {"train": 4, "validation": 2}
     for item in made.items:
@@ -308,7 +298,6 @@ def test_masks_of_images_whose_names_have_an_end_of_their_own_are_recognised(
     members = {image.format(i): jpeg(8, 8, seed=i) for i in range(100, 104)}
     members |= {mask.format(i): grey(0, 255) for i in range(100, 104)}
     made = catalog(tmp_path, members)
-    assert made.annotations is not None
     assert {item.key: item.masks[0].key for item in made.items} == {
         image.format(i): mask.format(i) for i in range(100, 104)
     }
@@ -321,7 +310,7 @@ CONTRADICTIONS = [
     ({"boxes": "voc", "masks": "coco"}, "--masks: 'coco' lists other objects than --boxes voc"),
     (
         {"boxes": "voc", "masks": "masks/{stem}.png", "instances": True},
-        "--instances: a mask for each object in files, and boxes elsewhere",
+        "--instances: nothing says which object mask in files belongs to which box",
     ),
 ]
 
@@ -341,21 +330,18 @@ def test_labels_stand_beside_boxes_where_a_rule_is_given(tmp_path: Path) -> None
     members |= {f"xml/{c}{i}.xml": VOC for c in ("wild", "tame") for i in range(4)}
     keys: dict[str, Any] = {"boxes": "voc", "labels": "folder"}
     made = catalog(tmp_path / "1", members, **keys, class_map="cat=lion,tame=calm")
-    assert made.annotations is not None
     assert made.label_names == ("calm", "wild")
-    assert made.annotations.names == ("lion",)
+    assert facts_of(made).names == ("lion",)
     assert not made.findings
     made = catalog(tmp_path / "2", members, **keys, classes="wild,tame")
-    assert made.annotations is not None
-    assert (made.label_names, made.annotations.names) == (("wild", "tame"), ("cat",))
+    assert (made.label_names, facts_of(made).names) == (("wild", "tame"), ("cat",))
 
 
 def test_objects_of_other_classes_are_dropped_and_counted(tmp_path: Path) -> None:
     members = detection()
     members["annotations/1.xml"] = VOC.replace(b"cat", b"dog")
     made = catalog(tmp_path / "1", members, boxes="voc", classes="dog,cow")
-    facts = made.annotations
-    assert facts is not None
+    facts = facts_of(made)
     assert facts.names == ("dog", "cow")
     assert facts.dropped == {"not among --classes": 5}
     assert facts.num_objects == {"dog": 1}
@@ -367,8 +353,7 @@ def test_objects_of_other_classes_are_dropped_and_counted(tmp_path: Path) -> Non
 def test_documents_that_were_read_are_not_skipped(tmp_path: Path) -> None:
     made = catalog(tmp_path, detection() | {"readme.md": b"x"}, boxes="voc")
     assert [one.key for one in made.skipped] == ["readme.md"]
-    assert made.annotations is not None
-    assert len(made.annotations.documents) == 6
+    assert len(facts_of(made).documents) == 6
 
 
 @pytest.mark.parametrize(

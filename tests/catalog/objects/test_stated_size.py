@@ -11,7 +11,7 @@ import pytest
 
 from shardprep import inspect, repack
 from shardprep.reader import Dataset
-from tests.catalog.builders import catalog
+from tests.catalog.builders import catalog, objects_of, thing, xml
 from tests.support.builders import build, png, write_folder
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ NUM_IMAGES, NUM_STATED = 4, 3
 
 
 def voc(height: int, width: int) -> dict[str, str]:
-    sides = zip(("xmin", "ymin", "xmax", "ymax"), BOX, strict=True)
-    box = "".join(f"<{side}>{value}</{side}>" for side, value in sides)
-    size = f"<size><width>{width}</width><height>{height}</height></size>"
-    one = f"<annotation>{size}<object><name>a</name><bndbox>{box}</bndbox></object></annotation>"
+    one = xml(thing("a", *BOX), size=f"{height} {width}")
     return {f"{i}.xml": one for i in range(NUM_IMAGES)}
 
 
@@ -140,10 +137,9 @@ def test_columns_of_sizes_of_boxes_are_no_sizes_of_images(
     members = {f"{i}.png": png(HEIGHT, WIDTH, seed=i) for i in range(2)}
     made = catalog(tmp_path, {**members, "t.csv": text.encode()}, boxes="csv:t.csv")
     for item in made.items:
-        assert item.annotation is not None
-        assert item.annotation.size is None
+        assert objects_of(item).size is None
         wanted = [list(box) for i, box in ROWS if item.key == f"{i}.png"]
-        assert item.annotation.boxes.tolist() == wanted
+        assert objects_of(item).boxes.tolist() == wanted
     said = "width and height of t.csv are sizes of boxes, not of images"
     assert (said.replace("width and height", "height and width") in made.findings) == (
         names == "width,height"

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from shardprep.catalog.objects.formats import box_format
 from shardprep.errors import SourceError
-from tests.catalog.builders import catalog
+from tests.catalog.builders import catalog, objects_of, thing, xml
 from tests.support.builders import png
 
 if TYPE_CHECKING:
@@ -51,9 +51,8 @@ def boxes(found: Catalog) -> Floats:
     """Return the boxes of all images in pixels."""
     several = []
     for item in found.items:
-        assert item.annotation is not None
-        sides = (WIDTH, HEIGHT) * 2 if item.annotation.is_relative else (1,) * 4
-        several.append(item.annotation.boxes * sides)
+        sides = (WIDTH, HEIGHT) * 2 if objects_of(item).is_relative else (1,) * 4
+        several.append(objects_of(item).boxes * sides)
     return np.concatenate(several)
 
 
@@ -125,13 +124,10 @@ def yolo(numbers: Floats) -> dict[str, str]:
 
 
 def voc(numbers: Floats) -> dict[str, str]:
-    objects: dict[int, str] = {}
+    things: dict[int, list[str]] = {}
     for (image, _), box in zip(rows(), numbers.tolist(), strict=True):
-        sides = zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
-        inside = "".join(f"<{side}>{value}</{side}>" for side, value in sides)
-        one = f"<object><name>cat</name><bndbox>{inside}</bndbox></object>"
-        objects[image] = objects.get(image, "") + one
-    return {f"xml/{i}.xml": f"<annotation>{one}</annotation>" for i, one in objects.items()}
+        things.setdefault(image, []).append(thing("cat", *box))
+    return {f"xml/{i}.xml": xml(*several, size="") for i, several in things.items()}
 
 
 SHARES = corners() / ((WIDTH, HEIGHT) * 2)

@@ -1,17 +1,15 @@
-"""Labels of images: by their paths (folder, file name, pattern) or by a table; never by pixels."""
+"""Labels of images, by their paths (folder, file name, pattern) or by a table."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.names import folder_splits, given_split
-from shardprep.catalog.objects.detect_by_name import find_masks
+from shardprep.catalog.names import find_masks, folder_splits, given_split
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.row_matching import (
     AmbiguousIdError,
@@ -21,22 +19,20 @@ from shardprep.catalog.tables.row_matching import (
     match_table,
 )
 from shardprep.catalog.tables.table import OpenQuoteError, Table
+from shardprep.catalog.targets import Cell
 from shardprep.errors import OptionName, SourceError
 from shardprep.recipe.rules import CsvRule, LabelRule
 from shardprep.source.names import without_archive_suffix
 from shardprep.source.string_column import Coded, Texts
 
-if TYPE_CHECKING:
-    from shardprep.catalog.labels.targets import Cell
-
 Ints = NDArray[np.int64]
 
 _NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
-"""A number at the end of a name with its separator, searched in the reversed name: a search for its
-start from the left would take time with the square of the length."""
+"""A number at the end of a name with its separator, searched in the reversed name: a search from
+the left would take quadratic time."""
 _WORDS = re.compile(r"[^\W\d_][^\d]*$")
 ENOUGH = 0.9
-"""Share of images that a rule must label for `auto` to take it."""
+"""Minimum share of images that a rule must label for `auto`."""
 _LABEL_COLUMNS = (
     "label", "class", "target", "category", "breed", "diagnosis", "species", "classname",
     "class_name", "label_name", "category_name", "variety", "labels", "tags", "class_id",
@@ -46,7 +42,6 @@ _NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "su
 _SET = frozenset(("1", "1.0", "true", "yes"))
 _SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
 _MOST_CANDIDATES = 40
-"""Number of columns of names that are tried as labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +49,19 @@ class Labelling:
     """The label of every image, in the order of the keys."""
 
     names: Coded[Cell | None]
-    """A class name, the names of the columns that are set, or None."""
+    """A class name, the names of the columns that hold 1, or None."""
     how: str
-    """The rule in words, one line for the user."""
     rows_without_image: tuple[str, ...] = ()
-    """Ids of table rows that fit no key."""
     table_names: frozenset[Cell] = frozenset()
-    """All labels of the table: the class list must not depend on which images are there."""
+    """All labels of the table: the class list must not depend on the images in the source."""
     match: TableMatch | None = None
     columns: tuple[str, ...] = ()
-    """The label columns of the table."""
     rule: str = "none"
-    """The value of `--labels` that gives the same labels."""
     findings: tuple[str, ...] = ()
-    """Remarks for the user, a line each."""
 
 
 def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Labelling:
-    """Return what the rule finds; of `tables`, a csv rule uses the first, auto any that fits."""
+    """Return the labels by a rule; a csv rule uses the first table, auto any that fits."""
     keys = index.keys
     match rule.kind:
         case "folder":
@@ -96,11 +86,11 @@ def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Lab
 def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
     """Return the labels of the first rule that fits: table, folder, prefix.
 
-    That is the order of how seldom they fit by accident. A rule fits if it labels nine tenths of
-    the images that are not of a test split, with two classes or more, each of two images or so.
+    The first of these fit least often by accident. A rule fits if it labels nine tenths of the
+    images outside test splits, with at least two classes of two images each on average.
 
     Raises:
-        OpenQuoteError: a quote of a table of labels is not closed.
+        OpenQuoteError: a quote in a table of labels is not closed.
 
     """
     keys = index.keys
@@ -136,7 +126,7 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
         how = f"start of the file name, before the number ({example} → {names[first]})"
         rule = "prefix"
     if not _fits(names, considered):
-        how = f"none found{passed_over}; say where they are with --labels"
+        how = f"none found{passed_over}; say where they are with {OptionName('labels')}"
         return Labelling(Coded.constant(None, len(keys)), how)
     names, findings = _without_test_names(names, considered, rule)
     # The rule alone would label the test split as well.
@@ -146,9 +136,9 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
 def _without_test_names(
     names: Coded[Cell | None], considered: Ints, rule: str
 ) -> tuple[Coded[Cell | None], tuple[str, ...]]:
-    """Return the names, none for a test split whose classes are not those of the other splits.
+    """Return the names, but none for a test split with other classes than the rest.
 
-    Such a split is unlabelled: its names only look like labels (00aa12.jpg is no image of "00aa").
+    Such a split is unlabelled; its names only look like labels (00aa12.jpg is not of class "00aa").
     """
     known = names.take(considered).counts()
     is_other = np.ones(len(names), bool)
@@ -161,7 +151,7 @@ def _without_test_names(
     shown = ", ".join(strange[:3]) + (", …" if strange[3:] else "")
     finding = (
         f"{int(is_other.sum()):,} images of test are unlabelled: their classes by {rule} ({shown}) "
-        f"are not those of the other splits; --labels {rule} takes them"
+        f"are not those of the other splits; {OptionName('labels')} {rule} takes them"
     )
     return Coded(np.where(is_other, -1, names.codes), names.values), (finding,)
 
@@ -173,7 +163,7 @@ def _fits(names: Coded[Cell | None], considered: Ints) -> bool:
 
 
 def are_classes(num_names: int, num_images: int) -> bool:
-    """Tell whether names are those of classes: two or more, each of two images on average."""
+    """Return True if names look like classes: two or more, with two images each on average."""
     return 2 <= num_names <= max(2, num_images // 2)
 
 
@@ -194,7 +184,7 @@ def _folder_name(folder: str, depth: int) -> str | None:
 
 
 def _prefix(key: str) -> str | None:
-    """Return what stands before the number at the end of a file name, None without a number."""
+    """Return the part of a file name before the number at its end, None without a number."""
     name = key.rpartition("/")[2]
     at = name.rfind(".")
     stem = name[:at] if 0 < at < len(name) - 1 else name
@@ -203,7 +193,7 @@ def _prefix(key: str) -> str | None:
 
 
 def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
-    """Return the labels that a table gives; columns that the rule leaves open are found.
+    """Return the labels by a table; columns that the rule does not name are found.
 
     Raises:
         SourceError: a column is missing or not clear, or one image has two labels.
@@ -211,18 +201,18 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
 
     """
     id_title = find_ids(index, table, rule.id_column)
-    _label_titles(table, rule.label_columns, id_title)  # unclear columns are told before ids are
+    _label_titles(table, rule.label_columns, id_title)  # report unclear columns before ids
     return label_by_columns(index.keys, match_table(index, table, id_title), rule)
 
 
 def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> Labelling:
-    """Return the labels that the label columns of a matched table give."""
+    """Return the labels by the label columns of a matched table."""
     table = match.table
     titles, cells = _label_cells(table, rule.label_columns, match.id_column)
     rows = np.flatnonzero((match.key_of >= 0) & cells.are_there)
     images, codes = match.key_of[rows], cells.codes[rows]
     named = np.full(len(keys), -1, cells.codes.dtype)
-    named[images[::-1]] = codes[::-1]  # of several rows, the first is the last to be put
+    named[images[::-1]] = codes[::-1]  # the first of several rows is assigned last
     others = np.flatnonzero(named[images] != codes)
     if len(others):
         image, cell = int(images[others[0]]), cells[int(rows[others[0]])]
@@ -242,10 +232,10 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
 
 
 def candidate_columns(match: TableMatch) -> list[tuple[str, ...]]:
-    """Return the label columns that a table may have, where its header does not tell which one.
+    """Return the possible label columns of a table whose header does not name one.
 
-    The columns that hold nothing but 1 and 0 (or −1), as one-hot labels do, are one candidate; of
-    the others, the first of the table with two different cells or more, two rows each on average.
+    All columns that only hold 1 and 0 (or −1), as one-hot labels do, are one candidate. Others are
+    the first columns with at least two different cells, with two rows each on average.
     """
     flags: list[str] = []
     others: list[str] = []
@@ -265,7 +255,6 @@ def candidate_columns(match: TableMatch) -> list[tuple[str, ...]]:
 def _label_cells(
     table: Table, columns: tuple[str, ...], id_title: str
 ) -> tuple[tuple[str, ...], Coded[Cell | None]]:
-    """Return the titles of the label columns, and the label of each row."""
     places = _label_titles(table, columns, id_title)
     if len(places) == 1:
         place = next(iter(places.values()))
@@ -273,7 +262,7 @@ def _label_cells(
 
     def names_set(row: list[str]) -> tuple[str, ...] | None:
         if not any(row[place] for place in places.values()):
-            return None  # another table without these columns lists it
+            return None  # the row is of another table, without these columns
         for title, place in places.items():
             if row[place].lower() not in _SET_OR_NOT:
                 what = f"column {title!r} has {row[place]!r}, which is neither 1 nor 0 nor -1"
@@ -285,7 +274,6 @@ def _label_cells(
 
 
 def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict[str, int]:
-    """Return the titles of the label columns, and their indices."""
     columns = columns or (_label_column(table, id_title),)
     if columns == ("*",):
         own = table.header[: len(table.header) - table.num_joined]
@@ -302,5 +290,5 @@ def _label_column(table: Table, id_title: str) -> str:
     if len(others) == 1:
         return others[0]
     what = f"it is not clear which column is the label: {', '.join(table.header)}"
-    hint = f"name the columns: --labels csv:{table.name}:{id_title}:LABEL"
+    hint = f"name the columns: {OptionName('labels')} csv:{table.name}:{id_title}:LABEL"
     raise SourceError(table.name, what, hint)

@@ -224,7 +224,7 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "a list": ("[1, 2]", "is damaged JSON at line 1, column 1"),
     "empty": ("", "is damaged JSON"),
     "no text": (b"{\xff\xfe\x00", "is not UTF-8 near line 1, column 1"),
-    "other": ('{"a": 1}', "is no COCO document"),
+    "other": ('{"a": 1}', "is not a COCO document"),
     "no lists": ('{"images": 1, "annotations": 2}', "entry of 'images' without the fields"),
     "no name": ('{"images": [{"id": 1}], "annotations": []}', "entry of 'images' without"),
     "name": ('{"images": [{"id": 1, "file_name": 5}], "annotations": []}', "without the fields"),
@@ -286,7 +286,7 @@ def test_white_space_and_order_do_not_matter(tmp_path: Path) -> None:
 def test_no_document_is_coco(tmp_path: Path) -> None:
     made = source(tmp_path, {"a.json": '{"a": 1}'}, "1.png")
     with pytest.raises(
-        SourceError, match=r"no document of the source is one; the source has a\.json"
+        SourceError, match=r"no document of the source has this format; the source has a\.json"
     ):
         made.read("coco")
     with pytest.raises(
@@ -305,8 +305,11 @@ def test_a_document_on_disk(tmp_path: Path) -> None:
 def test_a_million_boxes_of_one_image_take_little_memory() -> None:
     code = """
 import resource
-from shardprep.catalog.objects.formats.coco import read_coco
+from types import SimpleNamespace
+from shardprep.catalog.objects.formats import coco
+from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
 from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.recipe.object_rules import parse_box_rule
 one = b'{"image_id": 1, "category_id": 1, "bbox": [1.5, 2.5, 3.5, 4.5]},'
 data = b'{"images": [{"id": 1, "file_name": "1.png"}], "annotations": [' + one * 1_000_000
 data = data[:-1] + b'], "categories": [{"id": 1, "name": "a"}]}'
@@ -314,7 +317,9 @@ size = len(data)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 holder = [data]
 del data
-found = read_coco((("a.json", holder.pop()) for _ in range(1)), KeyIndex(["1.png"]))
+documents = SimpleNamespace(find=lambda file: (file, holder.pop()))
+source = AnnotatedSource(KeyIndex(["1.png"]), documents)
+found = coco.read(parse_box_rule("coco:a.json"), source)
 assert len(found.annotations[0].boxes) == 1_000_000
 assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 """

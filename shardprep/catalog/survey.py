@@ -5,27 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from shardprep.catalog.init.candidates import (
+from shardprep.catalog.candidates import (
     Candidate,
     part_candidates,
     path_candidates,
     table_candidates,
 )
-from shardprep.catalog.init.notices import no_image
-from shardprep.catalog.labels.labels import auto_labels
-from shardprep.catalog.labels.targets import TargetSpec, make_targets
+from shardprep.catalog.labels import auto_labels
 from shardprep.catalog.names import folder_splits
-from shardprep.catalog.objects.detect import Sign, find_signs, usual
-from shardprep.catalog.objects.detect_by_name import annotation_findings
-from shardprep.catalog.objects.known_formats import holds_boxes
-from shardprep.catalog.objects.masks.mask_files import masks_beside
+from shardprep.catalog.objects.detect import annotation_findings, find_signs, usual
+from shardprep.catalog.objects.formats.annotated_source import Sign
+from shardprep.catalog.objects.mask_files import masks_beside
+from shardprep.catalog.source_images import no_image
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex, match_table
 from shardprep.catalog.tables.table import Table
+from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.card import Card
 from shardprep.dataset.schema import TargetKind
 from shardprep.errors import SourceError, counted, printable
@@ -49,11 +47,11 @@ class TableSurvey:
     num_rows: int
     columns: tuple[str, ...]
     id_column: str
-    """The column that holds names of images, "" where none does."""
+    """The column that holds names of images, or ""."""
     num_matched: int
     """Images that have a row."""
     problem: str = ""
-    """The reason why its rows cannot be matched to images, "" if they can."""
+    """Reason why its rows cannot be matched to images, or ""."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -73,7 +71,7 @@ class Survey(Card):
     chosen: str
     """The rule that `auto` uses."""
     annotations: tuple[Sign, ...]
-    """Detected boxes and masks; those that the written recipe uses come first."""
+    """Detected boxes and masks, starting with what the recipe uses."""
     findings: tuple[str, ...]
     """Remarks, one line each."""
     target: TargetKind
@@ -86,11 +84,11 @@ class Survey(Card):
     follow_links: bool
     """True if links that lead outside were followed."""
     num_doubles: int
-    """Number of images whose size and CRC-32 equal those of another."""
+    """Number of images with the same size and CRC-32 as another."""
 
     @property
     def taken(self) -> Sign | None:
-        """The boxes or masks that the recipe takes; None where it takes labels."""
+        """The boxes or masks that the recipe uses; None if it uses labels."""
         return self.annotations[0] if self.annotations and self.chosen == "none" else None
 
     def facts(self) -> dict[str, Any]:
@@ -120,10 +118,7 @@ def survey_source(
     *,
     follow_links: bool = False,
 ) -> Survey:
-    """Return the content of a source.
-
-    Arguments and errors are those of `list_source`; `follow_links` is one of its limits.
-    """
+    """Return the content of a source; see `list_source` for arguments and errors."""
     limits = SourceLimits(follow_links=follow_links)
     listing = list_source(source, work_dir, notice, limits=limits)
     if not listing.images:
@@ -139,8 +134,7 @@ def survey_source(
     if chosen.rule == "none":
         rules += part_candidates(keys, tables)
     signs = find_signs(index, documents, listing.images)
-    others = [member.key for member in listing.others]
-    recognised = [] if signs else annotation_findings(keys, others, partial(holds_boxes, documents))
+    recognised = [] if signs else annotation_findings(keys, documents)
     ordered = tuple(sorted(signs, key=lambda one: one not in usual(signs)))
     taken = {ordered[0].key: ordered[0].option} if signs and chosen.rule == "none" else {}
     recipe = make_recipe({"source": str(source), **taken}, "init")
@@ -172,7 +166,7 @@ def survey_source(
 
 
 def recipe_text(survey: Survey) -> str:
-    """Return the recipe of a survey as the text of a commented `shardprep.toml`."""
+    """Return the recipe of a survey as the text of a `shardprep.toml` with comments."""
     given = ", ".join(f"{count:,} {split}" for split, count in survey.splits.items())
     ratios, how = _proposed_cut(survey.splits)
     lines = [
@@ -197,12 +191,12 @@ def recipe_text(survey: Survey) -> str:
     if survey.num_doubles:
         lines += ["", f"# {survey.num_doubles:,} images are there twice."]
         lines += key_lines("dedup", value=True, is_set=False)
-    # Comments may say what a file is called; in strings there is nothing more to escape.
+    # Comments may hold names of files; strings are escaped already.
     return "\n".join(map(printable, lines)) + "\n"
 
 
 def _proposed_cut(splits: Collection[str]) -> tuple[str, str]:
-    """Return ratios for the splits that folders give, and in words what those cut."""
+    """Return ratios for the splits that folders give, and the cut in words."""
     if {*splits} == {"train"}:
         return "train=0.8,validation=0.1,test=0.1", "them"
     if "train" not in splits:
@@ -215,7 +209,6 @@ def _proposed_cut(splits: Collection[str]) -> tuple[str, str]:
 
 
 def _annotation_lines(survey: Survey) -> list[str]:
-    """Return the lines of boxes and masks: what is taken, and the others as comments."""
     lines: list[str] = []
     for sign in survey.annotations:
         if sign is survey.taken:

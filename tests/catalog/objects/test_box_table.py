@@ -142,7 +142,7 @@ def test_shares_of_the_sides_are_told_from_the_data(tmp_path: Path, *, corners: 
 @pytest.mark.parametrize("box", ["[1, 1, 20, 20]", "[30, 20, 25, 15]"])
 def test_where_both_readings_are_sound_or_bad_the_user_is_asked(tmp_path: Path, box: str) -> None:
     made = table(tmp_path, "id,box", f'a,"{box}"')
-    with pytest.raises(SourceError, match=r"write xywh\(box\) or xyxy\(box\) in place of box"):
+    with pytest.raises(SourceError, match=r"write xywh\(box\) or xyxy\(box\) instead of box"):
         made.read("csv:t.csv:id:box")
 
 

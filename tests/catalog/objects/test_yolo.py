@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import math
 import tarfile
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardprep.catalog.objects.formats.bounded_read import Text
-from shardprep.catalog.objects.formats.yolo import NameFile, read_yolo
-from shardprep.catalog.objects.masks.mask_values import given_values
-from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.catalog.objects.formats.yolo import NameFile
+from shardprep.catalog.objects.mask_values import given_values
+from shardprep.catalog.objects.object_table import Found
 from shardprep.errors import SourceError
 from shardprep.image.annotation_types import Polygons
 from tests.support.annotated import opened, source
@@ -23,11 +25,17 @@ from tests.support.builders import SHARED_DATA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 TASKS = SHARED_DATA / "tasks.tar"
 needs_tasks = pytest.mark.skipif(not TASKS.exists(), reason="real data are not here")
 NAMES = {"data.yaml": "names: [cat, dog, owl]\nnc: 3\n"}
+
+
+def read_line(line: bytes, names: Mapping[str, str] | None = None) -> Found:
+    """Return the objects of an image whose label file has one line."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = source(Path(folder), {**(names or {}), "1.txt": line}, "1.png")
+        return made.read("yolo", outlines=True)
 
 
 @needs_tasks
@@ -134,6 +142,9 @@ def test_bad_lines_cost_their_objects_and_not_the_image(tmp_path: Path) -> None:
     [
         ("\n\nhello world", "1.txt is no YOLO: line 3 is 'hello world'"),
         (b"\x89PNG\0\1", "1.txt is no YOLO: line 1 is"),
+        ("0 0.5 0.5 0.4 0.6 1.57", "1.txt is no YOLO: line 1 is"),
+        ("0 .1 .1 .3 .1 .3 .5 .1", "1.txt is no YOLO: line 1 is"),
+        ("0 .1 .1 .3", "1.txt is no YOLO: line 1 is"),
         ("0 .5 .5 .1 .1\n" * 1_300_000, "1.txt is larger than 16 MiB"),
     ],
 )
@@ -352,8 +363,8 @@ def test_of_a_pose_of_any_shape_that_the_names_state_the_box_is_read(
 ) -> None:
     points = data.draw(st.lists(shares, min_size=math.prod(shape), max_size=math.prod(shape)))
     line = " ".join(map(repr, (1, *box, *points))).encode()
-    names = NameFile("data.yaml", f"names: [cat, dog]\nkpt_shape: {[*shape]}".encode())
-    found = read_yolo([Text("1.txt", line)], KeyIndex(["1.png"]), names, outlines=True)
+    names = {"data.yaml": f"names: [cat, dog]\nkpt_shape: {[*shape]}"}
+    found = read_line(line, names)
     (one,) = found.annotations
     assert one is not None
     x, y, width, height = box
@@ -380,8 +391,7 @@ def test_flags_tell_a_pose_where_the_names_state_no_shape(
 @settings(max_examples=100, deadline=None)
 def test_a_polygon_inside_of_its_image_is_no_pose(points: list[tuple[float, float]]) -> None:
     line = " ".join(map(repr, (0, *np.ravel(points).tolist()))).encode()
-    found = read_yolo([Text("1.txt", line)], KeyIndex(["1.png"]), outlines=True)
-    (one,) = found.annotations
+    (one,) = read_line(line).annotations
     assert one is not None
     (outline,) = one.outlines
     assert isinstance(outline, Polygons)
@@ -399,7 +409,7 @@ def test_a_polygon_inside_of_its_image_is_no_pose(points: list[tuple[float, floa
 )
 def test_a_polygon_along_the_edge_of_its_image_is_no_pose(ring: tuple[float, ...]) -> None:
     line = " ".join(map(str, (0, *ring))).encode()
-    (one,) = read_yolo([Text("1.txt", line)], KeyIndex(["1.png"]), outlines=True).annotations
+    (one,) = read_line(line).annotations
     assert one is not None
     assert [type(outline) for outline in one.outlines] == [Polygons]
 
@@ -423,12 +433,6 @@ def test_among_poses_what_is_neither_box_nor_pose_is_malformed(tmp_path: Path) -
     np.testing.assert_allclose(one.boxes, [CORNERS] * 3)
     assert one.dropped == {"malformed": len(FITS_NEITHER)}
     assert made.signs() == []
-
-
-@pytest.mark.parametrize("line", ["0 0.5 0.5 0.4 0.6 1.57", "0 .1 .1 .3 .1 .3 .5 .1", "0 .1 .1 .3"])
-def test_lines_of_no_known_form_are_refused(tmp_path: Path, line: str) -> None:
-    made = source(tmp_path, {**NAMES, "1.txt": line}, "1.png")
-    assert made.of(made.read("yolo"), "1.png").fault.startswith("1.txt is no YOLO: line 1")
 
 
 @pytest.mark.parametrize(

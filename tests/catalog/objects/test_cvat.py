@@ -203,7 +203,7 @@ def _bad() -> Iterator[tuple[str, str]]:
     whole = document(image("1.png", box()))
     yield whole[:-30], "is damaged XML"
     yield "", "is damaged XML"
-    yield "<a/>", "is no XML of CVAT: its root is 'a'"
+    yield "<a/>", "is not XML of CVAT: its root is 'a'"
     yield (
         whole.replace("<annotations>", "<!DOCTYPE annotations><annotations>"),
         "has a document type",

@@ -63,7 +63,9 @@ def test_labelme_states_its_image_where_its_name_does_not(tmp_path: Path) -> Non
     assert made.rows(made.read("labelme")) == {"imgs/b.png": [("cat", (0, 0, 4, 4))]}
     with pytest.raises(SourceError, match="both of"):
         source(tmp_path, {"x/b.json": text, "y/b.json": text}, "b.png").read("labelme")
-    with pytest.raises(SourceError, match="no JSON file of the source is one of its images"):
+    with pytest.raises(
+        SourceError, match="no JSON file of the source belongs to one of its images"
+    ):
         source(tmp_path, {"x/c.json": "{}"}, "b.png").read("labelme")
 
 

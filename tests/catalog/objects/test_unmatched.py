@@ -13,7 +13,7 @@ import pytest
 from shardprep import inspect, repack, report
 from shardprep.dataset.annotation_counts import Unmatched
 from shardprep.errors import BuildError, SourceError
-from tests.catalog.builders import catalog
+from tests.catalog.builders import catalog, facts_of, thing, xml
 from tests.support.builders import build, png, write_folder
 
 if TYPE_CHECKING:
@@ -50,10 +50,7 @@ def coco(*, id_of: Callable[[int], Any] = int, outlined: tuple[int, ...] = (0, 1
 
 
 def voc(i: int) -> str:
-    sides = ("xmin", "ymin", "xmax", "ymax")
-    boxes = ("".join(f"<{s}>{v}</{s}>" for s, v in zip(sides, b, strict=True)) for b in BOXES)
-    objects = "".join(f"<object><name>cat</name><bndbox>{b}</bndbox></object>" for b in boxes)
-    return f"<annotation><filename>{i}.png</filename>{objects}</annotation>"
+    return xml(*(thing("cat", *box) for box in BOXES), filename=f"{i}.png", size="")
 
 
 def yolo(box: tuple[int, ...]) -> str:
@@ -111,8 +108,7 @@ def made(folder: Path, name: str, number: int = NUM_THERE, **keys: Any) -> Catal
 
 def num_objects(found: Catalog) -> int:
     """Return the number of objects of images, and of those that are dropped or of no image."""
-    facts = found.annotations
-    assert facts is not None
+    facts = facts_of(found)
     unmatched = facts.unmatched.objects if facts.unmatched else {}
     dropped = sum(facts.dropped.values()) + sum(unmatched.values())
     return sum(facts.num_objects.values()) + dropped
@@ -125,24 +121,24 @@ def test_objects_of_images_that_are_missing_are_counted_and_too_many_an_error(
     with pytest.raises(SourceError, match=r"4 of 12 objects are bad \(4 no image\)"):
         made(tmp_path, name)
     found = made(tmp_path, name, max_dropped=0.34)
-    assert found.annotations is not None
-    assert found.annotations.unmatched == Unmatched(objects={"no image": 4}, num_unlisted=0)
+    assert facts_of(found).unmatched == Unmatched(objects={"no image": 4}, num_unlisted=0)
     assert num_objects(found) == 2 * NUM_ALL
-    assert len(found.annotations.without_image) == NUM_ALL - NUM_THERE
+    assert len(facts_of(found).without_image) == NUM_ALL - NUM_THERE
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_objects_of_images_that_are_left_out_are_no_fault(tmp_path: Path, name: str) -> None:
     found = made(tmp_path, name, NUM_ALL, exclude=("images/[0-2].png",))
-    assert found.annotations is not None
-    assert found.annotations.unmatched == Unmatched(objects={"image left out": 6}, num_unlisted=0)
+    assert facts_of(found).unmatched == Unmatched(objects={"image left out": 6}, num_unlisted=0)
     assert num_objects(found) == 2 * NUM_ALL
     assert made(tmp_path / "whole", name, NUM_ALL).annotations.unmatched is None  # type: ignore[union-attr]
 
 
 def test_ids_as_text_against_numbers_are_an_error_and_not_empty_images(tmp_path: Path) -> None:
     members = {**images(NUM_ALL), "a.json": coco(id_of=str).encode()}
-    with pytest.raises(SourceError, match=r"12 of 12 objects are bad .* is there for image_id '0'"):
+    with pytest.raises(
+        SourceError, match=r"12 of 12 objects are bad .* there is no image for image_id '0'"
+    ):
         catalog(tmp_path, members, boxes="coco")
     found = catalog(tmp_path, members, boxes="coco", max_dropped=1)
     assert num_objects(found) == 2 * NUM_ALL
@@ -155,9 +151,8 @@ def test_a_document_of_other_images_alone_is_counted_and_no_fault(tmp_path: Path
     texts = {"instances_train.json": coco(), "instances_val.json": json.dumps(other)}
     members = images(NUM_ALL) | {key: text.encode() for key, text in texts.items()}
     found = catalog(tmp_path, members, boxes="coco")
-    assert found.annotations is not None
     unmatched = Unmatched(objects={"document of other images": 12}, num_unlisted=0)
-    assert found.annotations.unmatched == unmatched
+    assert facts_of(found).unmatched == unmatched
 
 
 # Boxes without an outline
@@ -196,9 +191,8 @@ def test_boxes_alone_are_stored_without_masks_whatever_outlines_they_lack(
     members = images(NUM_ALL) | {key: text.encode() for key, text in documents.items()}
     form = options.get("boxes") or options["masks"]
     found = catalog(tmp_path, members, boxes=form)
-    assert found.annotations is not None
-    assert sum(found.annotations.num_objects.values()) == 2 * NUM_ALL
-    assert found.annotations.dropped == {}
+    assert sum(facts_of(found).num_objects.values()) == 2 * NUM_ALL
+    assert facts_of(found).dropped == {}
 
 
 # Images without an annotation
@@ -211,14 +205,12 @@ def test_images_without_a_file_of_yolo_are_counted_apart_from_empty_files(tmp_pa
     with pytest.raises(SourceError, match=r"no annotation lists 1 of 10 images, more than 0\.05"):
         catalog(tmp_path, members, boxes="yolo")
     found = catalog(tmp_path, members, boxes="yolo", unlisted="background")
-    assert found.annotations is not None
-    assert found.annotations.unmatched == Unmatched(objects={}, num_unlisted=1)
-    assert found.annotations.num_background == 2
+    assert facts_of(found).unmatched == Unmatched(objects={}, num_unlisted=1)
+    assert facts_of(found).num_background == 2
     again = catalog(tmp_path, members, boxes="yolo", max_dropped=0.1)
     assert again.annotations == found.annotations
     without = catalog(tmp_path, members, boxes="yolo", unlisted="skip")
-    assert without.annotations is not None
-    assert without.annotations.unmatched is None
+    assert facts_of(without).unmatched is None
     assert [one.reason for one in without.skipped if one.key == "images/9.png"] == ["no annotation"]
 
 

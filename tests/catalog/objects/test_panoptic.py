@@ -15,7 +15,7 @@ from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.errors import RecipeError, SourceError
 from shardprep.image.annotation_types import Segment
 from shardprep.reader import Dataset
-from tests.catalog.builders import catalog, survey
+from tests.catalog.builders import catalog, facts_of, objects_of, survey
 from tests.support.builders import build, encoded, jpeg, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def first(made: Catalog) -> Item:
 
 def test_classes_are_things_and_stuff_and_pixels_of_none_are_ignored(tmp_path: Path) -> None:
     made = catalog(tmp_path, members(), masks=f"coco:{DOCUMENT}")
-    facts = made.annotations
-    assert facts is not None
+    facts = facts_of(made)
     assert facts.names == ("person", "cat", "sky", "grass")
     assert (facts.spec.masks, facts.spec.boxes, facts.spec.is_panoptic) == ("classes", False, True)
     assert facts.spec.background == facts.spec.ignore
@@ -80,8 +79,7 @@ def test_classes_are_things_and_stuff_and_pixels_of_none_are_ignored(tmp_path: P
     assert [item.key for item in made.items] == [f"images/{i}.jpg" for i in range(3)]
     assert not made.skipped
     assert [mask.key for mask in first(made).masks] == [f"{FOLDER}0.png"]
-    one = first(made).annotation
-    assert one is not None
+    one = objects_of(first(made))
     assert one.outlines == (Segment(300), Segment(9))
     assert one.labels == (1, 0)
     assert one.areas == ((Segment(70_000), 2),)
@@ -90,11 +88,9 @@ def test_classes_are_things_and_stuff_and_pixels_of_none_are_ignored(tmp_path: P
 
 def test_instances_are_things_alone(tmp_path: Path) -> None:
     made = catalog(tmp_path, members(), masks=f"coco:{DOCUMENT}", instances=True)
-    assert made.annotations is not None
-    assert made.annotations.names == ("person", "cat")
-    assert made.annotations.spec.boxes
-    one = first(made).annotation
-    assert one is not None
+    assert facts_of(made).names == ("person", "cat")
+    assert facts_of(made).spec.boxes
+    one = objects_of(first(made))
     assert one.areas == ()
     assert one.boxes.tolist() == [[0, 0, 4, 4], [4, 4, 8, 8]]
     assert one.crowds == (False, True)
@@ -103,11 +99,9 @@ def test_instances_are_things_alone(tmp_path: Path) -> None:
 def test_boxes_and_classes_of_one_document(tmp_path: Path) -> None:
     option = f"coco:{DOCUMENT}"
     made = catalog(tmp_path, members(), boxes=option, masks=option)
-    assert made.annotations is not None
-    assert made.annotations.names == ("person", "cat", "sky", "grass")
-    assert made.annotations.spec.boxes
-    one = first(made).annotation
-    assert one is not None
+    assert facts_of(made).names == ("person", "cat", "sky", "grass")
+    assert facts_of(made).spec.boxes
+    one = objects_of(first(made))
     assert len(one.boxes) == len(one.labels) == 2
 
 
@@ -116,18 +110,15 @@ def test_masks_are_no_images_where_boxes_alone_are_stored(tmp_path: Path) -> Non
     assert len(made.items) == 3
     assert first(made).masks == ()
     assert [one.reason for one in made.skipped] == ["a mask that is not stored"] * 3
-    assert made.annotations is not None
-    assert made.annotations.names == ("person", "cat")
+    assert facts_of(made).names == ("person", "cat")
 
 
 def test_classes_that_are_asked_for(tmp_path: Path) -> None:
     """The others are ignored, as everything of no class."""
     keys: dict[str, Any] = {"classes": "grass,sky,kitten", "class_map": "cat=kitten"}
     made = catalog(tmp_path, members(), masks=f"coco:{DOCUMENT}", **keys)
-    assert made.annotations is not None
-    assert made.annotations.names == ("grass", "sky", "kitten")
-    one = first(made).annotation
-    assert one is not None
+    assert facts_of(made).names == ("grass", "sky", "kitten")
+    one = objects_of(first(made))
     assert (one.labels, one.areas) == ((2,), ((Segment(70_000), 1),))
     assert one.dropped == {"not among --classes": 1}
 
@@ -163,7 +154,7 @@ def test_two_masks_of_one_name(tmp_path: Path) -> None:
 
 
 def test_what_is_no_class_cannot_be_background(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="no class of the masks is called so"):
+    with pytest.raises(RecipeError, match="needs a class of the masks with that name"):
         catalog(tmp_path, members(), masks=f"coco:{DOCUMENT}", unlisted="background")
 
 
@@ -171,8 +162,7 @@ def test_ids_that_no_colour_stands_for_are_dropped(tmp_path: Path) -> None:
     bad = [{**SEGMENTS[0], "id": id_} for id_ in (0, -1, 1 << 24, 1.5, "8", None, True, 1 << 70)]
     whole = members(1, segments=[*SEGMENTS, *bad])
     made = catalog(tmp_path, whole, masks=f"coco:{DOCUMENT}", max_dropped=1.0)
-    one = first(made).annotation
-    assert one is not None
+    one = objects_of(first(made))
     assert (len(one.labels), one.dropped) == (2, {"malformed": len(bad)})
 
 
@@ -205,8 +195,7 @@ def test_panoptic_masks_are_taken_unasked_where_nothing_else_fits(
         for key, data in members().items()
     }
     made = catalog(tmp_path, whole)
-    assert made.annotations is not None
-    assert made.annotations.spec.is_panoptic
+    assert facts_of(made).spec.is_panoptic
     assert len(made.items) == 3
     (sign,) = survey(tmp_path, whole).annotations
     assert sign.flag == f"--masks coco:{folder}.json"
@@ -235,8 +224,7 @@ def test_masks_without_a_file_are_outlines_where_a_document_has_some(tmp_path: P
     ring = {"id": 1, "category_id": 1, "bbox": [0, 0, 4, 4], "segmentation": [[0, 0, 4, 0, 4, 4]]}
     outlines = document(3, annotations=[{**ring, "image_id": i} for i in range(3)])
     whole = members() | {"annotations/instances_train2017.json": outlines}
-    made = catalog(tmp_path, whole, masks="coco").annotations
-    assert made is not None
+    made = facts_of(catalog(tmp_path, whole, masks="coco"))
     assert not made.spec.is_panoptic
     assert made.num_objects == {"person": 3}
 
@@ -282,7 +270,6 @@ def test_boxes_go_before_panoptic_masks(tmp_path: Path) -> None:
     instances = document(3, annotations=[{**thing, "id": i, "image_id": i} for i in range(3)])
     whole = members() | {"annotations/instances_train2017.json": instances}
     made = catalog(tmp_path, whole)
-    assert made.annotations is not None
-    assert (made.annotations.spec.boxes, made.annotations.spec.masks) == (True, "none")
+    assert (facts_of(made).spec.boxes, facts_of(made).spec.masks) == (True, "none")
     flags = [sign.flag for sign in survey(tmp_path, whole).annotations]
     assert flags == ["--boxes coco", f"--masks coco:{DOCUMENT}"]

@@ -1,4 +1,4 @@
-"""The meaning of the values of mask files: told by a table, or by the masks themselves."""
+"""The meaning of the values of mask files: stated by a table, or detected from the masks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardprep.catalog.objects.formats.box_table import ONE_CLASS
 from shardprep.catalog.objects.formats.yolo import NameFile
+from shardprep.catalog.objects.object_table import ONE_CLASS
+from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.errors import OptionError, OptionName, RecipeError, SourceError, some_of
 from shardprep.image.masks import MaskError, decode_mask, value_counts
 from shardprep.recipe.rules import parse_pairs
@@ -20,38 +21,28 @@ from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.storage.text_file import CsvRows, decoded
 
-if TYPE_CHECKING:
-    from shardprep.catalog.tables.metadata_files import Documents
-
-_OPTION = OptionName("mask_values")
+_MASK_VALUES, _INSTANCES = OptionName("mask_values"), OptionName("instances")
 Colour = tuple[int, int, int]
 NONE = -1
-"""Index of what is of no class and ignored."""
 BACKGROUND = "background"
-"""Name of the class where no object is."""
 _NO_VALUE, _NO_WIDE_VALUE = 255, 65_535
-"""Values of pixels of no class in masks of class indices, in 8 and in 16 bits."""
+"""Values of pixels without a class in masks of class indices, in 8 and in 16 bits."""
 _BACKGROUNDS = re.compile(r"_?back[-_ ]?ground_?|bg", re.IGNORECASE)
-_NONED = re.compile(r"_?_?ignored?_?_?", re.IGNORECASE)
+_IGNORED = re.compile(r"_?_?ignored?_?_?", re.IGNORECASE)
 _BINARY = ({0, 1}, {0, 255}, {0, 65_535})
-"""Values of masks that say where an object is, and no more."""
+"""Values of masks that only separate objects from background."""
 _SAMPLE = 64
-"""Number of masks by which it is decided whether they are binary."""
 _DARK, _LIGHT, _BLURRED = 32, 223, 0.01
-"""Values of a JPEG below and above which a pixel is black or white, and the share between them."""
+"""JPEG values below and above which a pixel is black or white, and the share between them."""
 _MOST_CLASSES = 1024
-"""Classes of masks without a table; more are ids of objects, or depths."""
+"""Maximum number of classes without a table; more are ids of objects, or depths."""
 _MOST_VALUES = 64
-"""Number of values of a mask; a grey photograph has more."""
 _SHOWN_COLOURS = 8
 _NAME_FILE = re.compile(
     r"(^|/)[^/]*(\.ya?ml|(class|label|palette|names|codes)[^/]*\.(csv|txt))$", re.IGNORECASE
 )
-"""Keys of documents that may name the values of masks."""
 _MOST_NAME_BYTES = 64 << 10
-"""Size in bytes of a document that is looked into for names."""
 _MOST_NAME_FILES = 16
-"""Number of documents that are looked into for names."""
 _NUM_THREADS = 2
 _COLOUR = re.compile(r"#([0-9a-fA-F]{6})|(\d{1,3})[ ,]+(\d{1,3})[ ,]+(\d{1,3})")
 
@@ -62,23 +53,23 @@ class MaskValues:
 
     names: tuple[str, ...]
     values: Mapping[int, int] | Mapping[Colour, int] | None = None
-    """As in `AnnotationSpec`, but for `NONE`, which stands for `AnnotationSpec.ignore`."""
+    """As in `AnnotationSpec`, but with `NONE` instead of `AnnotationSpec.ignore`."""
     is_binary: bool = False
     how: str = ""
     present: list[tuple[int, ...]] = field(default_factory=list)
-    """Classes in each mask, where they are known; [] where not."""
+    """Classes in each mask; [] if unknown."""
     findings: tuple[str, ...] = ()
 
     @property
     def background(self) -> int:
-        """Class index of the background, `NONE` where no class is called so."""
+        """Class index of the background; `NONE` if no class has such a name."""
         found = (i for i, name in enumerate(self.names) if _BACKGROUNDS.fullmatch(name))
         return next(found, NONE)
 
     def renamed(self, names: Mapping[str, str], classes: Sequence[str]) -> MaskValues:
-        """Return the same with other names, and only the given classes, in their order.
+        """Return the values with new names, and only the given classes, in their order.
 
-        What is of no given class is ignored.
+        Pixels of other classes are ignored.
         """
         called = [names.get(name, name) for name in self.names]
         if self.is_binary and len(classes) == 1:
@@ -94,45 +85,44 @@ class MaskValues:
         place = {name: i for i, name in enumerate(ordered)}
         if not place.keys() & set(called):
             what = f"none of {some_of(ordered)} is a class of the masks"
-            raise SourceError("--classes", what, f"classes are {some_of(called, 10)}")
+            raise SourceError(OptionName("classes"), what, f"classes are {some_of(called, 10)}")
         number = [place.get(name, NONE) for name in called]
         old = {i: i for i in range(len(called))} if self.values is None else self.values
         new: dict[Any, int] = {} if self.values else {_NO_VALUE: NONE}
         new |= {value: NONE if at == NONE else number[at] for value, at in old.items()}
         lost = [name for name in called if name not in place]
-        line = f"masks of {some_of(lost)} are ignored: not among --classes"
+        line = f"masks of {some_of(lost)} are ignored: not among {OptionName('classes')}"
         present = [tuple(sorted({number[i] for i in one} - {NONE})) for one in self.present]
         findings = (*self.findings, *([line] if lost else []))
         return replace(self, names=ordered, values=new, present=present, findings=findings)
 
     def stored(self, ignore: int) -> Mapping[Any, int] | None:
-        """Return the values with `ignore`, that of an `AnnotationSpec`, for `NONE`."""
+        """Return the values with `AnnotationSpec.ignore` instead of `NONE`."""
         if self.values is None:
             return None
         return {value: ignore if at == NONE else at for value, at in self.values.items()}
 
     @property
     def is_unnamed(self) -> bool:
-        """Whether classes are called by the values that they have in the masks."""
         return self.values is None and self.names == tuple(map(str, range(len(self.names))))
 
 
 def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
-    """Return what `--mask-values` says: pairs, or a file of values or colours and names.
+    """Return the meaning that `--mask-values` states: pairs, or a file.
 
-    A file is a CSV of name, r, g, b or of value, name, has lines name:r,g,b, or is a YAML whose
-    names or classes are a list or a map. A class called "ignore" is none. `read` returns the bytes
-    of a file.
+    The file is a CSV of name, r, g, b or of value, name; it has lines name:r,g,b; or it is a YAML
+    whose names or classes are a list or a map. Pixels of a class "ignore" have no class. `read`
+    returns the bytes of a file.
     """
     findings: list[str] = []
     if "=" in text:
         pairs: list[tuple[int | Colour, str]] = [(_value(v), name) for v, name in _pairs(text)]
-        how = "--mask-values"
+        how = str(_MASK_VALUES)
     else:
         data, how = read(text), text
         is_yaml = text.lower().endswith((".yaml", ".yml"))
-        pairs = [*_named(text, data).items()] if is_yaml else _parsed(decoded(data), text)
-    names = tuple(dict.fromkeys(name for _, name in pairs if not _NONED.fullmatch(name)))
+        pairs = [*_yaml_names(text, data).items()] if is_yaml else _parsed(decoded(data), text)
+    names = tuple(dict.fromkeys(name for _, name in pairs if not _IGNORED.fullmatch(name)))
     if not names:
         raise SourceError(how, "names no class", "write 0=background,1=object")
     place = {name: i for i, name in enumerate(names)}
@@ -147,16 +137,14 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
 
 
 NUMBERED = "values are 1 to n in each and n differs: numbers of objects"
-"""Words for masks that `are_numbers` is true of."""
 _MOST_CLASSES_IN_TURN = 2
-"""Highest value of masks with 1, or 1 and 2, that are not taken for numbers: an organ and a tumour
-in some of them."""
+"""Highest value of masks that are not object numbers: an organ, and a tumour in some masks."""
 
 
 def are_numbers(masks: Iterable[Collection[int]]) -> bool:
-    """Return whether values look like numbers of objects: 1 to n in each mask, and n differs.
+    """Return True if values look like object numbers: 1 to n in each mask, and n differs.
 
-    `masks` are the values of each; 0 and the values of no class are not counted.
+    `masks` are the values of each; 0 and the values without a class do not count.
     """
     highest: set[int] = set()
     for mask in masks:
@@ -168,7 +156,7 @@ def are_numbers(masks: Iterable[Collection[int]]) -> bool:
 
 
 def _highest_number(mask: Collection[int]) -> int | None:
-    """Return n where the values of a mask are 1 to n, 0 where it is empty, else None."""
+    """Return n if the values of a mask are 1 to n, 0 if it is empty, otherwise None."""
     values = sorted(set(mask) - {0})
     if values and values[-1] in (_NO_VALUE, _NO_WIDE_VALUE) and values[-1] != len(values):
         values.pop()
@@ -178,13 +166,13 @@ def _highest_number(mask: Collection[int]) -> int | None:
 
 
 def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents) -> bool:
-    """Return whether masks hold numbers of objects, as 64 show, that no document has as classes.
+    """Return True if 64 masks hold object numbers, and no document names them as classes.
 
-    The first mask with other values ends the search: each takes a millisecond to decode.
+    The first mask with other values ends the search; decoding one takes a millisecond.
     """
     seen = []
     for mask in masks[:: max(1, -(-len(masks) // _SAMPLE))]:
-        one = look(mask, max_pixels)
+        one = _look(mask, max_pixels)
         if one is None:
             continue
         if one.colours or one.is_lossy or _highest_number(one.values) is None:
@@ -197,28 +185,25 @@ def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents)
 
 
 def naming_files(found: MaskValues, documents: Documents) -> list[str]:
-    """Return the keys of documents that `--mask-values` could take to name the values of masks.
-
-    Such a document names every value that is in the masks.
-    """
+    """Return the documents for `--mask-values` that name every value in the masks."""
     present = {value for one in found.present for value in one}
     members = documents.members(".yaml", ".yml", ".csv", ".txt")
     likely = [one for one in members if _NAME_FILE.search(one.key)]
     small = [one.key for one in likely if one.extent.num_bytes <= _MOST_NAME_BYTES]
     keys = []
     for key in small[:_MOST_NAME_FILES]:
-        with contextlib.suppress(SourceError, RecipeError):  # no table, or one of several so called
+        with contextlib.suppress(SourceError, RecipeError):  # not a table, or an ambiguous name
             keys += [key] if present <= set(given_values(key, documents.read).values or {}) else []
     return keys
 
 
-def _named(file: str, data: bytes) -> dict[int, str]:
+def _yaml_names(file: str, data: bytes) -> dict[int, str]:
     return NameFile(file, data, ("names", "classes")).names
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    """Return the pairs of "1=pet,#ff0000=car", in which several values may have one name."""
-    return [pair for part in text.split(",") for pair in parse_pairs(part, _OPTION).items()]
+    """Return the pairs of "1=pet,#ff0000=car"; several values may share a name."""
+    return [pair for part in text.split(",") for pair in parse_pairs(part, _MASK_VALUES).items()]
 
 
 def _value(text: str) -> int | Colour:
@@ -228,8 +213,8 @@ def _value(text: str) -> int | Colour:
             return red, green, blue
     elif re.fullmatch(r"\d{1,5}", text.strip()) and int(text) <= 65_535:
         return int(text)
-    what = f"{text!r} is neither a value of a pixel nor a colour such as #ff0000"
-    raise OptionError(_OPTION, what, "write 1=pet,2=background,255=ignore")
+    what = f"{text!r} is neither a pixel value nor a colour such as #ff0000"
+    raise OptionError(_MASK_VALUES, what, "write 1=pet,2=background,255=ignore")
 
 
 def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
@@ -259,36 +244,31 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
     return found
 
 
-class Seen(NamedTuple):
-    """The values of one mask."""
-
+class _Seen(NamedTuple):
     values: frozenset[int]
-    """Empty for a mask of colours."""
     colours: frozenset[Colour] = frozenset()
     is_blurred: bool = False
-    """Whether it is black and white, as a JPEG keeps that."""
+    """Whether it is black and white, blurred by JPEG."""
     is_lossy: bool = False
 
 
-def told_values(masks: Sequence[Member], max_pixels: int, *, instances: bool = False) -> MaskValues:
-    """Return what the masks themselves say.
+def detected_values(
+    masks: Sequence[Member], max_pixels: int, *, instances: bool = False
+) -> MaskValues:
+    """Return the meaning detected from the masks.
 
-    Masks of two values, told by 64 of them, are binary. Else values are numbers of objects, for
-    masks of `instances`; or class indices, and all masks are decoded for the highest.
-
-    Raises:
-        SourceError: masks are colours, or values are no class indices.
-
+    If 64 masks have only two values, masks are binary. Otherwise, values are object numbers for
+    `instances`, or class indices, and all masks are decoded to find the highest.
     """
     step = max(1, -(-len(masks) // _SAMPLE))
-    sample = {m.key: seen for m in masks[::step] if (seen := look(m, max_pixels)) is not None}
+    sample = {m.key: seen for m in masks[::step] if (seen := _look(m, max_pixels)) is not None}
     if not sample:
         raise SourceError(masks[0].key, "this and other masks cannot be decoded")
     for key, seen in sample.items():
         if seen.colours:
             colours = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in sorted(seen.colours)]
             what = f"is a mask of colours, such as {some_of(colours, 3)}"
-            hint = f"say what they mean: --mask-values '{colours[0]}=NAME,…' or a file"
+            hint = f"say what they mean: {_MASK_VALUES} '{colours[0]}=NAME,…' or a file"
             raise SourceError(key, what, hint)
     values = frozenset[int]().union(*(seen.values for seen in sample.values()))
     binary = any(values <= pair for pair in _BINARY)
@@ -302,7 +282,7 @@ def told_values(masks: Sequence[Member], max_pixels: int, *, instances: bool = F
     if instances:
         return MaskValues(names=(ONE_CLASS,), how="numbers of objects")
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        all_seen = list(pool.map(lambda mask: look(mask, max_pixels), masks))
+        all_seen = list(pool.map(lambda mask: _look(mask, max_pixels), masks))
     found = frozenset[int]().union(*(seen.values for seen in all_seen if seen))
     is_wide = any(_NO_VALUE < value < _NO_WIDE_VALUE for value in found)
     nothing = {_NO_WIDE_VALUE if is_wide else _NO_VALUE}
@@ -310,32 +290,32 @@ def told_values(masks: Sequence[Member], max_pixels: int, *, instances: bool = F
     highest = max((one[-1] for one in present if one), default=0)
     if highest >= _MOST_CLASSES:
         what = f"masks have values up to {highest:,}: are they class indices?"
-        hint = "say what they mean with --mask-values, or --instances for numbers of objects"
-        raise SourceError("--masks", what, hint)
+        hint = f"say what they mean with {_MASK_VALUES}, or {_INSTANCES} for object numbers"
+        raise SourceError(OptionName("masks"), what, hint)
     names = tuple(map(str, range(highest + 1)))
     return MaskValues(names=names, how=f"class indices 0 to {highest:,}", present=present)
 
 
-def look(mask: Member, max_pixels: int) -> Seen | None:
-    """Return the values of a mask; None where it cannot be decoded: its image is rejected later."""
+def _look(mask: Member, max_pixels: int) -> _Seen | None:
+    """Return the values of a mask, or None if it cannot be decoded; the build rejects it later."""
     try:
         pixels, is_lossy, _ = decode_mask(mask.extent.read(), max_pixels)
     except (MemberError, MaskError, MemoryError):
         return None
     if pixels.ndim == 3:
         colours = np.unique(pixels.reshape(-1, 3), axis=0)[:_SHOWN_COLOURS].tolist()
-        return Seen(frozenset(), frozenset((r, g, b) for r, g, b in colours))
+        return _Seen(frozenset(), frozenset((r, g, b) for r, g, b in colours))
     counts = value_counts(pixels)
     middle = int(counts[_DARK:_LIGHT].sum())
     is_blurred = is_lossy and middle <= _BLURRED * pixels.size
-    return Seen(
+    return _Seen(
         frozenset(np.flatnonzero(counts).tolist()), is_blurred=is_blurred, is_lossy=is_lossy
     )
 
 
 def are_masks(masks: Iterable[Member], max_pixels: int) -> bool:
-    """Tell whether images look like masks: one channel, and few values or two."""
-    seen = [look(mask, max_pixels) for mask in masks]
+    """Return True if images look like masks: one channel, and few values."""
+    seen = [_look(mask, max_pixels) for mask in masks]
     return bool(seen) and all(
         one is not None and not one.colours and (one.is_blurred or len(one.values) <= _MOST_VALUES)
         for one in seen

@@ -1,4 +1,4 @@
-"""Mask files to images, by a pattern of their names: `masks/{stem}_mask.png`."""
+"""Mask files of images, found by a pattern for their names: `masks/{stem}_mask.png`."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from shardprep.catalog.filters import matched
-from shardprep.catalog.names import stem
-from shardprep.catalog.objects.detect_by_name import class_files, masks_by_folder
+from shardprep.catalog.names import class_files, masks_by_folder, stem
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.formats.panoptic import SegmentMasks, segment_masks
-from shardprep.catalog.patterns import Pattern
+from shardprep.catalog.patterns import Pattern, matched
+from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.recipe.object_rules import NAME_FIELDS, PATTERN_HINT, MaskPattern, PatternField
+from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Member, Members
 from shardprep.source.names import composed
 
-if TYPE_CHECKING:
-    from shardprep.catalog.tables.metadata_files import Documents
-    from shardprep.recipe.recipe import Recipe
-
+_MASKS = OptionName("masks")
 _MOST_SHOWN = 160
-"""Characters of a key in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,49 +32,43 @@ class MaskFiles:
     of_image: dict[str, list[str]]
     """Key of an image → keys of its masks, in their order."""
     without_image: list[str]
-    """Keys of masks that belong to no image."""
     class_of: dict[str, str] = field(default_factory=dict)
-    """Key of a mask → name of its class, where the pattern has `{class}`."""
+    """Key of a mask → name of its class, if the pattern has `{class}`."""
 
     @property
     def keys(self) -> set[str]:
-        """The keys of all masks."""
         return {key for keys in self.of_image.values() for key in keys}.union(self.without_image)
 
 
 class MasksBeside(NamedTuple):
-    """The images of a source, without the masks beside them."""
+    """The images of a source without masks, and their masks."""
 
     images: Members
     files: MaskFiles | None = None
-    """The masks of each image, where a pattern finds them."""
     members: Mapping[str, Member] = {}
-    """Key of a mask → its member."""
     skipped: list[Skipped] = []  # noqa: RUF012 - never changed
-    """Masks that no image has."""
     segments: Mapping[str, SegmentMasks] = {}
     """Key of a panoptic document → its masks."""
     classes: Mapping[str, Member] = {}
     """Key of a mask of numbered objects → the file with the classes of its pixels."""
 
     def of(self, image: str) -> list[Member]:
-        """Return the masks of an image, in the order of their keys."""
         keys = self.files.of_image.get(image, ()) if self.files is not None else ()
         return [self.members[key] for key in keys]
 
     @property
     def class_of(self) -> Mapping[str, str]:
-        """Key of a mask → name of its class; {} where names of masks do not say it."""
+        """Key of a mask → name of its class; {} unless the pattern has `{class}`."""
         return {} if self.files is None else self.files.class_of
 
     def unused(self, images: Collection[str], masks: Collection[str]) -> list[Skipped]:
-        """Return the masks of images that are left out, and of segments that are not stored."""
+        """Return the masks of images left out, and the panoptic masks that are not stored."""
         segments = {m.key: m for several in self.segments.values() for m in several.members}
-        idle = [_skipped(m, "a mask that is not stored") for m in segments.values()]
+        idle = [skipped(m, "a mask that is not stored") for m in segments.values()]
         idle = [one for one in idle if one.key not in masks]
         of_image = {} if self.files is None else self.files.of_image
         lost = [key for image, keys in of_image.items() if image not in images for key in keys]
-        return idle + [_skipped(self.members[key], "a mask of an image left out") for key in lost]
+        return idle + [skipped(self.members[key], "a mask of an image left out") for key in lost]
 
 
 def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
@@ -90,10 +80,10 @@ def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
 
 
 def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> MasksBeside:
-    """Return the images among the members, and the masks that the recipe says or that look so.
+    """Return the images among the members, and the masks by the recipe or by their folders.
 
-    Without a pattern, folders that look like those of masks are left out if boxes are stored, and
-    are images like all others if none are. `--exclude` leaves masks out as it does images.
+    Without a pattern, folders that look like masks are left out if boxes are stored, and are images
+    otherwise. `--exclude` applies to masks, too.
     """
     rule = recipe.rules.masks
     segments = segment_masks(recipe, members, documents)
@@ -104,56 +94,50 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
     masks = masks_by_folder(list(by_key)) if recipe.is_annotated else {}
     others = {key for keys in masks.values() for key in keys}
     if rule.kind != "pattern":
-        skipped = [_skipped(by_key[key], "looks like a mask") for key in sorted(others)]
+        idle = [skipped(by_key[key], "looks like a mask") for key in sorted(others)]
         images = [member for key, member in by_key.items() if key not in others]
-        return MasksBeside(Members.of(images), skipped=skipped, segments=segments)
+        return MasksBeside(Members.of(images), skipped=idle, segments=segments)
     files = pair_masks(list(by_key), rule.pattern, others)
     used = files.keys
     classes = class_files(used, by_key) if recipe.instances else {}
     others.update(classes.values())
     both = sorted(used.union(classes.values()))
-    matches = matched(both, recipe.exclude, "--exclude")
+    matches = matched(both, recipe.exclude, "exclude")
     out = {key for key, is_out in zip(both, matches, strict=True) if is_out}
     files = _without(files, out)
-    skipped = [_skipped(by_key[key], "matched by --exclude") for key in sorted(out)]
-    skipped += [_skipped(by_key[key], "a mask without its image") for key in files.without_image]
-    skipped += [_skipped(by_key[key], "looks like a mask") for key in sorted(others - used - out)]
+    idle = [skipped(by_key[key], "matched by --exclude") for key in sorted(out)]
+    idle += [skipped(by_key[key], "a mask without its image") for key in files.without_image]
+    idle += [skipped(by_key[key], "looks like a mask") for key in sorted(others - used - out)]
     images = [m for key, m in by_key.items() if key not in used and key not in others]
     by_mask = {key: by_key[key] for key in used}
     of_classes = {key: by_key[file] for key, file in classes.items() if file not in out}
-    return MasksBeside(Members.of(images), files, by_mask, skipped, segments, of_classes)
+    return MasksBeside(Members.of(images), files, by_mask, idle, segments, of_classes)
 
 
-def _skipped(member: Member, reason: str) -> Skipped:
-    return Skipped(member.key, reason, member.extent.num_bytes)
+def skipped(member: Member, reason: str, detail: str = "") -> Skipped:
+    """Return a member of the source that is left out."""
+    return Skipped(member.key, reason, member.extent.num_bytes, detail)
 
 
 def pair_masks(
     keys: Sequence[str], pattern: MaskPattern, no_images: Collection[str] = ()
 ) -> MaskFiles:
-    """Return which of the keys are masks, and of which of the others.
+    """Return the keys of masks, and the image of each.
 
-    Every key whose end the pattern fits, regardless of case, is a mask and no image. `{stem}` is
-    the name of the image without its extension, `{name}` with it, `{id}` the same or the name of a
-    folder that holds one image, `{dir}` the path of the image's folder, `{class}` the name of a
-    class; * stands for anything in a name, ** for any folders as well. `{stem[:-4]}` is the name
-    without its last four letters, `{stem:(.+)_rgb}` the group of an expression that is searched in
-    it. Where several images have the name, the nearest is meant, as `Pairing` has it. `no_images`
-    are masks of another kind.
-
-    Raises:
-        SourceError: it fits no file, or all, or no mask has an image, or one has several.
-
+    Every key whose end fits the pattern, regardless of case, is a mask and not an image. `{stem}`
+    is the name of the image without its extension, `{name}` with it, `{id}` the same or the name of
+    a folder that holds one image, `{dir}` the path of the image's folder, `{class}` the name of a
+    class; * is anything within a name, ** also any folders. `{stem[:-4]}` is the name without its
+    last four letters, `{stem:(.+)_rgb}` the group of an expression that is searched in it. If
+    several images have the name, `Pairing` finds the nearest. `no_images` are other masks.
     """
     masks = _matches(keys, pattern)
     if not masks:
-        example = shown(keys[0], _MOST_SHOWN)
-        raise SourceError(
-            "--masks", f"no file is called {pattern.text}", f"a key looks like {example}"
-        )
+        hint = f"a key looks like {shown(keys[0], _MOST_SHOWN)}"
+        raise SourceError(_MASKS, f"no file is called {pattern.text}", hint)
     images = [key for key in keys if key not in masks and key not in no_images]
     if not images:
-        raise SourceError("--masks", f"{pattern.text} fits every image of the source", PATTERN_HINT)
+        raise SourceError(_MASKS, f"{pattern.text} fits every image of the source", PATTERN_HINT)
     search = _Search(images, pattern)
     of_image: defaultdict[str, list[str]] = defaultdict(list)
     without: list[str] = []
@@ -166,13 +150,12 @@ def pair_masks(
     if not of_image:
         mask, image = shown(without[0], _MOST_SHOWN), shown(images[0], _MOST_SHOWN)
         what = f"no image belongs to {mask} or any other of {len(without):,} files {pattern.text}"
-        raise SourceError("--masks", what, f"an image looks like {image}")
+        raise SourceError(_MASKS, what, f"an image looks like {image}")
     classes = {key: values["class"] for key, values in masks.items() if "class" in values}
     return MaskFiles(dict(of_image), without, classes)
 
 
 def _matches(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, str]]:
-    """Return the keys that a pattern fits, with the value of each field."""
     plain = [composed(key) for key in keys]
     found: dict[str, dict[str, str]] = {}
     for name in pattern.fields:
@@ -187,12 +170,10 @@ def _matches(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, s
 
 
 class _Search:
-    """The search for the image of a mask."""
-
     def __init__(self, images: Sequence[str], pattern: MaskPattern) -> None:
-        """Take the keys of images. Those whose name lacks a part that a field wants are not found.
+        """Index images by the parts of their names that the pattern has.
 
-        A pattern with parts is looked for among keys that are called by these parts alone.
+        Images that lack such a part are never found.
         """
         self._images, fields = images, pattern.fields
         named = sorted(
@@ -218,7 +199,7 @@ class _Search:
         self._pairing = Pairing(KeyIndex(keys))
 
     def image_of(self, mask: str, values: Mapping[str, str]) -> int | None:
-        """Return the position of the image of a mask; SourceError where several are as near."""
+        """Return the position of a mask's image; SourceError if several fit equally well."""
         name = "|".join(values[group] for group in self._named)
         folder = values.get("dir")
         if not name:
@@ -243,7 +224,7 @@ class _Search:
         return SourceError(shown(mask, _MOST_SHOWN), what, hint)
 
     def _only(self, folder: str, mask: str, *, is_deep: bool) -> int | None:
-        """Return the one image in a folder, or also `is_deep` below it; None without any."""
+        """Return the one image in a folder (with `is_deep`, also below it), or None."""
         if self._below is None:
             below: defaultdict[str, list[int]] = defaultdict(list)
             for i, key in enumerate(self._images):
@@ -259,7 +240,7 @@ class _Search:
 
 
 def _parts(images: Sequence[str], field: PatternField, pattern: MaskPattern) -> list[str | None]:
-    """Return the part of each image's name that a field means, None if it has no such part."""
+    """Return the part of each image's name for a field, or None."""
     take = stem if field.name != "name" else _base_name
     names = [take(key) for key in images]
     if field.letters is not None:
@@ -273,7 +254,7 @@ def _parts(images: Sequence[str], field: PatternField, pattern: MaskPattern) -> 
 def _expression(
     text: str, pattern: MaskPattern, group: str | int, *, is_whole: bool = False
 ) -> Pattern:
-    return Pattern(text, OptionName("masks"), pattern.text, group, is_whole)
+    return Pattern(text, _MASKS, pattern.text, group, is_whole)
 
 
 def _base_name(key: str) -> str:

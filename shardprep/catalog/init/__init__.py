@@ -1,1 +1,0 @@
-"""What `shardprep init` looks at and proposes."""

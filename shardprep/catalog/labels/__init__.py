@@ -1,1 +1,0 @@
-"""From names and table cells to the label of an image."""

@@ -1,0 +1,187 @@
+"""Annotation documents of a source, read within bounds, and what every format is given.
+
+A document is about one image, and then named as it, or about many.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shardprep.catalog.names import folder_splits, stem
+from shardprep.catalog.objects.formats.box_format import image_size
+from shardprep.catalog.tables.metadata_files import Documents
+from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.recipe.object_rules import FormatRule
+from shardprep.source.byte_range import MemberError
+from shardprep.source.members import Member
+from shardprep.source.range_reads import read_ahead
+from shardprep.storage.text_file import as_utf8
+
+MOST_BYTES = 16 << 20
+"""Maximum size in bytes of a document of one image."""
+MOST_VALUES = 2_000_000
+"""Maximum number of values in a JSON document that is parsed as a whole; each takes up to 100
+bytes."""
+ENOUGH = 0.5
+"""Minimum share of the images outside test splits that a format must list to be recognised."""
+NUM_SAMPLES = 16
+"""Number of documents to look into for a format with one for each image."""
+_MOST_SHARED = 64
+"""Maximum number of documents to look into for documents of many images."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Boxes or masks that were detected in a source."""
+
+    key: str
+    """The option for them: "boxes" or "masks"."""
+    option: str
+    """Its value."""
+    how: str
+    """The evidence, in one line."""
+    instances: bool = False
+    """True if mask values look like object numbers, which need `--instances`."""
+    num_unlisted: int = 0
+    """Number of images without a document, in a format with a document for each image."""
+
+    @property
+    def has_unlisted(self) -> bool:
+        """Whether `--unlisted` must define images without a file, as YOLO does not."""
+        return bool(self.num_unlisted) and self.option.partition(":")[0] == "yolo"
+
+    @property
+    def flag(self) -> str:
+        """The option as typed in a shell."""
+        flag = f"--{self.key} {shlex.quote(self.option)}"
+        if self.has_unlisted:
+            flag += " --unlisted background"
+        return f"{flag} --instances" if self.instances else flag
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedSource:
+    """A source, and what to read of its objects."""
+
+    index: KeyIndex
+    documents: Documents
+    images: Sequence[Member] = ()
+    """The images of the index; () if their sizes are not needed."""
+    outlines: bool = False
+    """Keep polygons, run lengths and segments in addition to boxes."""
+    areas: bool = False
+    """Keep segments that are not objects, too: sky, grass."""
+    numbers: bool = False
+    """Give each object its number in the file, as its segment in a mask of numbers."""
+
+    def size_of(self, image: int) -> tuple[int, int] | None:
+        """Return height and width of an image as displayed, or None if unknown."""
+        return image_size(self.images[image].extent) if self.images else None
+
+
+class Text(NamedTuple):
+    """The content of a document, or the reason why it cannot be read."""
+
+    key: str
+    data: bytes
+    fault: str = ""
+
+
+def read_each(members: Sequence[Member], most_bytes: int = MOST_BYTES) -> Iterator[Text]:
+    """Yield the content of each member in order; JSON as UTF-8."""
+    spans = read_ahead([member.extent.span for member in members])
+    for member, _ in zip(members, spans, strict=True):
+        num_bytes = member.extent.num_bytes
+        if num_bytes > most_bytes:
+            fault = f"is larger than {most_bytes >> 20} MiB ({num_bytes:,} bytes)"
+            yield Text(member.key, b"", fault)
+            continue
+        try:
+            data = member.extent.read()
+        except MemberError as error:
+            yield Text(member.key, b"", str(error))
+            continue
+        yield Text(member.key, as_utf8(data) if member.key.lower().endswith(".json") else data)
+
+
+def has_many_values(data: bytes) -> bool:
+    """Return True if a JSON document may have more than `MOST_VALUES`."""
+    return data.count(b",") + data.count(b"[") + data.count(b"{") > MOST_VALUES
+
+
+def shared_documents(
+    source: AnnotatedSource, rule: FormatRule, is_one: Callable[[bytes], bool], suffix: str
+) -> list[str]:
+    """Return the documents of many images: by the rule, otherwise all that look like one."""
+    if rule.files:
+        return list(rule.files)
+    found: list[str] = []
+    for key, data, fault in shared_texts(source, suffix):
+        if fault:
+            raise SourceError(key, fault, f"download or pack it again, or use {rule.kind}:FILE")
+        found += [key] if is_one(data) else []
+    if not found:
+        there = [member.key for member in source.documents.members(suffix)]
+        hint = f"the source has {some_of(there, 3) or f'no {suffix[1:].upper()}'}"
+        what = "no document of the source has this format"
+        raise SourceError(OptionName("boxes", rule.kind), what, hint)
+    return found
+
+
+def shared_texts(source: AnnotatedSource, suffix: str) -> Iterator[Text]:
+    """Yield the documents of any size that are not named as an image, in the order of names."""
+    stems = {stem(key) for key in source.index.keys}
+    shared = [m for m in source.documents.members(suffix) if stem(m.key) not in stems]
+    yield from read_each(shared[:_MOST_SHARED], sys.maxsize)
+
+
+def named_as_images(source: AnnotatedSource, suffix: str) -> list[Member]:
+    """Return the members that are named as images."""
+    stems = {stem(key) for key in source.index.keys}
+    return [member for member in source.documents.members(suffix) if stem(member.key) in stems]
+
+
+class Coverage(NamedTuple):
+    """The share of the images outside test splits that documents name."""
+
+    num_named: int
+    num_images: int
+
+    @property
+    def is_enough(self) -> bool:
+        return self.num_named > 0 and self.num_named >= ENOUGH * self.num_images
+
+    def __str__(self) -> str:
+        return f"{self.num_named:,} of {self.num_images:,} images"
+
+
+def coverage(index: KeyIndex, names: Iterable[str]) -> Coverage:
+    """Return how many images have one of these names, whatever their folders and extensions."""
+    stems = {stem(name) for name in names}
+    train = [k for k, s in zip(index.keys, folder_splits(index.keys), strict=True) if s != "test"]
+    considered = train or index.keys
+    return Coverage(sum(stem(key) in stems for key in considered), len(considered))
+
+
+def by_sample(
+    source: AnnotatedSource,
+    members: Sequence[Member],
+    is_one: Callable[[bytes], bool],
+    option: str,
+    title: str,
+) -> list[Sign]:
+    """Return the sign of a format with a document for each image, judged by a sample of them."""
+    named = coverage(source.index, [member.key for member in members])
+    if not named.is_enough:
+        return []
+    sample = members[:: max(1, len(members) // NUM_SAMPLES)][:NUM_SAMPLES]
+    fit = [not text.fault and is_one(text.data) for text in read_each(sample)]
+    if sum(fit) < ENOUGH * len(fit):
+        return []
+    num_unlisted = named.num_images - named.num_named
+    return [Sign("boxes", option, f"{title}: a file for {named}", num_unlisted=num_unlisted)]

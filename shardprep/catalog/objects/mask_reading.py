@@ -1,0 +1,269 @@
+"""Masks in files: the masks of each image, their classes, and the meaning of their values.
+
+Masks of `SegmentationObject`, as Pascal VOC has them, hold object numbers. The number of an object
+is its place in the XML of the image. Without XML, its pixels have their class in the file of the
+same name in `SegmentationClass`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardprep.catalog.names import OF_OBJECTS, natural_order
+from shardprep.catalog.objects.formats import voc
+from shardprep.catalog.objects.formats.annotated_source import ENOUGH, AnnotatedSource
+from shardprep.catalog.objects.mask_files import MasksBeside
+from shardprep.catalog.objects.mask_values import (
+    BACKGROUND,
+    NONE,
+    NUMBERED,
+    MaskValues,
+    are_numbers,
+    detected_values,
+    given_values,
+    naming_files,
+)
+from shardprep.catalog.objects.object_table import ONE_CLASS, UNKNOWN_CLASS, Found
+from shardprep.catalog.source_images import SourceImages
+from shardprep.catalog.tables.metadata_files import Documents
+from shardprep.catalog.targets import Naming
+from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.image.annotation_types import (
+    NO_NUMBERS,
+    Annotation,
+    AnnotationSpec,
+    Floats,
+    Segment,
+)
+from shardprep.image.masks import MaskError, decode_mask, decode_numbers, mask_classes
+from shardprep.image.placement import Labels
+from shardprep.recipe.object_rules import FormatRule
+from shardprep.recipe.recipe import Recipe
+from shardprep.source.byte_range import MemberError
+from shardprep.source.members import Member
+
+_NUM_THREADS = 2
+_MASKS, _CLASSES = OptionName("masks"), OptionName("classes")
+
+
+class FileMasks(NamedTuple):
+    """The mask files of all images."""
+
+    masks: list[tuple[Member, ...]]
+    annotations: list[Annotation | None]
+    present: list[tuple[int, ...]]
+    values: MaskValues
+    raw_names: tuple[str, ...] = ()
+    how: str = ""
+    is_read: bool = False
+
+    @classmethod
+    def none(cls, num_images: int) -> FileMasks:
+        nothing: list[Annotation | None] = [None] * num_images
+        return cls([()] * num_images, nothing, [()] * num_images, MaskValues(names=()))
+
+
+def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> FileMasks:
+    """Return the masks of all images, and the meaning of their values."""
+    keys, beside = images.index.keys, images.beside
+    of_image = [beside.of(key) for key in keys]
+    used = [member for members in of_image for member in members]
+    if not used:
+        what = f"no image that is used has a mask {recipe.masks}"
+        raise SourceError(_MASKS, what, f"an image looks like {keys[0]}")
+    values = _values(recipe, used, images, instances=recipe.instances)
+    raw = values.names
+    labels: list[Annotation | None] = [Annotation() if members else None for members in of_image]
+    if beside.class_of or (recipe.instances and not recipe.mask_values):
+        if not values.is_binary and not recipe.instances:
+            what = f"masks are not of one class each: they hold {values.how}"
+            raise SourceError(_MASKS, what, "leave {class} out: the values are the classes")
+        raw = tuple(sorted(set(beside.class_of.values()), key=natural_order)) or (ONE_CLASS,)
+        values, labels = _by_file(raw, values, of_image, images, naming, recipe.instances)
+    else:
+        values = values.renamed(naming.class_map, naming.classes)
+        if values.is_unnamed:
+            values = _with_hint(values, images.documents)
+        if values.is_binary:
+            labels = [Annotation(labels=(1,) * len(one)) if one else None for one in of_image]
+    present = [one.labels if one else () for one in labels]
+    if values.present:
+        of_file = dict(zip((member.key for member in used), values.present, strict=True))
+        present = [tuple({c for m in members for c in of_file[m.key]}) for members in of_image]
+    how = f"{len(used):,} masks {recipe.masks}, {values.how}"
+    files = [tuple(members) for members in of_image]
+    return FileMasks(files, labels, present, values, raw, how, is_read=True)
+
+
+def _values(
+    recipe: Recipe, files: Sequence[Member], images: SourceImages, *, instances: bool = False
+) -> MaskValues:
+    if recipe.mask_values:
+        return given_values(recipe.mask_values, images.documents.read)
+    return detected_values(files, recipe.max_pixels, instances=instances)
+
+
+def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
+    files = naming_files(values, documents)
+    if not files:
+        hint = f"masks: {NUMBERED}? {OptionName('instances')} keeps each apart"
+        is_numbered = are_numbers(values.present)
+        return replace(values, findings=(*values.findings, hint)) if is_numbered else values
+    flags = " or ".join(f"{OptionName('mask_values')} {shlex.quote(file)}" for file in files[:2])
+    hint = f"classes of masks are called by their values; {flags} names them"
+    return replace(values, findings=(*values.findings, hint))
+
+
+def _by_file(
+    raw: tuple[str, ...],
+    values: MaskValues,
+    of_image: Sequence[Sequence[Member]],
+    images: SourceImages,
+    naming: Naming,
+    instances: bool,  # noqa: FBT001
+) -> tuple[MaskValues, list[Annotation | None]]:
+    called = naming.of(raw)
+    if raw == (ONE_CLASS,) and len(naming.classes) == 1:
+        called = list(naming.classes)
+    ordered = naming.ordered(called, "masks")
+    if lost := set(called) - set(ordered):
+        what = f"masks are of class {some_of(sorted(lost))} as well"
+        raise SourceError(
+            _CLASSES, what, f"name all classes, or {OptionName('exclude')} the others"
+        )
+    names = ordered if instances else tuple(dict.fromkeys((BACKGROUND, *ordered)))
+    number = {name: names.index(new) for name, new in zip(raw, called, strict=True)}
+    classes = images.beside.class_of
+    labels = [
+        Annotation(labels=tuple(number[classes.get(m.key, ONE_CLASS)] for m in members))
+        if members
+        else None
+        for members in of_image
+    ]
+    return replace(values, names=names), labels
+
+
+def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
+    """Return True if masks are in SegmentationObject, and objects are kept apart."""
+    is_apart = recipe.instances and not beside.class_of
+    return is_apart and any(map(OF_OBJECTS.search, beside.members))
+
+
+def numbered_objects(recipe: Recipe, images: SourceImages) -> Found | None:
+    """Return the objects of masks with object numbers, each with its class and segment.
+
+    XML has the names of classes. Without XML, or with `--mask-values`, class files are decoded.
+    Returns None without either: the objects have one class. Boxes are NaN unless the recipe asks
+    for boxes.
+    """
+    if recipe.rules.boxes.is_given:
+        return _numbered_boxes(images)
+    has_files = bool(images.beside.classes)
+    found = None if recipe.mask_values and has_files else _by_xml(images)
+    return _by_class_files(recipe, images) if found is None and has_files else found
+
+
+def _numbered_boxes(images: SourceImages) -> Found:
+    source = AnnotatedSource(images.index, images.documents, numbers=True)
+    return voc.read(FormatRule("voc"), source)
+
+
+def _by_xml(images: SourceImages) -> Found | None:
+    try:
+        found = _numbered_boxes(images)
+    except SourceError:
+        return None
+    masked = [i for i, key in enumerate(images.index.keys) if images.beside.of(key)]
+    if sum(found.annotations[i] is not None for i in masked) < ENOUGH * len(masked):
+        return None
+    boxless = [one and replace(one, boxes=_no_boxes(len(one.labels))) for one in found.annotations]
+    return replace(found, annotations=boxless, how=f"classes by {found.how.partition(';')[0]}")
+
+
+class _Pair(NamedTuple):
+    objects: Member
+    classes: Member
+
+
+def _by_class_files(recipe: Recipe, images: SourceImages) -> Found:
+    beside = images.beside
+    pairs: list[_Pair | None] = []
+    for key in images.index.keys:
+        classed = [
+            _Pair(m, beside.classes[m.key]) for m in beside.of(key) if m.key in beside.classes
+        ]
+        pairs.append(classed[0] if classed else None)
+    files = [pair.classes for pair in pairs if pair is not None]
+    if not files:
+        raise SourceError(_MASKS, f"no image that is used has a mask {recipe.masks}")
+    values = _values(recipe, files, images)
+    reader = _ClassReader(values, recipe.max_pixels)
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        found = list(pool.map(lambda pair: pair and reader.annotation(pair), pairs))
+    return Found(
+        annotations=found,
+        names=reader.names,
+        how=f"classes by SegmentationClass, {values.how}",
+        documents=tuple(file.key for file in files),
+        findings=list(values.findings),
+    )
+
+
+class _ClassReader:
+    def __init__(self, values: MaskValues, max_pixels: int) -> None:
+        self._max_pixels = max_pixels
+        spec = AnnotationSpec(
+            masks="classes", num_classes=len(values.names), is_binary=values.is_binary
+        )
+        self._spec = replace(spec, values=values.stored(spec.ignore))
+        ground = 0 if values.is_unnamed or values.is_binary else values.background
+        kept = [i for i in range(len(values.names)) if i != ground]
+        self._labels = {value: label for label, value in enumerate(kept)}
+        self.names = tuple(values.names[i] for i in kept)
+
+    def annotation(self, pair: _Pair) -> Annotation:
+        """Return the objects of a mask, each with the most frequent class of its pixels.
+
+        An object without pixels of a class is dropped and counted.
+        """
+        try:
+            numbers = decode_numbers(pair.objects.extent.read(), self._max_pixels)
+            pixels = decode_mask(pair.classes.extent.read(), self._max_pixels)
+            classes = mask_classes(pixels, self._spec)
+        except (MaskError, MemberError) as error:
+            return Annotation(fault=f"{pair.objects.key} or its file of classes {error}")
+        if numbers.shape != classes.shape:
+            return Annotation(fault=f"{pair.objects.key} and {pair.classes.key} differ in size")
+        label_of = self._classes_of(numbers, classes)
+        known = {number: label for number, label in label_of.items() if label != NONE}
+        num_lost = len(label_of) - len(known)
+        return Annotation(
+            boxes=_no_boxes(len(known)),
+            labels=tuple(known.values()),
+            outlines=tuple(map(Segment, known)),
+            dropped={UNKNOWN_CLASS: num_lost} if num_lost else {},
+        )
+
+    def _classes_of(self, numbers: NDArray[np.uint32], classes: Labels) -> dict[int, int]:
+        """Return the label of each object number, `NONE` if no pixel has a class."""
+        pairs, counts = np.unique(
+            numbers.astype(np.int64) << 16 | classes.astype(np.int64), return_counts=True
+        )
+        label_of: dict[int, int] = {}
+        for i in np.argsort(counts, kind="stable").tolist():  # the most frequent comes last
+            number, value = divmod(int(pairs[i]), 1 << 16)
+            if number not in NO_NUMBERS:
+                label = self._labels.get(value, NONE)
+                label_of[number] = label_of.get(number, NONE) if label == NONE else label
+        return dict(sorted(label_of.items()))
+
+
+def _no_boxes(number: int) -> Floats:
+    return np.full((number, 4), np.nan)

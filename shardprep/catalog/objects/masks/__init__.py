@@ -1,1 +1,0 @@
-"""Masks that are image files: found, recognised and read."""
