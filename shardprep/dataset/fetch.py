@@ -58,7 +58,7 @@ class Fetched(Card):
             "from": self.address,
             **self.manifest.facts(),
             "fetched": megabytes(self.num_new_bytes),
-            "fetched anew": self.renewed,
+            "downloaded again": self.renewed,
             "left out": [str(error) for error in self.left_out],
         }
         return {title: value for title, value in lines.items() if value}
@@ -134,7 +134,7 @@ class _FetchedFiles:
         if not self.folder.is_finished or load_manifest(final) != self.manifest:
             raise BuildError(
                 str(final),
-                f"is there already, and is not {self.remote}",
+                f"already exists, and is not {self.remote}",
                 f"choose another {OptionName('to')}, or move it away",
             )
         if hashed:

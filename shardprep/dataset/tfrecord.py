@@ -115,14 +115,6 @@ def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
     return payload
 
 
-def num_sound(
-    block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
-) -> int:
-    """Return how many records of a block are sound before the first damaged one."""
-    is_sound = are_sound(block, lengths)
-    return len(lengths) if is_sound.all() else int(np.argmin(is_sound))
-
-
 def are_sound(
     block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:

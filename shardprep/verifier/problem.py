@@ -135,6 +135,6 @@ class Verification(Card):
         if self.against is not None:
             lines["against"] = self.against.facts()
         if self.unknown:
-            lines["not ours"] = self.unknown
+            lines["other files"] = self.unknown
         records = f"{self.num_shards:,} shards, {self.num_records:,} records"
         return {**lines, "checked": f"{records}, {megabytes(self.num_bytes)}"}
