@@ -160,7 +160,7 @@ def _other_source(source: str, watch: Watch) -> str:
 
 def _compared(found: Verification, source: str, watch: Watch, *, num_workers: int) -> Verification:
     """Return the result of a check with the differences from a local source added."""
-    from shardprep.verifier.source_check import compare_source
+    from shardprep.verifier.dataset import compare_source
 
     place = dataset_at(found.location)
     difference = compare_source(place, source, num_threads=num_workers, watcher=watch)

@@ -150,7 +150,7 @@ def test_a_document_in_a_store_that_is_absurdly_large_is_not_fetched(
 
 def test_every_flipped_bit_of_a_manifest_is_refused(whole: Path) -> None:
     data = bytearray((whole / "manifest.json").read_bytes())
-    assert parse_manifest(bytes(data), "it")
+    assert is_manifest(bytes(data))
     for bit in range(8 * len(data)):
         data[bit // 8] ^= 1 << bit % 8
         assert not is_manifest(bytes(data)), f"bit {bit}"
