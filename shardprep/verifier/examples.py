@@ -242,9 +242,9 @@ def key_of(features: Features) -> str:
 def _form_fault(values: Sequence[Any], feature: Feature) -> str:
     """Return the fault in the type or number of values, or ""."""
     kind = _TYPES[feature.dtype]
-    wrong = next((value for value in values if type(value) is not kind), None)
-    if wrong is not None:
-        return f"holds {type(wrong).__name__}, the schema says {feature.dtype}"
+    for value in values:
+        if type(value) is not kind:
+            return f"holds {type(value).__name__}, the schema says {feature.dtype}"
     if len(values) != 1 and not feature.repeated and feature.kind != "labels":
         return f"has {len(values)} values, not 1"
     return ""
@@ -268,8 +268,8 @@ def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> F
         most = len(feature.labels) if feature.repeated else num_classes
         least = UNLABELLED if feature.kind == "label" and not feature.repeated else 0
         wrong = [value for value in values if not least <= value < most]
-        what = f"is not a class; there are {most:,}"
-        return Fault("label", _first(wrong, what)) if wrong else None
+        if wrong:
+            return Fault("label", _first(wrong, f"is not a class; there are {most:,}"))
     return None
 
 
