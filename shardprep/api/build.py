@@ -30,7 +30,7 @@ from shardprep.storage.space import megabytes
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
-    from shardprep.dataset.annotation_counts import Unmatched
+    from shardprep.dataset.manifest import Unmatched
     from shardprep.recipe.keywords import BuildKeywords
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.build import PartResult

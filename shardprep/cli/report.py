@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardprep.cli.streams import console, print_json
-from shardprep.dataset.cells import to_cell
+from shardprep.dataset.card import to_cell
 from shardprep.errors import RecipeError, printable
 from shardprep.recipe.options import Option
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shardprep.api.json_types import Problem, Verification
     from shardprep.cli.options import Call
     from shardprep.cli.show.console import Terminal
-    from shardprep.dataset.source_difference import SourceChange, SourceDifference
+    from shardprep.dataset.diff import SourceChange, SourceDifference
 
 EPILOG = (
     "Examples:\n\nshardprep verify\n\n"
@@ -94,7 +94,7 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
 
 def _print_difference(terminal: Terminal, found: SourceDifference) -> None:
     from shardprep.cli.show.console import print_changes
-    from shardprep.dataset.source_difference import SOURCE_MEANINGS
+    from shardprep.dataset.diff import SOURCE_MEANINGS
 
     terminal.entry("against", found.source)
     print_changes(terminal, found, SOURCE_MEANINGS, _difference_line)

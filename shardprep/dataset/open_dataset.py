@@ -17,8 +17,7 @@ import numpy as np
 
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
-from shardprep.dataset.index import ShardIndex, read_index, way_out
-from shardprep.dataset.local_files import LocalFiles
+from shardprep.dataset.local_files import LocalFiles, ShardIndex, read_index, way_out
 from shardprep.dataset.locate import DatasetFiles, locate
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard
 from shardprep.dataset.schema import Schema

@@ -26,7 +26,7 @@ from typing import ClassVar, Self
 
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, INDEX_DIR, ITEMS_FILE, belongs, is_own
-from shardprep.dataset.index import way_out
+from shardprep.dataset.local_files import way_out
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest, parse_manifest
 from shardprep.errors import DatasetError
 from shardprep.storage import objects

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardprep.dataset.diff import SourceDifference, compare_originals
 from shardprep.dataset.documents import SHARD, shard_name
 from shardprep.dataset.folder import (
     DOCUMENT_FILES,
@@ -28,7 +29,6 @@ from shardprep.dataset.locate import DatasetFiles, unfinished_error
 from shardprep.dataset.manifest import REPACKED, Shard
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
-from shardprep.dataset.source_difference import SourceDifference, compare_originals
 from shardprep.errors import DatasetError, OptionName
 from shardprep.progress import Watcher
 from shardprep.verifier.documents import CheckedDocuments, index_problem, read_document

@@ -12,7 +12,7 @@ from shardprep.storage.space import megabytes
 from shardprep.storage.url import ObjectUrl
 
 if TYPE_CHECKING:
-    from shardprep.dataset.source_difference import SourceDifference
+    from shardprep.dataset.diff import SourceDifference
     from shardprep.writer.workspace.repair_input import IntactShard
 
 _FileKind = Literal["unreadable", "missing", "extra", "misplaced", "size", "hash", "count"]

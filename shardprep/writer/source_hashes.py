@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from shardprep.catalog.init.notices import no_image
 from shardprep.catalog.source_images import source_images
+from shardprep.dataset.diff import ORIGINALS
 from shardprep.dataset.item_table import SKIPPED
-from shardprep.dataset.source_difference import ORIGINALS
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.byte_range import MemberError

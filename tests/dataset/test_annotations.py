@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from shardprep.dataset import example
-from shardprep.dataset.annotation_counts import AnnotationTally
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.item_table import (
     ANNOTATED_COLUMNS,
@@ -20,6 +19,7 @@ from shardprep.dataset.item_table import (
 )
 from shardprep.dataset.manifest import load_manifest, parse_manifest
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.dataset.tally import AnnotationTally
 from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import DatasetError
 from tests.support import builders

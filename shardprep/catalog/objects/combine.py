@@ -18,7 +18,7 @@ from shardprep.catalog.objects.masks.mask_reading import FileMasks, Images, read
 from shardprep.catalog.objects.masks.mask_values import NONE
 from shardprep.catalog.objects.object_numbers import holds_numbers, numbered_objects
 from shardprep.catalog.objects.parsed import NO_FAULTS, Found
-from shardprep.dataset.annotation_counts import (
+from shardprep.dataset.manifest import (
     ELSEWHERE,
     LEFT_OUT,
     NO_IMAGE,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.annotation_counts import ELSEWHERE, LEFT_OUT
+from shardprep.dataset.manifest import ELSEWHERE, LEFT_OUT
 
 if TYPE_CHECKING:
     from shardprep.image.annotation_types import Annotation

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.tables.row_matching import row_ids
 from shardprep.catalog.tables.table import Table, joined, parse_json_table, parse_table, stacked
-from shardprep.dataset.cells import from_cell
+from shardprep.dataset.card import from_cell
 from shardprep.errors import SourceError, some_of
 from shardprep.recipe.rules import TABLE_SUFFIXES, JoinRule
 from shardprep.source.byte_range import MemberError

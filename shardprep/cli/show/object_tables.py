@@ -13,9 +13,8 @@ from shardprep.errors import counted
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shardprep.dataset.annotation_counts import MaskCounts, ObjectCounts, Unmatched
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.object_stats import ObjectFacts
+    from shardprep.dataset.describe import ObjectFacts
+    from shardprep.dataset.manifest import Manifest, MaskCounts, ObjectCounts, Unmatched
 
 _BAR_CELLS = 24
 _MOST_CLASSES = 20

@@ -24,11 +24,11 @@ from shardprep.dataset.describe import (
     Example,
     Facts,
     LeftOutExamples,
+    measure_objects,
     read_examples,
 )
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import Manifest
-from shardprep.dataset.object_stats import measure_objects
 from shardprep.dataset.schema import BOX, LABEL, PROVIDED, Schema
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import is_url
