@@ -129,7 +129,6 @@ def _pictures(pictures: Iterable[Pixels]) -> str:
 
 
 def _html(value: object) -> str:
-    """Return a value as HTML: mappings as rows, sequences as lines, addresses as links."""
     if isinstance(value, Link):
         to = escape(value if value.startswith("http://") else quote(value))
         return f'<a href="{to}" target="_blank" rel="noopener">{escape(_text(value))}</a>'

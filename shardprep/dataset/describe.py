@@ -121,7 +121,6 @@ class Facts(Card):
     """The worst findings of `report` that need no pixels and are not in the other facts."""
 
     def facts(self) -> dict[str, Any]:
-        """Return location, records by split and class, and sizes of the originals."""
         lines: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
         if self.original_width and self.original_height:
             low, high = self.original_width, self.original_height
@@ -309,7 +308,6 @@ def _without_first(descriptor: int, start: int, size: int) -> bytes:
 
 
 def _fault(features: Mapping[str, Sequence[Any]], wanted: Sequence[str]) -> str:
-    """Return the fault in the number or type of values, or ""."""
     number = len(features.get(BOX, ())) // 4
     counts = {BOX: 4 * number, BOX_LABEL: number, HEIGHT: 1, WIDTH: 1}
     for name in wanted:

@@ -56,9 +56,7 @@ def encode(
     A feature without values is written as an empty list of its dtype, as TFDS expects, or as an
     empty Feature if `dtypes` does not name it.
 
-    Raises:
-        OverflowError: a float `is_beyond_float32`.
-
+    OverflowError if a float `is_beyond_float32`.
     """
     entries: list[bytes] = []
     for name in sorted(features):
@@ -69,9 +67,7 @@ def encode(
 def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str, str]) -> bytes:
     """Return a serialized Example with other values of the features that it already has.
 
-    Raises:
-        RecordError: the bytes are not an Example.
-
+    RecordError if the bytes are not an Example.
     """
     values = decode(data)
     others = {name: feature for name, feature in features.items() if name in values}
@@ -94,9 +90,7 @@ def decode(data: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
     Accepts all that protobuf accepts: any order, unpacked numbers, unknown fields and repeated
     names (the last one counts).
 
-    Raises:
-        RecordError: the bytes are not an Example.
-
+    RecordError if the bytes are not an Example.
     """
     features: dict[str, list[bytes] | list[int] | list[float]] = {}
     try:
@@ -188,7 +182,6 @@ def read_ints(data: bytes | memoryview, at: int, end: int) -> list[int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, bytes | int]]:
-    """Yield (field number, wire type, value) of every field of a message."""
     at = 0
     while at < len(data):
         tag, at = read_varint(data, at)
@@ -297,9 +290,7 @@ class ExampleDecoder:
     def decode(self, data: bytes) -> Features:
         """Return at least the wanted features, as `decode` does.
 
-        Raises:
-            RecordError: the bytes are not an Example.
-
+        RecordError if the bytes are not an Example.
         """
         features = self.find(data)
         if features is None:

@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from shardprep.dataset.card import Card
-from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, DatasetFolder, index_name
+from shardprep.dataset.folder import (
+    ITEMS_FILE,
+    SCHEMA_FILE,
+    DatasetFolder,
+    has_manifest,
+    index_name,
+)
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest
 from shardprep.dataset.remote_files import RemoteFiles, is_document
 from shardprep.dataset.tfds_metadata import DOCUMENTS
@@ -48,11 +54,9 @@ class Fetched(Card):
 
     @property
     def num_bytes(self) -> int:
-        """Size of all shards."""
         return self.manifest.totals.num_bytes
 
     def facts(self) -> dict[str, Any]:
-        """Return where the copy is, and what came over the network."""
         lines: dict[str, Any] = {
             "at": str(self.path),
             "from": self.address,
@@ -131,7 +135,7 @@ class _FetchedFiles:
         final, names = self.folder.final, [*self.manifest.shards, *self._documents()]
         if not final.exists():
             return set(names)
-        if not self.folder.is_finished or load_manifest(final) != self.manifest:
+        if not has_manifest(final) or load_manifest(final) != self.manifest:
             raise BuildError(
                 str(final),
                 f"already exists, and is not {self.remote}",

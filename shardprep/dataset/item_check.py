@@ -32,9 +32,7 @@ def check_items(dataset: OpenDataset, table: pa.Table) -> None:
 
     Only the columns that the table has are checked.
 
-    Raises:
-        DatasetError: a value or a row is not what a build writes.
-
+    DatasetError if a value or a row is not what a build writes.
     """
     check_values(dataset, table)
     for what in (

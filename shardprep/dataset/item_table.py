@@ -219,7 +219,6 @@ class ShardRows:
         return len(self.offsets)
 
     def key(self, record: int) -> str:
-        """Return the key of a record, "" if unknown."""
         return self.keys[record] if record < len(self.keys) else ""
 
 
@@ -227,7 +226,6 @@ class ItemFile:
     """An open item table, to read single columns and rows; threads may share it."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file; raises as `read_items`."""
         self._path = path
         self._lock = threading.Lock()
         self._is_ended = False
@@ -245,7 +243,6 @@ class ItemFile:
             self._raw.close()
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return all values of a column; raises as `read_items`."""
         return self._read((name,))[name]
 
     def part(self, name: str, row: int) -> tuple[range, pa.ChunkedArray]:
@@ -281,7 +278,6 @@ class ItemView:
     """Some rows of an item table; a column is read on first use and kept."""
 
     def __init__(self, file: ItemFile, is_of: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
-        """`is_of` marks the rows to take."""
         self._file = file
         self._is_of = is_of
         self._number = int(is_of.sum())
@@ -324,5 +320,4 @@ class ItemView:
 
     @cached_property
     def numbers(self) -> Ints:
-        """Number of each row in the file."""
         return np.flatnonzero(self._is_of)

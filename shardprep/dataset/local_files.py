@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -43,15 +43,8 @@ _MAX_LINE_BYTES = 41
 _NUMERALS = b"0123456789 \n"
 
 
-class _FileStatus(NamedTuple):
-    device: int
-    inode: int
-    num_bytes: int
-    modified_ns: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> Self:
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(slots=True)
@@ -61,7 +54,7 @@ class LocalFiles:
     folder: Path
     sha256: str
     """SHA-256 of the manifest's file in hexadecimal, "" if it cannot be read."""
-    _checked: _FileStatus | None = field(default=None, compare=False)
+    _checked: tuple[int, ...] | None = field(default=None, compare=False)
     """Status of the manifest's file when its hash was last compared."""
     is_remote: ClassVar[bool] = False
 
@@ -72,29 +65,23 @@ class LocalFiles:
         files.sha256 = files._hash_manifest()
         return files
 
-    @classmethod
-    def of(cls, folder: Path, manifest: Manifest) -> Self:
-        """Return the files of the dataset whose manifest was read from a folder."""
-        # A manifest whose text differs from what it would be written as is refused by the reader.
-        return cls(folder, hashlib.sha256(manifest.text().encode()).hexdigest())
-
     def __str__(self) -> str:
         return str(self.folder)
 
     @property
     def place(self) -> Path:
-        """The dataset's folder."""
         return self.folder
 
     @property
     def manifest_mark(self) -> str:
-        """Changes with the content of the manifest: its SHA-256."""
         return self.sha256
 
     def with_manifest(self) -> tuple[Self, Manifest]:
         """Read the manifest; return the files that belong to it, and the manifest."""
         manifest = load_manifest(self.folder)
-        return self.of(self.folder, manifest), manifest
+        # A manifest whose text differs from what it would be written as was refused.
+        sha256 = hashlib.sha256(manifest.text().encode()).hexdigest()
+        return type(self)(self.folder, sha256), manifest
 
     @contextlib.contextmanager
     def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:
@@ -112,7 +99,7 @@ class LocalFiles:
         Another file with the same bytes is the manifest of the same dataset.
         """
         with contextlib.suppress(OSError):
-            if self._checked == _FileStatus.of(os.lstat(self.folder / MANIFEST_FILE)):
+            if self._checked == _state(os.lstat(self.folder / MANIFEST_FILE)):
                 return
         if self._hash_manifest() != self.sha256:
             raise changed(str(self.folder))
@@ -134,10 +121,9 @@ class LocalFiles:
         self._checked = None
         try:
             with open_regular(self.folder / MANIFEST_FILE) as file:
-                data = read_open(file, MAX_DOCUMENT_BYTES)
-                sha256 = hashlib.sha256(data).hexdigest()
+                sha256 = hashlib.sha256(read_open(file, MAX_DOCUMENT_BYTES)).hexdigest()
                 if sha256 == self.sha256:
-                    self._checked = _FileStatus.of(os.fstat(file.fileno()))
+                    self._checked = _state(os.fstat(file.fileno()))
         except OSError:
             return ""
         return sha256
@@ -147,7 +133,6 @@ class LocalFiles:
         return str(self.folder / name)
 
     def check_shards(self, shards: Sequence[Shard]) -> None:
-        """Raise DatasetError if a shard is missing or has another size than in the manifest."""
         with self.unchanged():
             for shard in shards:
                 check_shard(self.folder, shard)
@@ -155,10 +140,7 @@ class LocalFiles:
     def read(self, shard: str, offset: int, num_bytes: int) -> bytes:
         """Return bytes of a shard, fewer where it ends before. Neither number is trusted.
 
-        Raises:
-            ChangedError: the dataset was replaced.
-            DatasetError: the shard cannot be read.
-
+        ChangedError if the dataset was replaced, DatasetError if the shard cannot be read.
         """
         try:
             with self.unchanged():
@@ -169,7 +151,7 @@ class LocalFiles:
                 finally:
                     os.close(descriptor)
         except OSError as error:
-            raise self._unreadable(shard, error) from error
+            raise _unreadable(f"{self.folder}/{shard}", error, self.folder) from error
 
     def blocks(self, shard: Shard, sizes: Sequence[int]) -> Iterator[bytes]:
         """Yield a shard from its start in blocks of given sizes; shorter ones where it ends.
@@ -183,11 +165,8 @@ class LocalFiles:
                 try:
                     yield file.read(size)
                 except OSError as error:
-                    raise self._unreadable(shard.name, error) from error
-
-    def _unreadable(self, shard: str, error: OSError) -> DatasetError:
-        what = f"cannot be read ({error.strerror or error})"
-        return DatasetError(f"{self.folder}/{shard}", what, way_out(self.folder))
+                    where = f"{self.folder}/{shard.name}"
+                    raise _unreadable(where, error, self.folder) from error
 
 
 def read_index(folder: Path, shard: Shard) -> ShardIndex:
@@ -216,7 +195,6 @@ def read_index(folder: Path, shard: Shard) -> ShardIndex:
 
 
 def _is_chain(frames: ShardIndex, num_bytes: int) -> bool:
-    """Return whether frames are adjacent from the first byte of a shard to its last."""
     if not len(frames):
         return num_bytes == 0
     offsets, lengths = frames[:, 0], frames[:, 1]
@@ -271,9 +249,7 @@ def way_out(dataset: Path | str) -> str:
 def check_size(path: str, actual: int | None, expected: int, dataset: Path) -> None:
     """Compare sizes, because a file cut between two records passes every checksum.
 
-    Raises:
-        DatasetError: the size in bytes differs, or the shard is missing (None).
-
+    DatasetError if the size in bytes differs, or the shard is missing (None).
     """
     if actual != expected:
         what = "is missing" if actual is None else f"has {actual:,} bytes"

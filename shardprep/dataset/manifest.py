@@ -231,11 +231,9 @@ class Manifest(SparseDocument):
 
     @property
     def shards(self) -> dict[str, Shard]:
-        """All shards by name, in order."""
         return {shard.name: shard for split in self.splits.values() for shard in split.shards}
 
     def facts(self) -> dict[str, Any]:
-        """Return records by split and class, left-out inputs and size, by title."""
         splits = self.splits.values()
         classes = {
             name: sum(split.label_counts.get(name, 0) for split in splits)
@@ -257,7 +255,6 @@ class Manifest(SparseDocument):
         return self.model_copy(update={"sha256": hashlib.sha256(unsigned.encode()).hexdigest()})
 
     def dumps(self) -> str:
-        """Return the signed manifest as the text of a JSON file."""
         return self.signed().text()
 
     def text(self) -> str:

@@ -70,7 +70,6 @@ class AnnotationTally:
             self.mask_images.update(values.keys())
 
     def counts(self, schema: Schema) -> AnnotationCounts:
-        """Return the counts of all rows so far, by class name."""
         features = schema.annotations
         objects, masks = None, None
         if any(one.repeated for one in features.values()):
@@ -161,7 +160,6 @@ class Tally:
             )
 
     def splits(self, labels: Sequence[str]) -> dict[str, Split]:
-        """Return the splits, in the order in which their first shards were added."""
         return {
             name: Split(
                 num_records=sum(shard.num_records for shard in tally.shards),
@@ -174,7 +172,6 @@ class Tally:
         }
 
     def annotations(self, schema: Schema) -> dict[str, AnnotationCounts]:
-        """Return the counts of objects and masks by split; none without such features."""
         if not schema.annotations:
             return {}
         return {name: tally.annotations.counts(schema) for name, tally in self._splits.items()}

@@ -68,10 +68,8 @@ def payload_bytes(header: bytes) -> int | None:
 def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
     """Yield the records of a stream from its current position to its end.
 
-    Raises:
-        RecordError: a record is cut or a checksum differs. Its offset counts from where reading
-            began; `name` is the name of the stream.
-
+    RecordError if a record is cut or a checksum differs. Its offset counts from where reading
+    began; `name` is the name of the stream.
     """
     offset = 0
     while header := stream.read(HEADER_BYTES):
@@ -95,10 +93,8 @@ def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
 
     The payload of an array of uint8 is a view into it.
 
-    Raises:
-        RecordError: a checksum or the length differs. `name` is the file, `offset` the start of the
-            frame in it.
-
+    RecordError if a checksum or the length differs. `name` is the file, `offset` the start of the
+    frame in it.
     """
     num_bytes = len(framed) - FRAME_BYTES
     if num_bytes < 0:

@@ -311,10 +311,8 @@ def compare_source(
         num_threads: threads that read and hash, at least 1.
         watcher: receives the progress.
 
-    Raises:
-        DatasetError: a document of the dataset is damaged, or it was repacked from others.
-        SourceError, StorageError: the source cannot be read, or has no image that is wanted.
-
+    DatasetError if a document of the dataset is damaged, or it was repacked from others;
+    SourceError or StorageError if the source cannot be read, or has no image that is wanted.
     """
     manifest = dataset.manifest
     if REPACKED in manifest.fingerprint.versions:

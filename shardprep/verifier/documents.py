@@ -51,7 +51,6 @@ class CheckedDocuments:
     """The documents of a folder; their faults are added to `problems`."""
 
     def __init__(self, folder: Path) -> None:
-        """Read and check all documents except the indexes."""
         self.folder = folder
         self.problems: list[Problem] = []
         self.manifest: Manifest | None = None
@@ -131,7 +130,6 @@ class CheckedDocuments:
                 self._add("tfds", name, what)
 
     def _read(self, name: str) -> bytes | None:
-        """Return the bytes of a file, or None with a problem added."""
         data = read_document(self.folder, name)
         if isinstance(data, Problem):
             self.problems.append(data)

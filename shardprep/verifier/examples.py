@@ -184,7 +184,6 @@ class ExampleCheck:
         return fault and Fault(fault.kind, f"{name}: {fault.what}")
 
     def _mask_fault(self, data: bytes, feature: Feature, size: _Size | None) -> str:
-        """Return the fault of a mask, or ""."""
         if (what := _mask_header_fault(data, feature, size)) or not self._decode:
             return what
         try:

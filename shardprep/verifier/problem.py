@@ -68,7 +68,6 @@ class Problem:
 
     @property
     def meaning(self) -> str:
-        """The kind in words, as of several: "records that are cut or cut off"."""
         return MEANINGS[self.kind]
 
 
@@ -104,12 +103,10 @@ class Verification(Card):
 
     @property
     def repaired(self) -> tuple[Problem, ...] | None:
-        """Problems before a repair; None if nothing was repaired."""
         return None if self.before is None else self.before.problems
 
     @property
     def location(self) -> str:
-        """Path or address of the dataset."""
         return str(self.address or self.path)
 
     @property
@@ -119,7 +116,6 @@ class Verification(Card):
         return {kind: problems for kind, problems in by_kind.items() if problems}
 
     def facts(self) -> dict[str, Any]:
-        """Return where the dataset is, its problems by kind, the first ones, what was read."""
         lines: dict[str, Any] = {
             "at": self.location,
             "problems": {

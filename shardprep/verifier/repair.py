@@ -83,7 +83,6 @@ def settle(files: RemoteFiles) -> None:
 
 
 def _out(verification: Verification, manifest: Manifest) -> str:
-    """Return the dataset's `--out`."""
     below = f"/{manifest.name}/{manifest.version}"
     location = str(verification.address or verification.path.absolute())
     if not location.endswith(below):

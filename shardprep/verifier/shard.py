@@ -129,8 +129,6 @@ def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
 
 
 class _Hashed(io.RawIOBase):
-    """A file that hashes all bytes read from it."""
-
     def __init__(self, file: io.FileIO, moved: Callable[[int], None]) -> None:
         self.digest = hashlib.sha256()
         self.num_bytes = 0
@@ -320,7 +318,6 @@ class _Search:
         return None if size is None else size + tfrecord.FRAME_BYTES
 
     def _read(self, at: int) -> Record | str:
-        """Return the record at an offset, or its fault."""
         self._file.seek(at)
         try:
             record = next(tfrecord.read_records(self._file, ""))
