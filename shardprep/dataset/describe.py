@@ -136,10 +136,7 @@ class Facts(Card):
 def read_facts(dataset: OpenDataset) -> Facts:
     """Return the facts on a dataset; boxes are measured only if its shards are local.
 
-    Raises:
-        DatasetError: the item table is damaged, or a shard with boxes is missing.
-        RecordError: a record with boxes is damaged.
-
+    DatasetError if a file is missing or damaged, RecordError if a record with boxes is.
     """
     table = dataset.item_rows(
         (*_EXAMPLE_COLUMNS, "original_width", "original_height", "original_format", "target")
@@ -213,12 +210,9 @@ def _range_of(values: np.ndarray[Any, Any]) -> Range | None:
 def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectFacts | None:
     """Return the facts on the boxes of a folder; checksums are not compared.
 
-    None if the examples have no boxes, or do not state the size of their images.
-
-    Raises:
-        DatasetError: a shard or an index is missing or has another size than in the manifest.
-        RecordError: a record is damaged.
-
+    None if the examples have no boxes, or do not state the size of their images. DatasetError if a
+    shard or an index is missing or has another size than in the manifest, RecordError if a record
+    is damaged.
     """
     is_sized = schema.image_size or {HEIGHT, WIDTH} <= schema.features.keys()
     if BOX not in schema.features or not is_sized:

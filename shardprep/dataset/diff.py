@@ -135,10 +135,8 @@ class Difference(Card):
 def compare(before: OpenDataset, after: OpenDataset) -> Difference:
     """Return the differences between two datasets.
 
-    Raises:
-        DatasetError: a document of one of them is missing or damaged.
-        StorageError: object storage does not answer, or refuses.
-
+    DatasetError if a document is missing or damaged, StorageError if object storage does not
+    answer.
     """
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(_side, (before, after))
@@ -392,12 +390,8 @@ class SourceDifference(Card):
 def compare_originals(source: str, items: pa.Table, originals: pa.Table) -> SourceDifference:
     """Return the differences between the items of a dataset and the originals in a source.
 
-    Args:
-        source: name of the source.
-        items: `key`, `status` and `original_sha256` of all inputs of the dataset.
-        originals: the `ORIGINALS` of all images in both, and of images that the dataset has no row
-            for.
-
+    `items` are `key`, `status` and `original_sha256` of all inputs of the dataset. `originals` are
+    the `ORIGINALS` of all images in both, and of images that the dataset has no row for.
     """
     ours = items.filter(pc.not_equal(items["status"].cast("string"), item_table.SKIPPED))
     place = _places_of(ours["key"], originals["key"], np.ones(len(originals), bool))

@@ -54,9 +54,7 @@ def encode(
     """Return the serialized Example.
 
     A feature without values is written as an empty list of its dtype, as TFDS expects, or as an
-    empty Feature if `dtypes` does not name it.
-
-    OverflowError if a float `is_beyond_float32`.
+    empty Feature if `dtypes` does not name it. OverflowError if a float `is_beyond_float32`.
     """
     entries: list[bytes] = []
     for name in sorted(features):
@@ -88,9 +86,7 @@ def decode(data: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
     """Return the features of a serialized Example, in the order of their bytes.
 
     Accepts all that protobuf accepts: any order, unpacked numbers, unknown fields and repeated
-    names (the last one counts).
-
-    RecordError if the bytes are not an Example.
+    names (the last one counts). RecordError if the bytes are not an Example.
     """
     features: dict[str, list[bytes] | list[int] | list[float]] = {}
     try:
@@ -148,10 +144,7 @@ def _field(number: int, data: bytes) -> bytes:
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Return the number at an offset, and the offset after it.
 
-    Raises:
-        IndexError: the data ends inside the number.
-        ValueError: the number has more than 64 bits.
-
+    IndexError if the data ends inside the number, ValueError if it has more than 64 bits.
     """
     value = data[at]
     if value < _ONE_BYTE:

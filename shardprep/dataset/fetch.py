@@ -79,18 +79,17 @@ def fetch_dataset(
 ) -> Fetched:
     """Copy a dataset to `<to>/<name>/<version>/`, or fetch what an existing copy lacks.
 
+    DatasetError if a file of the dataset is missing, or not what the manifest says; BuildError if
+    another dataset is there, it does not fit, or another fetch is at work.
+
     Args:
         remote: the dataset.
         to: folder of datasets.
         num_threads: number of shards fetched at a time.
         watcher: receives the progress.
         check: hash every file of an existing copy; otherwise only names and sizes are compared.
-        damaged: leave out files that are damaged or missing in the store; otherwise they are
-            errors.
-
-    Raises:
-        DatasetError: a file of the dataset is missing, or not what the manifest says.
-        BuildError: another dataset is there, it does not fit, or another fetch is at work.
+        damaged: leave out files that are damaged or missing in the store, which are errors
+            otherwise.
 
     """
     manifest = remote.manifest()

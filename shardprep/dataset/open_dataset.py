@@ -102,13 +102,10 @@ class OpenDataset:
         return [*(ANNOTATED_COLUMNS if self.schema.annotations else COLUMNS).names]
 
     def item_rows(self, columns: Sequence[str] | None = None, *, intact: bool = False) -> pa.Table:
-        """Return the rows of all inputs, written or not, in the order of the item table.
+        """Return columns (None for all) of all inputs, in the order of the item table.
 
-        Args:
-            columns: their columns; None for all.
-            intact: check that the file has the SHA-256 of the manifest.
-
-        DatasetError if the table has no such column, or is missing or damaged.
+        `intact` checks that the file has the SHA-256 of the manifest. DatasetError if the table has
+        no such column, or is missing or damaged.
         """
         from shardprep.dataset.item_table import read_items
 
@@ -164,11 +161,8 @@ class OpenDataset:
     def read(self, number: int) -> bytes:
         """Return the payload of a record by its number through all shards.
 
-        Raises:
-            IndexError: the number is too large or negative.
-            DatasetError: the shard or its index is missing, or not what the manifest says.
-            RecordError: the record is damaged.
-
+        IndexError if there is no such record, DatasetError if the shard or its index is missing or
+        not what the manifest says, RecordError if the record is damaged.
         """
         shard, record = self.place(number)
         offset, length = self.index(shard)[record].tolist()
@@ -195,16 +189,10 @@ class OpenDataset:
 
 
 def open_dataset(place: str | Path | ObjectUrl | DatasetFiles) -> OpenDataset:
-    """Open a dataset.
+    """Open a dataset by its folder or address, by one above it, or by its files.
 
-    Args:
-        place: its folder or address, or one above it, or its files.
-
-    Raises:
-        DatasetError: the dataset, its manifest or its schema is missing or damaged.
-        ChangedError: another dataset took its place.
-        StorageError: object storage does not answer, or refuses.
-
+    DatasetError if the dataset, its manifest or its schema is missing or damaged, ChangedError if
+    another dataset took its place, StorageError if object storage does not answer.
     """
     located = place if isinstance(place, DatasetFiles) else locate(place)
     files, manifest = located.with_manifest()

@@ -95,12 +95,7 @@ def has_other_classes(one: ComparedSide, two: ComparedSide) -> bool:
 def record_changes(one: ComparedSide, two: ComparedSide) -> Iterator[RecordChange]:
     """Yield the differences between the records of two sides, in order; reads all of them.
 
-    Raises:
-        ChangedError: a dataset was replaced.
-        DatasetError: a shard is missing or shorter than its item table says.
-        RecordError: a record is damaged.
-        StorageError: object storage does not answer.
-
+    ChangedError, DatasetError, RecordError or StorageError if a record cannot be read.
     """
     lengths = np.maximum(*(np.asarray(side.table["length"]) for side in (one, two)))
     compared, is_any_decoded = _Comparison(one, two), has_other_classes(one, two)

@@ -89,9 +89,7 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
 
 
 def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
-    """Return the payload of one record from the bytes of its whole frame.
-
-    The payload of an array of uint8 is a view into it.
+    """Return the payload of one record from its whole frame; of an array of uint8, a view into it.
 
     RecordError if a checksum or the length differs. `name` is the file, `offset` the start of the
     frame in it.
@@ -114,12 +112,9 @@ def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
 def are_sound(
     block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which records of a block `unframe` would accept.
+    """Return which records of a block of adjacent frames `unframe` would accept.
 
-    Args:
-        block: adjacent framed records, and nothing else.
-        lengths: bytes of each frame, at least 0.
-
+    `lengths` are the bytes of each frame, at least 0; together they are the block.
     """
     is_sound = lengths >= FRAME_BYTES
     num_bytes = lengths[is_sound]

@@ -67,17 +67,15 @@ def verify_dataset(
 ) -> Verification:
     """Return every problem of a dataset; nothing is changed.
 
+    DatasetError if the folder does not exist, its build is not finished, or a worker died;
+    ChangedError if another dataset took its place; StorageError if object storage does not answer.
+
     Args:
         files: the files, as `locate` finds them. From object storage, each worker keeps one shard
             at a time in the folder for temporary files.
         decode: decode every image too.
         num_workers: processes that read shards, at least 1; small datasets use fewer.
         watcher: receives the progress.
-
-    Raises:
-        DatasetError: the folder does not exist, its build is not finished, or a worker died.
-        ChangedError: another dataset took its place.
-        StorageError: object storage does not answer, or a shard changed while it was read.
 
     """
     start = time.monotonic()
@@ -301,18 +299,12 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
 def compare_source(
     dataset: OpenDataset, source: str, *, num_threads: int, watcher: Watcher
 ) -> SourceDifference:
-    """Return the differences between a dataset and a source; nothing is decoded.
+    """Return the differences between a dataset and a source: a folder, an archive or an address.
 
-    The options in the manifest decide which images of the source count.
-
-    Args:
-        dataset: the dataset; its shards are not read.
-        source: a folder, an archive or an address.
-        num_threads: threads that read and hash, at least 1.
-        watcher: receives the progress.
-
-    DatasetError if a document of the dataset is damaged, or it was repacked from others;
-    SourceError or StorageError if the source cannot be read, or has no image that is wanted.
+    No shard is read and nothing is decoded. The options in the manifest decide which images of the
+    source count. DatasetError if a document of the dataset is damaged, or it was repacked from
+    others; SourceError or StorageError if the source cannot be read, or has no image that is
+    wanted.
     """
     manifest = dataset.manifest
     if REPACKED in manifest.fingerprint.versions:
