@@ -171,13 +171,10 @@ def _listed(table: pa.Table) -> LeftOutExamples:
     rejected = item_table.with_status(table, item_table.REJECTED)
     skipped = item_table.with_status(table, item_table.SKIPPED)
     kinds = rejected["kind"].cast("string")
-    return LeftOutExamples(
-        rejections={
-            kind: _examples(rejected.filter(pc.equal(kinds, kind)))
-            for kind in sorted(_counts(kinds))
-        },
-        skipped=_examples(skipped.filter(pc.match_substring_regex(skipped["reason"], LACKING))),
-    )
+    lacking = skipped.filter(pc.match_substring_regex(skipped["reason"], LACKING))
+    by_kind = {kind: rejected.filter(pc.equal(kinds, kind)) for kind in sorted(_counts(kinds))}
+    rejections = {kind: _examples(rows) for kind, rows in by_kind.items()}
+    return LeftOutExamples(rejections=rejections, skipped=_examples(lacking))
 
 
 def _examples(table: pa.Table) -> tuple[Example, ...]:

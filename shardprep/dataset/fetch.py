@@ -108,9 +108,15 @@ def fetch_dataset(
         copy.get_shards(wanted, num_threads)
         copy.get_documents(wanted)
         copy.publish(was_there=was_there)
-    renewed, left_out = tuple(sorted(copy.got)) if was_there else (), tuple(copy.left_out)
-    num_new, where = copy.num_new_bytes, str(remote)
-    return Fetched(folder.final, manifest, was_there, num_new, renewed, left_out, where)
+    return Fetched(
+        folder.final,
+        manifest,
+        was_there,
+        copy.num_new_bytes,
+        renewed=tuple(sorted(copy.got)) if was_there else (),
+        left_out=tuple(copy.left_out),
+        address=str(remote),
+    )
 
 
 @dataclass
@@ -266,9 +272,8 @@ def _remove_others(work: Path, wanted: set[str]) -> None:
 def _check_room(work: Path, shards: dict[str, RemoteShard]) -> None:
     missing = sum(shard.num_bytes for name, shard in shards.items() if not (work / name).exists())
     if lacking := shortage(work, missing):
-        raise BuildError(
-            str(work), lacking, f"free some space, or choose another {OptionName('to')}"
-        )
+        way = f"free some space, or choose another {OptionName('to')}"
+        raise BuildError(str(work), lacking, way)
 
 
 def _is_whole(path: Path, shard: Shard | RemoteShard, *, hashed: bool) -> bool:
