@@ -8,7 +8,7 @@ import os
 import re
 import resource
 import shutil
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -520,14 +520,10 @@ def sign_anew(folder: Path) -> None:
     (folder / "manifest.json").write_bytes(resigned(document))
 
 
-_first: list[int] = []
-
-
+@cache
 def _memory() -> int:
-    """Return what the process took at most before the first case, KiB."""
-    if not _first:
-        _first.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    return _first[0]
+    """Return what the process took at most after the first case, KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def test_find_takes_no_folder_of_another_name_for_a_version(folder: Path) -> None:
