@@ -250,17 +250,19 @@ class ItemFile:
 
         They belong to its row group, usually one shard; raises as `read_items`.
         """
-        group = int(np.searchsorted(self._ends, row, "right"))
-        table = self._read((name,), group)
-        return range(int(self._ends[group]) - len(table), int(self._ends[group])), table[name]
+        rows, table = self._row_group((name,), row)
+        return rows, table[name]
 
     def row(self, number: int) -> dict[str, Any]:
         """Return a row by column, 0 ≤ number < rows; raises as `read_items`."""
-        group = int(np.searchsorted(self._ends, number, "right"))
-        table = self._read(None, group)
-        row = table.slice(number - int(self._ends[group]) + len(table), 1)
-        values: dict[str, Any] = row.to_pylist()[0]
+        rows, table = self._row_group(None, number)
+        values: dict[str, Any] = table.slice(number - rows.start, 1).to_pylist()[0]
         return values
+
+    def _row_group(self, names: Sequence[str] | None, row: int) -> tuple[range, pa.Table]:
+        group = int(np.searchsorted(self._ends, row, "right"))
+        table, end = self._read(names, group), int(self._ends[group])
+        return range(end - len(table), end), table
 
     def _read(self, names: Sequence[str] | None, group: int | None = None) -> pa.Table:
         with readable(self._path), self._lock:

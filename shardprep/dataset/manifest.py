@@ -148,9 +148,7 @@ def unmatched_of(objects: Mapping[str, int], num_unlisted: int) -> Unmatched | N
 def united_unmatched(several: Iterable[Unmatched | None]) -> Unmatched | None:
     """Return the sums of the counts of several sources, or None without any."""
     known = [counts for counts in several if counts is not None]
-    objects: Counter[str] = Counter()
-    for counts in known:
-        objects.update(counts.objects)
+    objects = sum((Counter(counts.objects) for counts in known), Counter[str]())
     return unmatched_of(objects, sum(counts.num_unlisted for counts in known))
 
 
