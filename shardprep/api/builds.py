@@ -43,8 +43,7 @@ from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
     from shardprep.catalog.survey import Survey
-    from shardprep.dataset.annotation_counts import Unmatched
-    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.manifest import Manifest, Unmatched
     from shardprep.reader.selection.split_argument import AnySplit
     from shardprep.recipe.keywords import BuildKeywords
     from shardprep.recipe.recipe import Recipe

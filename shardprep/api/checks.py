@@ -89,7 +89,7 @@ def verify(
         result = _checked(place, origin, watch, decode=decode, num_workers=num)
         if other is None:
             return result
-        from shardprep.verifier.source_check import compare_source
+        from shardprep.verifier.dataset import compare_source
 
         difference = compare_source(
             dataset_at(result.location), other, num_threads=num, watcher=watch

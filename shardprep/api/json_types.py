@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
-from shardprep.dataset.annotation_counts import Unmatched
-from shardprep.dataset.manifest import Manifest, Totals
-from shardprep.dataset.source_difference import SourceDifference
+from shardprep.dataset.diff import SourceDifference
+from shardprep.dataset.manifest import Manifest, Totals, Unmatched
 from shardprep.reporter.findings.finding import Finding
 from shardprep.reporter.findings.quality import Histogram
 from shardprep.verifier.problem import Problem, Verification

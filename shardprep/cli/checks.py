@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from shardprep.api.json_types import Problem, Verification
     from shardprep.cli.console import Terminal
     from shardprep.cli.options import Call
-    from shardprep.dataset.diff import Difference, ItemChange
-    from shardprep.dataset.source_difference import SourceChange, SourceDifference
+    from shardprep.dataset.diff import Difference, ItemChange, SourceChange, SourceDifference
 
 _SHOWN = 5
 
@@ -94,7 +93,7 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
 
 def _print_source_changes(terminal: Terminal, found: SourceDifference) -> None:
     from shardprep.cli.console import print_changes
-    from shardprep.dataset.source_difference import SOURCE_MEANINGS
+    from shardprep.dataset.diff import SOURCE_MEANINGS
 
     terminal.entry("against", found.source)
     print_changes(terminal, found, SOURCE_MEANINGS, _source_line)

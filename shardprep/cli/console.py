@@ -19,8 +19,7 @@ from rich.text import Text
 from shardprep.errors import printable
 
 if TYPE_CHECKING:
-    from shardprep.dataset.diff import Difference
-    from shardprep.dataset.source_difference import SourceDifference
+    from shardprep.dataset.diff import Difference, SourceDifference
 
 _UNWRAPPED_CELLS = 1 << 20
 """Width without a terminal, so that lines are not wrapped and grep finds them."""

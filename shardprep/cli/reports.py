@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardprep.cli.streams import console, picked, print_json
-from shardprep.dataset.cells import to_cell
+from shardprep.dataset.card import to_cell
 from shardprep.errors import RecipeError, counted, printable
 from shardprep.recipe.options import Option
 

@@ -18,11 +18,11 @@ from shardprep.dataset.describe import (
     Example,
     Facts,
     LeftOutExamples,
+    measure_objects,
     read_examples,
 )
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import Manifest
-from shardprep.dataset.object_stats import measure_objects
 from shardprep.dataset.schema import BOX, LABEL, PROVIDED, Schema
 from shardprep.errors import BuildError, counted
 from shardprep.storage.space import megabytes
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from shardprep.api.json_types import AnnotationFacts, BuildPlan, BuildResult, PartResult
-    from shardprep.dataset.annotation_counts import MaskCounts, ObjectCounts, Unmatched
-    from shardprep.dataset.object_stats import ObjectFacts
+    from shardprep.dataset.describe import ObjectFacts
+    from shardprep.dataset.manifest import MaskCounts, ObjectCounts, Unmatched
 
 _BAR_CELLS = 24
 _MOST_CLASSES = 20

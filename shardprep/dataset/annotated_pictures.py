@@ -33,13 +33,8 @@ if TYPE_CHECKING:
 def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedPicture]:
     """Yield at most `number` pictures from all over a dataset with boxes or masks, in its order.
 
-    Pictures with an object, or a mask of several classes, are preferred. Each record is read when
-    its picture is asked for.
-
-    Raises:
-        DatasetError: a document or a shard is missing or damaged.
-        RecordError: a record is damaged.
-
+    Pictures with an object, or a mask of several classes, are preferred. Records are read one by
+    one. DatasetError or RecordError if a file or a record is damaged.
     """
     for record in _spread(dataset.record_rows(("num_objects", "mask_pixels")), number):
         payload = dataset.read(record)

@@ -1,16 +1,19 @@
-"""Results in a terminal and in a notebook: one line, or a card of HTML.
+"""Results in a terminal, in a notebook (a card of HTML) and in tables for spreadsheets.
 
-Names and reasons come from files of others, so control characters are escaped and HTML is text.
+Names and reasons come from files of others. Control characters are escaped and HTML is text. A
+spreadsheet runs cells that begin with one of a few characters, so such cells get a leading
+apostrophe, as OWASP recommends (https://owasp.org/www-community/attacks/CSV_Injection).
 """
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from html import escape
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from shardprep.errors import printable, shown
@@ -29,6 +32,10 @@ _MOST_HTML = 60_000
 _MOST_BYTES = 100_000
 """Bytes of a card with pictures; if it has more, the pictures are left out."""
 MOST_PICTURES = 8
+_Value = TypeVar("_Value")
+# Also behind apostrophes, so that each text has another cell, and can be read back.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|nan)", re.ASCII)
 _CELL = "text-align:left;vertical-align:top;padding:1px 12px 1px 0"
 
 
@@ -78,15 +85,11 @@ def _text(value: object) -> str:
 
 def _line(value: object) -> str:
     if isinstance(value, Mapping):
-        pairs = [f"{_text(key)} {_text(number)}" for key, number in _first(value.items(), 6)]
+        pairs = [f"{_text(key)} {_text(number)}" for key, number in islice(value.items(), 6)]
         return ", ".join(pairs) + _more(value, 6)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(_text(one) for one in value[:3]) + _more(value, 3)
     return _text(value)
-
-
-def _first(items: Any, most: int) -> list[Any]:
-    return [one for one, _ in zip(items, range(most), strict=False)]
 
 
 def _more(values: Any, most: int) -> str:
@@ -126,7 +129,6 @@ def _pictures(pictures: Iterable[Pixels]) -> str:
 
 
 def _html(value: object) -> str:
-    """Return a value as HTML: mappings as rows, sequences as lines, addresses as links."""
     if isinstance(value, Link):
         to = escape(value if value.startswith("http://") else quote(value))
         return f'<a href="{to}" target="_blank" rel="noopener">{escape(_text(value))}</a>'
@@ -134,7 +136,7 @@ def _html(value: object) -> str:
         rows = [
             f'<tr><td style="{_CELL}">{escape(_text(key))}</td>'
             f'<td style="{_CELL}">{escape(_line(one))}</td></tr>'
-            for key, one in _first(value.items(), _MOST_ROWS)
+            for key, one in islice(value.items(), _MOST_ROWS)
         ]
         return f"<table>{''.join(rows)}</table>{_more(value, _MOST_ROWS).removeprefix(', ')}"
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -142,3 +144,17 @@ def _html(value: object) -> str:
         rest = _more(value, _MOST_ROWS).removeprefix(", ")
         return "<br>".join([*lines, rest] if rest else lines)
     return escape(_text(value))
+
+
+def to_cell(value: _Value) -> _Value | str:
+    """Return a value for a table; text that could be a formula gets a leading `'`."""
+    return f"'{value}" if isinstance(value, str) and _is_formula(value) else value
+
+
+def from_cell(cell: str) -> str:
+    """Return the text that `to_cell` wrote."""
+    return cell[1:] if cell.startswith("'") and _is_formula(cell[1:]) else cell
+
+
+def _is_formula(text: str) -> bool:
+    return _FORMULA.match(text) is not None and not _NUMBER.fullmatch(text)

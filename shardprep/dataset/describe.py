@@ -1,26 +1,81 @@
-"""Facts on a dataset: from its manifest and item table, and on boxes from its shards."""
+"""Facts on a dataset: from its manifest and item table, and on boxes from its shards.
+
+Boxes are read without the images where these come first in a record.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
 from shardprep.dataset.card import Card
+from shardprep.dataset.example import ExampleDecoder, of_entries, read_varint
 from shardprep.dataset.folder import ITEMS_FILE
-from shardprep.dataset.manifest import Manifest
-from shardprep.dataset.object_stats import ObjectFacts, Range, measure_objects
+from shardprep.dataset.local_files import open_shard, read_index, way_out
+from shardprep.dataset.manifest import Manifest, Shard
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.dataset.schema import Schema
+from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, WIDTH, Schema
+from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from shardprep.errors import RecordError
+from shardprep.storage.regular_file import read_at
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 _EXAMPLE_COLUMNS = ("key", "status", "kind", "reason")
 MOST_EXAMPLES = 3
 LACKING = "^(no label|in no split)"
 """Matches the reasons for skipped images that no option asked for."""
+
+
+TINY, _SMALL = 8, 32
+"""Sides in pixels of squares. A box with less area than the second is "small" for COCO."""
+_EDGE = 1e-6
+"""Share of the side within which a box touches the edge."""
+_SAME = 0.9
+"""Shared part of their union above which two boxes are nearly equal."""
+_MOST_PAIRS = 5_000_000
+"""Pairs of a shard's boxes that are compared: a hostile image has a million boxes in one place."""
+_WHOLE_BYTES = 8 << 10
+"""Size in bytes up to which a record is read whole, else without its first feature."""
+_HEAD_BYTES = 64
+"""First bytes of a record, which tell where its first feature ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Smallest, median and largest of a number."""
+
+    smallest: float
+    median: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFacts:
+    """The stored boxes of a dataset."""
+
+    boxes_per_image: Range
+    """Number of boxes in an image, images without a box included."""
+    shorter_side: Range | None
+    """Shorter side of a box in pixels of the stored image; null without boxes."""
+    num_below_8: int
+    """Number of boxes with an area of less than 8 x 8 pixels of the stored image."""
+    num_below_32: int
+    """Number of boxes with an area of less than 32 x 32 pixels of the stored image."""
+    num_at_edge: int
+    """Number of boxes that touch the edge of the stored image."""
+    num_near_duplicates: int
+    """Number of pairs of boxes of one class in one image with an intersection over union above
+    0.9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +121,6 @@ class Facts(Card):
     """The worst findings of `report` that need no pixels and are not in the other facts."""
 
     def facts(self) -> dict[str, Any]:
-        """Return location, records by split and class, and sizes of the originals."""
         lines: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
         if self.original_width and self.original_height:
             low, high = self.original_width, self.original_height
@@ -82,10 +136,7 @@ class Facts(Card):
 def read_facts(dataset: OpenDataset) -> Facts:
     """Return the facts on a dataset; boxes are measured only if its shards are local.
 
-    Raises:
-        DatasetError: the item table is damaged, or a shard with boxes is missing.
-        RecordError: a record with boxes is damaged.
-
+    DatasetError if a file is missing or damaged, RecordError if a record with boxes is.
     """
     table = dataset.item_rows(
         (*_EXAMPLE_COLUMNS, "original_width", "original_height", "original_format", "target")
@@ -99,12 +150,12 @@ def read_facts(dataset: OpenDataset) -> Facts:
         original_width=_range(written["original_width"].drop_null()),
         original_height=_range(written["original_height"].drop_null()),
         target=_range(written["target"].drop_null()),
-        boxes=_boxes(dataset),
+        boxes=_stored_boxes(dataset),
         **_listed(table),
     )
 
 
-def _boxes(dataset: OpenDataset) -> ObjectFacts | None:
+def _stored_boxes(dataset: OpenDataset) -> ObjectFacts | None:
     if dataset.is_remote:
         return None
     with dataset.documents() as folder:
@@ -120,13 +171,10 @@ def _listed(table: pa.Table) -> LeftOutExamples:
     rejected = item_table.with_status(table, item_table.REJECTED)
     skipped = item_table.with_status(table, item_table.SKIPPED)
     kinds = rejected["kind"].cast("string")
-    return LeftOutExamples(
-        rejections={
-            kind: _examples(rejected.filter(pc.equal(kinds, kind)))
-            for kind in sorted(_counts(kinds))
-        },
-        skipped=_examples(skipped.filter(pc.match_substring_regex(skipped["reason"], LACKING))),
-    )
+    lacking = skipped.filter(pc.match_substring_regex(skipped["reason"], LACKING))
+    by_kind = {kind: rejected.filter(pc.equal(kinds, kind)) for kind in sorted(_counts(kinds))}
+    rejections = {kind: _examples(rows) for kind, rows in by_kind.items()}
+    return LeftOutExamples(rejections=rejections, skipped=_examples(lacking))
 
 
 def _examples(table: pa.Table) -> tuple[Example, ...]:
@@ -146,3 +194,153 @@ def _range(column: pa.ChunkedArray) -> Range | None:
     low_high = pc.min_max(column).as_py()
     median = pc.quantile(column, 0.5, interpolation="nearest")[0].as_py()
     return Range(low_high["min"], median, low_high["max"])
+
+
+def _range_of(values: np.ndarray[Any, Any]) -> Range | None:
+    """Return the range of numbers, None without any; of two medians, the smaller one."""
+    if not len(values):
+        return None
+    median = np.quantile(values, 0.5, method="inverted_cdf")
+    return Range(values.min().item(), median.item(), values.max().item())
+
+
+def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectFacts | None:
+    """Return the facts on the boxes of a folder; checksums are not compared.
+
+    None if the examples have no boxes, or do not state the size of their images. DatasetError if a
+    shard or an index is missing or has another size than in the manifest, RecordError if a record
+    is damaged.
+    """
+    is_sized = schema.image_size or {HEIGHT, WIDTH} <= schema.features.keys()
+    if BOX not in schema.features or not is_sized:
+        return None
+    counts: list[int] = []
+    sides: list[Floats] = []
+    sums = np.zeros(4, np.int64)
+    for shard in manifest.shards.values():
+        image, label, boxes, pixels = _boxes(folder, shard, schema, counts)
+        lengths = (boxes[:, 2:] - boxes[:, :2]) * pixels
+        areas = lengths.prod(axis=1)
+        sides.append(lengths.min(axis=1))
+        is_at_edge = (boxes[:, :2] <= _EDGE) | (boxes[:, 2:] >= 1 - _EDGE)
+        sums += [
+            (areas < TINY**2).sum(),
+            (areas < _SMALL**2).sum(),
+            is_at_edge.any(axis=1).sum(),
+            len(near_duplicates(image, label, boxes)),
+        ]
+    per_image = _range_of(np.array(counts))
+    if per_image is None:
+        return None
+    return ObjectFacts(per_image, _range_of(np.concatenate(sides).round(2)), *sums.tolist())
+
+
+def _boxes(
+    folder: Path, shard: Shard, schema: Schema, counts: list[int]
+) -> tuple[Ints, Ints, Floats, Floats]:
+    """Return image number, label, sides and image size in pixels of the boxes of a shard.
+
+    The number of boxes of each image is added to `counts`.
+    """
+    first = len(counts)
+    labels: list[int] = []
+    sides: list[float] = []
+    sizes: list[tuple[int, int]] = []
+    for features in _features(folder, shard, schema):
+        sides += features.get(BOX, [])
+        counts.append(len(features.get(BOX, [])) // 4)
+        labels += features.get(BOX_LABEL, [0] * counts[-1])
+        sizes.append(schema.image_size or (features[HEIGHT][0], features[WIDTH][0]))
+    num_boxes = counts[first:]
+    image = np.repeat(np.arange(len(num_boxes)), num_boxes)
+    pixels = np.repeat(np.array(sizes, np.float64).reshape(-1, 2), num_boxes, axis=0)
+    return image, np.array(labels, np.int64), np.array(sides).reshape(-1, 4), pixels
+
+
+def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[Mapping[str, Any]]:
+    wanted = [BOX, BOX_LABEL, *(() if schema.image_size else (HEIGHT, WIDTH))]
+    wanted = [name for name in wanted if name in schema.features]
+    dtypes = schema.dtypes
+    first = min(dtypes)
+    whole, rest = ExampleDecoder(dtypes, wanted), None
+    if first not in wanted:
+        rest = ExampleDecoder({name: one for name, one in dtypes.items() if name != first}, wanted)
+    path, descriptor = folder / shard.name, open_shard(folder, shard)
+    try:
+        for number, (offset, length) in enumerate(read_index(folder, shard).tolist()):
+            start, size = offset + HEADER_BYTES, length - HEADER_BYTES - FOOTER_BYTES
+            features: Mapping[str, Any] | None = None
+            if rest is not None and length > _WHOLE_BYTES:
+                features = rest.find(_without_first(descriptor, start, size))
+            if features is None:
+                try:
+                    features = whole.decode(read_at(descriptor, size, start))
+                except RecordError as error:
+                    raise _damaged(path, number, offset, error.what) from error
+            if what := _fault(features, wanted):
+                raise _damaged(path, number, offset, what)
+            yield features
+    finally:
+        os.close(descriptor)
+
+
+def _without_first(descriptor: int, start: int, size: int) -> bytes:
+    """Return an Example without its first feature, usually the image, which is not read."""
+    head = read_at(descriptor, _HEAD_BYTES, start)
+    try:
+        _, at = read_varint(head, 1)
+        length, at = read_varint(head, at + 1)
+    except (IndexError, ValueError):
+        return b""
+    at += length
+    if at > size:
+        return b""
+    return of_entries(read_at(descriptor, size - at, start + at))
+
+
+def _fault(features: Mapping[str, Sequence[Any]], wanted: Sequence[str]) -> str:
+    number = len(features.get(BOX, ())) // 4
+    counts = {BOX: 4 * number, BOX_LABEL: number, HEIGHT: 1, WIDTH: 1}
+    for name in wanted:
+        values = features.get(name, ())
+        kind = float if name == BOX else int
+        if len(values) != counts[name] or not isinstance(next(iter(values), kind()), kind):
+            return f"{name}: has {len(values):,} values, which do not match {number:,} boxes"
+    return ""
+
+
+def _damaged(path: Path, number: int, offset: int, what: str) -> RecordError:
+    return RecordError(f"{path}, record {number}", what, way_out(path.parent), offset=offset)
+
+
+def near_duplicates(image: Ints, label: Ints, boxes: Floats) -> Ints:
+    """Return the image of each pair of nearly equal boxes of one image and class.
+
+    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax; `image` and `label`, int[n], belong to them.
+    Boxes are sorted by ymin, and each is compared only with boxes that begin within a tenth of
+    its height: boxes further down cannot have so much in common.
+    """
+    order = np.lexsort((boxes[:, 0], label, image))
+    image, label, boxes = image[order], label[order], boxes[order]
+    height = boxes[:, 2] - boxes[:, 0]
+    area = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    first = np.arange(len(boxes))
+    num_compared = 0
+    images = [image[:0]]
+    for step in range(1, len(boxes)):
+        first = first[first + step < len(boxes)]
+        second = first + step
+        is_near = (
+            (image[first] == image[second])
+            & (label[first] == label[second])
+            & (boxes[second, 0] - boxes[first, 0] < (1 - _SAME) * height[first])
+        )
+        first, second = first[is_near], second[is_near]
+        num_compared += len(first)
+        if not len(first) or num_compared > _MOST_PAIRS:
+            break
+        low = np.maximum(boxes[first, :2], boxes[second, :2])
+        high = np.minimum(boxes[first, 2:], boxes[second, 2:])
+        common = (high - low).clip(0).prod(axis=1)
+        images.append(image[first[common > _SAME * (area[first] + area[second] - common)]])
+    return np.concatenate(images)

@@ -1,12 +1,14 @@
-"""The differences between two datasets, item by item.
+"""The differences between two datasets, or between a dataset and a source as it is now.
 
 Items are matched by key, targets compared by class name, originals by SHA-256. Shards are read only
 if their SHA-256 differs and the item tables cannot show whether a record is the same: in datasets
-with boxes, masks or further features, and for records of equal length.
+with boxes, masks or further features, and for records of equal length. A source is compared by
+key and SHA-256 alone.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -85,7 +87,7 @@ class ItemChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Difference(Card):
-    """The differences of two datasets. If their records differ, the command exits with 3."""
+    """The differences of two datasets. If their records _differ, the command exits with 3."""
 
     before: str
     """The first dataset: a folder, or an address in object storage."""
@@ -100,7 +102,7 @@ class Difference(Card):
     num_same: int
     """Number of items that are written in both and did not change."""
     recipe: tuple[str, ...]
-    """Options, versions and inputs that differ, in words: "quality (90, now 95)"."""
+    """Options, versions and inputs that _differ, in words: "quality (90, now 95)"."""
     features: tuple[str, ...]
     """Differing features of the examples, in words."""
     classes_added: tuple[str, ...]
@@ -113,7 +115,6 @@ class Difference(Card):
     """Each change, by kind, then in the order of the dataset; in Python a table of them."""
 
     def facts(self) -> dict[str, Any]:
-        """Return both datasets, and changes by kind."""
         lines: dict[str, Any] = {
             "before": self.before,
             "after": self.after,
@@ -128,22 +129,19 @@ class Difference(Card):
         return {title: value for title, value in lines.items() if value}
 
     def some(self, kind: str, number: int) -> list[ItemChange]:
-        """Return the first changes of a kind."""
-        return [ItemChange(**row) for row in first_changes(self.changes, kind, number)]  # type: ignore[arg-type]
+        return [ItemChange(**row) for row in _first_changes(self.changes, kind, number)]  # type: ignore[arg-type]
 
 
 def compare(before: OpenDataset, after: OpenDataset) -> Difference:
     """Return the differences between two datasets.
 
-    Raises:
-        DatasetError: a document of one of them is missing or damaged.
-        StorageError: object storage does not answer, or refuses.
-
+    DatasetError if a document is missing or damaged, StorageError if object storage does not
+    answer.
     """
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(_side, (before, after))
     changes = pa.concat_tables(_changes(one, two))
-    counts = num_by_kind(changes, MEANINGS)
+    counts = _num_by_kind(changes, MEANINGS)
     classes, classes_now = before.manifest.labels.names, after.manifest.labels.names
     features = tuple(feature_differences(before.schema, after.schema))
     num_before, num_after = (
@@ -228,7 +226,7 @@ def _changes(before: ComparedSide, after: ComparedSide) -> list[pa.Table]:
     """Return the changes of each kind, in the order of `MEANINGS`."""
     one, two = before.table, after.table
     one_there, two_there = _is_written(one), _is_written(two)
-    in_two = places_of(one["key"], two["key"], two_there)
+    in_two = _places_of(one["key"], two["key"], two_there)
     is_common = one_there & (in_two >= 0)
     removed, common = np.flatnonzero(one_there & ~is_common), np.flatnonzero(is_common)
     is_new = two_there.copy()
@@ -240,14 +238,14 @@ def _changes(before: ComparedSide, after: ComparedSide) -> list[pa.Table]:
     }
     is_other = {}
     for kind, column in _ASPECTS.items():
-        was, now = rows_of(one[column], common), rows_of(two[column], in_two[common])
-        is_other[kind] = differ(was, now)
+        was, now = _rows_of(one[column], common), _rows_of(two[column], in_two[common])
+        is_other[kind] = _differ(was, now)
         rows = np.flatnonzero(is_other[kind])
         key = one["key"].take(common[rows])
         by_kind[kind] = key, _text(was.take(rows)), _text(now.take(rows))
     is_same_item = ~(is_other[SOURCE] | is_other[TARGET])
     by_kind |= _changes_of_records(before, after, common, in_two[common], is_same_item)
-    return [change_table(kind, *by_kind[kind]) for kind in MEANINGS if kind in by_kind]
+    return [_change_table(kind, *by_kind[kind]) for kind in MEANINGS if kind in by_kind]
 
 
 def _changes_of_records(
@@ -260,7 +258,7 @@ def _changes_of_records(
     """
     sides = [_records(before, rows), _records(after, others)]
     keys, lengths = before.table["key"].take(rows), [side.table["length"] for side in sides]
-    is_longer = differ(*lengths)
+    is_longer = _differ(*lengths)
     is_read = ~_are_in_equal_shards(*sides) | has_other_classes(*sides)
     if has_only_images(*sides):
         is_read &= is_same_item & ~is_longer
@@ -303,8 +301,8 @@ def _are_in_equal_shards(one: ComparedSide, two: ComparedSide) -> Mask:
         places = pc.index_in(side.table["shard"].combine_chunks(), known)
         sums = pa.array([shard.sha256 for shard in shards.values()], pa.string())
         hashes.append(pc.take(sums, places))
-    same = ~differ(*(pa.chunked_array([column]) for column in hashes))
-    return same & ~differ(one.table["offset"], two.table["offset"])
+    same = ~_differ(*(pa.chunked_array([column]) for column in hashes))
+    return same & ~_differ(one.table["offset"], two.table["offset"])
 
 
 def _is_written(table: pa.Table) -> Mask:
@@ -331,45 +329,157 @@ def _num_changed(changes: pa.Table) -> int:
     return len(pc.unique(changes.filter(pc.invert(apart))["key"]))
 
 
+CHANGED, UNREADABLE, GONE, MOVED, NEW = "changed", "unreadable", "gone", "moved", "new"
+SOURCE_MEANINGS = {
+    CHANGED: "images of the dataset, with other bytes in the source",
+    UNREADABLE: "images of the dataset that the source has, and that cannot be read",
+    GONE: "images of the dataset that the source does not have",
+    MOVED: "images of the dataset under another path in the source",
+    NEW: "images of the source that the dataset does not have",
+}
+"""Kind of difference → meaning, in the order of reports."""
+
+ORIGINALS = pa.schema([(name, pa.string()) for name in ("key", "original_sha256", "reason")])
+"""Columns of the originals in a source: SHA-256 in hex, null where the reason says why."""
+
+
+class SourceChange(NamedTuple):
+    """One difference between a dataset and a source."""
+
+    key: str
+    """The image; if it moved, its path in the dataset."""
+    kind: Literal["changed", "unreadable", "gone", "moved", "new"]
+    """Other bytes in the source; unreadable in the source; missing in the source; under another
+    path in the source; or only in the source."""
+    before: str
+    """SHA-256 of the original in the dataset; "" for an image that is new or was unreadable."""
+    after: str
+    """SHA-256 of the original in the source, or why it cannot be read; the new path of a moved
+    image; "" for an image that is gone."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SourceDifference(Card):
+    """The differences between the originals of a dataset and of a source."""
+
+    source: str
+    """The source: a folder, an archive or an address; for a slug, the archive on this machine."""
+    is_equal: bool
+    """True if the source has exactly the images of the dataset, byte for byte."""
+    num_before: int
+    """Number of written and rejected images of the dataset."""
+    num_same: int
+    """Number of these images that the source has under the same path, byte for byte."""
+    num_changes: dict[str, int]
+    """Differences by kind; kinds without a difference have 0."""
+    changes: Annotated[pa.Table, list[SourceChange]]
+    """Each difference, by kind, then in the order of the dataset; in Python a table of them."""
+
+    def facts(self) -> dict[str, Any]:
+        lines = {
+            "source": self.source,
+            "same": f"{self.num_same:,} of {self.num_before:,} images",
+            "changes": {kind: number for kind, number in self.num_changes.items() if number},
+        }
+        return {title: value for title, value in lines.items() if value}
+
+    def some(self, kind: str, number: int) -> list[SourceChange]:
+        return [SourceChange(**row) for row in _first_changes(self.changes, kind, number)]  # type: ignore[arg-type]
+
+
+def compare_originals(source: str, items: pa.Table, originals: pa.Table) -> SourceDifference:
+    """Return the differences between the items of a dataset and the originals in a source.
+
+    `items` are `key`, `status` and `original_sha256` of all inputs of the dataset. `originals` are
+    the `ORIGINALS` of all images in both, and of images that the dataset has no row for.
+    """
+    ours = items.filter(pc.not_equal(items["status"].cast("string"), item_table.SKIPPED))
+    place = _places_of(ours["key"], originals["key"], np.ones(len(originals), bool))
+    is_new = np.ones(len(originals), bool)
+    common = np.flatnonzero(place >= 0)
+    is_new[place[common]] = False
+    was = ours["original_sha256"].take(common)
+    now, reason = (originals[name].take(place[common]) for name in ("original_sha256", "reason"))
+    is_other, is_read = _differ(was, now), np.asarray(pc.is_valid(now))
+    tables = []
+    for kind, rows, after in (
+        (CHANGED, np.flatnonzero(is_other & is_read), now),
+        (UNREADABLE, np.flatnonzero(is_other & ~is_read), reason),
+    ):
+        key, before = ours["key"].take(common[rows]), was.take(rows)
+        tables.append(_change_table(kind, key, before, after.take(rows)))
+    num_same = len(common) - int(is_other.sum())
+    gone, new = np.flatnonzero(place < 0), np.flatnonzero(is_new)
+    tables += _unpaired(ours.take(gone), originals.take(new))
+    changes = pa.concat_tables(tables)
+    return SourceDifference(
+        source=source,
+        is_equal=not len(changes),
+        num_before=len(ours),
+        num_same=num_same,
+        num_changes=_num_by_kind(changes, SOURCE_MEANINGS),
+        changes=changes,
+    )
+
+
+def _unpaired(gone: pa.Table, new: pa.Table) -> list[pa.Table]:
+    """Return the changes of images on one side only; equal bytes mean that an image moved."""
+    free: defaultdict[str, deque[int]] = defaultdict(deque)
+    for number, sha256 in enumerate(new["original_sha256"].to_pylist() if len(gone) else ()):
+        if sha256 is not None:
+            free[sha256].append(number)
+    to = np.full(len(gone), -1)
+    for number, sha256 in enumerate(gone["original_sha256"].to_pylist() if free else ()):
+        if free.get(sha256):
+            to[number] = free[sha256].popleft()
+    has_moved = to >= 0
+    left, moved = gone.filter(~has_moved), gone.filter(has_moved)
+    moved_to = new["key"].take(to[has_moved])
+    added = new.take(np.setdiff1d(np.arange(len(new)), to[has_moved]))
+    found = pc.coalesce(added["original_sha256"], added["reason"])
+    return [
+        _change_table(GONE, left["key"], left["original_sha256"], None),
+        _change_table(MOVED, moved["key"], moved["original_sha256"], moved_to),
+        _change_table(NEW, added["key"], None, found),
+    ]
+
+
 _ROWS = pa.schema([(name, pa.string()) for name in ("key", "kind", "before", "after")])
 
 
-def places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) -> Rows:
+def _places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) -> Rows:
     """Return the row of each key among the other keys that are there, -1 for none."""
     if len(keys) == len(others) and keys.equals(others):
         return np.where(is_there, np.arange(len(keys)), -1)
     rows = np.flatnonzero(is_there)
-    positions = pc.index_in(keys, rows_of(others, rows))
+    positions = pc.index_in(keys, _rows_of(others, rows))
     return np.append(rows, -1).take(np.asarray(pc.fill_null(positions, -1)))
 
 
-def rows_of(column: pa.ChunkedArray, rows: Rows) -> pa.ChunkedArray:
+def _rows_of(column: pa.ChunkedArray, rows: Rows) -> pa.ChunkedArray:
     """Return some rows of a column; all rows are returned without a slow copy of their strings."""
     is_all = len(rows) == len(column) and np.array_equal(rows, np.arange(len(rows)))
     return column if is_all else column.take(rows)
 
 
-def differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> Mask:
-    """Return which rows of two columns differ; null equals only null."""
+def _differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> Mask:
+    """Return which rows of two columns _differ; null equals only null."""
     same = pc.fill_null(pc.equal(one, two), False)  # noqa: FBT003 - the value
     both_null = pc.and_(pc.is_null(one), pc.is_null(two))
     return ~np.asarray(pc.or_(same, both_null))
 
 
-def change_table(kind: str, key: Any, before: Any, after: Any) -> pa.Table:
-    """Return the changes of a kind."""
-    kinds = pa.array([kind] * len(key), pa.string())
-    return pa.table((key, kinds, before, after), _ROWS)
+def _change_table(kind: str, key: Any, before: Any, after: Any) -> pa.Table:
+    """Return the changes of a kind; null values and None become ""."""
+    columns = [[""] * len(key) if one is None else one for one in (before, after)]
+    table = pa.table([key, [kind] * len(key), *columns], _ROWS)
+    return pa.table([pc.fill_null(column, "") for column in table.columns], _ROWS)
 
 
-def num_by_kind(changes: pa.Table, kinds: Iterable[str]) -> dict[str, int]:
-    """Return the number of changes of each kind, 0 for one without any."""
+def _num_by_kind(changes: pa.Table, kinds: Iterable[str]) -> dict[str, int]:
     return {kind: pc.sum(pc.equal(changes["kind"], kind)).as_py() or 0 for kind in kinds}
 
 
-def first_changes(changes: pa.Table, kind: str, number: int) -> list[dict[str, str]]:
-    """Return the first changes of a kind, as keyword arguments."""
-    rows: list[dict[str, str]] = (
-        changes.filter(pc.equal(changes["kind"], kind)).slice(0, number).to_pylist()
-    )
-    return rows
+def _first_changes(changes: pa.Table, kind: str, number: int) -> list[dict[str, str]]:
+    rows = changes.filter(pc.equal(changes["kind"], kind)).slice(0, number)
+    return list(rows.to_pylist())

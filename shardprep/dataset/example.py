@@ -24,7 +24,8 @@ from types import MappingProxyType
 from shardprep.errors import RecordError
 
 Found = list[memoryview] | list[int] | list[float]
-Features = dict[str, list[bytes] | list[int] | list[float]]
+FeatureList = list[bytes] | list[int] | list[float]
+Features = dict[str, FeatureList]
 
 Values = Sequence[bytes] | Sequence[int] | Sequence[float]
 """Values of one feature: all bytes, all int (int64), or all float (stored as float32). An array
@@ -38,10 +39,12 @@ _UINT64 = (1 << 64) - 1
 _ONE_BYTE = 128
 _BYTES_OF = [bytes((value,)) for value in range(_ONE_BYTE)]
 """Varints of one byte, by value: most lengths, tags and labels."""
-_EMPTY = {
-    dtype: bytes((number << 3 | _LENGTH, 0))
+_LISTS = {
+    dtype: number << 3 | _LENGTH
     for dtype, number in (("bytes", _BYTES), ("float32", _FLOAT), ("int64", _INT64))
 }
+"""dtype of a feature → the tag of its list of values."""
+_EMPTY = {dtype: bytes((tag, 0)) for dtype, tag in _LISTS.items()}
 """dtype → Feature whose list of that type has no values."""
 _MAX_VARINT_BYTES = 10
 _BEYOND_FLOAT32 = 3.4028235677973366e38
@@ -54,11 +57,7 @@ def encode(
     """Return the serialized Example.
 
     A feature without values is written as an empty list of its dtype, as TFDS expects, or as an
-    empty Feature if `dtypes` does not name it.
-
-    Raises:
-        OverflowError: a float `is_beyond_float32`.
-
+    empty Feature if `dtypes` does not name it. OverflowError if a float `is_beyond_float32`.
     """
     entries: list[bytes] = []
     for name in sorted(features):
@@ -69,9 +68,7 @@ def encode(
 def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str, str]) -> bytes:
     """Return a serialized Example with other values of the features that it already has.
 
-    Raises:
-        RecordError: the bytes are not an Example.
-
+    RecordError if the bytes are not an Example.
     """
     values = decode(data)
     others = {name: feature for name, feature in features.items() if name in values}
@@ -88,17 +85,13 @@ def is_beyond_float32(value: float) -> bool:
     return math.isfinite(value) and abs(value) >= _BEYOND_FLOAT32
 
 
-def decode(data: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
+def decode(data: bytes) -> Features:
     """Return the features of a serialized Example, in the order of their bytes.
 
     Accepts all that protobuf accepts: any order, unpacked numbers, unknown fields and repeated
-    names (the last one counts).
-
-    Raises:
-        RecordError: the bytes are not an Example.
-
+    names (the last one counts). RecordError if the bytes are not an Example.
     """
-    features: dict[str, list[bytes] | list[int] | list[float]] = {}
+    features: Features = {}
     try:
         for block in _submessages(data, 1):
             for entry in _submessages(block, 1):
@@ -154,10 +147,7 @@ def _field(number: int, data: bytes) -> bytes:
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Return the number at an offset, and the offset after it.
 
-    Raises:
-        IndexError: the data ends inside the number.
-        ValueError: the number has more than 64 bits.
-
+    IndexError if the data ends inside the number, ValueError if it has more than 64 bits.
     """
     value = data[at]
     if value < _ONE_BYTE:
@@ -188,7 +178,6 @@ def read_ints(data: bytes | memoryview, at: int, end: int) -> list[int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, bytes | int]]:
-    """Yield (field number, wire type, value) of every field of a message."""
     at = 0
     while at < len(data):
         tag, at = read_varint(data, at)
@@ -217,10 +206,10 @@ def _submessages(data: bytes, number: int) -> list[bytes]:
     ]
 
 
-def _values(feature: bytes) -> list[bytes] | list[int] | list[float]:
+def _values(feature: bytes) -> FeatureList:
     """Return the values of a Feature. Lists of one kind are joined; another kind starts over."""
     last = 0
-    values: list[bytes] | list[int] | list[float] = []
+    values: FeatureList = []
     for number, kind, block in _fields(feature):
         if kind != _LENGTH or not isinstance(block, bytes) or number not in _READERS:
             continue
@@ -253,14 +242,11 @@ def _ints(block: bytes) -> list[int]:
     return numbers
 
 
-_READERS: dict[int, Callable[[bytes], list[bytes] | list[int] | list[float]]] = {
+_READERS: dict[int, Callable[[bytes], FeatureList]] = {
     _BYTES: _bytes,
     _FLOAT: _floats,
     _INT64: _ints,
 }
-
-_LISTS = {"bytes": 0x0A, "float32": 0x12, "int64": 0x1A}
-"""dtype of a feature → the tag of its list of values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,9 +283,7 @@ class ExampleDecoder:
     def decode(self, data: bytes) -> Features:
         """Return at least the wanted features, as `decode` does.
 
-        Raises:
-            RecordError: the bytes are not an Example.
-
+        RecordError if the bytes are not an Example.
         """
         features = self.find(data)
         if features is None:

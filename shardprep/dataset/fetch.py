@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from shardprep.dataset.card import Card
-from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, DatasetFolder, index_name
+from shardprep.dataset.folder import (
+    ITEMS_FILE,
+    SCHEMA_FILE,
+    DatasetFolder,
+    has_manifest,
+    index_name,
+)
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest
 from shardprep.dataset.remote_files import RemoteFiles, is_document
 from shardprep.dataset.tfds_metadata import DOCUMENTS
@@ -48,17 +54,15 @@ class Fetched(Card):
 
     @property
     def num_bytes(self) -> int:
-        """Size of all shards."""
         return self.manifest.totals.num_bytes
 
     def facts(self) -> dict[str, Any]:
-        """Return where the copy is, and what came over the network."""
         lines: dict[str, Any] = {
             "at": str(self.path),
             "from": self.address,
             **self.manifest.facts(),
             "fetched": megabytes(self.num_new_bytes),
-            "fetched anew": self.renewed,
+            "downloaded again": self.renewed,
             "left out": [str(error) for error in self.left_out],
         }
         return {title: value for title, value in lines.items() if value}
@@ -75,18 +79,17 @@ def fetch_dataset(
 ) -> Fetched:
     """Copy a dataset to `<to>/<name>/<version>/`, or fetch what an existing copy lacks.
 
+    DatasetError if a file of the dataset is missing, or not what the manifest says; BuildError if
+    another dataset is there, it does not fit, or another fetch is at work.
+
     Args:
         remote: the dataset.
         to: folder of datasets.
         num_threads: number of shards fetched at a time.
         watcher: receives the progress.
         check: hash every file of an existing copy; otherwise only names and sizes are compared.
-        damaged: leave out files that are damaged or missing in the store; otherwise they are
-            errors.
-
-    Raises:
-        DatasetError: a file of the dataset is missing, or not what the manifest says.
-        BuildError: another dataset is there, it does not fit, or another fetch is at work.
+        damaged: leave out files that are damaged or missing in the store, which are errors
+            otherwise.
 
     """
     manifest = remote.manifest()
@@ -105,9 +108,15 @@ def fetch_dataset(
         copy.get_shards(wanted, num_threads)
         copy.get_documents(wanted)
         copy.publish(was_there=was_there)
-    renewed, left_out = tuple(sorted(copy.got)) if was_there else (), tuple(copy.left_out)
-    num_new, where = copy.num_new_bytes, str(remote)
-    return Fetched(folder.final, manifest, was_there, num_new, renewed, left_out, where)
+    return Fetched(
+        folder.final,
+        manifest,
+        was_there,
+        copy.num_new_bytes,
+        renewed=tuple(sorted(copy.got)) if was_there else (),
+        left_out=tuple(copy.left_out),
+        address=str(remote),
+    )
 
 
 @dataclass
@@ -131,10 +140,10 @@ class _FetchedFiles:
         final, names = self.folder.final, [*self.manifest.shards, *self._documents()]
         if not final.exists():
             return set(names)
-        if not self.folder.is_finished or load_manifest(final) != self.manifest:
+        if not has_manifest(final) or load_manifest(final) != self.manifest:
             raise BuildError(
                 str(final),
-                f"is there already, and is not {self.remote}",
+                f"already exists, and is not {self.remote}",
                 f"choose another {OptionName('to')}, or move it away",
             )
         if hashed:
@@ -263,9 +272,8 @@ def _remove_others(work: Path, wanted: set[str]) -> None:
 def _check_room(work: Path, shards: dict[str, RemoteShard]) -> None:
     missing = sum(shard.num_bytes for name, shard in shards.items() if not (work / name).exists())
     if lacking := shortage(work, missing):
-        raise BuildError(
-            str(work), lacking, f"free some space, or choose another {OptionName('to')}"
-        )
+        way = f"free some space, or choose another {OptionName('to')}"
+        raise BuildError(str(work), lacking, way)
 
 
 def _is_whole(path: Path, shard: Shard | RemoteShard, *, hashed: bool) -> bool:

@@ -47,13 +47,7 @@ class DatasetFolder:
 
     @property
     def fetching(self) -> Path:
-        """The folder that `fetch` works in."""
         return self.out / self.name / f"{self.version}{FETCHING_SUFFIX}"
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the final folder holds a manifest, which is written last."""
-        return has_manifest(self.final)
 
 
 def has_manifest(folder: Path) -> bool:

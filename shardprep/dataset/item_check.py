@@ -30,11 +30,7 @@ _MOST = 1 << 62
 def check_items(dataset: OpenDataset, table: pa.Table) -> None:
     """Check the values of an item table, and that its written rows are the records.
 
-    Only the columns that the table has are checked.
-
-    Raises:
-        DatasetError: a value or a row is not what a build writes.
-
+    Only the columns that the table has are checked. DatasetError if a build writes no such value.
     """
     check_values(dataset, table)
     for what in (

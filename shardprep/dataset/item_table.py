@@ -219,7 +219,6 @@ class ShardRows:
         return len(self.offsets)
 
     def key(self, record: int) -> str:
-        """Return the key of a record, "" if unknown."""
         return self.keys[record] if record < len(self.keys) else ""
 
 
@@ -227,7 +226,6 @@ class ItemFile:
     """An open item table, to read single columns and rows; threads may share it."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file; raises as `read_items`."""
         self._path = path
         self._lock = threading.Lock()
         self._is_ended = False
@@ -245,7 +243,6 @@ class ItemFile:
             self._raw.close()
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return all values of a column; raises as `read_items`."""
         return self._read((name,))[name]
 
     def part(self, name: str, row: int) -> tuple[range, pa.ChunkedArray]:
@@ -253,17 +250,19 @@ class ItemFile:
 
         They belong to its row group, usually one shard; raises as `read_items`.
         """
-        group = int(np.searchsorted(self._ends, row, "right"))
-        table = self._read((name,), group)
-        return range(int(self._ends[group]) - len(table), int(self._ends[group])), table[name]
+        rows, table = self._row_group((name,), row)
+        return rows, table[name]
 
     def row(self, number: int) -> dict[str, Any]:
         """Return a row by column, 0 ≤ number < rows; raises as `read_items`."""
-        group = int(np.searchsorted(self._ends, number, "right"))
-        table = self._read(None, group)
-        row = table.slice(number - int(self._ends[group]) + len(table), 1)
-        values: dict[str, Any] = row.to_pylist()[0]
+        rows, table = self._row_group(None, number)
+        values: dict[str, Any] = table.slice(number - rows.start, 1).to_pylist()[0]
         return values
+
+    def _row_group(self, names: Sequence[str] | None, row: int) -> tuple[range, pa.Table]:
+        group = int(np.searchsorted(self._ends, row, "right"))
+        table, end = self._read(names, group), int(self._ends[group])
+        return range(end - len(table), end), table
 
     def _read(self, names: Sequence[str] | None, group: int | None = None) -> pa.Table:
         with readable(self._path), self._lock:
@@ -281,7 +280,6 @@ class ItemView:
     """Some rows of an item table; a column is read on first use and kept."""
 
     def __init__(self, file: ItemFile, is_of: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
-        """`is_of` marks the rows to take."""
         self._file = file
         self._is_of = is_of
         self._number = int(is_of.sum())
@@ -324,5 +322,4 @@ class ItemView:
 
     @cached_property
     def numbers(self) -> Ints:
-        """Number of each row in the file."""
         return np.flatnonzero(self._is_of)

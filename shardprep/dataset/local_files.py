@@ -1,4 +1,4 @@
-"""The files of a dataset in a folder, and the check that they still belong to the same dataset.
+"""The files of a dataset in a folder: shards, indexes, and whether they are still its files.
 
 A build with `--overwrite` replaces the folder of a dataset by a rename, so the same path can lead
 to another dataset at any moment. For this reason the manifest is checked after a file was opened:
@@ -16,25 +16,35 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
-from shardprep.dataset.index import check_shard, open_shard, way_out
+from shardprep.dataset.folder import index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest
+from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError, RecordError
-from shardprep.storage.regular_file import open_regular, read_at, read_open, regular_descriptor
+from shardprep.storage.regular_file import (
+    open_regular,
+    opened_regular,
+    read_at,
+    read_open,
+    read_regular,
+    regular_descriptor,
+    regular_size,
+)
 from shardprep.storage.store import changed
 
+ShardIndex = np.ndarray[Any, np.dtype[np.int64]]
 
-class _FileStatus(NamedTuple):
-    device: int
-    inode: int
-    num_bytes: int
-    modified_ns: int
+_MAX_LINE_BYTES = 41
+"""Bytes of a line of an index: two numbers of 64 bits, a space and the end of the line."""
+_NUMERALS = b"0123456789 \n"
 
-    @classmethod
-    def of(cls, status: os.stat_result) -> Self:
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(slots=True)
@@ -44,7 +54,7 @@ class LocalFiles:
     folder: Path
     sha256: str
     """SHA-256 of the manifest's file in hexadecimal, "" if it cannot be read."""
-    _checked: _FileStatus | None = field(default=None, compare=False)
+    _checked: tuple[int, ...] | None = field(default=None, compare=False)
     """Status of the manifest's file when its hash was last compared."""
     is_remote: ClassVar[bool] = False
 
@@ -55,29 +65,23 @@ class LocalFiles:
         files.sha256 = files._hash_manifest()
         return files
 
-    @classmethod
-    def of(cls, folder: Path, manifest: Manifest) -> Self:
-        """Return the files of the dataset whose manifest was read from a folder."""
-        # A manifest whose text differs from what it would be written as is refused by the reader.
-        return cls(folder, hashlib.sha256(manifest.text().encode()).hexdigest())
-
     def __str__(self) -> str:
         return str(self.folder)
 
     @property
     def place(self) -> Path:
-        """The dataset's folder."""
         return self.folder
 
     @property
     def manifest_mark(self) -> str:
-        """Changes with the content of the manifest: its SHA-256."""
         return self.sha256
 
     def with_manifest(self) -> tuple[Self, Manifest]:
         """Read the manifest; return the files that belong to it, and the manifest."""
         manifest = load_manifest(self.folder)
-        return self.of(self.folder, manifest), manifest
+        # A manifest whose text differs from what it would be written as was refused.
+        sha256 = hashlib.sha256(manifest.text().encode()).hexdigest()
+        return type(self)(self.folder, sha256), manifest
 
     @contextlib.contextmanager
     def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:
@@ -95,7 +99,7 @@ class LocalFiles:
         Another file with the same bytes is the manifest of the same dataset.
         """
         with contextlib.suppress(OSError):
-            if self._checked == _FileStatus.of(os.lstat(self.folder / MANIFEST_FILE)):
+            if self._checked == _state(os.lstat(self.folder / MANIFEST_FILE)):
                 return
         if self._hash_manifest() != self.sha256:
             raise changed(str(self.folder))
@@ -117,10 +121,9 @@ class LocalFiles:
         self._checked = None
         try:
             with open_regular(self.folder / MANIFEST_FILE) as file:
-                data = read_open(file, MAX_DOCUMENT_BYTES)
-                sha256 = hashlib.sha256(data).hexdigest()
+                sha256 = hashlib.sha256(read_open(file, MAX_DOCUMENT_BYTES)).hexdigest()
                 if sha256 == self.sha256:
-                    self._checked = _FileStatus.of(os.fstat(file.fileno()))
+                    self._checked = _state(os.fstat(file.fileno()))
         except OSError:
             return ""
         return sha256
@@ -130,7 +133,6 @@ class LocalFiles:
         return str(self.folder / name)
 
     def check_shards(self, shards: Sequence[Shard]) -> None:
-        """Raise DatasetError if a shard is missing or has another size than in the manifest."""
         with self.unchanged():
             for shard in shards:
                 check_shard(self.folder, shard)
@@ -138,10 +140,7 @@ class LocalFiles:
     def read(self, shard: str, offset: int, num_bytes: int) -> bytes:
         """Return bytes of a shard, fewer where it ends before. Neither number is trusted.
 
-        Raises:
-            ChangedError: the dataset was replaced.
-            DatasetError: the shard cannot be read.
-
+        ChangedError if the dataset was replaced, DatasetError if the shard cannot be read.
         """
         try:
             with self.unchanged():
@@ -152,7 +151,7 @@ class LocalFiles:
                 finally:
                     os.close(descriptor)
         except OSError as error:
-            raise self._unreadable(shard, error) from error
+            raise _unreadable(f"{self.folder}/{shard}", error, self.folder) from error
 
     def blocks(self, shard: Shard, sizes: Sequence[int]) -> Iterator[bytes]:
         """Yield a shard from its start in blocks of given sizes; shorter ones where it ends.
@@ -166,8 +165,92 @@ class LocalFiles:
                 try:
                     yield file.read(size)
                 except OSError as error:
-                    raise self._unreadable(shard.name, error) from error
+                    where = f"{self.folder}/{shard.name}"
+                    raise _unreadable(where, error, self.folder) from error
 
-    def _unreadable(self, shard: str, error: OSError) -> DatasetError:
-        what = f"cannot be read ({error.strerror or error})"
-        return DatasetError(f"{self.folder}/{shard}", what, way_out(self.folder))
+
+def read_index(folder: Path, shard: Shard) -> ShardIndex:
+    """Return offset and length in bytes of every frame of a shard, int64[records, 2].
+
+    DatasetError if the index is missing, its frames are not adjacent, or do not match the
+    manifest up to the end of the shard.
+    """
+    path = f"{folder}/{index_name(shard.name)}"  # a Path for each of a thousand takes its time
+    try:
+        text = read_regular(path, _MAX_LINE_BYTES * shard.num_records)
+    except FileNotFoundError as error:
+        raise DatasetError(path, "is missing", way_out(folder)) from error
+    except OSError as error:
+        raise _unreadable(path, error, folder) from error
+    if text.translate(None, _NUMERALS):
+        raise DatasetError(path, "is damaged: it holds more than numbers", way_out(folder))
+    numbers = np.fromstring(text, np.int64, sep=" ") if text else np.empty(0, np.int64)
+    frames = numbers[: len(numbers) // 2 * 2].reshape(-1, 2)
+    if len(frames) != shard.num_records:
+        what = f"has {len(frames):,} records, the manifest says {shard.num_records:,}"
+        raise DatasetError(path, what, way_out(folder))
+    if len(numbers) % 2 or not _is_chain(frames, shard.num_bytes):
+        raise DatasetError(path, "is damaged: its records do not join", way_out(folder))
+    return frames
+
+
+def _is_chain(frames: ShardIndex, num_bytes: int) -> bool:
+    if not len(frames):
+        return num_bytes == 0
+    offsets, lengths = frames[:, 0], frames[:, 1]
+    # Before any sum, which of what strangers wrote may pass 64 bits.
+    if frames.max() > num_bytes or lengths.min() < FRAME_BYTES:
+        return False
+    ends = offsets + lengths
+    joined = (offsets[1:] == ends[:-1]).all()
+    return bool(joined and offsets[0] == 0 and ends[-1] == num_bytes)
+
+
+def check_shard(folder: Path, shard: Shard) -> None:
+    """Raise DatasetError unless a shard is a regular file of the manifest's size."""
+    path = f"{folder}/{shard.name}"
+    try:
+        size = regular_size(path)
+    except OSError as error:
+        raise _unreadable(path, error, folder) from error
+    check_size(path, size, shard.num_bytes, folder)
+
+
+def open_shard(folder: Path, shard: Shard) -> int:
+    """Open a shard for reading; the caller closes the descriptor.
+
+    DatasetError if the shard is missing or not of the manifest's size.
+    """
+    path = f"{folder}/{shard.name}"
+    try:
+        descriptor, num_bytes = opened_regular(path)
+    except FileNotFoundError:
+        check_size(path, None, shard.num_bytes, folder)
+        raise
+    except OSError as error:
+        raise _unreadable(path, error, folder) from error
+    try:
+        check_size(path, num_bytes, shard.num_bytes, folder)
+    except DatasetError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _unreadable(path: str, error: OSError, dataset: Path) -> DatasetError:
+    return DatasetError(path, f"cannot be read ({error.strerror or error})", way_out(dataset))
+
+
+def way_out(dataset: Path | str) -> str:
+    """Return the hint of an error on a missing or damaged shard or index."""
+    return f"copy it again, or run `shardprep verify {dataset} --repair`"
+
+
+def check_size(path: str, actual: int | None, expected: int, dataset: Path) -> None:
+    """Compare sizes, because a file cut between two records passes every checksum.
+
+    DatasetError if the size in bytes differs, or the shard is missing (None).
+    """
+    if actual != expected:
+        what = "is missing" if actual is None else f"has {actual:,} bytes"
+        raise DatasetError(path, f"{what}, the manifest says {expected:,}", way_out(dataset))

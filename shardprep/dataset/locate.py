@@ -52,15 +52,9 @@ def locate(place: str | Path | ObjectUrl, *, damaged: bool = ...) -> DatasetFile
 def locate(place: str | Path | ObjectUrl, *, damaged: bool = False) -> DatasetFiles:
     """Return the files of the dataset that a path or an address means.
 
-    Args:
-        place: the dataset, or a folder of its versions, or of one dataset.
-        damaged: also take a dataset that has lost its manifest.
-
-    Raises:
-        RecipeError: `place` is neither a path nor an address.
-        DatasetError: no dataset was found, or several.
-        StorageError: the bucket does not exist or cannot be read.
-
+    `damaged` also takes a dataset that has lost its manifest. RecipeError if `place` is neither a
+    path nor an address, DatasetError if it has no dataset or several, StorageError if the bucket
+    does not exist or cannot be read.
     """
     root = place if isinstance(place, ObjectUrl) else parse_place(str(place))
     if isinstance(root, ObjectUrl):

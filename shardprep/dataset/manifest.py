@@ -8,15 +8,16 @@ checked against the grammar of the format, and its own hash and its sums must ho
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from shardprep.dataset import annotation_counts, documents
-from shardprep.dataset.annotation_counts import AnnotationCounts, Unmatched
+from shardprep.dataset import documents
 from shardprep.dataset.documents import Count, Document, Name, Sha256, SparseDocument, Version
+from shardprep.dataset.schema import OBJECTS
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError, OptionName
 from shardprep.storage.regular_file import read_regular
@@ -83,6 +84,72 @@ class Labels(Document):
     source."""
     rows_without_image: tuple[str, ...]
     """Ids or names of some of these rows and images."""
+
+
+NO_IMAGE, LEFT_OUT, ELSEWHERE = "no image", "image left out", "document of other images"
+"""Reasons why an object belongs to no image of the dataset: its image is not in the source, the
+recipe excludes the image, or the source has no image of the whole document."""
+
+
+class ObjectCounts(Document):
+    """The objects of one split."""
+
+    num_objects: Count
+    num_background: Count
+    """Number of records without an object."""
+    objects: dict[str, Count]
+    """Objects by class name, in label order; classes without objects have 0."""
+    images: dict[str, Count]
+    """Records with an object of a class, by class name."""
+
+
+class MaskCounts(Document):
+    """The masks of one split."""
+
+    pixels: dict[str, Count]
+    """Pixels of stored masks by class name, in label order; classes without pixels have 0."""
+    images: dict[str, Count]
+    """Records with a pixel of a class, by class name."""
+    num_ignored: Count
+    """Number of pixels without a class."""
+    num_uniform: Count
+    """Masks whose pixels all have one value."""
+
+
+class AnnotationCounts(Document):
+    """The objects and masks of one split, and the reasons for dropped or clipped ones."""
+
+    num_clipped: Count
+    """Number of objects whose box was clipped at the edge of the image."""
+    dropped: dict[str, Count]
+    """Number of dropped objects by reason."""
+    objects: ObjectCounts | None
+    """Null without stored boxes."""
+    masks: MaskCounts | None
+    """Null without stored class masks."""
+
+
+class Unmatched(Document):
+    """Annotations without an image, and images without an annotation; over all splits."""
+
+    objects: dict[str, Count]
+    """Annotated objects that belong to no image of the dataset, by reason."""
+    num_unlisted: Count
+    """Images that no annotation lists and that were planned as images without objects."""
+
+
+def unmatched_of(objects: Mapping[str, int], num_unlisted: int) -> Unmatched | None:
+    """Return the counts, or None if all are 0."""
+    if not objects and not num_unlisted:
+        return None
+    return Unmatched(objects=dict(sorted(objects.items())), num_unlisted=num_unlisted)
+
+
+def united_unmatched(several: Iterable[Unmatched | None]) -> Unmatched | None:
+    """Return the sums of the counts of several sources, or None without any."""
+    known = [counts for counts in several if counts is not None]
+    objects = sum((Counter(counts.objects) for counts in known), Counter[str]())
+    return unmatched_of(objects, sum(counts.num_unlisted for counts in known))
 
 
 class Fingerprint(Document):
@@ -162,11 +229,9 @@ class Manifest(SparseDocument):
 
     @property
     def shards(self) -> dict[str, Shard]:
-        """All shards by name, in order."""
         return {shard.name: shard for split in self.splits.values() for shard in split.shards}
 
     def facts(self) -> dict[str, Any]:
-        """Return records by split and class, left-out inputs and size, by title."""
         splits = self.splits.values()
         classes = {
             name: sum(split.label_counts.get(name, 0) for split in splits)
@@ -188,7 +253,6 @@ class Manifest(SparseDocument):
         return self.model_copy(update={"sha256": hashlib.sha256(unsigned.encode()).hexdigest()})
 
     def dumps(self) -> str:
-        """Return the signed manifest as the text of a JSON file."""
         return self.signed().text()
 
     def text(self) -> str:
@@ -255,9 +319,7 @@ def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
         if tuple(split.label_counts) != manifest.labels.names:
             yield f"splits.{name}.label_counts are not of the classes"
     num_records = {name: split.num_records for name, split in manifest.splits.items()}
-    yield from annotation_counts.contradictions(
-        manifest.annotations, num_records, manifest.num_rescaled
-    )
+    yield from _annotation_contradictions(manifest, num_records)
     totals = manifest.totals
     sums = {
         "num_inputs": totals.num_written + totals.num_rejected + totals.num_skipped,
@@ -269,6 +331,31 @@ def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
     for field, total in sums.items():
         if getattr(totals, field) != total:
             yield f"totals.{field} is {getattr(totals, field):,}, its parts make {total:,}"
+
+
+def _annotation_contradictions(manifest: Manifest, num_records: Mapping[str, int]) -> Iterator[str]:
+    if manifest.num_rescaled > (total := sum(num_records.values())):
+        yield f"num_rescaled is {manifest.num_rescaled:,}, of {total:,} images"
+    if manifest.annotations and [*manifest.annotations] != [*num_records]:
+        yield "annotations are not of the splits"
+        return
+    for split, counts in manifest.annotations.items():
+        where, most = f"annotations.{split}", num_records[split]
+        if objects := counts.objects:
+            total = sum(objects.objects.values())
+            if objects.objects and objects.num_objects != total:
+                yield f"{where}.{OBJECTS}.num_objects is {objects.num_objects:,}, not {total:,}"
+            images = {"background": objects.num_background, **objects.images}
+            yield from _too_many(f"{where}.{OBJECTS}", images, most)
+        if masks := counts.masks:
+            images = {"one value": masks.num_uniform, **masks.images}
+            yield from _too_many(f"{where}.masks", images, most)
+
+
+def _too_many(where: str, images: Mapping[str, int], most: int) -> Iterator[str]:
+    for name, count in images.items():
+        if count > most:
+            yield f"{where} has {count:,} images of {name!r}, its split {most:,}"
 
 
 def _unreadable(where: str, what: str) -> DatasetError:

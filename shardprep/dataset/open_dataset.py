@@ -6,7 +6,6 @@ folder or in object storage: if another one takes its place, they raise `Changed
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -15,17 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
-from shardprep.dataset.index import ShardIndex, read_index, way_out
-from shardprep.dataset.local_files import LocalFiles
+from shardprep.dataset.local_files import LocalFiles, ShardIndex, read_index, way_out
 from shardprep.dataset.locate import DatasetFiles, locate
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard
 from shardprep.dataset.schema import Schema
 from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import DatasetError, RecipeError, RecordError
 from shardprep.storage import objects
-from shardprep.storage.regular_file import read_regular, sha256_of
+from shardprep.storage.regular_file import sha256_of
 from shardprep.storage.store import changed
 from shardprep.storage.url import ObjectUrl, is_url
 
@@ -36,30 +33,24 @@ if TYPE_CHECKING:
 
 
 class ManifestMark(NamedTuple):
-    """A manifest and its state when the dataset was opened: small, for other processes."""
+    """The state of a manifest when its dataset was opened: small, for other processes."""
 
     location: str
-    """Path or address of the manifest."""
+    """Path or address of the dataset."""
     mark: str
-    """SHA-256 of a file, ETag of an object."""
+    """SHA-256 of the manifest's file, ETag of its object."""
 
     def check(self) -> None:
         """Raise ChangedError if the manifest was replaced or removed.
 
         A build replaces the manifest before the shards, or the whole folder at once.
         """
-        if self._mark_now() != self.mark:
-            raise changed(self.location.removesuffix(f"/{MANIFEST_FILE}"))
-
-    def _mark_now(self) -> str:
-        if is_url(self.location):
-            facts = objects.head(ObjectUrl.split(self.location))
-            return "" if facts is None else facts.etag
-        try:
-            data = read_regular(self.location, MAX_DOCUMENT_BYTES)
-        except OSError:
-            return ""
-        return hashlib.sha256(data).hexdigest()
+        if not is_url(self.location):
+            LocalFiles(Path(self.location), self.mark).check()
+            return
+        facts = objects.head(ObjectUrl.split(self.location) / MANIFEST_FILE)
+        if facts is None or facts.etag != self.mark:
+            raise changed(self.location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +67,6 @@ class OpenDataset:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the files are in object storage."""
         return self.files.is_remote
 
     def folder(self, command: str) -> Path:
@@ -89,7 +79,7 @@ class OpenDataset:
     @property
     def mark(self) -> ManifestMark:
         """The state of the manifest, to check later whether the dataset was replaced."""
-        return ManifestMark(self.files.location(MANIFEST_FILE), self.files.manifest_mark)
+        return ManifestMark(str(self), self.files.manifest_mark)
 
     def documents(self, *names: str) -> AbstractContextManager[Path]:
         """Give a folder with documents; open them in the block, whose errors name the dataset.
@@ -107,21 +97,15 @@ class OpenDataset:
 
     @property
     def item_columns(self) -> list[str]:
-        """Names of the columns of the item table."""
         from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS
 
         return [*(ANNOTATED_COLUMNS if self.schema.annotations else COLUMNS).names]
 
     def item_rows(self, columns: Sequence[str] | None = None, *, intact: bool = False) -> pa.Table:
-        """Return the rows of all inputs, written or not, in the order of the item table.
+        """Return columns (None for all) of all inputs, in the order of the item table.
 
-        Args:
-            columns: their columns; None for all.
-            intact: check that the file has the SHA-256 of the manifest.
-
-        Raises:
-            DatasetError: the table has no such column, or is missing or damaged.
-
+        `intact` checks that the file has the SHA-256 of the manifest. DatasetError if the table has
+        no such column, or is missing or damaged.
         """
         from shardprep.dataset.item_table import read_items
 
@@ -139,9 +123,7 @@ class OpenDataset:
     def record_rows(self, columns: Sequence[str]) -> pa.Table:
         """Return columns of the rows of all records, in the order of their numbers.
 
-        Raises:
-            DatasetError: as `item_rows`, or the table has other records than the manifest.
-
+        DatasetError as `item_rows`, or if the table has other records than the manifest.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -179,11 +161,8 @@ class OpenDataset:
     def read(self, number: int) -> bytes:
         """Return the payload of a record by its number through all shards.
 
-        Raises:
-            IndexError: the number is too large or negative.
-            DatasetError: the shard or its index is missing, or not what the manifest says.
-            RecordError: the record is damaged.
-
+        IndexError if there is no such record, DatasetError if the shard or its index is missing or
+        not what the manifest says, RecordError if the record is damaged.
         """
         shard, record = self.place(number)
         offset, length = self.index(shard)[record].tolist()
@@ -210,16 +189,10 @@ class OpenDataset:
 
 
 def open_dataset(place: str | Path | ObjectUrl | DatasetFiles) -> OpenDataset:
-    """Open a dataset.
+    """Open a dataset by its folder or address, by one above it, or by its files.
 
-    Args:
-        place: its folder or address, or one above it, or its files.
-
-    Raises:
-        DatasetError: the dataset, its manifest or its schema is missing or damaged.
-        ChangedError: another dataset took its place.
-        StorageError: object storage does not answer, or refuses.
-
+    DatasetError if the dataset, its manifest or its schema is missing or damaged, ChangedError if
+    another dataset took its place, StorageError if object storage does not answer.
     """
     located = place if isinstance(place, DatasetFiles) else locate(place)
     files, manifest = located.with_manifest()

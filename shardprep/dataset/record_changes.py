@@ -95,12 +95,7 @@ def has_other_classes(one: ComparedSide, two: ComparedSide) -> bool:
 def record_changes(one: ComparedSide, two: ComparedSide) -> Iterator[RecordChange]:
     """Yield the differences between the records of two sides, in order; reads all of them.
 
-    Raises:
-        ChangedError: a dataset was replaced.
-        DatasetError: a shard is missing or shorter than its item table says.
-        RecordError: a record is damaged.
-        StorageError: object storage does not answer.
-
+    ChangedError, DatasetError, RecordError or StorageError if a record cannot be read.
     """
     lengths = np.maximum(*(np.asarray(side.table["length"]) for side in (one, two)))
     compared, is_any_decoded = _Comparison(one, two), has_other_classes(one, two)
@@ -210,9 +205,7 @@ class _Comparison:
             return f"{len(lists[0]):,} objects", "the same in another order"
         words = [[one.words for one in side] for side in apart]
         if words[0] == words[1]:
-            words = [
-                [f"{one.words} with {one.num_pixels:,} pixels" for one in side] for side in apart
-            ]
+            words = [[one.words_with_pixels() for one in side] for side in apart]
         before, after = (some_of(side, _SHOWN) for side in words)
         return before, after
 
@@ -247,9 +240,9 @@ class _ComparedObject(NamedTuple):
     is_crowd: bool
     mask: bytes
 
-    @property
-    def num_pixels(self) -> int:
-        return int(np.count_nonzero(_mask_pixels(self.mask))) if self.mask else 0
+    def words_with_pixels(self) -> str:
+        number = np.count_nonzero(_mask_pixels(self.mask)) if self.mask else 0
+        return f"{self.words} with {number:,} pixels"
 
 
 def _objects(values: Values, schema: Schema) -> list[_ComparedObject]:
@@ -268,16 +261,13 @@ def _objects(values: Values, schema: Schema) -> list[_ComparedObject]:
             sides = np.array((height, width, height, width))
             ymin, xmin, ymax, xmax = (boxes[i] * sides).round(2).tolist()
             words += f" {xmin:g},{ymin:g} {xmax - xmin:g}x{ymax - ymin:g}"
-        objects.append(
-            _ComparedObject(words, box, bool(crowds[i]), masks[i] if i < len(masks) else b"")
-        )
+        mask = masks[i] if i < len(masks) else b""
+        objects.append(_ComparedObject(words, box, bool(crowds[i]), mask))
     return objects
 
 
 def _mask_pixels(data: bytes) -> Pixels:
-    from shardprep.image.masks import (
-        decode_mask,  # with Pillow, which most comparisons never need
-    )
+    from shardprep.image.masks import decode_mask  # imports Pillow
 
     return decode_mask(data).pixels
 

@@ -26,7 +26,7 @@ from typing import ClassVar, Self
 
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, INDEX_DIR, ITEMS_FILE, belongs, is_own
-from shardprep.dataset.index import way_out
+from shardprep.dataset.local_files import way_out
 from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_manifest, parse_manifest
 from shardprep.errors import DatasetError
 from shardprep.storage import objects
@@ -58,12 +58,10 @@ class RemoteFiles:
 
     @property
     def place(self) -> ObjectUrl:
-        """The dataset's address."""
         return self.url
 
     @property
     def manifest_mark(self) -> str:
-        """Changes with the content of the manifest: its ETag."""
         return self.objects[MANIFEST_FILE].etag
 
     def unchanged(self) -> AbstractContextManager[None]:
@@ -71,11 +69,9 @@ class RemoteFiles:
         return contextlib.nullcontext()
 
     def with_manifest(self) -> tuple[Self, Manifest]:
-        """Return these files, and their manifest."""
         return self, self.manifest()
 
     def manifest(self) -> Manifest:
-        """Return the manifest."""
         folder = self.copies((MANIFEST_FILE,))
         with self._named(folder):
             return load_manifest(folder)
@@ -97,13 +93,9 @@ class RemoteFiles:
             yield folder
 
     def copies(self, names: Sequence[str] | None = None) -> Path:
-        """Return a local folder with copies of documents, which are not checked.
+        """Return a local folder with copies of documents, or of all; they are not checked.
 
         The folder is named after the ETags of all documents, so a copy is never stale.
-
-        Args:
-            names: documents that must be there; None for all.
-
         """
         documents = {name: facts for name, facts in self.objects.items() if is_document(name)}
         state = "\n".join([str(self.url), *(f"{name} {one[:]}" for name, one in documents.items())])
@@ -161,12 +153,10 @@ class RemoteFiles:
             ) from error
 
     def location(self, name: str) -> str:
-        """Return the address of a file, which need not exist."""
         facts = self.objects.get(name)
         return str(self.url / (name if facts is None else facts.name))
 
     def check_shards(self, shards: Sequence[Shard]) -> None:
-        """Raise DatasetError if a shard is missing or has another size than in the manifest."""
         for shard in shards:
             self.shard(shard)
 

@@ -91,7 +91,6 @@ class Feature(SparseDocument):
 
     @property
     def mask_dtype(self) -> Literal["uint8", "uint16"]:
-        """Type of the pixels of a mask."""
         return "uint8" if len(self.labels) <= MOST_BYTE_CLASSES else "uint16"
 
     @property
@@ -143,7 +142,6 @@ class Schema(Document):
 
     @property
     def image(self) -> Feature:
-        """The feature of the image."""
         return self.features[IMAGE]
 
     @property
@@ -166,7 +164,6 @@ class Schema(Document):
 
     @property
     def annotations(self) -> dict[str, Feature]:
-        """The features of boxes and masks by name."""
         return {name: self.features[name] for name in ANNOTATIONS if name in self.features}
 
     @property
@@ -176,7 +173,6 @@ class Schema(Document):
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """The dtype of each feature by name."""
         return {name: feature.dtype for name, feature in self.features.items()}
 
     def filled(
@@ -226,7 +222,6 @@ class Schema(Document):
         )
 
     def dumps(self) -> str:
-        """Return the schema as the text of a JSON file."""
         return self.model_dump_json(indent=2) + "\n"
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset.annotation_counts import AnnotationCounts, AnnotationTally
 from shardprep.dataset.item_table import (
     ANNOTATED_COLUMNS,
     WRITTEN,
@@ -20,8 +20,16 @@ from shardprep.dataset.item_table import (
     rows_by_shard,
     with_status,
 )
-from shardprep.dataset.manifest import Manifest, Shard, Split, Totals
-from shardprep.dataset.schema import Schema
+from shardprep.dataset.manifest import (
+    AnnotationCounts,
+    Manifest,
+    MaskCounts,
+    ObjectCounts,
+    Shard,
+    Split,
+    Totals,
+)
+from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
 from shardprep.image.spec import ImageSpec, fitted_size
 
 
@@ -29,6 +37,67 @@ def _counts(column: pa.ChunkedArray) -> dict[Any, int]:
     """Return the number of rows by value, in order of first appearance, without nulls."""
     counts = column.drop_null().value_counts()
     return dict(zip(*(one.to_pylist() for one in counts.flatten()), strict=True))
+
+
+@dataclass(slots=True)
+class AnnotationTally:
+    """Running counts of objects and masks in rows of the item table."""
+
+    num_background: int = 0
+    num_clipped: int = 0
+    num_uniform: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    objects: Counter[int] = field(default_factory=Counter)
+    """Objects by label, and records with the label."""
+    object_images: Counter[int] = field(default_factory=Counter)
+    pixels: Counter[int] = field(default_factory=Counter)
+    """Pixels by value, and records with the value."""
+    mask_images: Counter[int] = field(default_factory=Counter)
+
+    def add(self, written: pa.Table) -> None:
+        """Count rows of written items, from a table with `ANNOTATION_COLUMNS`."""
+        self.num_clipped += sum(filter(None, written["num_clipped"].to_pylist()))
+        for dropped in filter(None, written["dropped"].to_pylist()):
+            self.dropped.update(dict(dropped))
+        labels = [one or () for one in written["object_labels"].to_pylist()]
+        self.num_background += sum(not one for one in labels)
+        self.objects.update(chain.from_iterable(labels))
+        self.object_images.update(chain.from_iterable(map(set, labels)))
+        for pixels in filter(None, written["mask_pixels"].to_pylist()):
+            values = dict(pixels)
+            self.num_uniform += len(values) == 1
+            self.pixels.update(values)
+            self.mask_images.update(values.keys())
+
+    def counts(self, schema: Schema) -> AnnotationCounts:
+        features = schema.annotations
+        objects, masks = None, None
+        if any(one.repeated for one in features.values()):
+            names = features[BOX_LABEL].labels if BOX_LABEL in features else ()
+            objects = ObjectCounts(
+                num_objects=self.objects.total(),
+                num_background=self.num_background,
+                objects=_named(self.objects, names),
+                images=_named(self.object_images, names),
+            )
+        if MASK in features:
+            names = features[MASK].labels
+            masks = MaskCounts(
+                pixels=_named(self.pixels, names),
+                images=_named(self.mask_images, names),
+                num_ignored=self.pixels[features[MASK].ignored],
+                num_uniform=self.num_uniform,
+            )
+        return AnnotationCounts(
+            num_clipped=self.num_clipped,
+            dropped=dict(sorted(self.dropped.items())),
+            objects=objects,
+            masks=masks,
+        )
+
+
+def _named(counts: Mapping[int, int], names: tuple[str, ...]) -> dict[str, int]:
+    return {name: counts.get(label, 0) for label, name in enumerate(names)}
 
 
 @dataclass(slots=True)
@@ -91,7 +160,6 @@ class Tally:
             )
 
     def splits(self, labels: Sequence[str]) -> dict[str, Split]:
-        """Return the splits, in the order in which their first shards were added."""
         return {
             name: Split(
                 num_records=sum(shard.num_records for shard in tally.shards),
@@ -104,7 +172,6 @@ class Tally:
         }
 
     def annotations(self, schema: Schema) -> dict[str, AnnotationCounts]:
-        """Return the counts of objects and masks by split; none without such features."""
         if not schema.annotations:
             return {}
         return {name: tally.annotations.counts(schema) for name, tally in self._splits.items()}

@@ -68,10 +68,8 @@ def payload_bytes(header: bytes) -> int | None:
 def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
     """Yield the records of a stream from its current position to its end.
 
-    Raises:
-        RecordError: a record is cut or a checksum differs. Its offset counts from where reading
-            began; `name` is the name of the stream.
-
+    RecordError if a record is cut or a checksum differs. Its offset counts from where reading
+    began; `name` is the name of the stream.
     """
     offset = 0
     while header := stream.read(HEADER_BYTES):
@@ -91,14 +89,10 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
 
 
 def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
-    """Return the payload of one record from the bytes of its whole frame.
+    """Return the payload of one record from its whole frame; of an array of uint8, a view into it.
 
-    The payload of an array of uint8 is a view into it.
-
-    Raises:
-        RecordError: a checksum or the length differs. `name` is the file, `offset` the start of the
-            frame in it.
-
+    RecordError if a checksum or the length differs. `name` is the file, `offset` the start of the
+    frame in it.
     """
     num_bytes = len(framed) - FRAME_BYTES
     if num_bytes < 0:
@@ -115,23 +109,12 @@ def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
     return payload
 
 
-def num_sound(
-    block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
-) -> int:
-    """Return how many records of a block are sound before the first damaged one."""
-    is_sound = are_sound(block, lengths)
-    return len(lengths) if is_sound.all() else int(np.argmin(is_sound))
-
-
 def are_sound(
     block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which records of a block `unframe` would accept.
+    """Return which records of a block of adjacent frames `unframe` would accept.
 
-    Args:
-        block: adjacent framed records, and nothing else.
-        lengths: bytes of each frame, at least 0.
-
+    `lengths` are the bytes of each frame, at least 0; together they are the block.
     """
     is_sound = lengths >= FRAME_BYTES
     num_bytes = lengths[is_sound]

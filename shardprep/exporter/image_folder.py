@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shardprep.dataset.cells import to_cell
+from shardprep.dataset.card import to_cell
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, OBJECT_MASK, Schema
 from shardprep.exporter import coco
 from shardprep.exporter.file_names import folder_names

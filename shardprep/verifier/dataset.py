@@ -1,16 +1,20 @@
-"""Verify a dataset, shard by shard on all cores, and report all problems, not just the first."""
+"""Verify a dataset against its manifest, shard by shard on all cores, or against a source.
+
+All problems are reported, not just the first.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardprep.dataset.diff import SourceDifference, compare_originals
 from shardprep.dataset.documents import SHARD, shard_name
 from shardprep.dataset.folder import (
     DOCUMENT_FILES,
@@ -20,13 +24,15 @@ from shardprep.dataset.folder import (
     OLD_SUFFIX,
     index_name,
 )
+from shardprep.dataset.item_table import WRITTEN, ShardRows, with_status
 from shardprep.dataset.locate import DatasetFiles, unfinished_error
-from shardprep.dataset.manifest import Shard
+from shardprep.dataset.manifest import REPACKED, Shard
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
 from shardprep.errors import DatasetError, OptionName
 from shardprep.progress import Watcher
 from shardprep.verifier.documents import CheckedDocuments, index_problem, read_document
-from shardprep.verifier.examples import ExampleCheck, index_rows, written_rows
+from shardprep.verifier.examples import ExampleCheck, index_rows
 from shardprep.verifier.problem import Problem, Verification
 from shardprep.verifier.shard import (
     ShardReport,
@@ -37,6 +43,8 @@ from shardprep.verifier.shard import (
     check_shard,
 )
 from shardprep.writer.engine.worker_process import SpawnedContext, interrupts_blocked
+from shardprep.writer.plan.plan import recorded_recipe
+from shardprep.writer.source_hashes import hash_originals
 from shardprep.writer.workspace.repair_input import IntactShard
 
 if TYPE_CHECKING:
@@ -59,6 +67,9 @@ def verify_dataset(
 ) -> Verification:
     """Return every problem of a dataset; nothing is changed.
 
+    DatasetError if the folder does not exist, its build is not finished, or a worker died;
+    ChangedError if another dataset took its place; StorageError if object storage does not answer.
+
     Args:
         files: the files, as `locate` finds them. From object storage, each worker keeps one shard
             at a time in the folder for temporary files.
@@ -66,37 +77,26 @@ def verify_dataset(
         num_workers: processes that read shards, at least 1; small datasets use fewer.
         watcher: receives the progress.
 
-    Raises:
-        DatasetError: the folder does not exist, its build is not finished, or a worker died.
-        ChangedError: another dataset took its place.
-        StorageError: object storage does not answer, or a shard changed while it was read.
-
     """
-    with files.unchanged():
-        return _verify(files, decode=decode, num_workers=num_workers, watcher=watcher)
-
-
-def _verify(
-    files: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
-) -> Verification:
     start = time.monotonic()
-    contents = read_contents(files)
-    documents, shards = contents.documents, contents.shards
-    check = ExampleCheck(documents.schema, decode=decode)
-    tasks = [_task(documents, file, name, check) for name, file in shards.items()]
-    reports = dict(zip(shards, _check_shards(tasks, num_workers, watcher), strict=True))
-    holds = dict(_holdings(documents.shards, reports))
-    moved = {name: shard for name, shard in holds.items() if shard != name}
-    again = [_task(documents, shards[name], shard, check) for name, shard in moved.items()]
-    checked = _check_shards(again, num_workers, watcher) if again else []
-    reports_as_moved = dict(zip(moved, checked, strict=True))
-    intact = {shard: name for name, shard in moved.items()}
-    intact.update({name: name for name, shard in holds.items() if shard == name})
-    problems = [
-        *(_in_another(problem, intact) for problem in contents.problems),
-        *_shard_problems(documents.shards, reports, reports_as_moved, holds, intact),
-        *_index_problems(documents, reports),
-    ]
+    with files.unchanged():
+        contents = read_contents(files)
+        documents, shards = contents.documents, contents.shards
+        check = ExampleCheck(documents.schema, decode=decode)
+        tasks = [_task(documents, file, name, check) for name, file in shards.items()]
+        reports = dict(zip(shards, _check_shards(tasks, num_workers, watcher), strict=True))
+        holds = dict(_holdings(documents.shards, reports))
+        moved = {name: shard for name, shard in holds.items() if shard != name}
+        again = [_task(documents, shards[name], shard, check) for name, shard in moved.items()]
+        checked = _check_shards(again, num_workers, watcher) if again else []
+        reports_as_moved = dict(zip(moved, checked, strict=True))
+        intact = {shard: name for name, shard in moved.items()}
+        intact.update({name: name for name, shard in holds.items() if shard == name})
+        problems = [
+            *(_in_another(problem, intact) for problem in contents.problems),
+            *_shard_problems(documents.shards, reports, reports_as_moved, holds, intact),
+            *_index_problems(documents, reports),
+        ]
     return Verification(
         path=documents.folder,
         problems=tuple(problems),
@@ -104,7 +104,10 @@ def _verify(
         num_shards=len(reports),
         num_records=sum(len(report.places) for report in reports.values()),
         num_bytes=sum(report.num_bytes for report in reports.values()),
-        intact={shard: _intact_shard(name, shards[name]) for shard, name in intact.items()},
+        intact={
+            shard: IntactShard(name, getattr(shards[name], "etag", ""))
+            for shard, name in intact.items()
+        },
         elapsed_s=time.monotonic() - start,
         address=files.url if isinstance(files, RemoteFiles) else None,
     )
@@ -188,7 +191,7 @@ def _unknown(files: Iterable[str], shards: set[str]) -> list[str]:
 def _task(
     documents: CheckedDocuments, file: Path | StoredObject, shard: str, check: ExampleCheck
 ) -> ShardTask:
-    """Return the task to check a file as the shard of any name."""
+    """Return the task to check a file of any name as a shard."""
     table, index = documents.rows.get(shard), None
     if table is not None:
         names = [name for name in _ROW_COLUMNS if name in table.schema.names]
@@ -210,10 +213,6 @@ def _holdings(
             yield name, name
         elif report.sha256 in by_hash:
             yield name, by_hash[report.sha256]
-
-
-def _intact_shard(name: str, file: Path | StoredObject) -> IntactShard:
-    return IntactShard(name, file.etag if isinstance(file, StoredObject) else "")
 
 
 def _shard_problems(
@@ -248,15 +247,14 @@ def _in_another(problem: Problem, intact: Mapping[str, str]) -> Problem:
 def _index_problems(
     documents: CheckedDocuments, reports: Mapping[str, ShardReport]
 ) -> Iterator[Problem]:
-    target = documents.schema.target if documents.schema else None
     for name in documents.shards or reports:
         table: pa.Table | None = documents.rows.get(name)
-        rows = None if table is None else written_rows(table, target)
-        places: tuple[tuple[int, int], ...] | None = None
+        rows = None if table is None else ShardRows.of(with_status(table, WRITTEN))
+        places: Sequence[tuple[int, int]] | None = None
         if name in reports and not reports[name].problems:
             places = reports[name].places
         elif rows is not None:
-            places = tuple(zip(rows.offsets, rows.lengths, strict=True))
+            places = list(zip(rows.offsets, rows.lengths, strict=True))
         if problem := index_problem(documents.folder, name, places, rows):
             yield problem
 
@@ -296,3 +294,29 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
                 "a process that read the shards was killed",
                 f"free some memory, or give fewer {OptionName('workers')}",
             ) from error
+
+
+def compare_source(
+    dataset: OpenDataset, source: str, *, num_threads: int, watcher: Watcher
+) -> SourceDifference:
+    """Return the differences between a dataset and a source: a folder, an archive or an address.
+
+    No shard is read and nothing is decoded. The options in the manifest decide which images of the
+    source count. DatasetError if a document of the dataset is damaged, or it was repacked from
+    others; SourceError or StorageError if the source cannot be read, or has no image that is
+    wanted.
+    """
+    manifest = dataset.manifest
+    if REPACKED in manifest.fingerprint.versions:
+        what = "was repacked from other datasets, so it has no source"
+        raise DatasetError(str(dataset), what, "compare the datasets that it was repacked from")
+    items = dataset.item_rows(("key", "status", "original_sha256"), intact=True)
+    out = str(dataset).removesuffix(f"/{manifest.name}/{manifest.version}")
+    originals = hash_originals(
+        recorded_recipe(manifest, source, out or "/"),
+        items,
+        is_annotated=bool(dataset.schema.annotations),
+        num_threads=num_threads,
+        watcher=watcher,
+    )
+    return compare_originals(source, items, originals)

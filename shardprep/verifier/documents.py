@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,13 @@ from pydantic_core import from_json
 from shardprep.dataset import item_table
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES, check_size
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
-from shardprep.dataset.item_table import ANNOTATED_COLUMNS, WRITTEN, columns_of, with_status
+from shardprep.dataset.item_table import (
+    ANNOTATED_COLUMNS,
+    WRITTEN,
+    ShardRows,
+    columns_of,
+    with_status,
+)
 from shardprep.dataset.manifest import (
     MANIFEST_FILE,
     Manifest,
@@ -34,9 +40,6 @@ from shardprep.storage.regular_file import read_regular, sha256_of
 from shardprep.verifier.problem import Kind, Problem, hash_problem
 from shardprep.writer.plan.plan import recorded_recipe
 
-if TYPE_CHECKING:
-    from shardprep.verifier.examples import RecordRows
-
 _Result = TypeVar("_Result")
 
 _SPARE_BYTES = 64 << 20
@@ -48,7 +51,6 @@ class CheckedDocuments:
     """The documents of a folder; their faults are added to `problems`."""
 
     def __init__(self, folder: Path) -> None:
-        """Read and check all documents except the indexes."""
         self.folder = folder
         self.problems: list[Problem] = []
         self.manifest: Manifest | None = None
@@ -128,7 +130,6 @@ class CheckedDocuments:
                 self._add("tfds", name, what)
 
     def _read(self, name: str) -> bytes | None:
-        """Return the bytes of a file, or None with a problem added."""
         data = read_document(self.folder, name)
         if isinstance(data, Problem):
             self.problems.append(data)
@@ -160,7 +161,7 @@ def _attempt(name: str, read: Callable[[], _Result]) -> _Result | Problem:
 
 
 def index_problem(
-    folder: Path, shard: str, places: Sequence[tuple[int, int]] | None, rows: RecordRows | None
+    folder: Path, shard: str, places: Sequence[tuple[int, int]] | None, rows: ShardRows | None
 ) -> Problem | None:
     """Return the first fault of a shard's index, None if it is right.
 

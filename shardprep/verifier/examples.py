@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -13,35 +14,45 @@ import simplejpeg
 from shardprep.dataset.example import ExampleDecoder, Features
 from shardprep.dataset.item_table import WRITTEN, ShardRows, with_status
 from shardprep.dataset.schema import (
+    BOX,
+    BOX_LABEL,
     FILENAME,
     HEIGHT,
     IMAGE,
     LABEL,
     LABELS,
+    MASK,
     TARGET,
-    TEXT,
     UNLABELLED,
     WIDTH,
     Encoding,
     Feature,
     Schema,
-)  # fmt: skip
+)
 from shardprep.dataset.stored_size import check_stored_size, open_stored
 from shardprep.errors import RecordError
-from shardprep.verifier.object_checks import (
-    PNG,
-    PNG_END,
-    AnnotationCheck,
-    AnnotationRow,
-    type_fault,
-)
 from shardprep.verifier.problem import Fault
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_JPEG = b"\xff\xd8\xff"
+_JPEG, _PNG, _PNG_END = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+_PNG_HEADER = struct.Struct(">8xI4sIIBB")
+"""Start of a PNG: length and name of its first chunk, width, height, bits, colour type."""
+_COLOUR_TYPES = {0: "grey", 2: "colours", 3: "a palette", 4: "grey and alpha", 6: "colours"}
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
+_SIDES = 4
+"""Values of a box: ymin, xmin, ymax, xmax."""
+_TYPES = {"bytes": bytes, "int64": int, "float32": float}
+_Size = tuple[int, int]
+"""Height and width in pixels."""
+
+
+class AnnotationRow(NamedTuple):
+    """The objects and masks of a record, from its row."""
+
+    object_labels: Sequence[int] | None
+    mask_pixels: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +89,7 @@ def index_rows(text: bytes) -> RecordRows | None:
 def _annotations(table: pa.Table) -> list[AnnotationRow]:
     labels, pixels = table["object_labels"].to_pylist(), table["mask_pixels"].to_pylist()
     return [
-        AnnotationRow(one, None if counts is None else dict(counts))
-        for one, counts in zip(labels, pixels, strict=True)
+        AnnotationRow(one, dict(counts or ())) for one, counts in zip(labels, pixels, strict=True)
     ]
 
 
@@ -92,27 +102,22 @@ def _targets(table: pa.Table, target: str) -> Sequence[object]:
     if target == TARGET:
         whole = [math.nan if value is None else value for value in values]
         return np.array(whole, np.float32).tolist()  # type: ignore[no-any-return]
-    return [(value or "").encode() for value in values] if target == TEXT else ()
+    return [(value or "").encode() for value in values]
 
 
 class ExampleCheck:
     """Checks records against the schema of a dataset."""
 
     def __init__(self, schema: Schema | None, *, decode: bool) -> None:
-        """Without a schema, any Example is valid; `decode` also decodes images."""
+        """Without a schema, any Example is valid; `decode` also decodes images and masks."""
+        features = schema.features if schema else {}
+        dtypes = schema.dtypes if schema else {}
         self.target = schema.target if schema else None
         self._decode = decode
-        dtypes = schema.dtypes if schema else {}
-        self._names = frozenset(dtypes)
-        annotated = schema.annotations if schema else {}
-        self._annotations = AnnotationCheck(annotated, decode)
-        self._features = {
-            name: one
-            for name, one in (schema.features.items() if schema else ())
-            if name not in annotated
-        }
-        self._size = schema.image_size if schema else None
         self._decoder = ExampleDecoder(dtypes, dtypes)
+        self._annotated = schema.annotations if schema else {}
+        self._plain = {name: features[name] for name in features if name not in self._annotated}
+        self._size = schema.image_size if schema else None
         self._num_classes = len(schema.labels) if schema else 0
 
     def read(self, payload: bytes) -> Features | Fault:
@@ -122,54 +127,107 @@ class ExampleCheck:
         except RecordError as error:
             return Fault("example", error.what)
 
-    def faults(
-        self, features: Features, rows: RecordRows | None, record: int | None
-    ) -> Iterator[Fault]:
-        """Yield all faults of the features of record number `record`."""
-        if not self._features:
+    def faults(self, features: Features, rows: RecordRows | None, record: int) -> Iterator[Fault]:
+        """Yield the faults of the features of a record; `record` is its number in `rows`.
+
+        At most one fault per feature: a record may have a million boxes.
+        """
+        if not self._plain:
             return
-        sound: dict[str, object] = {}
-        for name, feature in self._features.items():
+        sound: dict[str, Sequence[Any]] = {}
+        yield from self._feature_faults(self._plain, features, None, sound)
+        for name in sorted(features.keys() - self._plain.keys() - self._annotated.keys()):
+            yield Fault("example", f"has a feature {name!r} that the schema does not name")
+        size = None
+        if HEIGHT in sound and WIDTH in sound:
+            size = sound[HEIGHT][0], sound[WIDTH][0]
+        yield from self._image_faults(sound, size)
+        if rows is not None and record >= len(rows.keys):
+            rows = None
+        if rows is not None:
+            yield from _row_faults(sound, self.target, rows, record)
+        if self._annotated:
+            yield from self._feature_faults(self._annotated, features, size or self._size, sound)
+            yield from _count_faults(self._annotated, features)
+            if rows is not None and rows.annotations:
+                yield from self._annotation_faults(sound, rows.annotations[record])
+
+    def _feature_faults(
+        self,
+        expected: Mapping[str, Feature],
+        features: Features,
+        size: _Size | None,
+        sound: dict[str, Sequence[Any]],
+    ) -> Iterator[Fault]:
+        """Yield the faults of some features, and add the values of the others to `sound`."""
+        for name, feature in expected.items():
             values = features.get(name)
             if values is None:
                 yield Fault("example", f"has no feature {name!r}")
-            elif fault := _fault(values, feature, self._num_classes):
-                yield Fault(fault.kind, f"{name}: {fault.what}")
+            elif fault := self._fault(name, feature, values, size):
+                yield fault
             else:
-                sound[name] = values if feature.kind == "labels" else values[0]
-        for name in sorted(features.keys() - self._names):
-            yield Fault("example", f"has a feature {name!r} that the schema does not name")
-        size = _size(sound)
-        yield from self._image_faults(sound, size)
-        row = None
-        if rows is not None and record is not None and record < len(rows.keys):
-            yield from _row_faults(sound, self.target, rows, record)
-            row = rows.annotations[record] if rows.annotations else None
-        if self._annotations.features:
-            yield from self._annotations.faults(features, size or self._size, row)
+                sound[name] = values
+
+    def _fault(
+        self, name: str, feature: Feature, values: Sequence[Any], size: _Size | None
+    ) -> Fault | None:
+        if what := _form_fault(values, feature):
+            return Fault("example", f"{name}: {what}")
+        if feature.kind == "mask":
+            for number, data in enumerate(values):
+                if what := self._mask_fault(data, feature, size):
+                    which = f"{name} {number}" if feature.repeated else name
+                    return Fault("mask", f"{which} {what}")
+            return None
+        fault = _value_fault(values, feature, self._num_classes)
+        return fault and Fault(fault.kind, f"{name}: {fault.what}")
+
+    def _mask_fault(self, data: bytes, feature: Feature, size: _Size | None) -> str:
+        if (what := _mask_header_fault(data, feature, size)) or not self._decode:
+            return what
+        try:
+            values = _pixel_counts(data)
+        except Exception as error:
+            return _not_decoded(error)
+        if feature.repeated:
+            return _first(
+                [one for one in values if one > 1], "is neither 0 nor 1", "has pixels of "
+            )
+        most = len(feature.labels)
+        wrong = [one for one in values if one >= most and one != feature.ignored]
+        return _first(wrong, f"which is not a class; there are {most:,}", "has pixels of ")
 
     def _image_faults(
-        self, sound: Mapping[str, object], size: tuple[int, int] | None
+        self, sound: Mapping[str, Sequence[Any]], size: _Size | None
     ) -> Iterator[Fault]:
-        image = self._features[IMAGE]
+        image = self._plain[IMAGE]
         for name, wanted in zip((HEIGHT, WIDTH), image.shape, strict=False):
-            side = sound.get(name)
-            if isinstance(side, int) and (side < 1 or wanted not in (None, side)):
-                what = f"{name}: is {side}, the schema says {wanted or '1 or more'}"
-                yield Fault("example", what)
-        data = sound.get(IMAGE)
-        if isinstance(data, bytes):
+            for side in sound.get(name, ()):
+                if side < 1 or wanted not in (None, side):
+                    what = f"{name}: is {side}, the schema says {wanted or '1 or more'}"
+                    yield Fault("example", what)
+        for data in sound.get(IMAGE, ()):
             what = _outer_fault(data, image, size)
             if not what and self._decode:
                 what = _pixel_fault(data, image, size)
             if what:
                 yield Fault("image", f"the image {what}")
 
-
-def _size(sound: Mapping[str, object]) -> tuple[int, int] | None:
-    """Return height and width in pixels that a record states."""
-    height, width = sound.get(HEIGHT), sound.get(WIDTH)
-    return (height, width) if isinstance(height, int) and isinstance(width, int) else None
+    def _annotation_faults(
+        self, sound: Mapping[str, Sequence[Any]], row: AnnotationRow
+    ) -> Iterator[Fault]:
+        """Yield the differences between objects and masks of a record and its row."""
+        if BOX_LABEL in sound and list(row.object_labels or ()) != sound[BOX_LABEL]:
+            here = _some(sound[BOX_LABEL])
+            what = f"{BOX_LABEL}: is {here}, items.parquet says {_some(row.object_labels)}"
+            yield Fault("items", what)
+        if MASK in sound and self._decode:
+            pixels = _pixel_counts(sound[MASK][0])
+            if pixels != row.mask_pixels:
+                said = _some(row.mask_pixels)
+                what = f"{MASK}: has pixels {_some(pixels)}, items.parquet says {said}"
+                yield Fault("items", what)
 
 
 def key_of(features: Features) -> str:
@@ -180,41 +238,78 @@ def key_of(features: Features) -> str:
     return ""
 
 
-def _fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault | None:
-    if what := type_fault(values, feature):
-        return Fault("example", what)
-    if feature.kind == "labels":
-        if values != sorted(set(values)):
-            return Fault("example", f"{values} is not ascending")
-    elif len(values) != 1:
-        return Fault("example", f"has {len(values)} values, not 1")
+def _form_fault(values: Sequence[Any], feature: Feature) -> str:
+    """Return the fault in the type or number of values, or ""."""
+    kind = _TYPES[feature.dtype]
+    for value in values:
+        if type(value) is not kind:
+            return f"holds {type(value).__name__}, the schema says {feature.dtype}"
+    if len(values) != 1 and not feature.repeated and feature.kind != "labels":
+        return f"has {len(values)} values, not 1"
+    return ""
+
+
+def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault | None:
+    """Return the fault of values of the right type and number, if any."""
+    if feature.kind == "bbox":
+        return _box_fault(values)
     if feature.kind == "text":
         try:
             values[0].decode()
         except UnicodeDecodeError:
             return Fault("example", f"{values[0][:40]!r} is not UTF-8")
-    elif feature.kind in ("label", "labels"):
-        return _label_fault(values, UNLABELLED if feature.kind == "label" else 0, num_classes)
+    if feature.kind == "labels" and values != sorted(set(values)):
+        return Fault("example", f"{values} is not ascending")
+    if feature.kind == "flag":
+        wrong = [value for value in values if value not in (0, 1)]
+        return Fault("objects", _first(wrong, "is not 0 or 1")) if wrong else None
+    if feature.kind in ("label", "labels"):
+        most = len(feature.labels) if feature.repeated else num_classes
+        least = UNLABELLED if feature.kind == "label" and not feature.repeated else 0
+        wrong = [value for value in values if not least <= value < most]
+        if wrong:
+            return Fault("label", _first(wrong, f"is not a class; there are {most:,}"))
     return None
 
 
-def _label_fault(labels: Sequence[int], lowest: int, num_classes: int) -> Fault | None:
-    for label in labels:
-        if not lowest <= label < num_classes:
-            return Fault("label", f"{label} is not a class; there are {num_classes:,}")
-    return None
+def _box_fault(values: Sequence[float]) -> Fault | None:
+    if len(values) % _SIDES:
+        return Fault("objects", f"has {len(values):,} values, which is not 4 for each box")
+    boxes = np.array(values).reshape(-1, _SIDES)
+    low, high = boxes[:, :2], boxes[:, 2:]
+    # False for values that are not finite, too.
+    is_box = ((low >= 0) & (low < high) & (high <= 1)).all(axis=1)
+    if is_box.all():
+        return None
+    wrong = np.flatnonzero(~is_box)
+    sides = ", ".join(f"{side:.6g}" for side in boxes[wrong[0]])
+    more = f", nor are {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
+    return Fault("objects", f"box {wrong[0]} ({sides}) has not 0 ≤ min < max ≤ 1{more}")
+
+
+def _count_faults(names: Iterable[str], features: Features) -> Iterator[Fault]:
+    """Yield one fault if the features of objects have different numbers of objects."""
+    counts = {
+        name: len(features[name]) // (_SIDES if name == BOX else 1)
+        for name in names
+        if name in features and name != MASK
+    }
+    if len({*counts.values()}) > 1:
+        said = ", ".join(f"{name} of {count:,}" for name, count in counts.items())
+        yield Fault("objects", f"the features of objects have different lengths: {said}")
 
 
 def _row_faults(
-    sound: Mapping[str, object], target: str | None, rows: RecordRows, record: int
+    sound: Mapping[str, Sequence[Any]], target: str | None, rows: RecordRows, record: int
 ) -> Iterator[Fault]:
-    """Yield the differences between a record and its row in `items.parquet`."""
-    key = sound.get(FILENAME)
-    if isinstance(key, bytes) and key.decode() != rows.keys[record]:
-        what = f"is of {key.decode()!r}, items.parquet says {rows.keys[record]!r}"
-        yield Fault("items", what)
+    """Yield the differences between key and target of a record and its row."""
+    for key in sound.get(FILENAME, ()):
+        if key.decode() != rows.keys[record]:
+            what = f"is of {key.decode()!r}, items.parquet says {rows.keys[record]!r}"
+            yield Fault("items", what)
     if target is not None and target in sound and rows.targets:
-        here, there = sound[target], rows.targets[record]
+        here = sound[target] if target == LABELS else sound[target][0]
+        there = rows.targets[record]
         if here != there and not (_is_nan(here) and _is_nan(there)):
             yield Fault("items", f"{target}: is {here!r}, items.parquet says {there!r}")
 
@@ -223,10 +318,10 @@ def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _outer_fault(data: bytes, image: Feature, size: tuple[int, int] | None) -> str:
+def _outer_fault(data: bytes, image: Feature, size: _Size | None) -> str:
     """Return the fault of an image's length, first or last bytes, or "".
 
-    `size` is the height and width in pixels that its record states.
+    `size` is the one that its record states.
     """
     if image.encoding == "raw":
         height, width = size or (0, 0)
@@ -241,19 +336,19 @@ def _outer_fault(data: bytes, image: Feature, size: tuple[int, int] | None) -> s
     if not codec or image.encoding not in (codec, "any"):
         wanted = {"jpeg": "JPEG", "png": "PNG"}.get(image.encoding or "", "JPEG or PNG")
         return f"is not a {wanted} (it starts with {data[:8]!r})"
-    if codec == "png" and not data.endswith(PNG_END):
+    if codec == "png" and not data.endswith(_PNG_END):
         return "is a PNG without an end"
     return ""
 
 
-def _pixel_fault(data: bytes, image: Feature, size: tuple[int, int] | None) -> str:
+def _pixel_fault(data: bytes, image: Feature, size: _Size | None) -> str:
     """Return the fault found by decoding all of an image, or ""."""
     if image.encoding == "raw":
         return ""  # its length is all that can be wrong
     try:
         shape = _jpeg_shape(data) if _codec(data) == "jpeg" else _png_shape(data)
     except Exception as error:
-        return f"does not decode ({' '.join(str(error).split())[:200] or type(error).__name__})"
+        return _not_decoded(error)
     for side, wanted in zip(shape, image.shape, strict=True):
         if wanted not in (None, side):
             return f"is {_dimensions(shape)}, the schema says {_dimensions(image.shape)}"
@@ -262,10 +357,14 @@ def _pixel_fault(data: bytes, image: Feature, size: tuple[int, int] | None) -> s
     return ""
 
 
+def _not_decoded(error: Exception) -> str:
+    return f"does not decode ({' '.join(str(error).split())[:200] or type(error).__name__})"
+
+
 def _codec(data: bytes) -> Encoding | None:
     if data.startswith(_JPEG):
         return "jpeg"
-    return "png" if data.startswith(PNG) else None
+    return "png" if data.startswith(_PNG) else None
 
 
 def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
@@ -288,3 +387,38 @@ def _png_shape(data: bytes) -> tuple[int, int, int]:
 def _dimensions(shape: tuple[int | None, ...]) -> str:
     height, width, channels = (side or "any" for side in shape)
     return f"{width}x{height} pixels of {channels} channels"
+
+
+def _mask_header_fault(data: bytes, feature: Feature, size: _Size | None) -> str:
+    """Return the fault of a mask's first and last bytes, or ""; nothing is decoded."""
+    if not data.startswith(_PNG) or len(data) < _PNG_HEADER.size:
+        return f"is not a PNG (it starts with {data[:8]!r})"
+    _, chunk, width, height, bits, colours = _PNG_HEADER.unpack_from(data)
+    wanted = 8 if feature.mask_dtype == "uint8" else 16
+    if chunk != b"IHDR" or colours != 0:
+        return f"is a PNG of {_COLOUR_TYPES.get(colours, 'no known form')}, not of grey"
+    if bits != wanted:
+        return f"has {bits} bits a pixel, not {wanted}"
+    if size is not None and (height, width) != size:
+        return f"is {width}x{height} pixels, its image {size[1]}x{size[0]}"
+    return "" if data.endswith(_PNG_END) else "is a PNG without an end"
+
+
+def _pixel_counts(data: bytes) -> dict[int, int]:
+    """Return the number of pixels of each value in a mask."""
+    with open_stored(data, "PNG") as image:
+        values, counts = np.unique(np.asarray(image), return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def _first(wrong: Sequence[int], what: str, begin: str = "") -> str:
+    """Return the fault of some values in words, "" without any."""
+    if not wrong:
+        return ""
+    more = f", and so are {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
+    return f"{begin}{wrong[0]} {what}{more}"
+
+
+def _some(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"

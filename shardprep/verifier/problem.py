@@ -12,7 +12,7 @@ from shardprep.storage.space import megabytes
 from shardprep.storage.url import ObjectUrl
 
 if TYPE_CHECKING:
-    from shardprep.dataset.source_difference import SourceDifference
+    from shardprep.dataset.diff import SourceDifference
     from shardprep.writer.workspace.repair_input import IntactShard
 
 _FileKind = Literal["unreadable", "missing", "extra", "misplaced", "size", "hash", "count"]
@@ -68,7 +68,6 @@ class Problem:
 
     @property
     def meaning(self) -> str:
-        """The kind in words, as of several: "records that are cut or cut off"."""
         return MEANINGS[self.kind]
 
 
@@ -104,12 +103,10 @@ class Verification(Card):
 
     @property
     def repaired(self) -> tuple[Problem, ...] | None:
-        """Problems before a repair; None if nothing was repaired."""
         return None if self.before is None else self.before.problems
 
     @property
     def location(self) -> str:
-        """Path or address of the dataset."""
         return str(self.address or self.path)
 
     @property
@@ -119,7 +116,6 @@ class Verification(Card):
         return {kind: problems for kind, problems in by_kind.items() if problems}
 
     def facts(self) -> dict[str, Any]:
-        """Return where the dataset is, its problems by kind, the first ones, what was read."""
         lines: dict[str, Any] = {
             "at": self.location,
             "problems": {
@@ -135,6 +131,6 @@ class Verification(Card):
         if self.against is not None:
             lines["against"] = self.against.facts()
         if self.unknown:
-            lines["not ours"] = self.unknown
+            lines["other files"] = self.unknown
         records = f"{self.num_shards:,} shards, {self.num_records:,} records"
         return {**lines, "checked": f"{records}, {megabytes(self.num_bytes)}"}

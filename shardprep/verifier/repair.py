@@ -35,20 +35,10 @@ def repair_dataset(
 ) -> BuildResult:
     """Write the damaged files of a dataset again, from its source, with the same bytes.
 
-    Files that do not belong to a dataset stay in its folder; extra shards are removed.
-
-    Args:
-        verification: what `verify_dataset` found.
-        source: what the dataset was built from: a folder, an archive or an address.
-        num_workers: processes that encode images, at least 1.
-        watcher: receives the progress.
-
-    Raises:
-        DatasetError: the manifest itself is damaged, the dataset was moved, or it has no source.
-        BuildError: inputs, options or versions changed, or the rebuilt bytes differ; the dataset is
-            not changed.
-        SourceError, StorageError: as `build_dataset`.
-
+    Files that do not belong to a dataset stay in its folder; extra shards are removed. DatasetError
+    if the manifest itself is damaged, the dataset was moved, or it has no source. BuildError if
+    inputs, options or versions changed, or the rebuilt bytes differ; the dataset is not changed
+    then. Other errors as `build_dataset`.
     """
     manifest = _trusted_manifest(verification)
     if REPACKED in manifest.fingerprint.versions:
@@ -83,7 +73,6 @@ def settle(files: RemoteFiles) -> None:
 
 
 def _out(verification: Verification, manifest: Manifest) -> str:
-    """Return the dataset's `--out`."""
     below = f"/{manifest.name}/{manifest.version}"
     location = str(verification.address or verification.path.absolute())
     if not location.endswith(below):

@@ -49,7 +49,6 @@ class StoredObject(NamedTuple):
 
     @property
     def name(self) -> str:
-        """File name."""
         return self.url.name
 
     def __str__(self) -> str:
@@ -73,7 +72,6 @@ class ShardTask:
 
     @property
     def name(self) -> str:
-        """File name."""
         return self.file.name
 
     @property
@@ -89,12 +87,6 @@ class ShardTask:
         with contextlib.suppress(OSError):  # reading the file reports the error
             return regular_size(self.file) or 0
         return 0
-
-    def rows(self) -> RecordRows | None:
-        """Return the expected records, or None."""
-        if self.table is None:
-            return self.index
-        return written_rows(self.table, self.check.target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +129,6 @@ def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
 
 
 class _Hashed(io.RawIOBase):
-    """A file that hashes all bytes read from it."""
-
     def __init__(self, file: io.FileIO, moved: Callable[[int], None]) -> None:
         self.digest = hashlib.sha256()
         self.num_bytes = 0
@@ -157,14 +147,16 @@ class _Hashed(io.RawIOBase):
 
 
 def _check(task: ShardTask, whole: io.FileIO, file: _Hashed) -> ShardReport:
-    rows = task.rows()
+    rows = task.index
+    if task.table is not None:
+        rows = written_rows(task.table, task.check.target)
     places: list[tuple[int, int]] = []
     problems: list[Problem] = []
     stream = io.BufferedReader(file, _BLOCK_BYTES)
     try:
         for number, record in enumerate(read_records(stream, task.name)):
             places.append((record.offset, record.length))
-            problems += _record_problems(task, rows, FoundRecord(number, record))
+            problems += _record_problems(task, rows, number, record)
         is_sound = True
     except RecordError:
         is_sound = False
@@ -200,24 +192,25 @@ def _search(
     places: list[tuple[int, int]] = []
     problems: list[Problem] = []
     whole.seek(0)
-    search = Search(io.BufferedReader(whole), task.name, num_bytes, rows, task.check)
-    for record in search:
-        places.append((record.record.offset, record.record.length))
-        problems += _record_problems(task, rows, record)
+    search = _Search(task, io.BufferedReader(whole), num_bytes, rows)
+    for number, record in search:
+        places.append((record.offset, record.length))
+        problems += _record_problems(task, rows, number, record)
     problems += search.problems
     return places, sorted(problems, key=lambda problem: problem.offset or 0)
 
 
 def _record_problems(
-    task: ShardTask, rows: RecordRows | None, found: FoundRecord
+    task: ShardTask, rows: RecordRows | None, number: int | None, record: Record
 ) -> Iterator[Problem]:
-    number, record = found
+    if number is None:
+        rows = None
     features = task.check.read(record.payload)
-    key = rows.key(number) if number is not None and rows is not None else ""
+    key = rows.key(number or 0) if rows is not None else ""
     if isinstance(features, Fault):
         yield Problem(features.kind, task.name, features.what, number, record.offset, key)
         return
-    for fault in task.check.faults(features, rows, number):
+    for fault in task.check.faults(features, rows, number or 0):
         key = key or key_of(features)
         yield Problem(fault.kind, task.name, fault.what, number, record.offset, key)
 
@@ -264,31 +257,17 @@ def _count(num_bytes: int) -> None:
         _done.value += num_bytes
 
 
-class FoundRecord(NamedTuple):
-    """A record with a sound frame."""
-
-    number: int | None
-    """Number of the record in the original shard, None if unknown."""
-    record: Record
-
-
-class Search:
+class _Search:
     """Search of one damaged file; `problems` is complete after the last record."""
 
     def __init__(
-        self,
-        file: BinaryIO,
-        name: str,
-        num_bytes: int,
-        rows: RecordRows | None,
-        check: ExampleCheck,
+        self, task: ShardTask, file: BinaryIO, num_bytes: int, rows: RecordRows | None
     ) -> None:
-        """`rows` have offsets and keys of the records, if known; `name` is used in problems."""
         self.problems: list[Problem] = []
         self._file = file
-        self._name = name
+        self._name = task.name
         self._num_bytes = num_bytes
-        self._check = check
+        self._check = task.check
         self._rows = rows
         self._shift = 0
         self._starts: dict[int, int] = {}
@@ -303,15 +282,18 @@ class Search:
         self._last = -1
         self._count = 0
 
-    def __iter__(self) -> Iterator[FoundRecord]:
-        """Yield the records found, in the order of the file."""
+    def __iter__(self) -> Iterator[tuple[int | None, Record]]:
+        """Yield the records found, in the order of the file.
+
+        Each comes with its number in the original shard, None if unknown.
+        """
         breaks: list[tuple[int | None, int, Kind, str]] = []
         at = 0
         while at < self._num_bytes:
             size = self._announced(at)
             record = self._read(at)
             if isinstance(record, Record):
-                yield FoundRecord(self._numbered(record), record)
+                yield self._numbered(record), record
                 at += record.length
             else:
                 end = at + (size or HEADER_BYTES)
@@ -336,7 +318,6 @@ class Search:
         return None if size is None else size + tfrecord.FRAME_BYTES
 
     def _read(self, at: int) -> Record | str:
-        """Return the record at an offset, or its fault."""
         self._file.seek(at)
         try:
             record = next(tfrecord.read_records(self._file, ""))
@@ -374,7 +355,6 @@ class Search:
         return number
 
     def _at(self, offset: int) -> int | None:
-        """Return the number of the record that should start at an offset."""
         return self._starts.get(offset, self._starts.get(offset - self._shift))
 
     def _add_lost(self) -> None:

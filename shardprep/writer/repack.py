@@ -20,11 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
-from shardprep.dataset.annotation_counts import united_unmatched
 from shardprep.dataset.diff import feature_differences
 from shardprep.dataset.item_check import check_items
 from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, with_status
-from shardprep.dataset.manifest import REPACKED, Fingerprint, Manifest
+from shardprep.dataset.manifest import REPACKED, Fingerprint, Manifest, united_unmatched
 from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
 from shardprep.errors import (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 from shardprep.dataset import item_table
-from shardprep.dataset.cells import to_cell
+from shardprep.dataset.card import to_cell
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.errors import SourceError
 from shardprep.image.process import RejectionKind

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.source_images import no_image, source_images
+from shardprep.dataset.diff import ORIGINALS
 from shardprep.dataset.item_table import SKIPPED
-from shardprep.dataset.source_difference import ORIGINALS
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.byte_range import MemberError

@@ -19,10 +19,9 @@ from PIL import Image
 
 from shardprep.dataset import item_table
 from shardprep.dataset.annotated_pictures import annotated_pictures
-from shardprep.dataset.describe import Facts, read_facts
+from shardprep.dataset.describe import Facts, measure_objects, near_duplicates, read_facts
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.object_stats import measure_objects, near_duplicates
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, MASK
 from shardprep.image.drawing import AnnotatedPicture

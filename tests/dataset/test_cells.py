@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shardprep.dataset.cells import from_cell, to_cell
+from shardprep.dataset.card import from_cell, to_cell
 
 STARTS = "=+-@\t\r\n＝＋－＠"
 

@@ -82,14 +82,8 @@ def test_each_kind_of_change_is_named(tmp_path: Path) -> None:
 
 def test_another_split_and_another_size_of_what_is_stored_are_named(tmp_path: Path) -> None:
     one = made(tmp_path / "a", animals(40))
-    two = made(
-        tmp_path / "b",
-        animals(40),
-        split="train=0.5,test=0.5",
-        size="12x12",
-        shards=None,
-        dedup=True,
-    )
+    other = {"split": "train=0.5,test=0.5", "size": "12x12", "shards": None, "dedup": True}
+    two = made(tmp_path / "b", animals(40), **other)
     found = compare(open_dataset(one), open_dataset(two))
     assert found.num_changes["split"] == 20
     assert found.num_changes["record"] > 30
@@ -137,57 +131,40 @@ def marked_set(folder: Path, changed: Mapping[str, Marked], **keys: Any) -> Path
     return rewritten(plain.path, FEATURES, {**MARKED, **changed})
 
 
+OUTLINES = {key: marked.rectangles for key, marked in MARKED.items()}
+CHANGES: dict[str, tuple[str, Marked, str, str]] = {
+    "moved box": (
+        "train/c.png", Marked(((0, 0, 48, 60),), (1,)), "blue 0,0 64x48", "blue 0,0 60x48"
+    ),
+    "class of an object": (
+        "train/d.png", Marked(OUTLINES["train/d.png"], (0, 1, 1)),
+        "red 10,10 21x20", "blue 10,10 21x20",
+    ),
+    "outline": (
+        "test/f.png", Hollow(OUTLINES["test/f.png"], (1,)),
+        "blue 20,20 30x20 with 600 pixels", "blue 20,20 30x20 with 599 pixels",
+    ),
+    "mask of as many pixels": (
+        "train/a.png", Mirrored(OUTLINES["train/a.png"], (0, 1), 1, {"zero size": 2}),
+        "", "(1,320 pixels differ)",
+    ),
+    "new object": ("train/b.png", Marked(((1, 2, 3, 4),), (0,)), "", "red 2,1 2x2"),
+}  # fmt: skip
+"""Change → its item, the item's new objects, and how the change is told."""
+
+
 @pytest.mark.parametrize("keys", [{}, {"seed": 7, "shards": 3}], ids=["same order", "other order"])
-@pytest.mark.parametrize(
-    ("key", "marked", "kinds", "before", "after"),
-    [
-        (
-            "train/c.png",
-            Marked(((0, 0, 48, 60),), (1,)),
-            {"objects", "mask"},
-            "blue 0,0 64x48",
-            "blue 0,0 60x48",
-        ),
-        (
-            "train/d.png",
-            Marked(MARKED["train/d.png"].rectangles, (0, 1, 1)),
-            {"objects", "mask"},
-            "red 10,10 21x20",
-            "blue 10,10 21x20",
-        ),
-        (
-            "test/f.png",
-            Hollow(MARKED["test/f.png"].rectangles, (1,)),
-            {"objects", "mask"},
-            "blue 20,20 30x20 with 600 pixels",
-            "blue 20,20 30x20 with 599 pixels",
-        ),
-        (
-            "train/a.png",
-            Mirrored(MARKED["train/a.png"].rectangles, (0, 1), 1, {"zero size": 2}),
-            {"mask"},
-            "",
-            "(1,320 pixels differ)",
-        ),
-        ("train/b.png", Marked(((1, 2, 3, 4),), (0,)), {"objects", "mask"}, "", "red 2,1 2x2"),
-    ],
-    ids=["moved box", "class of an object", "outline", "mask of as many pixels", "new object"],
-)
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_object_or_mask_is_a_change_of_its_item(
-    key: str,
-    marked: Marked,
-    kinds: set[str],
-    before: str,
-    after: str,
-    keys: dict[str, Any],
-    tmp_path: Path,
+    change: str, keys: dict[str, Any], tmp_path: Path
 ) -> None:
+    key, marked, before, after = CHANGES[change]
+    kinds = ["mask"] if isinstance(marked, Mirrored) else ["objects", "mask"]
     one = marked_set(tmp_path / "a", {})
     two = marked_set(tmp_path / "b", {key: marked}, **keys)
     changes = all_changes(one, two)
-    assert {(change.key, change.kind) for change in changes} == {(key, kind) for kind in kinds}
-    shown = changes[0] if "objects" in kinds else changes[-1]
-    assert (shown.before, shown.after) == (before, after)
+    assert [(found.key, found.kind) for found in changes] == [(key, kind) for kind in kinds]
+    assert (changes[0].before, changes[0].after) == (before, after)
     found = compare(open_dataset(one), open_dataset(two))
     assert (found.num_same, found.is_equal) == (len(MARKED) - 1, False)
 
@@ -217,13 +194,9 @@ def test_another_value_of_a_further_feature_is_a_change(tmp_path: Path) -> None:
     tables = [
         "id,label,age\n" + "".join(f"{key},cat,{age}\n" for key in images) for age in (41, 42)
     ]
+    keys = {"labels": "csv:t.csv:id:label", "columns": "age"}
     one, two = (
-        made(
-            tmp_path / name,
-            {**images, "t.csv": table.encode()},
-            labels="csv:t.csv:id:label",
-            columns="age",
-        )
+        made(tmp_path / name, {**images, "t.csv": table.encode()}, **keys)
         for name, table in zip("ab", tables, strict=True)
     )
     changes = all_changes(one, two)
@@ -254,10 +227,8 @@ def test_a_shard_that_has_to_be_read_and_is_missing_is_one_line(tmp_path: Path) 
 def test_a_dataset_in_object_storage_is_compared_record_by_record(
     bucket: Bucket, tmp_path: Path
 ) -> None:
-    one, two = (
-        marked_set(tmp_path / "a", {}),
-        marked_set(tmp_path / "b", {"train/b.png": Marked(((1, 2, 3, 4),), (0,))}),
-    )
+    one = marked_set(tmp_path / "a", {})
+    two = marked_set(tmp_path / "b", {"train/b.png": Marked(((1, 2, 3, 4),), (0,))})
     for name, data in tree(two).items():
         bucket.put(f"sets/marked/1.0.0/{name}", data)
     found = shardprep.diff(one, f"{bucket.url}/sets/marked")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardprep.dataset import example
-from shardprep.dataset.index import read_index
 from shardprep.dataset.item_table import read_items
+from shardprep.dataset.local_files import read_index
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.schema import FILENAME
 from shardprep.errors import DatasetError, RecipeError, RecordError

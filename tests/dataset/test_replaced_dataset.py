@@ -29,7 +29,7 @@ from tests.support.annotated import outlined
 from tests.support.builders import build, png, tree, write, zip_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 CHANGED = "has changed since it was found; open the dataset again"
@@ -134,37 +134,22 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
 # --- what reads a dataset, and what comes of it ---------------------------------------------------
 
 
-def items(path: Path, out: Path) -> Any:
-    del out
-    return [_plain(item) for item in reader.Dataset(path, as_supervised=False)]
+def opened(path: Path) -> reader.Dataset:
+    return reader.Dataset(path, as_supervised=False)
 
 
-def batches(path: Path, out: Path) -> Any:
-    del out
-    return [_plain(one) for one in reader.Dataset(path, as_supervised=False).batches(4, **ONCE)]
+def plain(items: Iterable[dict[str, Any]]) -> list[Any]:
+    return [{name: np.asarray(one).tolist() for name, one in item.items()} for item in items]
 
 
-def weighted(path: Path, out: Path) -> Any:
-    del out
-    data = reader.Dataset(path, as_supervised=False)
-    drawn = data.batches(4, weights="balanced", **ONCE)
-    return [_plain(one) for one in drawn]
-
-
-def tensors(path: Path, out: Path, **options: Any) -> Any:
-    del out
-    data = reader.load(path, as_supervised=False, seed=3, **options)
-    return [_plain(one) for one in data.as_numpy_iterator()]
+def tensors(path: Path, _out: Path, **options: Any) -> Any:
+    return plain(reader.load(path, as_supervised=False, seed=3, **options).as_numpy_iterator())
 
 
 def cached(path: Path, out: Path) -> Any:
     """Return what the decoded copies hold: those of one dataset serve no other."""
     tensors(path, out, cache=str(out))
     return tensors(path, out, cache=str(out))
-
-
-def _plain(item: dict[str, Any]) -> Any:
-    return {name: np.asarray(value).tolist() for name, value in item.items()}
 
 
 def report(path: Path, out: Path) -> Any:
@@ -177,8 +162,7 @@ def inspected(path: Path, out: Path) -> Any:
     return facts.manifest.sha256, facts.boxes, (out / "sheet.png").read_bytes()
 
 
-def viewed(path: Path, out: Path) -> Any:
-    del out
+def viewed(path: Path, _out: Path) -> Any:
     contents = read_contents(open_dataset(path))
     pictures = RecordPictures(contents)
     try:
@@ -206,32 +190,22 @@ def reused(path: Path, out: Path) -> Any:
     return tree(build(source, out, labels="csv:labels.csv", reuse=path, **OPTIONS).path)
 
 
-def verified(path: Path, out: Path) -> Any:
-    del out
+def verified(path: Path, _out: Path) -> Any:
     found = shardprep.verify(path, decode=True)
     return found.problems, found.unknown, found.num_bytes
 
 
-def compared(path: Path, out: Path) -> Any:
-    del out
+def compared(path: Path, _out: Path) -> Any:
     found = shardprep.diff(path, path.parents[3] / "classes" / "0")
     return found.is_equal, found.num_changes
 
 
-def measured(path: Path, out: Path) -> Any:
-    del out
-    return reader.mean_std(path)
-
-
-def chosen(path: Path, out: Path) -> Any:
-    del out
-    return [pickle.dumps(fold.numbers) for fold, _ in reader.folds(path, 3)]
-
-
 READS: dict[str, Callable[[Path, Path], Any]] = {
-    "Dataset": items,
-    "Dataset.batches": batches,
-    "Dataset.batches with weights": weighted,
+    "Dataset": lambda path, _: plain(opened(path)),
+    "Dataset.batches": lambda path, _: plain(opened(path).batches(4, **ONCE)),
+    "Dataset.batches with weights": lambda path, _: plain(
+        opened(path).batches(4, weights="balanced", **ONCE)
+    ),
     "load": tensors,
     "load with a cache in memory": partial(tensors, cache="memory"),
     "load with a cache in a folder": cached,
@@ -244,10 +218,10 @@ READS: dict[str, Callable[[Path, Path], Any]] = {
     "reuse": reused,
     "verify": verified,
     "diff": compared,
-    "mean_std": measured,
-    "folds": chosen,
+    "mean_std": lambda path, _: reader.mean_std(path),
+    "folds": lambda path, _: [pickle.dumps(fold.numbers) for fold, _ in reader.folds(path, 3)],
+    "inspect": inspected,
 }
-MADE_OF_OBJECTS: dict[str, Callable[[Path, Path], Any]] = {"inspect": inspected}
 
 
 def ended(read: Callable[[Path, Path], Any], path: Path, out: Path) -> Any:
@@ -264,12 +238,11 @@ def ended(read: Callable[[Path, Path], Any], path: Path, out: Path) -> Any:
         raise
 
 
-@pytest.mark.parametrize("name", [*READS, *MADE_OF_OBJECTS])
+@pytest.mark.parametrize("name", READS)
 def test_a_dataset_that_is_replaced_at_any_time_is_never_mixed_with_its_successor(
     name: str, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind = "objects" if name in MADE_OF_OBJECTS else "classes"
-    read = (READS | MADE_OF_OBJECTS)[name]
+    kind, read = "objects" if name == "inspect" else "classes", READS[name]
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
     whole = []
     for at in (-1, 0):
@@ -297,7 +270,7 @@ def _first(data: reader.Dataset) -> Any:
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_a_worker_that_opens_its_shards_later_reads_no_successor(context: str, sets: Sets) -> None:
     folder, other = sets.pair("classes")
-    data = reader.Dataset(folder, as_supervised=False)
+    data = opened(folder)
     with Replacement(folder, other, at=-1) as replacement:
         replacement.replace()
     with ProcessPoolExecutor(1, get_context(context)) as pool:
@@ -308,22 +281,22 @@ def test_a_worker_that_opens_its_shards_later_reads_no_successor(context: str, s
 
 def test_shards_that_are_open_are_read_on_and_equal_ones_may_take_their_place(sets: Sets) -> None:
     folder, other = sets.pair("classes")
-    whole = items(folder, folder)
-    data, again = reader.Dataset(folder, as_supervised=False), folder.with_name("again")
+    data, again = opened(folder), folder.with_name("again")
+    whole = plain(opened(folder))
     shutil.copytree(folder, again)
-    first = _plain(data[0])
+    (first,) = plain([data[0]])
     with Replacement(folder, again, at=-1) as replacement:
         replacement.replace()
-    assert [_plain(item) for item in data] == whole
+    assert plain(data) == whole
     with Replacement(folder, other, at=-1) as replacement:
         replacement.replace()
-    assert [_plain(item) for item in data] == whole
-    assert _plain(data[0]) == first
+    assert plain(data) == whole
+    assert plain([data[0]]) == [first]
 
 
 def test_a_dataset_that_is_gone_is_the_same_error(sets: Sets) -> None:
     folder, _ = sets.pair("classes")
-    data = reader.Dataset(folder, as_supervised=False)
+    data = opened(folder)
     shutil.rmtree(folder)
     with pytest.raises(ShardprepError, match=CHANGED):
         data[0]

@@ -192,6 +192,14 @@ def test_the_schema_of_a_build_is_the_one_it_was_written_by(tmp_path: Path) -> N
 
 # --- its errors ---------------------------------------------------------------------------------
 
+SCALAR, TEXT = {"kind": "scalar", "dtype": "float32"}, {"kind": "text", "dtype": "bytes"}
+LABEL = {"kind": "label", "dtype": "int64"}
+
+
+def of_objects(path: str, value: Any) -> str:
+    """Return a schema of boxes and outlines with another value at a path of "objects/…"."""
+    return changed(f"features.objects/{path}", value, load_schema("instances"))
+
 
 @pytest.mark.parametrize(
     ("text", "names"),
@@ -213,6 +221,15 @@ def test_the_schema_of_a_build_is_the_one_it_was_written_by(tmp_path: Path) -> N
         (changed("features.image.size", 1), "features.image.size: Extra inputs are not permitted"),
         (changed("features.label.dtype", "bytes"), "features.label: must be of kind 'label'"),
         (changed("features.image.dtype", "int64"), "features.image: "),
+        (changed("features", {"label": LABEL}), "has no feature 'image'"),
+        (of_objects("bbox.repeated", value=False), "features.objects/bbox.repeated: must be true"),
+        (changed("features.image/height.repeated", value=True), "height.repeated: must be false"),
+        (of_objects("label.kind", "labels"), "must be of kind 'label'"),
+        (of_objects("mask.shape", [8, 8, 3]), "height, width, 1 of a PNG"),
+        (of_objects("mask.encoding", "jpeg"), "height, width, 1 of a PNG"),
+        (of_objects("bbox.labels", ["a"]), "features.objects/bbox.labels: "),
+        (of_objects("age", {**SCALAR, "repeated": True}), "objects have no such feature"),
+        (changed("features.objects", SCALAR), "objects have no such feature"),
     ],
 )
 def test_a_schema_that_breaks_a_rule_is_refused_by_the_name_of_the_field(
@@ -228,51 +245,6 @@ def test_a_schema_that_breaks_a_rule_is_refused_by_the_name_of_the_field(
     assert "\n" not in line
 
 
-def test_a_schema_needs_an_image() -> None:
-    document = json.loads(CLASSIFICATION.dumps())
-    del document["features"]["image"]
-    with pytest.raises(SchemaError, match="'image'"):
-        parse_schema(json.dumps(document), "mine.json")
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "names"),
-    [
-        ("features.objects/bbox.repeated", False, "features.objects/bbox.repeated: must be true"),
-        ("features.image/height.repeated", True, "features.image/height.repeated: must be false"),
-        ("features.objects/label.kind", "labels", "must be of kind 'label'"),
-        ("features.objects/mask.shape", [8, 8, 3], "height, width, 1 of a PNG"),
-        ("features.objects/mask.encoding", "jpeg", "height, width, 1 of a PNG"),
-        ("features.objects/bbox.labels", ["a"], "features.objects/bbox.labels: "),
-        (
-            "features.objects/age",
-            {"kind": "scalar", "dtype": "int64", "repeated": True},
-            "objects have no such feature",
-        ),
-        ("features.objects", {"kind": "scalar", "dtype": "int64"}, "objects have no such feature"),
-    ],
-)
-def test_a_feature_of_objects_that_breaks_a_rule_is_refused_by_its_name(
-    path: str, value: Any, names: str
-) -> None:
-    with pytest.raises(SchemaError) as caught:
-        parse_schema(changed(path, value, load_schema("instances")), "mine.json")
-    assert names in str(caught.value)
-
-
-def test_a_feature_without_values_is_refused_with_those_that_have_some(tmp_path: Path) -> None:
-    scalar = {"kind": "scalar", "dtype": "float32"}
-    text = changed("features.image/depth", scalar)
-    path = builders.write(tmp_path / "mine.json", text.encode())
-    with pytest.raises(SchemaError) as caught:
-        load_schema(str(path))
-    assert "'image/depth'" in str(caught.value)
-    assert ", ".join(sorted(PROVIDED)) in str(caught.value)
-
-
-SCALAR, TEXT = {"kind": "scalar", "dtype": "float32"}, {"kind": "text", "dtype": "bytes"}
-
-
 @pytest.mark.parametrize(
     "faults",
     [
@@ -283,7 +255,8 @@ SCALAR, TEXT = {"kind": "scalar", "dtype": "float32"}, {"kind": "text", "dtype":
         },
         {
             "features.image/depth": (SCALAR, "'image/depth'"),
-            "features.image/date": (TEXT, "'image/date'"),
+            "features.image/date": (TEXT, ", ".join(sorted(PROVIDED))),
+            "features.image/hour": (TEXT, "'image/hour'"),
         },
         {
             "features.label.kind": ("text", "features.label"),
@@ -326,12 +299,16 @@ PETS = {
     "größe 1/test/1.jpg": builders.jpeg(seed=10),
     "größe 1/test/2.png": builders.png(seed=11),
 }
-TABLE = """id,tags,age,note,kind,size
-a,cat dog,1.5,"eins, zwei",cat,3
-b,dog,2,größe,dog,4
-c,bird,-1e3,x,cat,5
-d,cat bird,0.25,vier,dog,-6
-"""
+ROWS: dict[str, tuple[str, float, str, str, int]] = {
+    "a": ("cat dog", 1.5, "eins, zwei", "cat", 3),
+    "b": ("dog", 2, "größe", "dog", 4),
+    "c": ("bird", -(2.0**70), "x", "cat", 5),
+    "d": ("cat bird", 0.25, "vier", "dog", -6),
+}
+TABLE = "id,tags,age,note,kind,size\n" + "".join(
+    f'{key},{tags},{age},"{note}",{kind},{size}\n'
+    for key, (tags, age, note, kind, size) in ROWS.items()
+)
 WITH_TABLE = {
     **{f"train/{name}.jpg": builders.jpeg(seed=seed) for seed, name in enumerate("abcd")},
     "test/e.jpg": builders.jpeg(seed=8),
@@ -362,33 +339,18 @@ BUILDS: dict[str, tuple[dict[str, bytes], dict[str, Any]]] = {
 }
 TARGETS: dict[str, dict[str, dict[str, Any]]] = {
     "multilabel": {
-        "a": {"labels": [1, 2]},
-        "b": {"labels": [2]},
-        "c": {"labels": [0]},
-        "d": {"labels": [0, 1]},
-        "e": {"labels": []},
-    },
-    "regression": {
-        "a": {"target": 1.5},
-        "b": {"target": 2.0},
-        "c": {"target": -1000.0},
-        "d": {"target": 0.25},
-        "e": {"target": None},
-    },
-    "text": {
-        "a": {"text": "eins, zwei"},
-        "b": {"text": "größe"},
-        "c": {"text": "x"},
-        "d": {"text": "vier"},
-        "e": {"text": ""},
-    },
+        key: {"labels": sorted(("bird", "cat", "dog").index(tag) for tag in tags.split())}
+        for key, (tags, *_) in ROWS.items()
+    }
+    | {"e": {"labels": []}},
+    "regression": {key: {"target": age} for key, (_, age, *_) in ROWS.items()}
+    | {"e": {"target": None}},
+    "text": {key: {"text": note} for key, (_, _, note, *_) in ROWS.items()} | {"e": {"text": ""}},
     "columns": {
-        "a": {"label": 0, "age": 1.5, "note": "eins, zwei", "size": 3},
-        "b": {"label": 1, "age": 2.0, "note": "größe", "size": 4},
-        "c": {"label": 0, "age": -1000.0, "note": "x", "size": 5},
-        "d": {"label": 1, "age": 0.25, "note": "vier", "size": -6},
-        "e": {"label": -1, "age": None, "note": ""},
-    },
+        key: {"label": NAMES.index(kind), "age": age, "note": note, "size": size}
+        for key, (_, age, note, kind, size) in ROWS.items()
+    }
+    | {"e": {"label": -1, "age": None, "note": ""}},
 }
 """Build → name of the image → what the table says of it; None is NaN."""
 

@@ -23,7 +23,7 @@ import shardprep
 from shardprep import reader
 from shardprep.dataset import item_table
 from shardprep.dataset.example import decode
-from shardprep.dataset.index import read_index
+from shardprep.dataset.local_files import read_index
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL

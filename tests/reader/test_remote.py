@@ -758,7 +758,7 @@ def test_fetch_takes_what_is_whole_of_a_damaged_dataset(
 
 def test_fetch_writes_over_nothing(url: str, tmp_path: Path) -> None:
     note = write(tmp_path / "pets" / "1.0.0" / "note", b"mine")
-    with pytest.raises(BuildError, match="is there already, and is not s3://"):
+    with pytest.raises(BuildError, match="already exists, and is not s3://"):
         fetch(url, tmp_path)
     assert note.read_bytes() == b"mine"
 

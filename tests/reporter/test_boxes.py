@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from shardprep.dataset.describe import measure_objects
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.object_stats import measure_objects
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.image.palette import class_colour

@@ -137,12 +137,17 @@ def test_a_good_dataset_has_no_problem(tmp_path: Path, features: tuple[str, ...]
     assert problems(annotated(tmp_path, *features), decode=True) == []
 
 
+def of_key(folder: Path, kind: str, *, decode: bool = False) -> str:
+    """Return what the problems of a kind say of the record of `KEY`."""
+    found = [one for one in problems(folder, decode=decode) if (one.kind, one.key) == (kind, KEY)]
+    return "; ".join(one.what for one in found)
+
+
 @pytest.mark.parametrize("what", DAMAGES)
 def test_damage_of_a_record_is_named_by_its_key(folder: Path, what: str) -> None:
     name, change, kind, said = DAMAGES[what]
     damaged(folder, name, change)
-    found = [one for one in problems(folder) if one.kind == kind and one.key == KEY]
-    assert any(said in one.what for one in found), found
+    assert said in of_key(folder, kind)
     assert {one.key for one in problems(folder)} <= {KEY, *MARKED, ""}
 
 
@@ -150,9 +155,8 @@ def test_damage_of_a_record_is_named_by_its_key(folder: Path, what: str) -> None
 def test_damage_of_pixels_is_named_where_images_are_decoded(folder: Path, what: str) -> None:
     name, change, kind, said = PIXELS[what]
     damaged(folder, name, change)
-    assert not [one for one in problems(folder) if one.kind == kind and one.key == KEY]
-    found = [one for one in problems(folder, decode=True) if one.kind == kind and one.key == KEY]
-    assert any(said in one.what for one in found), found
+    assert not of_key(folder, kind)
+    assert said in of_key(folder, kind, decode=True)
 
 
 @pytest.mark.thorough

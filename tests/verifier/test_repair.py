@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep.dataset.local_files import LocalFiles
+from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.errors import BuildError, DatasetError, ShardprepError
 from shardprep.storage.lock import locked
 from shardprep.verifier.dataset import verify_dataset
@@ -67,6 +68,12 @@ def _here(good: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(name="folder")
+def _folder(here: Path) -> Path:
+    """Return the dataset in it."""
+    return here / "out" / "pets" / "1.0.0"
+
+
 def repaired(here: Path, source: str = "pets.zip") -> Quiet:
     """Repair what verify finds; return what the watcher was told."""
     folder = here / "out" / "pets" / "1.0.0"
@@ -111,9 +118,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], int]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_repaired_folder_is_what_was_built(good: Path, here: Path, damage: str) -> None:
+def test_a_repaired_folder_is_what_was_built(
+    good: Path, here: Path, folder: Path, damage: str
+) -> None:
     make, num_shards = DAMAGES[damage]
-    folder = here / "out" / "pets" / "1.0.0"
     make(folder)
     assert tree(folder) != tree(good / "out" / "pets" / "1.0.0")
     watcher = repaired(here)
@@ -125,8 +133,7 @@ def test_a_repaired_folder_is_what_was_built(good: Path, here: Path, damage: str
         assert encoded <= num_shards * 9
 
 
-def test_whole_shards_are_not_even_copied(here: Path) -> None:
-    folder = here / "out" / "pets" / "1.0.0"
+def test_whole_shards_are_not_even_copied(here: Path, folder: Path) -> None:
     flip(folder / FIRST)
     before = (folder / SECOND).stat().st_ino
     repaired(here)
@@ -134,19 +141,18 @@ def test_whole_shards_are_not_even_copied(here: Path) -> None:
 
 
 def test_where_no_second_name_can_be_given_shards_are_copied(
-    good: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+    good: Path, here: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(os, "link", refuse)
-    flip(here / "out" / "pets" / "1.0.0" / FIRST)
+    flip(folder / FIRST)
     repaired(here)
     assert tree(here / "out") == tree(good / "out")
 
 
-def test_files_of_others_stay(good: Path, here: Path) -> None:
-    folder = here / "out" / "pets" / "1.0.0"
+def test_files_of_others_stay(good: Path, here: Path, folder: Path) -> None:
     flip(folder / FIRST)
     write(folder / "notes" / "mine.txt", b"keep me")
     write(folder / f".{FIRST}.tmp", b"of a dead run")
@@ -186,8 +192,7 @@ def test_a_set_of_files_in_a_folder_is_repaired(tmp_path: Path) -> None:
     assert tree(path) == before
 
 
-def test_a_changed_source_is_refused_and_the_damage_named(here: Path) -> None:
-    folder = here / "out" / "pets" / "1.0.0"
+def test_a_changed_source_is_refused_and_the_damage_named(here: Path, folder: Path) -> None:
     flip(folder / FIRST)
     flip(folder / THIRD)
     before = tree(here / "out")
@@ -199,11 +204,8 @@ def test_a_changed_source_is_refused_and_the_damage_named(here: Path) -> None:
     assert tree(here / "out") == before
 
 
-def test_other_versions_are_refused(here: Path) -> None:
+def test_other_versions_are_refused(here: Path, folder: Path) -> None:
     """A manifest of a build with another Pillow, its own hash right."""
-    from shardprep.dataset.manifest import load_manifest
-
-    folder = here / "out" / "pets" / "1.0.0"
     manifest = load_manifest(folder)
     versions = {**manifest.fingerprint.versions, "pillow": "1.0"}
     fingerprint = manifest.fingerprint.model_copy(update={"versions": versions})
@@ -215,8 +217,7 @@ def test_other_versions_are_refused(here: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_without_a_sound_manifest_nothing_is_repaired(here: Path, gone: bool) -> None:  # noqa: FBT001 - a case
-    folder = here / "out" / "pets" / "1.0.0"
+def test_without_a_sound_manifest_nothing_is_repaired(here: Path, folder: Path, gone: bool) -> None:  # noqa: FBT001
     flip(folder / FIRST)
     if gone:
         (folder / "manifest.json").unlink()
@@ -228,11 +229,8 @@ def test_without_a_sound_manifest_nothing_is_repaired(here: Path, gone: bool) ->
     assert tree(here / "out") == before
 
 
-def test_bytes_that_come_out_other_are_never_published(here: Path) -> None:
+def test_bytes_that_come_out_other_are_never_published(here: Path, folder: Path) -> None:
     """A manifest with another hash of a shard, its own hash right: no build can make that."""
-    from shardprep.dataset.manifest import Manifest
-
-    folder = here / "out" / "pets" / "1.0.0"
     document = json.loads((folder / "manifest.json").read_text())
     document["splits"]["train"]["shards"][0]["sha256"] = "0" * 64
     write(folder / "manifest.json", Manifest.model_validate(document).dumps().encode())
@@ -242,19 +240,16 @@ def test_bytes_that_come_out_other_are_never_published(here: Path) -> None:
     assert tree(here / "out") == before
 
 
-def test_a_dataset_that_was_moved_is_refused(here: Path) -> None:
-    folder = here / "out" / "pets" / "1.0.0"
+def test_a_dataset_that_was_moved_is_refused(here: Path, folder: Path) -> None:
     flip(folder / FIRST)
-    folder.rename(here / "out" / "pets" / "2.0.0")
-    found = verify_dataset(
-        LocalFiles.at(here / "out" / "pets" / "2.0.0"), decode=False, num_workers=1, watcher=Told()
-    )
+    folder.rename(folder.with_name("2.0.0"))
+    moved = folder.with_name("2.0.0")
+    found = verify_dataset(LocalFiles.at(moved), decode=False, num_workers=1, watcher=Told())
     with pytest.raises(DatasetError, match=r"in pets/1\.0\.0; move it there"):
         repair_dataset(found, str(here / "pets.zip"), num_workers=1, watcher=Quiet())
 
 
-def test_an_unfinished_build_beside_it_is_not_thrown_away(here: Path) -> None:
-    folder = here / "out" / "pets" / "1.0.0"
+def test_an_unfinished_build_beside_it_is_not_thrown_away(here: Path, folder: Path) -> None:
     flip(folder / FIRST)
     work = here / "out" / "pets" / "1.0.0.incomplete"
     state = json.loads((folder / "manifest.json").read_text())["fingerprint"]
@@ -267,8 +262,8 @@ def test_an_unfinished_build_beside_it_is_not_thrown_away(here: Path) -> None:
     assert tree(here / "out") == before | {"pets/1.0.0.incomplete/.lock": b""}
 
 
-def test_two_repairs_do_not_share_a_folder(here: Path) -> None:
-    flip(here / "out" / "pets" / "1.0.0" / FIRST)
+def test_two_repairs_do_not_share_a_folder(here: Path, folder: Path) -> None:
+    flip(folder / FIRST)
     with (
         locked(here / "out" / "pets" / "1.0.0.incomplete"),
         pytest.raises(ShardprepError, match="another build is at work"),

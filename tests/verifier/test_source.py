@@ -15,12 +15,12 @@ import pytest
 
 import shardprep
 from shardprep.api.json_types import VerifyJson
+from shardprep.dataset.diff import SOURCE_MEANINGS, SourceDifference
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.dataset.source_difference import SOURCE_MEANINGS, SourceDifference
 from shardprep.errors import DatasetError, SourceError
-from shardprep.verifier.source_check import compare_source
+from shardprep.verifier.dataset import compare_source
 from shardprep.writer.source_hashes import _AT_ONCE
 from tests.support.annotated import grey_png
 from tests.support.builders import (

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 SHARD = "pets-train.tfrecord-{:05d}-of-00004"
 FIRST, SECOND = SHARD.format(0), SHARD.format(1)
+INDEX = f"index/{FIRST}.idx"
 
 
 def verified(folder: Path, *, decode: bool = False, num_workers: int = 1) -> Verification:
@@ -282,12 +283,18 @@ def test_swapped_shards_are_recognised(folder: Path) -> None:
     assert found(folder) == {("misplaced", FIRST), ("misplaced", SECOND)}
 
 
-@pytest.mark.parametrize("leads_to", ["nowhere", "/proc/self/mem"])
-def test_a_shard_that_cannot_be_read_is_named(folder: Path, leads_to: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "leads_to"),
+    [
+        (FIRST, "nowhere"),
+        *((name, "/proc/self/mem") for name in (FIRST, "items.parquet", "features.json", INDEX)),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(folder: Path, name: str, leads_to: str) -> None:
     """The system refuses to read the first bytes of a process's memory, as of a broken disk."""
-    (folder / FIRST).unlink()
-    (folder / FIRST).symlink_to(leads_to)
-    assert found(folder) == {("unreadable", FIRST)}
+    (folder / name).unlink()
+    (folder / name).symlink_to(leads_to)
+    assert found(folder) == {("unreadable", name)}
 
 
 # --- records -----------------------------------------------------------------------------------
@@ -402,7 +409,7 @@ def edited(path: Path, change: Callable[[Any], None]) -> None:
 @pytest.mark.parametrize(
     "name",
     ["schema.json", "items.parquet", "dataset_info.json", "features.json", "label.labels.txt",
-     f"index/{FIRST}.idx", "manifest.json"],
+     INDEX, "manifest.json"],
 )  # fmt: skip
 def test_a_missing_document_is_named_and_the_shards_are_checked_all_the_same(
     folder: Path, name: str
@@ -414,13 +421,6 @@ def test_a_missing_document_is_named_and_the_shards_are_checked_all_the_same(
     assert ("damaged", SECOND) in kinds_found
 
 
-@pytest.mark.parametrize("name", ["items.parquet", "features.json", f"index/{FIRST}.idx"])
-def test_a_document_that_cannot_be_read_is_named(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    (folder / name).symlink_to("/proc/self/mem")
-    assert found(folder) == {("unreadable", name)}
-
-
 def test_without_a_manifest_a_missing_shard_is_known_by_the_numbers(folder: Path) -> None:
     (folder / "manifest.json").unlink()
     (folder / SECOND).unlink()
@@ -430,8 +430,8 @@ def test_without_a_manifest_a_missing_shard_is_known_by_the_numbers(folder: Path
 def test_an_index_is_missed_though_nothing_else_tells_the_records(folder: Path) -> None:
     write(folder / FIRST, flipped((folder / FIRST).read_bytes(), 3))
     (folder / "items.parquet").unlink()
-    (folder / f"index/{FIRST}.idx").unlink()
-    assert ("missing", f"index/{FIRST}.idx") in found(folder)
+    (folder / INDEX).unlink()
+    assert ("missing", INDEX) in found(folder)
 
 
 def test_without_a_manifest_and_items_the_index_leads_to_the_records(folder: Path) -> None:
@@ -502,10 +502,9 @@ def test_other_columns_are_a_problem(folder: Path) -> None:
 
 
 def test_an_index_that_lies_is_named_by_its_first_line(folder: Path) -> None:
-    path = folder / "index" / f"{FIRST}.idx"
-    lines = path.read_text().splitlines()
-    lines[2] = "1 1"
-    write(path, "".join(f"{line}\n" for line in lines).encode())
+    lines = (folder / INDEX).read_text().splitlines(keepends=True)
+    lines[2] = "1 1\n"
+    write(folder / INDEX, "".join(lines).encode())
     (problem,) = verified(folder).problems
     row = rows_of(folder, FIRST)[2]
     assert (problem.kind, problem.record, problem.offset) == ("index", 2, row["offset"])
@@ -526,6 +525,11 @@ def tfds_refuses(folder: Path) -> bool:
     return False
 
 
+def _add_feature(document: Any) -> None:
+    features = document["featuresDict"]["features"]
+    features["more"] = features["image/height"]
+
+
 TFDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "an unknown key": ("dataset_info.json", lambda d: d.update(ours=1)),
     "a length of words": ("dataset_info.json", lambda d: d["splits"][0].update(shardLengths=["x"])),
@@ -533,17 +537,9 @@ TFDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "dataset_info.json",
         lambda d: d["splits"][0]["shardLengths"].__setitem__(0, "3"),
     ),
-    "a template of nothing": (
-        "dataset_info.json",
-        lambda d: d["splits"][0].update(filepathTemplate="x"),
-    ),
+    "a template": ("dataset_info.json", lambda d: d["splits"][0].update(filepathTemplate="x")),
     "an unknown class": ("features.json", lambda d: d.update(pythonClassName="no.such.Class")),
-    "a feature that is not there": (
-        "features.json",
-        lambda d: d["featuresDict"]["features"].update(
-            more=d["featuresDict"]["features"]["image/height"]
-        ),
-    ),
+    "a feature that is not there": ("features.json", _add_feature),
 }
 
 
@@ -587,11 +583,10 @@ def test_any_flipped_bit_and_any_cut_of_any_file_is_found(
 
 @pytest.mark.thorough
 def test_every_bit_of_a_small_document_matters(folder: Path) -> None:
-    name = f"index/{FIRST}.idx"
-    whole = (folder / name).read_bytes()
+    whole = (folder / INDEX).read_bytes()
     for bit in range(0, 8 * len(whole), 7):
-        write(folder / name, flipped(whole, bit))
-        assert ("index", name) in found(folder)
+        write(folder / INDEX, flipped(whole, bit))
+        assert ("index", INDEX) in found(folder)
 
 
 def test_several_damages_are_all_found_in_one_run(folder: Path) -> None:

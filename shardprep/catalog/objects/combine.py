@@ -23,7 +23,7 @@ from shardprep.catalog.objects.mask_values import BACKGROUND, NONE
 from shardprep.catalog.objects.object_table import NO_FAULTS, NOT_ASKED_FOR, ONE_CLASS, Found
 from shardprep.catalog.source_images import SourceImages
 from shardprep.catalog.targets import Naming
-from shardprep.dataset.annotation_counts import (
+from shardprep.dataset.manifest import (
     ELSEWHERE,
     LEFT_OUT,
     NO_IMAGE,

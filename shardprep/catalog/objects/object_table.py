@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.targets import class_names
-from shardprep.dataset.annotation_counts import ELSEWHERE, LEFT_OUT
+from shardprep.dataset.manifest import ELSEWHERE, LEFT_OUT
 from shardprep.image.annotation_types import Annotation, Floats, Outline, Segment
 from shardprep.recipe.object_rules import BoxColumns
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.tables.row_matching import row_ids
 from shardprep.catalog.tables.table import Table, joined, parse_json_table, parse_table, stacked
-from shardprep.dataset.cells import from_cell
+from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES, JoinRule

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shardprep.dataset.index import check_shard, open_shard, read_index, way_out
-from shardprep.dataset.local_files import LocalFiles
+from shardprep.dataset.local_files import LocalFiles, check_shard, open_shard, read_index, way_out
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
-from shardprep.dataset.index import way_out
+from shardprep.dataset.local_files import way_out
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.shard_cache import LIMIT_VARIABLE, RemoteShard, StagedShards

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
 
-from shardprep.dataset.cells import from_cell
+from shardprep.dataset.card import from_cell
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset

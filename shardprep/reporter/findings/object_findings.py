@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.dataset.annotation_counts import NO_IMAGE
-from shardprep.dataset.object_stats import TINY, near_duplicates
+from shardprep.dataset.describe import TINY, near_duplicates
+from shardprep.dataset.manifest import NO_IMAGE
 from shardprep.dataset.schema import MASK
 from shardprep.errors import counted, some_of
 from shardprep.reporter.findings.finding import Finding, Severity, images

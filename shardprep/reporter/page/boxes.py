@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.dataset.object_stats import TINY
+from shardprep.dataset.describe import TINY
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK, OBJECTS, Schema
 from shardprep.image.drawing import Thumbnail
 from shardprep.reporter.findings.object_findings import lengths

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, model_validator
 
 from shardprep.dataset import documents
-from shardprep.dataset.annotation_counts import Unmatched
 from shardprep.dataset.documents import Count, Document, Name, Version
-from shardprep.dataset.manifest import Fingerprint, Manifest
+from shardprep.dataset.manifest import Fingerprint, Manifest, Unmatched
 from shardprep.dataset.schema import MAX_SIDE, Schema
 from shardprep.errors import BuildError, DatasetError, RecipeError, printable
 from shardprep.image.spec import ImageSpec

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep import inspect, repack, report
-from shardprep.dataset.annotation_counts import Unmatched
+from shardprep.dataset.manifest import Unmatched
 from shardprep.errors import BuildError, SourceError
 from tests.catalog.builders import catalog, facts_of, thing, xml
 from tests.support.builders import build, png, write_folder

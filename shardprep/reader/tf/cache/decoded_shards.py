@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from shardprep.dataset import example
 from shardprep.dataset.folder import index_name
-from shardprep.dataset.index import read_index
+from shardprep.dataset.local_files import read_index
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.schema import IMAGE, MASKS, Schema
 from shardprep.dataset.tfrecord import frame
