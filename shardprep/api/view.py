@@ -18,8 +18,7 @@ from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from shardprep.dataset.open_dataset import OpenDataset
-    from shardprep.reporter.viewer.routes import Originals
-    from shardprep.reporter.viewer.viewer import Viewer
+    from shardprep.reporter.viewer.viewer import Originals, Viewer
 
 _MOST_ORIGINAL = 256 << 20
 """Maximum size in bytes of an original that is shown."""

@@ -18,9 +18,9 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.image.palette import class_colour
 from shardprep.reporter.findings.finding import OF_ANNOTATIONS
-from shardprep.reporter.findings.object_findings import is_tiny, twice
+from shardprep.reporter.findings.labels import is_tiny, twice
 from shardprep.reporter.page.page import render
-from shardprep.reporter.pixels.page_pictures import MOST_BOXES
+from shardprep.reporter.page.pictures import MOST_BOXES
 from shardprep.reporter.report import make_report
 from shardprep.reporter.report_data import ReportOptions
 from tests.reporter.conftest import Silent
@@ -127,7 +127,7 @@ def test_boxes_are_those_of_the_records_and_are_kept_with_the_pass(
         facts.num_near_duplicates,
     )
 
-    monkeypatch.setattr("shardprep.reporter.pixels.pixel_scan._pass", None)
+    monkeypatch.setattr("shardprep.reporter.pixels._pass", None)
     again = reported(odd).measured
     assert again is not None
     assert (again.boxes == boxes).all()

@@ -201,7 +201,7 @@ def test_a_thousand_classes_fit(tmp_path: Path) -> None:
 
 def test_pictures_keep_to_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures beyond it are left out evenly: every class keeps some."""
-    from shardprep.reporter.pixels import page_pictures
+    from shardprep.reporter.page import pictures
 
     rng = np.random.default_rng(0)
     members = {
@@ -211,10 +211,10 @@ def test_pictures_keep_to_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     source = write(tmp_path / "noise.zip", zip_bytes(members))
     path = build(source, tmp_path / "out", labels="folder", size="112x112").path
     report = make_report(open_dataset(path), ReportOptions(thumbs=20), Silent())
-    whole = page_pictures.draw_pictures(report)
+    whole = pictures.draw_pictures(report)
     size = sum(len(one.data) for one in whole.thumbnails.values())
-    monkeypatch.setattr(page_pictures, "_BUDGET_BYTES", size // 2)
-    found = page_pictures.draw_pictures(report)
+    monkeypatch.setattr(pictures, "_BUDGET_BYTES", size // 2)
+    found = pictures.draw_pictures(report)
     assert sum(len(one.data) for one in found.thumbnails.values()) <= size // 2
     kept = [len(one) for one in found.gallery.values()]
     assert min(kept) > 0

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.reporter.pixels import pixel_scan
-from shardprep.reporter.pixels.pixel_scan import ScanResult, measure, plan_pass
-from shardprep.reporter.pixels.stored_images import open_images
+from shardprep.errors import RecordError
+from shardprep.reporter import pixels
+from shardprep.reporter.pixels import ScanResult, measure, open_images, plan_pass
 from tests.support.builders import Quiet, build, tree, write, zip_bytes
 from tests.support.planted import file, photo
 
@@ -52,7 +52,8 @@ def test_each_stored_form_is_measured(tmp_path: Path, form: str) -> None:
     assert found.measures["decoded"].all()
     assert (told.total, told.done[-1]) == (NUMBER, NUMBER)
     images = open_images(open_dataset(path))
-    whole = [images.pixels(data) for data in images.data(range(NUMBER)) if isinstance(data, bytes)]
+    payloads = [one for one in images.payloads(range(NUMBER)) if not isinstance(one, RecordError)]
+    whole = [images.pixels(images.image(one)) for one in payloads]
     stack = np.stack(whole).astype(float)
     mean, std = found.channels.mean_std()
     assert mean == pytest.approx(stack.mean(axis=(0, 1, 2)) / 255)
@@ -97,7 +98,7 @@ def test_the_number_of_threads_changes_nothing(
     path = made(tmp_path, size="64x64")
     found = []
     for number in (1, 5):
-        monkeypatch.setattr(pixel_scan, "usable_cores", lambda number=number: number)
+        monkeypatch.setattr(pixels, "usable_cores", lambda number=number: number)
         found.append(passed(path))
         for one in cache.iterdir():
             one.unlink()

@@ -24,8 +24,8 @@ from shardprep.dataset.item_table import ItemFile, ItemView, read_items
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.reporter.record_columns import read_contents
-from shardprep.reporter.viewer.routes import Site
 from shardprep.reporter.viewer.server import PageRequest
+from shardprep.reporter.viewer.viewer import Site
 from shardprep.writer.save_rejected import read_copy
 from tests.reporter.pages import HOSTILE, ODD, Page
 from tests.support.annotated import MARKED, annotated

@@ -374,7 +374,7 @@ def test_ctrl_c_waits_for_no_store_and_no_findings(
         goes_on.wait(60)
         raise OSError
 
-    monkeypatch.setattr("shardprep.reporter.pixels.stored_images.StoredImages.payloads", silent)
+    monkeypatch.setattr("shardprep.reporter.pixels.StoredImages.payloads", silent)
     monkeypatch.setattr("shardprep.reporter.report.known_report", silent)
     try:
         with served(planted / "tfrecords" / "planted" / "1.0.0") as one:

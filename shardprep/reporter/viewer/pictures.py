@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -27,11 +27,9 @@ from shardprep.image.drawing import AnnotatedPicture, Legend, draw_marked, thumb
 from shardprep.image.jpeg_header import is_common
 from shardprep.reader.records.open import open_records
 from shardprep.reader.records.positions import Places
-from shardprep.reporter.pixels.page_pictures import Overlay, draw_overlay
-from shardprep.reporter.pixels.stored_images import StoredImages
-
-if TYPE_CHECKING:
-    from shardprep.reporter.record_columns import Contents
+from shardprep.reporter.page.pictures import Overlay, draw_overlay
+from shardprep.reporter.pixels import StoredImages
+from shardprep.reporter.record_columns import Contents
 
 TILE_SIDE = 176
 """Longest side of a tile in pixels."""
@@ -41,7 +39,6 @@ _OVERLAY_SIDE = 1024
 _MOST_OPEN, _MOST_TILES = 64, 2_000
 """Maximum number of open shards, and of cached tiles of about 5 KB."""
 _END_S = 0.5
-"""Time that `close` waits for reads in progress."""
 _NUM_THREADS = 8
 _RUN = 15
 """Number of records of a page that are read from object storage together."""
@@ -69,7 +66,8 @@ class Drawing(NamedTuple):
 class RecordContent(NamedTuple):
     """Parsed content of a record."""
 
-    features: Features
+    features: Features | None
+    """None if the record is not a valid Example."""
     drawing: Drawing | None
     """None if the image cannot be decoded."""
     problem: str
@@ -105,7 +103,6 @@ class RecordPictures:
         return Place(shard, number - int(self._ends[shard]) + self._shards[shard].num_records)
 
     def etag(self, number: int) -> str:
-        """Return an identifier of the stored bytes of a record."""
         shard, record = self.place(number)
         return f"{self._shards[shard].sha256[:32]}-{record}"
 
