@@ -244,10 +244,8 @@ class ScanResult:
     """Measured records, ascending."""
     measures: np.ndarray[Any, Any]
     """`MEASURES` of each record in `numbers`."""
-    tiles: dict[int, Ints]
-    """Class → sum of the tiles of its images, int64[56, 56, 3], for the pictured classes."""
-    num_tiles: dict[int, int]
-    """Class → number of images in that sum."""
+    tiles: dict[int, tuple[int, Ints]]
+    """Pictured class → number of its images, and sum of their tiles, int64[56, 56, 3]."""
     channels: Channels
     """Sums over a seeded sample of at most `NUM_EXACT` images, at their stored size."""
     boxes: np.ndarray[Any, Any]
@@ -305,8 +303,7 @@ def measure(plan: PassPlan, images: Callable[[], StoredImages], watcher: Watcher
 
 def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
     measures = np.zeros(len(plan.numbers), MEASURES)
-    tiles: dict[int, Ints] = {}
-    num_tiles: dict[int, int] = {}
+    tiles: dict[int, tuple[int, Ints]] = {}
     channels = Channels()
     bad: dict[int, RecordError] = {}
     boxes = [np.empty(0, BOXES)]
@@ -321,8 +318,8 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
                 boxes.append(part.boxes)
                 bad.update(part.damaged)
                 for label, (number, total) in part.tiles.items():
-                    tiles[label] = tiles.get(label, 0) + total
-                    num_tiles[label] = num_tiles.get(label, 0) + number
+                    before = tiles.get(label, (0, 0))
+                    tiles[label] = before[0] + number, before[1] + total
                 watcher.advance(len(part.measures))
         finally:
             pool.shutdown(cancel_futures=True)
@@ -330,7 +327,6 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
         plan.numbers,
         measures,
         dict(sorted(tiles.items())),
-        dict(sorted(num_tiles.items())),
         channels,
         np.concatenate(boxes),
         tuple(bad.values()),
@@ -394,25 +390,24 @@ def kept(plan: PassPlan) -> ScanResult | None:
         return None
     if boxes.dtype != BOXES or boxes.ndim != 1:
         return None
-    labels = arrays["labels"].tolist()
+    sums = zip(arrays["counts"].tolist(), arrays["tiles"], strict=True)
     return ScanResult(
         plan.numbers,
         measures,
-        dict(zip(labels, arrays["tiles"], strict=True)),
-        dict(zip(labels, arrays["counts"].tolist(), strict=True)),
+        dict(zip(arrays["labels"].tolist(), sums, strict=True)),
         Channels(int(channels[0]), int(channels[1]), channels[2:5], channels[5:]),
         boxes,
     )
 
 
 def _keep(plan: PassPlan, result: ScanResult) -> None:
-    channels, tiles = result.channels, list(result.tiles.values())
+    channels, tiles = result.channels, [total for _, total in result.tiles.values()]
     sums = [channels.num_images, channels.num_pixels, *channels.sums, *channels.squares]
     arrays = {
         "measures": result.measures,
         "channels": np.array(sums),
         "labels": np.array(list(result.tiles), np.int64),
-        "counts": np.array(list(result.num_tiles.values()), np.int64),
+        "counts": np.array([number for number, _ in result.tiles.values()], np.int64),
         "tiles": np.array(tiles, np.int64).reshape(-1, TILE, TILE, 3),
         "boxes": result.boxes,
     }

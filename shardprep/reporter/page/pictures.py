@@ -56,10 +56,12 @@ class Overlay:
     labels: tuple[int, ...]
     """Class of each object, −1 without a class."""
     boxes: tuple[tuple[int, tuple[float, ...]], ...]
-    """Class, and ymin, xmin, ymax, xmax in pixels of the thumbnail, largest first. Empty if the
-    objects have masks."""
+    """Class, and ymin, xmin, ymax, xmax in pixels, largest first. Empty if the objects have
+    masks."""
     mask: bytes
     """WebP of the mask colours, transparent elsewhere; b"" without masks."""
+    size: tuple[int, int]
+    """Width and height in pixels."""
 
     @property
     def num_bytes(self) -> int:
@@ -155,7 +157,7 @@ def draw_overlay(picture: AnnotatedPicture, schema: Schema, side: int = SIDE) ->
     if len(schema.annotation_labels) <= 1:
         picture = replace(picture, labels=())  # then each object gets its own colour
     drawn = tuple((labels[i], tuple(boxes[i].round(1).tolist())) for i in largest)
-    return Overlay(labels, drawn, _painted(picture, schema, size))
+    return Overlay(labels, drawn, _painted(picture, schema, size), size)
 
 
 def _painted(picture: AnnotatedPicture, schema: Schema, size: tuple[int, int]) -> bytes:
@@ -196,12 +198,10 @@ def _in_parallel(
 
 
 def _means(report: ReportData) -> dict[int, Thumbnail]:
-    measured = report.measured
-    if measured is None:
-        return {}
+    tiles = {} if report.measured is None else report.measured.tiles
     return {
-        label: thumbnail((total / measured.num_tiles[label] + 0.5).astype(np.uint8))
-        for label, total in measured.tiles.items()
+        label: thumbnail((total / number + 0.5).astype(np.uint8))
+        for label, (number, total) in tiles.items()
     }
 
 
@@ -239,21 +239,19 @@ def switch(schema: Schema, classes: frozenset[int] | None = None) -> Html:
     return joined(tag("p", tag("label", box, f" Show {what}"), class_="switch"), legend)
 
 
-def overlay(
-    contents: Contents, number: int, marked: Overlay, thumbnail: Thumbnail
-) -> Iterator[Html]:
+def overlay(contents: Contents, number: int, marked: Overlay) -> Iterator[Html]:
     """Yield the overlays of a record's picture: masks, then boxes."""
     schema = contents.schema
     if marked.mask:
         is_of_classes = MASK in schema.features
         text = _mask_text(contents, number) if is_of_classes else _objects_text(marked, schema)
-        yield picture(marked.mask, f"masks: {text}", max(thumbnail.width, thumbnail.height), "over")
+        yield picture(marked.mask, f"masks: {text}", max(marked.size), "over")
     if marked.boxes:
-        yield drawn_boxes(schema, marked, thumbnail.width, thumbnail.height)
+        yield drawn_boxes(schema, marked)
 
 
-def drawn_boxes(schema: Schema, marked: Overlay, width: int, height: int) -> Html:
-    """Return the boxes of a record as SVG for a picture of `width` x `height` pixels."""
+def drawn_boxes(schema: Schema, marked: Overlay) -> Html:
+    """Return the boxes of a record as SVG."""
     paths: dict[int, list[str]] = {}
     for label, (top, left, bottom, right) in marked.boxes:
         corner, side = f"M{left:g} {top:g}", f"{right - left:.4g}"
@@ -263,6 +261,7 @@ def drawn_boxes(schema: Schema, marked: Overlay, width: int, height: int) -> Htm
         for label, parts in sorted(paths.items())
     ]
     title = tag("title", f"boxes: {_objects_text(marked, schema)}")
+    width, height = marked.size
     return tag("svg", title, *drawn, viewBox=f"0 0 {width} {height}", role="img", class_="over")
 
 

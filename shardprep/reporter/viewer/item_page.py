@@ -33,7 +33,7 @@ from shardprep.reporter.page.pictures import (
 )
 from shardprep.reporter.record_columns import STATUSES, Contents
 from shardprep.reporter.viewer.item_list import Filter, ItemList
-from shardprep.reporter.viewer.list_page import PAGE_ITEMS, document, tile
+from shardprep.reporter.viewer.list_page import PAGE_ITEMS, document, list_address, step, tile
 from shardprep.reporter.viewer.pictures import Drawing, RecordContent, RecordPictures
 
 _LEAST_SIDE = 512
@@ -67,30 +67,24 @@ def item_page(items: ItemList, pictures: RecordPictures, number: int, wanted: Fi
 def _ways(items: ItemList, number: int, wanted: Filter) -> Html:
     """Return the links to the previous and next item, and back to the list."""
     numbers = items.selected(wanted)
-    at = np.flatnonzero(numbers == number)
-    if not len(at):  # the item does not match: the address was edited
+    if number not in numbers:  # the address was edited
         wanted = Filter()
         numbers = items.selected(wanted)
-        at = np.flatnonzero(numbers == number)
-    place = int(at[0])
-    page = place // PAGE_ITEMS + 1
-    back = wanted.address("/", **({"page": page} if page > 1 else {}))
+    place = int(np.flatnonzero(numbers == number)[0])
+
+    def to(other: int) -> str | None:
+        return wanted.address(f"/item/{numbers[other]}") if 0 <= other < len(numbers) else None
+
     which = "that fit" if wanted.conditions else "items"
     return tag(
         "nav",
-        _way("prev", "‹ previous", numbers[place - 1] if place else None, wanted),
-        _way("next", "next ›", numbers[place + 1] if place + 1 < len(numbers) else None, wanted),
+        step("‹ previous", to(place - 1), "prev"),
+        step("next ›", to(place + 1), "next"),
         tag("span", f"{place + 1:,} of {len(numbers):,} {which}"),
-        tag("a", "all of them", href=back, rel="up"),
+        tag("a", "all of them", href=list_address(wanted, place // PAGE_ITEMS + 1), rel="up"),
         aria_label="Items",
         class_="pager",
     )
-
-
-def _way(rel: str, words: str, to: Any, wanted: Filter) -> Html:
-    if to is None:
-        return tag("span", words, class_="dim", aria_hidden="true")
-    return tag("a", words, href=wanted.address(f"/item/{to}"), rel=rel)
 
 
 def _record(items: ItemList, pictures: RecordPictures, number: int) -> Iterator[Html]:
@@ -129,7 +123,7 @@ def _picture(contents: Contents, number: int, drawing: Drawing) -> Html:
     if drawing.overlay.mask:
         layers.append(tag("img", src=f"/mask/{number}", alt="its masks", **sizes, class_="over"))
     if drawing.overlay.boxes:
-        layers.append(drawn_boxes(schema, drawing.overlay, *drawing.overlay_size))
+        layers.append(drawn_boxes(schema, drawing.overlay))
     shot = tag("div", *layers, class_="shot large")
     if not schema.annotations:
         return shot

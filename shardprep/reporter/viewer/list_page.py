@@ -153,21 +153,30 @@ def _findings(items: ItemList, wanted: Filter) -> Html:
     return tag("label", "Finding", tag("select", *options, name="finding"))
 
 
-def _pager(wanted: Filter, page: int, num_pages: int, where: str) -> Html:
+def list_address(wanted: Filter, page: int) -> str:
+    """Return the address of a page of the list."""
+    return wanted.address("/", **({"page": page} if page > 1 else {}))
 
-    def link(to: int, words: str | Html, rel: str | None = None) -> Html:
-        if not 1 <= to <= num_pages:
-            return tag("span", words, class_="dim", aria_hidden="true")
-        more = {} if to == 1 else {"page": to}
-        return tag("a", words, href=wanted.address("/", **more), rel=rel)
+
+def step(words: str, address: str | None, rel: str | None = None) -> Html:
+    """Return a link, or only its words if `address` is None."""
+    if address is None:
+        return tag("span", words, class_="dim", aria_hidden="true")
+    return tag("a", words, href=address, rel=rel)
+
+
+def _pager(wanted: Filter, page: int, num_pages: int, where: str) -> Html:
+    def to(other: int) -> str | None:
+        is_there = 1 <= other <= num_pages and other != page
+        return list_address(wanted, other) if is_there else None
 
     return tag(
         "nav",
-        link(page - 1, "‹ previous", "prev"),
-        link(page + 1, "next ›", "next"),
+        step("‹ previous", to(page - 1), "prev"),
+        step("next ›", to(page + 1), "next"),
         tag("span", f"page {page:,} of {num_pages:,}"),
-        link(1 if page > 1 else 0, "first"),
-        link(num_pages if page < num_pages else 0, "last"),
+        step("first", to(1)),
+        step("last", to(num_pages)),
         aria_label=f"Pages{where}",
         class_="pager",
     )
