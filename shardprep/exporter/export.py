@@ -101,7 +101,7 @@ def export_dataset(
 
     Args:
         dataset: the dataset.
-        layout: one of `LAYOUTS`.
+        layout: a key of `LAYOUTS`.
         out: the folder of the export; None is `exports/<name>-<version>-<layout>`.
         watcher: receives the progress, in bytes of shards.
         chosen: the records to write; None for all.

@@ -287,15 +287,11 @@ def read_samples(
 ) -> Iterator[ExportSample]:
     """Yield the records of a shard; memory holds one block of the file and the views still in use.
 
-    Args:
-        dataset: the dataset.
-        shard: the shard.
-        rows: rows of all its records.
-        names: file name without suffix of each record; None leaves it out.
-        moved: called with each number of bytes read.
+    `names` are the file names without suffix of its records; None leaves a record out. `moved` is
+    called with each number of bytes read.
 
     Raises:
-        DatasetError: the shard is missing, has another size, or is not what the rows say.
+        DatasetError: the shard is missing, has another size, or differs from its rows.
         RecordError: records are damaged; raised after the last record of the shard.
 
     """
@@ -316,8 +312,7 @@ def read_samples(
             name = names[number]
             if name is None:
                 continue
-            framed = data[ends[number] - start : ends[number + 1] - start]
-            key = rows.keys[number]
+            framed, key = data[ends[number] - start : ends[number + 1] - start], rows.keys[number]
             try:
                 sample = parse(unframe(framed, "", ends[number]), key, name)
             except RecordError as error:

@@ -34,7 +34,7 @@ PETS = {
     "in/dog/-rf.jpg": jpeg(seed=5),
     "in/dog/.d.e.jpg": jpeg(seed=6),
 }
-"""Key → stored bytes; one like an option, a hidden one, two equal but for their case."""
+"""Key → stored bytes; one like an option, a hidden one, two that differ only in case."""
 CELLS = {key: (i or None, "" if i % 2 else f"w{i},\n.") for i, key in enumerate(PETS)}
 """Key → age (None: empty) and note."""
 CLASS_NAMES = ["cat", "dog"]
@@ -61,7 +61,7 @@ def table(*rows: tuple[object, ...]) -> dict[str, bytes]:
 
 @pytest.fixture(name="pets", scope="module")
 def _pets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The exports of a set with classes and columns, whose images are those of the source."""
+    """The exports of a set with classes, columns and unchanged images."""
     folder = tmp_path_factory.mktemp("pets")
     rows = [(key, class_of(key), *cells) for key, cells in CELLS.items()]
     columns = table(("id", "label", "key", "note"), *rows)
@@ -196,7 +196,7 @@ def test_datasets_opens_the_folder_by_its_card(pets: dict[str, Path], load: Any)
 
 
 def test_datasets_has_objects_and_masks(marked: dict[str, Path], load: Any) -> None:
-    """By the files alone as well: what they hold stands in their own metadata."""
+    """Also from the files alone, which have the features in their metadata."""
     data = {name: str(marked["parquet"] / f"data/{name}-*") for name in ("train", "test")}
     found = load("parquet", data_files=data)
     features = found["train"].features
@@ -320,8 +320,8 @@ def test_a_layout_of_boxes_is_refused_for_a_set_without(layout: str, tmp_path: P
 def as_ultralytics(folder: Path, key: str) -> list[tuple[Path, list[list[float]]]]:
     """Return the images of a split and their lines, found as `ultralytics.data` finds them.
 
-    FolderNames are relative to the YAML; the text of an image has `labels` in place of the last
-    `images` of its path.
+    Folders are relative to the YAML. The label file of an image has `labels` instead of the
+    last `images` of its path.
     """
     data = yaml.safe_load((folder / "data.yaml").read_text())
     found = []

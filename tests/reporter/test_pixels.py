@@ -1,4 +1,4 @@
-"""Numbers of pixels: against Pillow and plain formulas, and what they are for."""
+"""Measures of pixels, compared with Pillow and plain formulas."""
 
 from __future__ import annotations
 
