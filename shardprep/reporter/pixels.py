@@ -36,7 +36,6 @@ from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-Floats = np.ndarray[Any, np.dtype[np.float32]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Triple = tuple[float, float, float]
 Payload = bytes | memoryview
@@ -68,7 +67,6 @@ _AT_ONCE = 64
 NUM_EXACT = 10_000
 """Maximum number of images to decode in full for channel mean and deviation."""
 _CACHED = {"measures", "channels", "labels", "counts", "tiles", "boxes"}
-"""Names of the cached arrays."""
 _SQUARES = (np.square(np.arange(256) / 255)[None] * np.array([[0.241], [0.691], [0.068]])).astype(
     np.float32
 )
@@ -192,15 +190,14 @@ def measured(tiles: Pixels) -> np.ndarray[Any, Any]:
     return measures
 
 
-def _histograms(levels: Pixels) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _histograms(levels: Pixels) -> Ints:
     return np.stack([np.bincount(one.ravel(), minlength=256) for one in levels])
 
 
-def _percentile(histograms: np.ndarray[Any, Any], share: float) -> Floats:
+def _percentile(histograms: Ints, share: float) -> Any:
     """Return the level (0..1) at a percentile of each row."""
     sums = histograms.cumsum(axis=1)
-    levels: Floats = (sums >= share * sums[:, -1:]).argmax(axis=1).astype(np.float32)
-    return levels / np.float32(255)
+    return (sums >= share * sums[:, -1:]).argmax(axis=1).astype(np.float32) / np.float32(255)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ class ReportOptions:
     thumbs: int = 12
     """Pictures per class; 0 for a page without pictures."""
     seed: int = 0
-    """Seed of the samples."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Default values of the build options. The page lists options with other values."""
 

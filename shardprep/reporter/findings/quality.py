@@ -50,9 +50,7 @@ class Quality:
     """One measured property of all images."""
 
     name: str
-    """Kind of finding."""
     what: str
-    """Description of the property."""
     threshold: float
     is_below: bool
     """Whether images below the threshold are found, instead of images above it."""

@@ -71,7 +71,6 @@ class Answer:
     content_type: str = HTML
     status: HTTPStatus = HTTPStatus.OK
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Additional headers."""
 
 
 def plain(status: HTTPStatus, said: str, **headers: str) -> Answer:
