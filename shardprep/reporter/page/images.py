@@ -79,7 +79,7 @@ def _picture(report: ReportData, drawn: Pictures, number: int, caption: str = ""
         image = picture(thumbnail.data, alt, _SIDE, tiny)
         marked = None if caption else drawn.overlays.get(number)
         if marked is not None:
-            over = pictures.overlay(contents, number, marked)
+            over = pictures.overlay(contents, number, marked, thumbnail)
             image = tag("span", image, *over, class_="shot")
     height, width = int(contents.height[number]), int(contents.width[number])
     form, size = contents.written["original_format"][number], contents.original_bytes[number]

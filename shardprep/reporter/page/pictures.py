@@ -239,19 +239,21 @@ def switch(schema: Schema, classes: frozenset[int] | None = None) -> Html:
     return joined(tag("p", tag("label", box, f" Show {what}"), class_="switch"), legend)
 
 
-def overlay(contents: Contents, number: int, marked: Overlay) -> Iterator[Html]:
+def overlay(
+    contents: Contents, number: int, marked: Overlay, thumbnail: Thumbnail
+) -> Iterator[Html]:
     """Yield the overlays of a record's picture: masks, then boxes."""
-    schema = contents.schema
+    schema, size = contents.schema, (thumbnail.width, thumbnail.height)
     if marked.mask:
         is_of_classes = MASK in schema.features
         text = _mask_text(contents, number) if is_of_classes else _objects_text(marked, schema)
-        yield picture(marked.mask, f"masks: {text}", max(marked.size), "over")
+        yield picture(marked.mask, f"masks: {text}", max(size), "over")
     if marked.boxes:
-        yield drawn_boxes(schema, marked)
+        yield drawn_boxes(schema, marked, size)
 
 
-def drawn_boxes(schema: Schema, marked: Overlay) -> Html:
-    """Return the boxes of a record as SVG."""
+def drawn_boxes(schema: Schema, marked: Overlay, size: tuple[int, int]) -> Html:
+    """Return the boxes of a record as SVG, for a picture of this width and height in pixels."""
     paths: dict[int, list[str]] = {}
     for label, (top, left, bottom, right) in marked.boxes:
         corner, side = f"M{left:g} {top:g}", f"{right - left:.4g}"
@@ -261,8 +263,7 @@ def drawn_boxes(schema: Schema, marked: Overlay) -> Html:
         for label, parts in sorted(paths.items())
     ]
     title = tag("title", f"boxes: {_objects_text(marked, schema)}")
-    width, height = marked.size
-    return tag("svg", title, *drawn, viewBox=f"0 0 {width} {height}", role="img", class_="over")
+    return tag("svg", title, *drawn, viewBox=f"0 0 {size[0]} {size[1]}", role="img", class_="over")
 
 
 def facts(

@@ -123,7 +123,7 @@ def _picture(contents: Contents, number: int, drawing: Drawing) -> Html:
     if drawing.overlay.mask:
         layers.append(tag("img", src=f"/mask/{number}", alt="its masks", **sizes, class_="over"))
     if drawing.overlay.boxes:
-        layers.append(drawn_boxes(schema, drawing.overlay))
+        layers.append(drawn_boxes(schema, drawing.overlay, drawing.overlay.size))
     shot = tag("div", *layers, class_="shot large")
     if not schema.annotations:
         return shot
