@@ -76,16 +76,21 @@ class Exported(Card):
     """A dataset in another layout."""
 
     path: Path
+    """Folder of the export."""
     layout: str
     """The layout: webdataset, parquet, folder, tfod, coco or yolo."""
     was_there: bool
-    """Whether the export was already complete."""
+    """True if the export was already complete."""
     splits: dict[str, int]
+    """Records by split."""
     num_new_shards: int
     """Number of the dataset's shards exported by this run; earlier runs exported the others."""
     num_files: int
+    """Number of files of the export."""
     num_bytes: int
+    """Size of all files."""
     elapsed_s: float = 0.0
+    """Wall time of this run."""
 
 
 def export_dataset(

@@ -72,7 +72,7 @@ class Finding:
     """One kind of finding, with the images that it concerns."""
 
     name: str
-    """Kind of finding, a key of `MEANINGS`."""
+    """Name of the finding, a value of `--list`."""
     severity: Severity
     """`serious`: a result measured on this set may be wrong; `warning`: training may suffer."""
     num_found: int
@@ -80,6 +80,7 @@ class Finding:
     num_looked_at: int
     """Number of images (or inputs, classes, splits or objects) that were checked."""
     what: str
+    """The finding in a sentence."""
     keys: tuple[str, ...] = ()
     """Keys of the images to leave out to resolve the finding. One image of each group of copies is
     not listed. Unlabelled images outside train are not listed: a submission needs all of them."""
