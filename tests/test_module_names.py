@@ -30,7 +30,7 @@ PARTLY = {
     ("cli/options.py", "shardprep.cli."): "module of a command",
     ("cli/options.py", "shardprep.api."): "module of a command",
     ("exporter/export.py", "shardprep.exporter."): "layout",
-    ("reporter/viewer/routes.py", "shardprep.reporter."): "room with the file of a page",
+    ("reporter/viewer/viewer.py", "shardprep.reporter."): "room with the file of a page",
     ("__init__.py", "shardprep.api."): "module of a command",
 }
 """File and the f-string that names a module there → what fills it."""

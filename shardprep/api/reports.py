@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.reader.selection.split_argument import AnySplit
     from shardprep.reporter.report import Report
-    from shardprep.reporter.viewer.routes import Originals
-    from shardprep.reporter.viewer.viewer import Viewer
+    from shardprep.reporter.viewer.viewer import Originals, Viewer
 
 _NUM_PICTURES, _NUM_FINDINGS = 24, 3
 _MOST_RECORDS = 100_000

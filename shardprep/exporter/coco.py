@@ -25,30 +25,25 @@ _DIGITS = 4
 def pixel_boxes(sample: ExportSample) -> list[list[float]]:
     """Return the boxes of a sample for COCO: left, top, width and height in pixels."""
     height, width = sample.size
-    boxes = sample.objects.boxes if sample.objects is not None else ()
     return [
         [
             round(one, _DIGITS)
             for one in (left * width, top * height, (right - left) * width, (bottom - top) * height)
         ]
-        for top, left, bottom, right in boxes
+        for top, left, bottom, right in sample.objects.boxes
     ]
 
 
 def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
-    """Return the masks of a sample's objects as COCO's compressed run lengths.
-
-    RecordError if one is not a PNG.
-    """
+    """Return the masks of the objects as COCO's compressed run lengths, or raise RecordError."""
     encoded = []
-    for i, mask in enumerate(sample.objects.masks if sample.objects is not None else ()):
+    for i, mask in enumerate(sample.objects.masks):
         try:
             with open_stored(mask, "PNG") as image:
                 pixels = np.asfortranarray(np.asarray(image) != 0, np.uint8)
         except Exception as error:  # decoders raise anything
             what = f"the mask of object {i} cannot be decoded"
-            hint = "run `shardprep verify --decode`"
-            raise RecordError(sample.key, what, hint) from error
+            raise RecordError(sample.key, what, "run `shardprep verify --decode`") from error
         runs = coco.encode(pixels)
         encoded.append({"size": list(runs["size"]), "counts": runs["counts"].decode()})
     return encoded
@@ -58,34 +53,27 @@ def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]
     """Return the image of a sample and its annotations, without `id`."""
     height, width = sample.size
     image = {"id": image_id, "file_name": file_name, "width": width, "height": height}
-    if sample.objects is None:
-        return {"image": image, "annotations": []}
-    objects = sample.objects
-    annotations: list[dict[str, Any]] = []
-    masks = run_lengths(sample)
-    for i, (box, label) in enumerate(zip(pixel_boxes(sample), objects.labels, strict=True)):
-        area = int(coco.area(masks[i])) if masks else box[2] * box[3]
-        annotations.append(
-            {
-                "image_id": image_id,
-                "category_id": label + 1,
-                "bbox": box,
-                "area": area,
-                "iscrowd": objects.crowds[i] if objects.crowds else 0,
-                "segmentation": masks[i] if masks else [],
-            }
+    crowds, masks = sample.objects.crowds, run_lengths(sample)
+    annotations = [
+        {
+            "image_id": image_id,
+            "category_id": label + 1,
+            "bbox": box,
+            "area": int(coco.area(masks[i])) if masks else box[2] * box[3],
+            "iscrowd": crowds[i] if crowds else 0,
+            "segmentation": masks[i] if masks else [],
+        }
+        for i, (box, label) in enumerate(
+            zip(pixel_boxes(sample), sample.objects.labels, strict=True)
         )
+    ]
     return {"image": image, "annotations": annotations}
 
 
 def write_document(
     file: BinaryIO, lines: Iterable[bytes], again: Iterable[bytes], classes: Sequence[str]
 ) -> None:
-    """Write the document of one split.
-
-    `lines` has the JSON of each image's `entry`, `again` the same lines once more; `classes` are
-    the class names of the objects.
-    """
+    """Write the document of one split. `lines` and `again` yield the JSON of each `entry`."""
     categories = [{"id": i + 1, "name": name} for i, name in enumerate(classes)]
     file.write(b'{"categories": ' + _json(categories) + b',\n"images": [')
     for i, line in enumerate(lines):

@@ -1,11 +1,17 @@
 """Export a dataset: complete or absent, and resumable.
 
-Shards written to the working folder stay there; the same export goes on after them.
+Files are written to `<out>.incomplete/`, whose `.export.json` has the facts of the export. Shards
+written there stay there; the same export continues after them. `export.json` is written last, and
+then the folder is renamed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
+import os
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,12 +37,12 @@ from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
 from shardprep.errors import BuildError, OptionName, RecipeError
-from shardprep.exporter import output
 from shardprep.exporter.file_names import file_names
-from shardprep.exporter.layout import Export, Layout, ShardPlace
-from shardprep.exporter.samples import read_samples
+from shardprep.exporter.samples import PARTS, Export, Layout, read_samples
 from shardprep.progress import Watcher
-from shardprep.storage.lock import locked
+from shardprep.storage.atomic_file import sync_folder, write_durably
+from shardprep.storage.lock import LOCK_FILE, locked
+from shardprep.storage.regular_file import read_regular
 from shardprep.storage.space import resumable_writes, shortage
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -47,9 +53,13 @@ LAYOUTS = {
     "folder": "image_folder",
     "tfod": "tfod",
     "coco": "image_folder",
-    "yolo": "yolo_folder",
+    "yolo": "image_folder",
 }
 """Layout → the module that writes it; only this one is imported."""
+_EXPORT_FILE, _STATE_FILE = "export.json", ".export.json"
+_REPLACED = ".replaced"
+"""Folder of the replaced export, until it is removed."""
+_MOST_FACTS = 64 << 20
 
 
 class Chosen(NamedTuple):
@@ -96,7 +106,7 @@ def export_dataset(
 
     Args:
         dataset: the dataset.
-        layout: one of `LAYOUTS`.
+        layout: a key of `LAYOUTS`.
         out: the folder of the export; None is `exports/<name>-<version>-<layout>`.
         watcher: receives the progress, in bytes of shards.
         chosen: the records to write; None for all.
@@ -104,8 +114,8 @@ def export_dataset(
 
     Raises:
         RecipeError: the layout is unknown, or it needs boxes and the dataset has none.
-        BuildError: something else is there, it does not fit, or another export is at work.
-        DatasetError: a document or shard is missing, or not what the manifest says.
+        BuildError: the folder has other files, too little space, or another export in progress.
+        DatasetError: a document or shard is missing, or differs from the manifest.
         RecordError: records are damaged.
 
     """
@@ -123,18 +133,18 @@ def export_dataset(
     if chosen is not None:
         source, own = _excerpt(dataset, chosen)
     facts = {"shardprep_export": writer.version, "layout": layout, **_facts(own, schema, chosen)}
-    if output.finished(out) == facts:
-        output.tidy(out)
+    if _facts_in(out / _EXPORT_FILE) == facts:
+        _tidy(out)
         return _exported(out, facts, num_new_shards=None)
-    output.check_free(out, overwrite=overwrite)
+    _check_free(out, overwrite=overwrite)
     work = out.with_name(out.name + INCOMPLETE_SUFFIX)
     with resumable_writes(work), locked(work, who="export"):
-        output.prepare(work, out, facts)
+        _prepare(work, out, facts)
         num_new = 0
-        if output.finished(work) != facts:
+        if _facts_in(work / _EXPORT_FILE) != facts:
             num_new = _write(source, Export(work, own, schema), writer, watcher)
-            output.finish(work, facts)
-        output.publish(work, out, overwrite=overwrite)
+            write_durably(work / _EXPORT_FILE, _text(facts))
+        _publish(work, out, overwrite=overwrite)
     return _exported(out, facts, num_new_shards=num_new)
 
 
@@ -150,9 +160,8 @@ class _Source(NamedTuple):
 def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
     of_objects = ANNOTATION_COLUMNS.names if dataset.schema.annotations else ()
     written = _written(dataset, (*tally.COLUMNS, *of_objects))
-    manifest = tally.excerpt(
-        dataset.manifest, dataset.schema, written.take(pa.array(chosen.numbers))
-    )
+    rows = written.take(pa.array(chosen.numbers))
+    manifest = tally.excerpt(dataset.manifest, dataset.schema, rows)
     return _Source(dataset, chosen.numbers, written), manifest
 
 
@@ -164,7 +173,7 @@ def _written(dataset: OpenDataset, columns: Sequence[str] = ()) -> pa.Table:
 
 
 def _facts(manifest: Manifest, schema: Schema, chosen: Chosen | None) -> dict[str, Any]:
-    """Return the content of `export.json`: what was exported, and its class names."""
+    """Return the content of `export.json`."""
     facts: dict[str, Any] = {
         "name": manifest.name,
         "version": manifest.version,
@@ -185,19 +194,18 @@ def _facts(manifest: Manifest, schema: Schema, chosen: Chosen | None) -> dict[st
 
 def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) -> int:
     """Write the missing shards and the documents; return the number of shards written."""
-    places = _places(export.manifest)
     whole = source.dataset.manifest.shards
-    shards = [
-        (place, whole[shard.name])
-        for split_name, split in export.manifest.splits.items()
-        for place, shard in zip(places[split_name], split.shards, strict=True)
+    places = [place for places in export.places.values() for place in places]
+    shards = zip(places, export.manifest.shards, strict=True)
+    left = [
+        (place, whole[name])
+        for place, name in shards
+        if not (export.work / layout.done(export, place)).is_file()
     ]
-    left = [(p, s) for p, s in shards if not (export.work / layout.done(export, p)).is_file()]
     num_bytes = sum(s.num_bytes + s.num_records * layout.record_bytes for _, s in left)
     if lacking := shortage(export.work, num_bytes):
-        raise BuildError(
-            str(export.work), lacking, f"free some space, or choose another {OptionName('out')}"
-        )
+        hint = f"free some space, or choose another {OptionName('out')}"
+        raise BuildError(str(export.work), lacking, hint)
     rows = _rows(source, dots=layout.dots) if left else {}
     watcher.start("exporting", sum(shard.num_bytes for _, shard in left), "bytes")
     with ThreadPoolExecutor(1, "shardprep-commit") as pool:
@@ -210,19 +218,9 @@ def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) ->
                 before.result()
         if last is not None:
             last.result()
-    layout.write_documents(export, places)
+    if layout.write_documents is not None:
+        layout.write_documents(export)
     return len(left)
-
-
-def _places(manifest: Manifest) -> dict[str, list[ShardPlace]]:
-    places: dict[str, list[ShardPlace]] = {}
-    for name, split in manifest.splits.items():
-        first = 0
-        places[name] = []
-        for index, shard in enumerate(split.shards):
-            places[name].append(ShardPlace(name, index, len(split.shards), first))
-            first += shard.num_records
-    return places
 
 
 _COLUMNS = ("key", "status", "split", "shard", "offset", "length")
@@ -233,19 +231,16 @@ def _rows(source: _Source, *, dots: bool) -> dict[str, tuple[ShardRows, Sequence
     """Return the rows of each shard with the file names of its records, None for others."""
     table = _written(source.dataset) if source.written is None else source.written
     names = np.full(len(table), None, object)
-    keys, splits = (_texts(table[one])[source.numbers].tolist() for one in ("key", "split"))
+    # Through numpy, which is faster than `to_pylist`.
+    keys, splits = (
+        table[name].cast("string").to_numpy()[source.numbers].tolist() for name in ("key", "split")
+    )
     names[source.numbers] = file_names([key or "" for key in keys], splits, dots=dots)
     table = table.append_column("name", pa.array(names, pa.string()))
     return {
         name: (ShardRows.of(own), own["name"].to_pylist())
         for name, own in rows_by_shard(table).items()
     }
-
-
-def _texts(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """Return texts as Python objects, faster than `to_pylist`."""
-    texts: np.ndarray[Any, np.dtype[np.object_]] = column.cast("string").to_numpy()
-    return texts
 
 
 def _exported(out: Path, facts: dict[str, Any], num_new_shards: int | None) -> Exported:
@@ -259,3 +254,82 @@ def _exported(out: Path, facts: dict[str, Any], num_new_shards: int | None) -> E
         num_files=len(sizes),
         num_bytes=sum(sizes),
     )
+
+
+def _text(facts: dict[str, Any]) -> bytes:
+    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _facts_in(path: Path) -> Any:
+    """Return the facts in a file, None if it is missing or something else."""
+    try:
+        return json.loads(read_regular(path, _MOST_FACTS))
+    except (OSError, ValueError):
+        return None
+
+
+def _is_export(facts: Any) -> bool:
+    return isinstance(facts, dict) and "shardprep_export" in facts
+
+
+def _taken(folder: Path) -> BuildError:
+    what = "is there already, and is not an export"
+    return BuildError(str(folder), what, f"choose another {OptionName('out')}")
+
+
+def _check_free(out: Path, *, overwrite: bool) -> None:
+    """Raise BuildError if the export would replace something else."""
+    if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not _is_export(_facts_in(out / _EXPORT_FILE)):
+        raise _taken(out)
+    if not overwrite:
+        hint = f"choose another {OptionName('out')}, or add {OptionName('overwrite')}"
+        raise BuildError(str(out), "is another export", hint)
+
+
+def _prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
+    """Keep only what an earlier run of the same export finished in the working folder."""
+    if (work / _REPLACED).is_dir() and not os.path.lexists(out):
+        (work / _REPLACED).rename(out)
+    complete, begun = _facts_in(work / _EXPORT_FILE), _facts_in(work / _STATE_FILE)
+    if complete == facts:
+        return
+    if begun == facts:
+        for path in work.rglob(".*.tmp"):
+            path.unlink()
+        return
+    own = (LOCK_FILE, f".{_STATE_FILE}.tmp")
+    others = [path for path in work.iterdir() if path.name not in own]
+    if others and not (_is_export(begun) or _is_export(complete)):
+        raise _taken(work)
+    for path in sorted(others, key=lambda one: one.name in (_STATE_FILE, _EXPORT_FILE)):
+        _remove(path)
+    write_durably(work / _STATE_FILE, _text(facts))
+
+
+def _publish(work: Path, out: Path, *, overwrite: bool) -> None:
+    """Rename the working folder to the export, then remove what it replaces."""
+    for name in (PARTS, _STATE_FILE):
+        with contextlib.suppress(FileNotFoundError):
+            _remove(work / name)
+    _check_free(out, overwrite=overwrite)
+    if out.is_dir() and any(out.iterdir()):
+        out.rename(work / _REPLACED)
+    work.rename(out)
+    sync_folder(out.parent)
+    _tidy(out)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _tidy(out: Path) -> None:
+    """Remove the lock and the replaced export."""
+    (out / LOCK_FILE).unlink(missing_ok=True)  # not before: until then it keeps others out
+    if (out / _REPLACED).is_dir():
+        shutil.rmtree(out / _REPLACED)

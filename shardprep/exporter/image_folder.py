@@ -1,11 +1,16 @@
-"""Images as files in folders, a table `labels.csv`, COCO for objects, and masks as PNG.
+"""Images as files in folders, a table `labels.csv`, COCO or YOLO for objects, and masks as PNG.
 
-The layouts `folder` (`split/class/name.jpg`) and `coco`: `images/train/name.jpg` and
+`folder` has `split/class/name.jpg`. `coco` has `images/train/name.jpg` and
 `annotations/instances_train.json`, whose file names are relative to the images of the split, as
-torchvision's CocoDetection and pycocotools expect. YOLO has `FolderNames` of its own.
+torchvision's CocoDetection and pycocotools expect.
 
-A shard is known to be written by its part of the table, which is written when its images are on the
-disk. The parts are joined at the end.
+`yolo` has `images/train/name.jpg`, `labels/train/name.txt` and `data.yaml`, as Ultralytics reads
+them (https://docs.ultralytics.com/datasets/detect/). A label file has a line for each object: its
+class from 0, then the centre, width and height of its box as shares of the image. Images without
+objects have an empty file. YOLO has no notation for crowds; they are counted in the table.
+
+A shard counts as written when its part of the table exists, which is written when its images are on
+the disk. The parts are joined at the end.
 """
 
 from __future__ import annotations
@@ -20,24 +25,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from shardprep.dataset.card import to_cell
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, OBJECT_MASK, Schema
 from shardprep.exporter import coco
 from shardprep.exporter.file_names import folder_names
-from shardprep.exporter.layout import Export, Layout, ShardPlace
-from shardprep.exporter.output import PARTS
-from shardprep.exporter.samples import ExportSample, table_columns
+from shardprep.exporter.samples import (
+    PARTS,
+    Export,
+    ExportSample,
+    Layout,
+    Objects,
+    ShardPlace,
+    table_columns,
+)
 from shardprep.storage.atomic_file import DurableFile, write_durably
 
 LABELS_FILE = "labels.csv"
+DATA_FILE = "data.yaml"
+CROWDS_COLUMN = "crowds_left_out"
 _UNLABELLED = "_unlabelled"
+_YOLO_SPLITS = {"train": "train", "validation": "val", "test": "test"}
+"""Split → its key in `data.yaml`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderNames:
-    """Where a layout has its files; {} is the split."""
+    """Folders and files of a layout; {} is the split."""
 
     images: str
     masks: str
@@ -48,12 +62,10 @@ class FolderNames:
     """Whether images are in a folder of their class, below the split's folder. COCO's file names
     then start with these folders, else they are names only."""
     columns: tuple[str, ...] = ()
-    """Further columns of the table, which the samples have last."""
+    """Additional columns of the table, which the samples have last."""
 
 
-def part_name(export: Export, place: ShardPlace) -> str:
-    """Return the file of a shard's part of the table."""
-    del export
+def _part(_: Export, place: ShardPlace) -> str:
     return f"{PARTS}/{place.split}-{place.index:05d}.csv"
 
 
@@ -61,10 +73,9 @@ def _coco_part(place: ShardPlace) -> str:
     return f"{PARTS}/{place.split}-{place.index:05d}.jsonl"
 
 
-def write_files(
+def _write(
     folders: FolderNames, export: Export, place: ShardPlace, samples: Iterable[ExportSample]
 ) -> Callable[[], None]:
-    """Write images and masks of a shard; return what syncs them and writes its part."""
     schema, work = export.schema, export.work
     of_classes = _class_folders(folders, export, place.split)
     mask_folders = _mask_folders(folders, schema, place.split)
@@ -84,7 +95,7 @@ def write_files(
             (work / path).write_bytes(sample.image)
             _write_masks(work, mask_folders, sample)
             rows.writerow(map(to_cell, _row(sample, path, place.split, schema)))
-            if sample.objects is not None and folders.document is not None:
+            if folders.document is not None and BOX_LABEL in schema.features:
                 named = path if folders.by_class else path.rpartition("/")[2]
                 line = json.dumps(coco.entry(sample, named, number), ensure_ascii=False)
                 entries.write(line.encode() + b"\n")
@@ -93,7 +104,7 @@ def write_files(
     def commit() -> None:
         if hasattr(os, "sync"):
             os.sync()  # one for thousands of files; the part says that they are there
-        write_durably(work / part_name(export, place), text.getvalue().encode())
+        write_durably(work / _part(export, place), text.getvalue().encode())
 
     return commit
 
@@ -116,7 +127,7 @@ def _mask_folders(folders: FolderNames, schema: Schema, split: str) -> dict[str,
 def _write_masks(work: Path, folders: Mapping[str, str], sample: ExportSample) -> None:
     if MASK in folders and sample.mask is not None:
         (work / folders[MASK] / f"{sample.name}.png").write_bytes(sample.mask)
-    if OBJECT_MASK in folders and sample.objects is not None:
+    if OBJECT_MASK in folders:
         for i, mask in enumerate(sample.objects.masks):
             (work / folders[OBJECT_MASK] / f"{sample.name}.{i}.png").write_bytes(mask)
 
@@ -149,22 +160,20 @@ def _row(sample: ExportSample, path: str, split: str, schema: Schema) -> list[ob
     return [*row, *sample.columns.values()]
 
 
-def write_documents(
-    folders: FolderNames, export: Export, places: Mapping[str, list[ShardPlace]]
-) -> None:
+def _join(folders: FolderNames, export: Export) -> None:
     """Join the parts: the table of all splits, and COCO's annotations of each."""
     work, schema = export.work, export.schema
     title = io.StringIO()
     csv.writer(title, lineterminator="\n").writerow(map(to_cell, _titles(folders, schema)))
     with DurableFile(work / LABELS_FILE) as file:
         file.write(title.getvalue().encode())
-        for place in itertools.chain.from_iterable(places.values()):
-            with (work / part_name(export, place)).open("rb") as part:
+        for place in itertools.chain.from_iterable(export.places.values()):
+            with (work / _part(export, place)).open("rb") as part:
                 shutil.copyfileobj(part, file.stream)
         file.commit()
     if BOX_LABEL in schema.features and folders.document is not None:
         classes = schema.features[BOX_LABEL].labels
-        for split, shards in places.items():
+        for split, shards in export.places.items():
             document = work / folders.document.format(split)
             document.parent.mkdir(exist_ok=True)
             with DurableFile(document) as file:
@@ -180,18 +189,67 @@ def _lines(work: Path, places: Iterable[ShardPlace]) -> Iterator[bytes]:
             yield from part
 
 
-def layout_of(folders: FolderNames, **more: Any) -> Layout:
-    """Return the layout with these folders; `more` are fields of `Layout`."""
-    write, describe = partial(write_files, folders), partial(write_documents, folders)
-    return Layout(write, part_name, describe, **{"record_bytes": 12 * 1024, **more})
+def _write_yolo(
+    folders: FolderNames, export: Export, place: ShardPlace, samples: Iterable[ExportSample]
+) -> Callable[[], None]:
+    folder = export.work / "labels" / place.split
+    folder.mkdir(parents=True, exist_ok=True)
+    return _write(folders, export, place, _labelled(folder, samples))
 
 
+def _labelled(folder: Path, samples: Iterable[ExportSample]) -> Iterator[ExportSample]:
+    """Write the label file of each sample; yield it with its number of crowds as a column."""
+    for sample in samples:
+        (folder / f"{sample.name}.txt").write_text("".join(_yolo_lines(sample.objects)), "ascii")
+        columns = {**sample.columns, CROWDS_COLUMN: sum(sample.objects.crowds)}
+        yield sample._replace(columns=columns)
+
+
+def _yolo_lines(objects: Objects) -> Iterator[str]:
+    crowds = objects.crowds or [0] * len(objects.labels)
+    for (top, left, bottom, right), label, is_crowd in zip(
+        objects.boxes, objects.labels, crowds, strict=True
+    ):
+        sides = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
+        if not is_crowd:
+            yield f"{label} {' '.join(f'{one:.6f}' for one in sides)}\n"
+
+
+def _describe_yolo(folders: FolderNames, export: Export) -> None:
+    _join(folders, export)
+    names = export.schema.features[BOX_LABEL].labels
+    lines = [
+        f"{key}: images/{split}" for split, key in _YOLO_SPLITS.items() if split in export.places
+    ]
+    lines += [f"nc: {len(names)}", "names:"]
+    # JSON strings are valid YAML.
+    lines += [f"  {number}: {json.dumps(name)}" for number, name in enumerate(names)]
+    write_durably(export.work / DATA_FILE, ("\n".join(lines) + "\n").encode())
+
+
+# Split names have no hyphen.
+_FOLDER = FolderNames("{}", "{}-masks", "{}-object-masks", "{}.coco.json", by_class=True)
+_COCO = FolderNames("images/{}", "masks/{}", None, "annotations/instances_{}.json")
+_YOLO = FolderNames("images/{}", "masks/{}", "object-masks/{}", None, columns=(CROWDS_COLUMN,))
 WRITERS = {
-    "folder": layout_of(  # no split has a name with a hyphen
-        FolderNames("{}", "{}-masks", "{}-object-masks", "{}.coco.json", by_class=True)
+    "folder": Layout(
+        partial(_write, _FOLDER),
+        _part,
+        partial(_join, _FOLDER),
+        record_bytes=12 * 1024,
     ),
-    "coco": layout_of(
-        FolderNames("images/{}", "masks/{}", None, "annotations/instances_{}.json"),
+    "coco": Layout(
+        partial(_write, _COCO),
+        _part,
+        partial(_join, _COCO),
+        record_bytes=12 * 1024,
+        needs_boxes=True,
+    ),
+    "yolo": Layout(
+        partial(_write_yolo, _YOLO),
+        _part,
+        partial(_describe_yolo, _YOLO),
+        record_bytes=16 * 1024,
         needs_boxes=True,
     ),
 }

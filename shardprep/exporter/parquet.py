@@ -8,14 +8,13 @@ that the hub reads: https://huggingface.co/docs/hub/datasets-cards
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml  # type: ignore[import-untyped]
 
-from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -28,11 +27,16 @@ from shardprep.dataset.schema import (
     Schema,
 )
 from shardprep.exporter.coco import pixel_boxes
-from shardprep.exporter.layout import Export, Layout, ShardPlace
-from shardprep.exporter.samples import Buffer, ExportSample, table_columns
+from shardprep.exporter.samples import (
+    Buffer,
+    Export,
+    ExportSample,
+    Layout,
+    ShardPlace,
+    table_columns,
+)
 from shardprep.storage.atomic_file import DurableFile, write_durably
 
-CARD_FILE = "README.md"
 _LICENCE = "# license:  # which of https://huggingface.co/docs/hub/repositories-licenses is it?\n"
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 _LARGEST = "1M<n<10M"
@@ -44,14 +48,12 @@ _VALUES = {"int64": "int64", "float32": "float32", "bytes": "string"}
 """dtype of a feature → the type that `datasets` calls it."""
 
 
-def file_name(export: Export, place: ShardPlace) -> str:
-    """Return the name of a shard's file, as on the Hugging Face hub."""
-    del export
+def _name(_: Export, place: ShardPlace) -> str:
     return f"data/{place.split}-{place.index:05d}-of-{place.count:05d}.parquet"
 
 
-def features(schema: Schema) -> dict[str, Any]:
-    """Return the features for `datasets`, as its JSON has them."""
+def _features(schema: Schema) -> dict[str, Any]:
+    """Return the features in the JSON form of `datasets`."""
     columns: dict[str, Any] = {"image": {"_type": "Image"}}
     if schema.target == LABEL:
         columns[LABEL] = _classes(schema.labels)
@@ -95,25 +97,25 @@ def _arrow(feature: Any) -> pa.DataType:
     return pa.int64() if kind == "ClassLabel" else pa.type_for_alias(feature["dtype"])
 
 
-def write_rows(
+def _write(
     export: Export, place: ShardPlace, samples: Iterable[ExportSample]
 ) -> Callable[[], None]:
-    """Write the file of a shard, a row group at a time; return its commit."""
-    columns = features(export.schema)
+    columns = _features(export.schema)
     info = json.dumps({"info": {"features": columns}}, ensure_ascii=False)
     schema = pa.schema(
         {name: _arrow(one) for name, one in columns.items()}, metadata={"huggingface": info}
     )
-    path = export.work / file_name(export, place)
+    path = export.work / _name(export, place)
     path.parent.mkdir(exist_ok=True)
-    blobs = [name for name in _leaves(schema) if name.endswith((".bytes", ".path"))]
+    leaves = _leaves(schema)
+    plain = [name for name in leaves if not name.endswith((".bytes", ".path"))]
     with DurableFile(path) as file:
         with pq.ParquetWriter(
             file.stream,
             schema,
-            compression={name: "none" if name in blobs else "zstd" for name in _leaves(schema)},
-            use_dictionary=[name for name in _leaves(schema) if name not in blobs],
-            write_statistics=[name for name in _leaves(schema) if name not in blobs],
+            compression={name: "zstd" if name in plain else "none" for name in leaves},
+            use_dictionary=plain,
+            write_statistics=plain,
         ) as writer:
             rows: list[dict[str, Any]] = []
             num_bytes = 0
@@ -129,19 +131,14 @@ def write_rows(
 
 def _leaves(schema: pa.Schema) -> list[str]:
     """Return the paths of the columns of a file as Parquet names them."""
-    leaves = pq.ParquetFile(pa.BufferReader(_empty(schema))).schema
+    out = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), out)
+    leaves = pq.ParquetFile(pa.BufferReader(out.getvalue())).schema
     return [leaves.column(i).path for i in range(len(leaves.names))]
 
 
-def _empty(schema: pa.Schema) -> pa.Buffer:
-    out = pa.BufferOutputStream()
-    pq.write_table(schema.empty_table(), out)
-    return out.getvalue()
-
-
 def _num_bytes(sample: ExportSample) -> int:
-    masks = sum(map(len, sample.objects.masks)) if sample.objects is not None else 0
-    return len(sample.image) + len(sample.mask or b"") + masks
+    return sum(map(len, (sample.image, sample.mask or b"", *sample.objects.masks)))
 
 
 def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, Any]:
@@ -149,7 +146,7 @@ def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, An
     row: dict[str, Any] = {"image": _image(sample.image, f"{sample.name}.{sample.suffix}")}
     if schema.target is not None:
         row[schema.target] = sample.target
-    if sample.objects is not None:
+    if BOX_LABEL in schema.features:
         objects = sample.objects
         row[OBJECTS] = {
             "bbox": pixel_boxes(sample),
@@ -171,27 +168,18 @@ def _image(data: Buffer, path: str) -> dict[str, Any]:
     return {"bytes": bytes(data), "path": path}
 
 
-def write_card(export: Export, places: Mapping[str, list[ShardPlace]]) -> None:
-    """Write the card that tells `datasets` and the hub about splits and features."""
+def _write_card(export: Export) -> None:
+    """Write the card with the splits and features, for `datasets` and the hub."""
+    manifest = export.manifest
     sizes = {
-        split: sum((export.work / file_name(export, one)).stat().st_size for one in shards)
-        for split, shards in places.items()
+        split: sum((export.work / _name(export, one)).stat().st_size for one in shards)
+        for split, shards in export.places.items()
     }
-    text = card(export.manifest, export.schema, features(export.schema), sizes)
-    write_durably(export.work / CARD_FILE, text.encode())
-
-
-def card(
-    manifest: Manifest, schema: Schema, features: Mapping[str, Any], sizes: Mapping[str, int]
-) -> str:
-    """Return the text of the card.
-
-    `features` are in the JSON form of `datasets`, `sizes` the bytes of the files by split.
-    """
+    features = _features(export.schema)
     num_records = sum(split.num_records for split in manifest.splits.values())
     facts = {
         "pretty_name": manifest.name,
-        **({"task_categories": tasks} if (tasks := _tasks(schema)) else {}),
+        **({"task_categories": tasks} if (tasks := _tasks(export.schema)) else {}),
         "size_categories": [next((n for most, n in _SIZES if num_records < most), _LARGEST)],
         "dataset_info": {
             "features": [{"name": name, **_plain(one)} for name, one in features.items()],
@@ -213,17 +201,18 @@ def card(
     }
     head = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=100)
     rows = "".join(f"| {n} | {one.num_records:,} |\n" for n, one in manifest.splits.items())
-    return (
+    text = (
         f"---\n{_LICENCE}{head}---\n\n# {manifest.name} {manifest.version}\n\n"
         f"| split | images |\n|---|---|\n{rows}\n"
         "```python\nfrom datasets import load_dataset\n\n"
         'dataset = load_dataset("path/to/this/folder")\n```\n\n'
         "Exported by shardprep; images are the bytes that its shards hold.\n"
     )
+    write_durably(export.work / "README.md", text.encode())
 
 
 def _tasks(schema: Schema) -> list[str]:
-    """Return the hub's names of the tasks that a dataset is for."""
+    """Return the hub's names of the dataset's tasks."""
     tasks = []
     if schema.target in (LABEL, LABELS):
         tasks.append("image-classification")
@@ -249,4 +238,4 @@ def _plain(feature: Any) -> dict[str, Any]:
     return {"dtype": "image" if kind == "Image" else feature["dtype"]}
 
 
-WRITERS = {"parquet": Layout(write_rows, file_name, write_card, record_bytes=1024)}
+WRITERS = {"parquet": Layout(_write, _name, _write_card, record_bytes=1024)}

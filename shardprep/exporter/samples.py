@@ -1,7 +1,8 @@
-"""The samples of an export: records of a shard, parsed, in their order.
+"""The samples of an export, and the interface of the layouts that write them.
 
-Every checksum is compared. A damaged record ends an export, and the error names all damaged records
-of its shard: otherwise they would be missing without notice.
+`read_samples` yields the parsed records of a shard in their order. Every checksum is compared. A
+damaged record ends an export, and the error names all damaged records of its shard: otherwise they
+would be missing without notice.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import io
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +21,7 @@ import numpy as np
 
 from shardprep.dataset.example import ExampleDecoder, decode
 from shardprep.dataset.item_table import ShardRows
-from shardprep.dataset.manifest import Shard
+from shardprep.dataset.manifest import Manifest, Shard
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import (
     BOX,
@@ -63,7 +66,7 @@ class Objects:
 
 
 class ExportSample(NamedTuple):
-    """A record, ready to be written in another layout."""
+    """A record to write in another layout."""
 
     key: str
     name: str
@@ -75,16 +78,75 @@ class ExportSample(NamedTuple):
     """Height and width in pixels."""
     target: Target
     """Class index (−1: none), class indices, number (None: none) or text; None without a target."""
-    objects: Objects | None
-    mask: Buffer | None
+    objects: Objects = Objects()
+    """Without objects in a dataset that has no boxes."""
+    mask: Buffer | None = None
     """Grey PNG of classes."""
     columns: Mapping[str, int | float | str | None] = MappingProxyType({})
     """Columns of the label table by name; None if the cell was empty, "" for empty texts."""
 
     @property
     def suffix(self) -> str:
-        """Suffix of the image's file."""
         return "jpg" if self.encoding == "jpeg" else "png"
+
+
+@dataclass(frozen=True)
+class Export:
+    """An export in progress."""
+
+    work: Path
+    """The folder that becomes the export when it is complete."""
+    manifest: Manifest
+    schema: Schema
+
+    @cached_property
+    def places(self) -> dict[str, list[ShardPlace]]:
+        places: dict[str, list[ShardPlace]] = {}
+        for name, split in self.manifest.splits.items():
+            first = 0
+            places[name] = []
+            for index, shard in enumerate(split.shards):
+                places[name].append(ShardPlace(name, index, len(split.shards), first))
+                first += shard.num_records
+        return places
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlace:
+    """The place of a shard in its dataset."""
+
+    split: str
+    index: int
+    count: int
+    """Number of shards of the split."""
+    first: int
+    """Number of records of the split before it."""
+
+
+PARTS = ".parts"
+"""Folder in the working folder for files that are joined when all shards are written."""
+ShardWriter = Callable[[Export, ShardPlace, Iterable[ExportSample]], Callable[[], None]]
+"""Writes one shard, and returns a function that commits it while the next one is written. The
+file of `Layout.done` exists only when the whole shard is on the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One layout."""
+
+    write_shard: ShardWriter
+    done: Callable[[Export, ShardPlace], str]
+    """The file, below the working folder, that shows that a shard is written."""
+    write_documents: Callable[[Export], None] | None
+    """Writes the files of the whole export, after all shards; None without such files."""
+    record_bytes: int
+    """Largest number of bytes that a record takes in addition to its stored bytes."""
+    dots: bool = True
+    """Whether file names may have dots before the suffix."""
+    needs_boxes: bool = False
+    """Whether the dataset must have boxes."""
+    version: int = 1
+    """Version of the written format; an export of another version is started again."""
 
 
 def table_columns(schema: Schema) -> dict[str, str]:
@@ -178,9 +240,9 @@ def _known(label: int, num_classes: int) -> int:
     return label
 
 
-def _objects(values: dict[str, Any], schema: Schema) -> Objects | None:
+def _objects(values: dict[str, Any], schema: Schema) -> Objects:
     if BOX not in schema.features:
-        return None
+        return Objects()
     flat, labels = values[BOX], values[BOX_LABEL]
     boxes = [(flat[i], flat[i + 1], flat[i + 2], flat[i + 3]) for i in range(0, len(flat), 4)]
     if not all(map(math.isfinite, flat)):
@@ -225,15 +287,11 @@ def read_samples(
 ) -> Iterator[ExportSample]:
     """Yield the records of a shard; memory holds one block of the file and the views still in use.
 
-    Args:
-        dataset: the dataset.
-        shard: the shard.
-        rows: rows of all its records.
-        names: file name without suffix of each record; None leaves it out.
-        moved: called with each number of bytes read.
+    `names` are the file names without suffix of its records; None leaves a record out. `moved` is
+    called with each number of bytes read.
 
     Raises:
-        DatasetError: the shard is missing, has another size, or is not what the rows say.
+        DatasetError: the shard is missing, has another size, or differs from its rows.
         RecordError: records are damaged; raised after the last record of the shard.
 
     """
@@ -246,17 +304,15 @@ def read_samples(
     damaged: list[str] = []
     first: RecordError | None = None
     runs = _runs(rows.lengths)
-    for run, block in zip(
-        runs, dataset.files.blocks(shard, [_size(ends, r) for r in runs]), strict=True
-    ):
+    sizes = [ends[run.stop] - ends[run.start] for run in runs]
+    for run, block in zip(runs, dataset.files.blocks(shard, sizes), strict=True):
         moved(len(block))
         data, start = np.frombuffer(block, np.uint8), ends[run.start]
         for number in run:
             name = names[number]
             if name is None:
                 continue
-            framed = data[ends[number] - start : ends[number + 1] - start]
-            key = rows.keys[number]
+            framed, key = data[ends[number] - start : ends[number + 1] - start], rows.keys[number]
             try:
                 sample = parse(unframe(framed, "", ends[number]), key, name)
             except RecordError as error:
@@ -279,7 +335,3 @@ def _runs(lengths: Sequence[int]) -> list[range]:
             runs.append(range(start, number + 1))
             start, num_bytes = number + 1, 0
     return [*runs, range(start, len(lengths))] if start < len(lengths) else runs
-
-
-def _size(ends: Sequence[int], run: range) -> int:
-    return ends[run.stop] - ends[run.start]

@@ -8,18 +8,14 @@ and official/vision/data/tfrecord_lib.py: corners in four lists, classes from 1,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from shardprep.dataset import documents, example, tfrecord
-from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, Schema
-from shardprep.exporter.layout import Export, Layout, ShardPlace
-from shardprep.exporter.samples import ExportSample
+from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, OBJECT_MASK, Schema
+from shardprep.exporter.samples import Export, ExportSample, Layout, ShardPlace
 from shardprep.storage.atomic_file import DurableFile, write_durably
 
-LABEL_MAP = "label_map.pbtxt"
-_IMAGE_LABEL_MAP = "image_label_map.pbtxt"
-_MASK_LABEL_MAP = "mask_label_map.pbtxt"
 _CORNERS = ("ymin", "xmin", "ymax", "xmax")
 _BOX, _OF_IMAGE, _OF_OBJECT = "image/object/bbox", "image/class", "image/object/class"
 _DTYPES = {
@@ -32,20 +28,18 @@ _DTYPES = {
     "image/object/mask": "bytes",
     "target": "float32",
 }
-"""dtype of the lists that can be empty."""
+"""dtypes of the lists that can be empty."""
 
 
-def shard_name(export: Export, place: ShardPlace) -> str:
-    """Return the name of a shard, as in the dataset."""
+def _name(export: Export, place: ShardPlace) -> str:
     return documents.shard_name(export.manifest.name, place.split, place.index, place.count)
 
 
-def write_records(
+def _write(
     export: Export, place: ShardPlace, samples: Iterable[ExportSample]
 ) -> Callable[[], None]:
-    """Write the records of a shard; return its commit."""
     dtypes = {**_DTYPES, **export.schema.dtypes}
-    with DurableFile(export.work / shard_name(export, place)) as file:
+    with DurableFile(export.work / _name(export, place)) as file:
         for sample in samples:
             values = _values(sample, export.schema)
             file.write(tfrecord.frame(example.encode(values, dtypes)))
@@ -72,14 +66,14 @@ def _values(sample: ExportSample, schema: Schema) -> dict[str, Any]:
     elif schema.target is not None:
         value = target.encode() if isinstance(target, str) else target
         values[schema.target] = [] if value is None else [value]
-    if sample.objects is not None:
-        found_objects = sample.objects
+    if BOX_LABEL in schema.features:
+        objects = sample.objects
         for i, corner in enumerate(_CORNERS):
-            values[f"{_BOX}/{corner}"] = [box[i] for box in found_objects.boxes]
-        values |= _named(_OF_OBJECT, found_objects.labels, schema.features[BOX_LABEL].labels)
-        values["image/object/is_crowd"] = found_objects.crowds or [0] * len(found_objects.labels)
-        if "objects/mask" in schema.features:
-            values["image/object/mask"] = [bytes(mask) for mask in found_objects.masks]
+            values[f"{_BOX}/{corner}"] = [box[i] for box in objects.boxes]
+        values |= _named(_OF_OBJECT, objects.labels, schema.features[BOX_LABEL].labels)
+        values["image/object/is_crowd"] = objects.crowds or [0] * len(objects.labels)
+        if OBJECT_MASK in schema.features:
+            values["image/object/mask"] = [bytes(mask) for mask in objects.masks]
     if sample.mask is not None:
         values["image/segmentation/class/encoded"] = [bytes(sample.mask)]
         values["image/segmentation/class/format"] = [b"png"]
@@ -96,19 +90,19 @@ def _named(prefix: str, labels: Sequence[int], names: Sequence[str]) -> dict[str
     }
 
 
-def write_label_maps(export: Export, _: Mapping[str, list[ShardPlace]]) -> None:
-    """Write the class names of objects, else of images, as `label_map.pbtxt`.
+def _write_label_maps(export: Export) -> None:
+    """Write the class names of objects, or of images without objects, as `label_map.pbtxt`.
 
-    With objects, class names of images get a file of their own. So do classes of masks, which count
-    from 0 as their pixels do.
+    With objects, the class names of images have their own file. So have the classes of masks, which
+    count from 0 like their pixels.
     """
     schema = export.schema
     objects = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
-    maps = {LABEL_MAP: (objects or schema.labels, 1)}
+    maps = {"label_map.pbtxt": (objects or schema.labels, 1)}
     if objects and schema.labels:
-        maps[_IMAGE_LABEL_MAP] = (schema.labels, 1)
+        maps["image_label_map.pbtxt"] = (schema.labels, 1)
     if MASK in schema.features:
-        maps[_MASK_LABEL_MAP] = (schema.features[MASK].labels, 0)
+        maps["mask_label_map.pbtxt"] = (schema.features[MASK].labels, 0)
     for file, (names, first) in maps.items():
         if names:
             items = (_item(number, name) for number, name in enumerate(names, first))
@@ -124,4 +118,4 @@ def _item(number: int, name: str) -> str:
     return f"item {{\n  id: {number}\n  name: '{plain}'\n}}\n"
 
 
-WRITERS = {"tfod": Layout(write_records, shard_name, write_label_maps, record_bytes=512)}
+WRITERS = {"tfod": Layout(_write, _name, _write_label_maps, record_bytes=512)}

@@ -1,7 +1,8 @@
 """WebDataset: a tar for each shard, with the files of each record.
 
 https://github.com/webdataset/webdataset: a sample is a run of files whose names are equal up to the
-first dot; `.cls` has an integer, `.txt` a text, `.json` the rest.
+first dot; `.cls` has an integer, `.txt` a text, `.json` the rest. The tars have no times, so equal
+records give equal bytes.
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ import functools
 import json
 import math
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring
 from typing import Any
 
-from shardprep.dataset.schema import CROWD, LABEL, OBJECT_MASK, TEXT, Schema
-from shardprep.exporter.layout import Export, Layout, ShardPlace
-from shardprep.exporter.samples import Buffer, ExportSample, Target
+from shardprep.dataset.schema import BOX, CROWD, LABEL, OBJECT_MASK, TEXT, Schema
+from shardprep.exporter.samples import (
+    Buffer,
+    Export,
+    ExportSample,
+    Layout,
+    ShardPlace,
+    Target,
+)
 from shardprep.storage.atomic_file import DurableFile
 
 _BLOCK = 512
@@ -32,16 +39,14 @@ _SUM = sum(_EMPTY[:124] + _EMPTY[135:148] + 8 * b" " + _EMPTY[156:])
 """Checksum without name and size; its own field counts as blanks."""
 
 
-def tar_name(export: Export, place: ShardPlace) -> str:
-    """Return the name of a shard's tar: `pets-train-000000.tar`."""
+def _name(export: Export, place: ShardPlace) -> str:
     return f"{export.manifest.name}-{place.split}-{place.index:06d}.tar"
 
 
-def write_tar(
+def _write(
     export: Export, place: ShardPlace, samples: Iterable[ExportSample]
 ) -> Callable[[], None]:
-    """Write the tar of a shard; it has no times, so equal records give equal bytes."""
-    with DurableFile(export.work / tar_name(export, place)) as file:
+    with DurableFile(export.work / _name(export, place)) as file:
         target = export.schema.target
         describe = _described(export.schema)
         padding = b""
@@ -86,20 +91,20 @@ def _files(
 
 
 def _described(schema: Schema) -> Callable[[ExportSample], str]:
-    """Return a function that gives the JSON of a record."""
+    """Return a function that returns the JSON of a record."""
+    has_objects = BOX in schema.features
 
     @functools.lru_cache(1024)
     def plain(size: tuple[int, int], value: Target) -> str:
         """Return the JSON of a record without objects and columns, which many records share."""
-        return _text(_facts(ExportSample("", "", b"", "jpeg", size, value, None, None), schema))
+        return _text(_facts(ExportSample("", "", b"", "jpeg", size, value), schema))
 
     def describe(sample: ExportSample) -> str:
         # 0.0 and -0.0 are one key of a cache, and two texts.
-        is_own = sample.columns or isinstance(sample.target, float)
-        if sample.objects is None and not is_own:
-            rest = plain(sample.size, sample.target)
-        else:
+        if has_objects or sample.columns or isinstance(sample.target, float):
             rest = _text(_facts(sample, schema))
+        else:
+            rest = plain(sample.size, sample.target)
         return f'{{"key": {encode_basestring(sample.key)}, {rest[1:]}'
 
     return describe
@@ -119,7 +124,7 @@ def _facts(sample: ExportSample, schema: Schema) -> dict[str, Any]:
         facts["classes"] = [labels[one] for one in sample.target]
     elif target == LABEL and isinstance(sample.target, int):
         facts["class"] = labels[sample.target] if sample.target >= 0 else None
-    if sample.objects is not None:
+    if BOX in schema.features:
         objects = sample.objects
         facts["objects"] = {"bbox": objects.boxes, "label": objects.labels}
         if CROWD in schema.features:
@@ -137,12 +142,4 @@ def _number(value: object) -> object:
     return None if isinstance(value, float) and math.isinf(value) else value
 
 
-def _no_documents(_: Export, __: Mapping[str, list[ShardPlace]]) -> None:
-    """Write nothing: readers need only the tars."""
-
-
-WRITERS = {
-    "webdataset": Layout(
-        write_tar, tar_name, _no_documents, record_bytes=5 * 1024, dots=False, version=2
-    )
-}
+WRITERS = {"webdataset": Layout(_write, _name, None, record_bytes=5 * 1024, dots=False, version=2)}

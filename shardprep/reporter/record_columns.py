@@ -205,12 +205,12 @@ class Contents:
         names = [*manifest.splits]
         before = [manifest.splits[one].num_records for one in names[: names.index(split)]]
         return RecordPlace(
-            self.key(number),
-            split,
-            record - sum(before),
-            places.shards[0].name,
-            int(places.record[0]),
-            self.target_text(number),
+            key=self.key(number),
+            split=split,
+            record=record - sum(before),
+            shard=places.shards[0].name,
+            shard_record=int(places.record[0]),
+            label=self.target_text(number),
         )
 
     def target_text(self, number: int) -> str:
@@ -278,14 +278,12 @@ def _narrowed(contents: Contents, split: AnySplit) -> Contents:
     if schema.annotations:
         columns = (*columns, *item_table.ANNOTATION_COLUMNS.names)
     rows = pa.table({name: written.read(name) for name in columns})
-    return Contents(
-        contents.dataset,
-        tally.excerpt(manifest, schema, rows),
-        items,
-        contents.status,
-        written,
-        ItemView(items, np.zeros(len(is_of), bool)),
-        Scope(selection, manifest),
+    return replace(
+        contents,
+        manifest=tally.excerpt(manifest, schema, rows),
+        written=written,
+        others=ItemView(items, np.zeros(len(is_of), bool)),
+        scope=Scope(selection, manifest),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,16 @@ import numpy as np
 
 from shardprep.dataset.card import Link
 from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.errors import counted
 from shardprep.progress import Watcher
 from shardprep.reader.selection.split_argument import AnySplit
-from shardprep.reporter.findings import copies, imbalance, object_findings, quality
-from shardprep.reporter.findings.finding import Finding, images, of_the_set, ranked
+from shardprep.reporter import pixels
+from shardprep.reporter.findings import copies, labels, quality
+from shardprep.reporter.findings.finding import Finding, of_the_set, ranked
 from shardprep.reporter.page.page import render
-from shardprep.reporter.pixels.pixel_scan import (
-    PassPlan,
-    ScanResult,
-    kept,
-    measure,
-    plan_pass,
-)
-from shardprep.reporter.pixels.stored_images import StoredImages, open_images
+from shardprep.reporter.pixels import PassPlan, ScanResult, StoredImages
 from shardprep.reporter.record_columns import Contents, read_contents
 from shardprep.reporter.report_data import MOST_PICTURED, ReportData, ReportOptions
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,7 +29,6 @@ class Report(ReportData):
     """The report that `shardprep.report` returns."""
 
     page: Path | None = None
-    """The page that was written, or None."""
 
     def facts(self) -> dict[str, Any]:
         # A notebook server accepts only paths below its own folder.
@@ -49,10 +42,7 @@ class Report(ReportData):
 
 
 def make_report(
-    dataset: OpenDataset,
-    options: ReportOptions,
-    watcher: Watcher,
-    split: AnySplit | None = None,
+    dataset: OpenDataset, options: ReportOptions, watcher: Watcher, split: AnySplit | None = None
 ) -> Report:
     """Return the report on a dataset, or on one split or selection.
 
@@ -65,16 +55,14 @@ def make_report(
     """
     contents = read_contents(dataset, split)
     selection = None if contents.scope is None else contents.scope.selection
-    opened: list[StoredImages] = []
 
+    @cache
     def stored() -> StoredImages:
-        if not opened:
-            opened.append(open_images(dataset, selection))
-        return opened[0]
+        return pixels.open_images(dataset, selection)
 
     measured = None
     if options.has_pixels and len(contents):
-        measured = measure(_plan(contents, options), stored, watcher)
+        measured = pixels.measure(_plan(contents, options), stored, watcher)
     has_pictures = options.has_pixels and options.thumbs and len(contents)
     return _report(contents, options, measured, stored() if has_pictures else None)
 
@@ -85,13 +73,13 @@ def known_report(contents: Contents) -> Report:
     Measures of an earlier report with default options are taken from the cache.
     """
     options = ReportOptions()
-    measured = kept(_plan(contents, options)) if len(contents) else None
+    measured = pixels.kept(_plan(contents, options)) if len(contents) else None
     return _report(contents, options, measured, None)
 
 
 def _plan(contents: Contents, options: ReportOptions) -> PassPlan:
     wanted = np.where(np.isin(contents.label, _pictured(contents)), contents.label, -1)
-    return plan_pass(contents.mark, wanted, options.sample, options.seed)
+    return pixels.plan_pass(contents.mark, wanted, options.sample, options.seed)
 
 
 def _report(
@@ -110,22 +98,14 @@ def _report(
     findings = [
         *copies.copy_findings(contents, copy_groups, num_measured),
         *_damaged_records(contents, measured),
-        *imbalance.input_findings(contents),
-        *imbalance.class_findings(contents),
-        *imbalance.property_findings(contents, imbalance.properties(contents, measured)),
-        *object_findings.annotation_findings(contents, measured),
+        *labels.input_findings(contents),
+        *labels.class_findings(contents),
+        *labels.property_findings(contents, measured),
+        *labels.annotation_findings(contents, measured),
         *quality.quality_findings(contents, qualities, num_measured),
     ]
-    return Report(
-        contents,
-        options,
-        ranked(map(of_the_set, findings)),
-        copy_groups,
-        qualities,
-        measured,
-        _pictured(contents),
-        shown,
-    )
+    results = ranked(map(of_the_set, findings)), copy_groups, qualities, measured
+    return Report(contents, options, *results, _pictured(contents), shown)
 
 
 def _pictured(contents: Contents) -> tuple[int, ...]:
@@ -138,9 +118,9 @@ def _pictured(contents: Contents) -> tuple[int, ...]:
 def _damaged_records(contents: Contents, measured: ScanResult | None) -> list[Finding]:
     if measured is None or not measured.damaged:
         return []
-    number = len(measured.damaged)
+    number, reason = len(measured.damaged), measured.damaged[0].what
     what = (
-        f"{images(number)} cannot be decoded, the first because: {measured.damaged[0].what}; "
+        f"{counted(number, 'image')} cannot be decoded, the first because: {reason}; "
         "shardprep verify --repair rebuilds them from the source"
     )
     keys = contents.keys_of(measured.damaged_numbers)

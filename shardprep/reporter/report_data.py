@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from shardprep.dataset.card import MOST_PICTURES, Card
-from shardprep.errors import ShardprepError
+from shardprep.errors import RecordError, ShardprepError
 from shardprep.image.drawing import SIDE
 from shardprep.reporter.findings.copies import Copies
 from shardprep.reporter.findings.finding import Finding
 from shardprep.reporter.findings.quality import Quality
-from shardprep.reporter.pixels.pixel_scan import Channels, ScanResult
-from shardprep.reporter.pixels.stored_images import StoredImages
+from shardprep.reporter.pixels import Channels, ScanResult, StoredImages
 from shardprep.reporter.record_columns import Contents
 
 MOST_MEASURED = 100_000
@@ -36,7 +35,6 @@ class ReportOptions:
     thumbs: int = 12
     """Pictures per class; 0 for a page without pictures."""
     seed: int = 0
-    """Seed of the samples."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Default values of the build options. The page lists options with other values."""
 
@@ -78,24 +76,23 @@ class ReportData(Card):
 
     @property
     def num_records(self) -> int:
-        """Number of records of the dataset, or of the reported split."""
         return len(self.contents)
 
     @property
     def num_measured(self) -> int:
-        """Number of records whose pixels were measured."""
         return 0 if self.measured is None else len(self.measured.numbers)
 
     @property
     def channels(self) -> Channels | None:
         """Sums over all pixels of the images decoded in full; None without such images."""
-        found = None if self.measured is None else self.measured.channels
-        return found if found is not None and found.num_pixels else None
+        if self.measured is None or not self.measured.channels.num_pixels:
+            return None
+        return self.measured.channels
 
     def facts(self) -> dict[str, Any]:
-        findings: dict[str, Any] = {finding.severity: {} for finding in self.findings}
+        findings: dict[str, Any] = {}
         for finding in self.findings:
-            findings[finding.severity][finding.name] = finding.what
+            findings.setdefault(finding.severity, {})[finding.name] = finding.what
         looked = f"{self.num_measured:,} of {self.num_records:,} images"
         title = f"{self.name} {self.version}"
         if self.contents.scope is not None:
@@ -108,9 +105,10 @@ class ReportData(Card):
             return
         numbers = np.unique(np.linspace(0, len(self.contents) - 1, MOST_PICTURES).astype(int))
         with contextlib.suppress(ShardprepError, OSError):  # the shards may have been deleted
-            for data in self.images.data(numbers.tolist()):
+            for payload in self.images.payloads(numbers.tolist()):
                 with contextlib.suppress(Exception):  # decoders raise anything
-                    yield self.images.pixels(data, SIDE)  # type: ignore[arg-type]
+                    if not isinstance(payload, RecordError):
+                        yield self.images.pixels(self.images.image(payload), SIDE)
 
     def keys(self, name: str) -> tuple[str, ...]:
         """Return the keys that a finding lists; empty if nothing was found."""

@@ -56,7 +56,7 @@ def _marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="pets")
 def _pets(tmp_path: Path) -> Path:
-    """Return a dataset of classes, in which every other image has a box."""
+    """Return a dataset with classes, and a box in every second image."""
     images = animals(24)
     source = write_folder(tmp_path / "source", images)
     path = build(source, tmp_path / "sets", name="pets", shards=2, size="24x24").path
@@ -235,7 +235,7 @@ def test_space_is_looked_for_before_anything_is_written(
 def test_a_disk_that_takes_no_more_is_one_line_and_the_export_goes_on(
     tmp_path: Path, pets: Path, layout: str
 ) -> None:
-    """The system refuses what is written past a limit on files, as it does where a disk is full."""
+    """A limit on the size of files fails writes in the same way as a full disk."""
     out, limits = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
     try:
@@ -282,7 +282,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
 def test_a_shard_that_cannot_be_synced_ends_the_export_which_then_goes_on(
     tmp_path: Path, pets: Path, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Shards are synced beside the writing of the next, the last one beside nothing."""
+    """Each shard is synced while the next one is written."""
     whole = tree(exported(pets, layout, tmp_path / "whole").path)
     synced: list[object] = []
     real = {name: getattr(os, name) for name in ("fsync", "sync")}

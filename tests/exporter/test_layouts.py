@@ -34,7 +34,7 @@ PETS = {
     "in/dog/-rf.jpg": jpeg(seed=5),
     "in/dog/.d.e.jpg": jpeg(seed=6),
 }
-"""Key → stored bytes; one like an option, a hidden one, two equal but for their case."""
+"""Key → stored bytes; one like an option, a hidden one, two that differ only in case."""
 CELLS = {key: (i or None, "" if i % 2 else f"w{i},\n.") for i, key in enumerate(PETS)}
 """Key → age (None: empty) and note."""
 CLASS_NAMES = ["cat", "dog"]
@@ -52,24 +52,24 @@ def exported(dataset: Path, out: Path, *layouts: str) -> dict[str, Path]:
     }
 
 
+def table(*rows: tuple[object, ...]) -> dict[str, bytes]:
+    """Return the file of a table, for `write_folder`."""
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return {"t.csv": text.getvalue().encode()}
+
+
 @pytest.fixture(name="pets", scope="module")
 def _pets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The exports of a set with classes and columns, whose images are those of the source."""
+    """The exports of a set with classes, columns and unchanged images."""
     folder = tmp_path_factory.mktemp("pets")
-    table = io.StringIO()
-    rows = csv.writer(table)
-    rows.writerow(("id", "label", "key", "note"))
-    for key, (age, note) in CELLS.items():
-        rows.writerow((key, key.split("/")[1], age, note))
-    source = write_folder(folder / "source", {**PETS, "t.csv": table.getvalue().encode()})
-    keys: dict[str, Any] = {
-        "labels": "csv:t.csv:id:label",
-        "columns": "key,note",
-        "format": "keep",
-        "size": "none",
-    }
-    split = "train=0.7,test=0.3"
-    made = build(source, folder / "sets", name="pets", shards=2, split=split, **keys)
+    rows = [(key, class_of(key), *cells) for key, cells in CELLS.items()]
+    columns = table(("id", "label", "key", "note"), *rows)
+    source = write_folder(folder / "source", {**PETS, **columns})
+    made = build(
+        source, folder / "sets", name="pets", shards=2, split="train=0.7,test=0.3", format="keep",
+        size="none", labels="csv:t.csv:id:label", columns="key,note",
+    )  # fmt: skip
     return exported(made.path, folder)
 
 
@@ -99,16 +99,16 @@ def near(found: Any, expected: Any) -> bool:
 # --- WebDataset ---------------------------------------------------------------------------------
 
 
-def samples(folder: Path, split: str) -> Iterable[dict[str, Any]]:
+def samples(folder: Path) -> list[dict[str, Any]]:
     import webdataset as wds
 
-    tars = [str(path) for path in sorted(folder.glob(f"*-{split}-*.tar"))]
-    assert tars
-    return wds.WebDataset(tars, shardshuffle=False, empty_check=False).decode("rgb8")  # type: ignore[no-any-return]
+    tars = [str(path) for path in sorted(folder.glob("*.tar"))]
+    assert {Path(one).name.split("-")[1] for one in tars} == {"train", "test"}
+    return list(wds.WebDataset(tars, shardshuffle=False, empty_check=False).decode("rgb8"))
 
 
 def test_webdataset_has_images_classes_and_columns(pets: dict[str, Path]) -> None:
-    found = [one for split in ("train", "test") for one in samples(pets["webdataset"], split)]
+    found = samples(pets["webdataset"])
     assert sorted(one["json"]["key"] for one in found) == sorted(PETS)
     for one in found:
         facts = one["json"]
@@ -125,7 +125,7 @@ def test_webdataset_has_images_classes_and_columns(pets: dict[str, Path]) -> Non
 def test_webdataset_has_objects_and_masks(marked: dict[str, Path]) -> None:
     from pycocotools import mask as coco
 
-    found = [one for split in ("train", "test") for one in samples(marked["webdataset"], split)]
+    found = samples(marked["webdataset"])
     assert {one["json"]["key"] for one in found} == MARKED.keys()
     for one in found:
         truth, objects = MARKED[one["json"]["key"]], one["json"]["objects"]
@@ -149,11 +149,7 @@ def test_the_json_of_each_webdataset_record_has_the_same_names(
 ) -> None:
     """Of images without an object as well."""
     for exports, more in ((marked, {"/objects/is_crowd", "/objects/segmentation"}), (pets, set())):
-        found = [
-            names_in(one["json"])
-            for split in ("train", "test")
-            for one in samples(exports["webdataset"], split)
-        ]
+        found = [names_in(one["json"]) for one in samples(exports["webdataset"])]
         assert all(one == found[0] for one in found)
         assert more <= found[0]
 
@@ -200,7 +196,7 @@ def test_datasets_opens_the_folder_by_its_card(pets: dict[str, Path], load: Any)
 
 
 def test_datasets_has_objects_and_masks(marked: dict[str, Path], load: Any) -> None:
-    """By the files alone as well: what they hold stands in their own metadata."""
+    """Also from the files alone, which have the features in their metadata."""
     data = {name: str(marked["parquet"] / f"data/{name}-*") for name in ("train", "test")}
     found = load("parquet", data_files=data)
     features = found["train"].features
@@ -244,11 +240,9 @@ def splits_of(folder: Path) -> dict[str, int]:
 
 def test_folder_has_the_files_of_the_source_and_a_table(pets: dict[str, Path]) -> None:
     folder = pets["folder"]
-    with (folder / "labels.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert sorted(row["key"] for row in rows) == sorted(PETS)
-    for row in rows:
-        key = row["key"]
+    rows = table_of(folder)
+    assert rows.keys() == PETS.keys()
+    for key, row in rows.items():
         assert (folder / row["file_name"]).read_bytes() == PETS[key]
         split, name, _ = row["file_name"].split("/")
         assert (split, name) == (row["split"], class_of(key))
@@ -256,33 +250,8 @@ def test_folder_has_the_files_of_the_source_and_a_table(pets: dict[str, Path]) -
         age, note = CELLS[key]
         assert (row["column/key"], row["note"]) == ("" if age is None else str(age), note)
     images = {p.relative_to(folder).as_posix() for p in folder.glob("*/*/*")}
-    assert images == {row["file_name"] for row in rows}
+    assert images == {row["file_name"] for row in rows.values()}
     assert {p.name for p in folder.iterdir()} == {"train", "test", "labels.csv", "export.json"}
-
-
-def test_coco_s_own_tools_open_the_objects(marked: dict[str, Path]) -> None:
-    from pycocotools.coco import COCO
-
-    folder, seen = marked["folder"], set()
-    for split in ("train", "test"):
-        coco = COCO(str(folder / f"{split}.coco.json"))
-        assert [one["name"] for one in coco.loadCats(coco.getCatIds())] == list(CLASSES)
-        for image in coco.loadImgs(coco.getImgIds()):
-            key = image["file_name"]  # the names of these keys are safe as they are
-            seen.add(key)
-            truth, stem = MARKED[key], key.split("/")[1].removesuffix(".png")
-            assert np.array_equal(pixels_of((folder / key).read_bytes()), pixels_of(truth.image()))
-            found = coco.loadAnns(coco.getAnnIds(image["id"]))
-            assert [one["category_id"] - 1 for one in found] == list(truth.labels)
-            assert near([one["bbox"] for one in found], coco_boxes(key))
-            assert [one["area"] for one in found] == [mask.sum() for mask in truth.masks()]
-            assert np.array_equal([coco.annToMask(one) for one in found], truth.masks())
-            classes = (folder / f"{split}-masks/{stem}.png").read_bytes()
-            assert np.array_equal(pixels_of(classes), truth.classes())
-            for i, mask in enumerate(truth.masks()):
-                file = folder / f"{split}-object-masks/{stem}.{i}.png"
-                assert np.array_equal(pixels_of(file.read_bytes()), mask)
-    assert seen == MARKED.keys()
 
 
 # --- COCO ---------------------------------------------------------------------------------------
@@ -294,34 +263,44 @@ def table_of(folder: Path) -> dict[str, dict[str, str]]:
         return {row["key"]: row for row in csv.DictReader(file)}
 
 
-def test_coco_has_the_folders_that_its_libraries_expect(marked: dict[str, Path]) -> None:
-    """As torchvision's CocoDetection: a root of images and a document whose names are below it."""
+@pytest.mark.parametrize(
+    ("layout", "document", "root", "images", "masks"),
+    [
+        ("folder", "{}.coco.json", "", "{}", "{}-masks"),
+        # As torchvision's CocoDetection: the names of a document are below the images of a split.
+        ("coco", "annotations/instances_{}.json", "images/{}", "images/{}", "masks/{}"),
+    ],
+)
+def test_coco_s_own_tools_open_the_objects(
+    marked: dict[str, Path], layout: str, document: str, root: str, images: str, masks: str
+) -> None:
     from pycocotools.coco import COCO
 
-    folder, seen = marked["coco"], set()
+    folder, seen = marked[layout], set()
     for split in ("train", "test"):
-        root, coco = (
-            folder / "images" / split,
-            COCO(str(folder / f"annotations/instances_{split}.json")),
-        )
+        coco = COCO(str(folder / document.format(split)))
         assert [one["name"] for one in coco.loadCats(coco.getCatIds())] == list(CLASSES)
-        assert {one["file_name"] for one in coco.loadImgs(coco.getImgIds())} == {
-            path.name for path in root.iterdir()
-        }
+        below = folder / root.format(split)
+        names = {one["file_name"] for one in coco.loadImgs(coco.getImgIds())}
+        files = {*(folder / images.format(split)).iterdir()}
+        assert {below / name for name in names} == files
         for image in coco.loadImgs(coco.getImgIds()):
-            key = f"{split}/{image['file_name']}"
+            path = below / image["file_name"]
+            key = f"{split}/{path.name}"
             seen.add(key)
             truth = MARKED[key]
-            assert np.array_equal(
-                pixels_of((folder / "images" / key).read_bytes()), pixels_of(truth.image())
-            )
-            assert table_of(folder)[key]["file_name"] == f"images/{key}"
+            assert table_of(folder)[key]["file_name"] == path.relative_to(folder).as_posix()
+            assert np.array_equal(pixels_of(path.read_bytes()), pixels_of(truth.image()))
             found = coco.loadAnns(coco.getAnnIds(image["id"]))
             assert [one["category_id"] - 1 for one in found] == list(truth.labels)
             assert near([one["bbox"] for one in found], coco_boxes(key))
+            assert [one["area"] for one in found] == [mask.sum() for mask in truth.masks()]
             assert np.array_equal([coco.annToMask(one) for one in found], truth.masks())
-            classes = (folder / "masks" / key).read_bytes()
+            classes = (folder / masks.format(split) / path.name).read_bytes()
             assert np.array_equal(pixels_of(classes), truth.classes())
+            for i, mask in enumerate(truth.masks() if layout == "folder" else ()):
+                file = folder / f"{split}-object-masks/{path.stem}.{i}.png"
+                assert np.array_equal(pixels_of(file.read_bytes()), mask)
     assert seen == MARKED.keys()
 
 
@@ -341,8 +320,8 @@ def test_a_layout_of_boxes_is_refused_for_a_set_without(layout: str, tmp_path: P
 def as_ultralytics(folder: Path, key: str) -> list[tuple[Path, list[list[float]]]]:
     """Return the images of a split and their lines, found as `ultralytics.data` finds them.
 
-    FolderNames are relative to the YAML; the text of an image has `labels` in place of the last
-    `images` of its path.
+    Folders are relative to the YAML. The label file of an image has `labels` instead of the
+    last `images` of its path.
     """
     data = yaml.safe_load((folder / "data.yaml").read_text())
     found = []
@@ -396,13 +375,9 @@ def test_the_yaml_of_yolo_has_any_class_name_and_validation(tmp_path: Path) -> N
     }
     source = write_folder(tmp_path / "source", files)
     made = build(
-        source,
-        tmp_path / "sets",
-        boxes="csv:boxes.csv:image:xmin,ymin,xmax,ymax:class",
-        unlisted="background",
-        labels="none",
-        size="none",
-    )
+        source, tmp_path / "sets", boxes="csv:boxes.csv:image:xmin,ymin,xmax,ymax:class",
+        unlisted="background", labels="none", size="none",
+    )  # fmt: skip
     done = export_dataset(open_dataset(made.path), "yolo", tmp_path / "out", watcher=Told())
     data = yaml.safe_load((done.path / "data.yaml").read_text())
     assert sorted(data["names"].values()) == sorted(names)
@@ -459,10 +434,9 @@ def test_label_maps_are_protobuf_s_own_text(marked: dict[str, Path]) -> None:
 
 def test_class_names_of_any_kind_come_through_a_label_map(tmp_path: Path) -> None:
     names = ["it's", 'a "b"', "back\\slash", "ü\u00a0ü"]
-    table = io.StringIO()
-    csv.writer(table).writerows([("id", "t"), *((f"{i}.jpg", n) for i, n in enumerate(names))])
+    labels = table(("id", "t"), *((f"{i}.jpg", name) for i, name in enumerate(names)))
     images = {f"{i}.jpg": jpeg(seed=i) for i in range(len(names))}
-    source = write_folder(tmp_path / "in", {**images, "t.csv": table.getvalue().encode()})
+    source = write_folder(tmp_path / "in", {**images, **labels})
     made = build(source, tmp_path / "out", name="odd", labels="csv:t.csv:id:t", size="8x8")
     done = export_dataset(open_dataset(made.path), "tfod", tmp_path / "tfod", watcher=Told())
     assert sorted(label_map(done.path / "label_map.pbtxt").values()) == sorted(names)
@@ -512,16 +486,14 @@ def test_raw_pixels_become_png(tmp_path: Path, layout: str) -> None:
 def test_other_targets_are_carried(
     tmp_path: Path, load: Any, kind: str, cells: dict[str, str]
 ) -> None:
-    table = io.StringIO()
-    csv.writer(table).writerows([("id", "t"), *((f"{k}.jpg", v) for k, v in cells.items() if v)])
+    labels = table(("id", "t"), *((f"{k}.jpg", v) for k, v in cells.items() if v))
     images = {
         f"{'train' if cell else 'test'}/{key}.jpg": jpeg(seed=i)
         for i, (key, cell) in enumerate(cells.items())
     }
-    source = write_folder(tmp_path / "in", {**images, "t.csv": table.getvalue().encode()})
-    made = build(
-        source, tmp_path / "out", name="t", target=kind, labels="csv:t.csv:id:t", size="8x8"
-    )
+    source = write_folder(tmp_path / "in", {**images, **labels})
+    rule = "csv:t.csv:id:t"
+    made = build(source, tmp_path / "out", name="t", target=kind, labels=rule, size="8x8")
     exports = exported(made.path, tmp_path)
     kinds: dict[str, dict[str, Any]] = {
         "multilabel": {"a": [0, 1], "b": [], "c": [1]},
@@ -530,12 +502,11 @@ def test_other_targets_are_carried(
     }
     wanted = kinds[kind]
     name = {"multilabel": "labels", "regression": "target", "text": "text"}[kind]
-    tars = [one for split in ("train", "test") for one in samples(exports["webdataset"], split)]
+    tars = samples(exports["webdataset"])
     assert {one["json"]["key"][-5]: one["json"][name] for one in tars} == wanted
     rows = load("parquet", data_files=str(exports["parquet"] / "data/*"))["train"]
     assert {row["key"][-5]: row[name] for row in rows} == wanted
-    with (exports["folder"] / "labels.csv").open(newline="") as file:
-        texts = {row["key"][-5]: row[name] for row in csv.DictReader(file)}
+    texts = {key[-5]: row[name] for key, row in table_of(exports["folder"]).items()}
     plain = {
         k: "" if v is None else v if isinstance(v, str) else json.dumps(v)
         for k, v in wanted.items()

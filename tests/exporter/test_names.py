@@ -39,14 +39,11 @@ def test_folders_of_classes_are_safe_and_differ(texts: list[str]) -> None:
     assert len({name.casefold() for name in names}) == len(texts)
 
 
-def test_a_name_is_the_file_s_own_where_that_is_enough() -> None:
+def test_a_name_is_the_file_s_own_where_that_is_enough_and_else_the_whole_key() -> None:
     keys = ["set.zip/train/cat.0.jpg", "set.zip/train/dog.0.jpg"]
     assert file_names(keys, ["train"] * 2) == ["cat.0", "dog.0"]
     assert file_names(keys, ["train"] * 2, dots=False) == ["cat_0", "dog_0"]
     assert file_names(["a/1.jpg", "b/1.jpg"], ["train", "test"]) == ["1", "1"]
-
-
-def test_where_it_is_not_all_are_the_whole_key() -> None:
     keys = ["a/1.jpg", "b/1.jpg", "b/2.jpg"]
     assert file_names(keys, ["train"] * 3) == ["a__1", "b__1", "b__2"]
 
@@ -56,12 +53,9 @@ def test_of_keys_that_differ_in_what_is_not_safe_each_has_a_hash() -> None:
     assert one != two
     assert re.fullmatch("x__a_b~[0-9a-f]{32}", one)
     assert other == "x__c"
-
-
-def test_a_key_cannot_be_made_to_look_like_another_s_hash() -> None:
     first = file_names(["a b.jpg", "a:b.jpg"], ["train"] * 2)
     again = file_names(["a b.jpg", "a:b.jpg", f"{first[0]}.jpg"], ["train"] * 3)
-    assert len(set(again)) == 3
+    assert len(set(again)) == 3, "a key cannot be made to look like another's hash"
 
 
 def test_a_long_key_is_cut_and_keeps_a_hash() -> None:

@@ -16,7 +16,7 @@ FORMULA = "=HYPERLINK(1)"
 
 
 def rows_of(table: Path) -> list[list[str]]:
-    """Return the cells of a table, none of which a spreadsheet would run."""
+    """Return the cells of a table after a check that no spreadsheet runs one."""
     with table.open(newline="") as file:
         rows = list(csv.reader(file))
     cells = [cell for row in rows for cell in row]

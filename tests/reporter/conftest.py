@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
 
-from shardprep.dataset.open_dataset import open_dataset
-from shardprep.reporter.report import make_report
-from shardprep.reporter.report_data import ReportOptions
+from shardprep.reporter.report import Report
+from tests.reporter.pages import reported
 from tests.support.browser import need_browser
-from tests.support.builders import Quiet
 from tests.support.paths import shared_folder
 from tests.support.planted import planted_set
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from playwright.sync_api import Browser
-
-    from shardprep.reporter.report import Report
-
-Silent = Quiet
 
 
 @pytest.fixture(name="passes", scope="session")
@@ -44,12 +37,16 @@ def _planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared_folder(tmp_path_factory, "planted", planted_set)
 
 
+@pytest.fixture(name="path", scope="session")
+def _path(planted: Path) -> Path:
+    """Return the dataset in that folder."""
+    return planted / "tfrecords" / "planted" / "1.0.0"
+
+
 @pytest.fixture(name="report", scope="session")
-def _report(planted: Path, passes: Path) -> Report:
+def _report(path: Path, passes: Path) -> Report:
     with mock.patch.dict(os.environ, SHARDPREP_CACHE=str(passes)):
-        return make_report(
-            open_dataset(planted / "tfrecords" / "planted" / "1.0.0"), ReportOptions(), Silent()
-        )
+        return reported(path)
 
 
 @pytest.fixture(name="browser", scope="session")

@@ -5,13 +5,26 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
+from shardprep.dataset.open_dataset import open_dataset
+from shardprep.reader.selection.split_argument import AnySplit
+from shardprep.reporter.report import Report, make_report
+from shardprep.reporter.report_data import ReportOptions
+from tests.support.builders import Quiet, build, write, zip_bytes
+
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from playwright.sync_api import Page as Tab
 
 VOID = {"meta", "img", "input", "br", "link"}
@@ -95,6 +108,26 @@ def checked(data: bytes) -> Page:
     return page
 
 
+def packed(folder: Path, members: dict[str, bytes], **options: Any) -> Path:
+    """Build a dataset of an archive with these members; return its folder."""
+    return build(write(folder / "any.zip", zip_bytes(members)), folder / "out", **options).path
+
+
+def reported(path: Path, split: AnySplit | None = None, **options: Any) -> Report:
+    """Return the report of a dataset."""
+    return make_report(open_dataset(path), ReportOptions(**options), Quiet(), split)
+
+
+def page_of(path: Path, **options: Any) -> Page:
+    """Return the checked page of a dataset."""
+    return checked(reported(path, **options).html().encode())
+
+
+def page_file(path: Path, folder: Path) -> Path:
+    """Return a file with the page of a dataset."""
+    return write(folder / "report.html", reported(path).html().encode())
+
+
 _odd_ints = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.sampled_from([0, 1, -1]))
 
 _odd_texts = st.one_of(st.none(), st.sampled_from([one for one in HOSTILE if one != "\ud800"]))
@@ -111,6 +144,24 @@ ODD = {
 }
 """Column of the item table → what a stranger may write there, and its type."""
 
+
+def strange(path: Path, copy: Path, column: str, data: st.DataObject) -> Path:
+    """Copy a dataset with other values in a column of its item table; status "written" stays."""
+    shutil.copytree(path, copy)
+    table = pq.read_table(copy / "items.parquet")
+    words = pa.dictionary(pa.int32(), pa.string())
+    is_open = (st.sampled_from(["rejected", None, "", *HOSTILE[:3]]), words)
+    values, kind = ODD.get(column, is_open)
+    made = data.draw(st.lists(values, min_size=len(table), max_size=len(table)))
+    if column == "status":
+        known = table["status"].to_pylist()
+        made = [old if old == "written" else new for old, new in zip(known, made, strict=True)]
+    place = table.schema.get_field_index(column)
+    table = table.set_column(place, table.schema.field(place), pa.array(made, kind))
+    pq.write_table(table, copy / "items.parquet")
+    return copy
+
+
 WIDTHS = (360, 1280)
 
 LUMINANCE = """
@@ -122,6 +173,41 @@ UNSEEN = """
 """
 
 CONTROLS = "a[href], summary, button, [tabindex='0']"
+
+
+@contextmanager
+def opened(
+    browser: Browser, address: str, width: int = 1280, cookie: str = "", **options: Any
+) -> Iterator[Tab]:
+    """Open a page; what the browser complains of, or asks of others, is a failure.
+
+    A page in a file has no network, and asks for nothing else.
+    """
+    is_file = address.startswith("file:")
+    context = browser.new_context(
+        viewport={"width": width, "height": 900},
+        offline=is_file,
+        base_url=None if is_file else address,
+        **options,
+    )
+    if cookie:
+        name, _, value = cookie.partition("=")
+        context.add_cookies([{"name": name, "value": value, "url": address}])
+    page = context.new_page()
+    asked: list[str] = []
+    said: list[str] = []
+    page.on("request", lambda one: asked.append(one.url) if one.url[:5] != "data:" else None)
+    page.on("console", lambda one: said.append(one.text))
+    page.on("pageerror", lambda one: said.append(str(one)))
+    page.goto(address)
+    try:
+        yield page
+        if is_file:
+            assert asked == [address]
+        assert {urlsplit(one).netloc for one in asked} == {urlsplit(address).netloc}
+        assert said == []
+    finally:
+        context.close()
 
 
 def serious(page: Tab) -> list[tuple[str, str]]:

@@ -1,11 +1,12 @@
-"""Boxes and masks in the report: what is odd about them, what is counted, what is drawn where."""
+"""Boxes and masks in the report: findings, counts and drawings."""
 
 from __future__ import annotations
 
 import base64
 import io
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,24 +15,15 @@ from PIL import Image
 from shardprep.dataset.describe import measure_objects
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.image.palette import class_colour
 from shardprep.reporter.findings.finding import OF_ANNOTATIONS
-from shardprep.reporter.findings.object_findings import is_tiny, twice
-from shardprep.reporter.page.page import render
-from shardprep.reporter.pixels.page_pictures import MOST_BOXES
-from shardprep.reporter.report import make_report
-from shardprep.reporter.report_data import ReportOptions
-from tests.reporter.conftest import Silent
-from tests.reporter.pages import checked
+from shardprep.reporter.findings.labels import is_tiny, twice
+from shardprep.reporter.page.pictures import MOST_BOXES
+from shardprep.reporter.report import Report
+from tests.reporter.pages import checked, packed, page_of, reported
 from tests.support.annotated import HEIGHT, MARKED, WIDTH, Marked, annotated
-from tests.support.builders import build, png, write, zip_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.reporter.report import Report
+from tests.support.builders import png
 
 
 class Uniform(Marked):
@@ -68,10 +60,6 @@ def _odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return annotated(tmp_path_factory.mktemp("odd"), BOX, BOX_LABEL, CROWD, MASK, marked=ODD)
 
 
-def reported(path: Path, **options: Any) -> Report:
-    return make_report(open_dataset(path), ReportOptions(**options), Silent())
-
-
 def keys(report: Report) -> dict[str, set[str]]:
     return {one.name: set(one.keys) for one in report.findings if one.name in OF_ANNOTATIONS}
 
@@ -82,7 +70,7 @@ def test_what_is_odd_about_boxes_and_masks_is_found(odd: Path) -> None:
         "dropped-objects": {"train/a.png", "train/e.png"},
         "duplicate-boxes": {"train/d.png"},
         "tiny-boxes": {"train/d.png"},
-        "uniform-masks": {"train/b.png", "train/c.png"},  # c is of one class but for ignored pixels
+        "uniform-masks": {"train/b.png", "train/c.png"},  # c has one class and ignored pixels
         "ignored-pixels": {"test/g.png"},
     }
     dropped = next(one for one in report.findings if one.name == "dropped-objects")
@@ -102,7 +90,7 @@ def test_classes_of_objects_that_train_has_none_of_are_named(tmp_path: Path) -> 
 def test_documents_alone_tell_of_masks_and_of_objects_left_out(odd: Path) -> None:
     report = reported(odd, has_pixels=False)
     assert set(keys(report)) == {"dropped-objects", "uniform-masks", "ignored-pixels"}
-    page = checked(render(report))
+    page = checked(report.html().encode())
     assert "8 objects in 5 of 7 images; 2 without one. 1 clipped" in page.text
     assert "Sizes of boxes" not in page.text
     assert "Masks" in page.text
@@ -127,7 +115,7 @@ def test_boxes_are_those_of_the_records_and_are_kept_with_the_pass(
         facts.num_near_duplicates,
     )
 
-    monkeypatch.setattr("shardprep.reporter.pixels.pixel_scan._pass", None)
+    monkeypatch.setattr("shardprep.reporter.pixels._pass", None)
     again = reported(odd).measured
     assert again is not None
     assert (again.boxes == boxes).all()
@@ -146,8 +134,8 @@ def test_boxes_and_masks_are_drawn_where_they_are(
     odd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the stored size, so that pixels of the picture are pixels of the record."""
-    data = render(reported(odd))
-    page = checked(data)
+    data = reported(odd).html()
+    page = checked(data.encode())
     drawn = [attrs for tag, attrs in page.tags if tag == "path" and attrs.get("stroke")]
     colours = [f"#{bytes(class_colour(label)).hex()}" for label in (0, 1)]
     assert {"d": RECTANGLE, "stroke": colours[0]} in drawn
@@ -173,7 +161,7 @@ def test_boxes_and_masks_are_drawn_where_they_are(
     assert tuple(mask[40, 5]) == (*class_colour(2), 255)
 
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path))
-    assert render(reported(odd)) == data
+    assert reported(odd).html() == data
 
 
 def test_names_of_objects_and_of_mask_values_stay_text(
@@ -182,14 +170,14 @@ def test_names_of_objects_and_of_mask_values_stay_text(
     odd = ("<script>alert(1)</script>", '"onload="x', "\u202egnp.exe" * 30)
     monkeypatch.setattr("tests.support.annotated.CLASSES", odd[:2])
     monkeypatch.setattr("tests.support.annotated.MASK_CLASSES", odd)
-    page = checked(render(reported(annotated(tmp_path, BOX, BOX_LABEL, MASK))))
+    page = page_of(annotated(tmp_path, BOX, BOX_LABEL, MASK))
     assert "<script>alert(1)</script>" in page.text
     assert "\u202e" not in page.text
 
 
 def test_objects_with_masks_show_those(tmp_path: Path) -> None:
     path = annotated(tmp_path, BOX, BOX_LABEL, OBJECT_MASK)
-    page = checked(render(reported(path)))
+    page = page_of(path)
     assert not [attrs for tag, attrs in page.tags if tag == "path" and attrs.get("stroke")]
     alts = {attrs["alt"] for tag, attrs in page.tags if attrs.get("class") == "over"}
     assert "masks: red × 1, blue × 1" in alts
@@ -199,14 +187,14 @@ def test_objects_with_masks_show_those(tmp_path: Path) -> None:
 def test_of_very_many_boxes_the_largest_are_drawn(tmp_path: Path) -> None:
     many = tuple((i % 40, i % 50, i % 40 + 2, i % 50 + 2) for i in range(3000))
     marked = {**MARKED, "train/a.png": Marked(((0, 0, 48, 64), *many), (0,) * 3001)}
-    page = checked(render(reported(annotated(tmp_path, BOX, BOX_LABEL, marked=marked))))
+    page = page_of(annotated(tmp_path, BOX, BOX_LABEL, marked=marked))
     counts = [(attrs["d"] or "").count("M") for tag, attrs in page.tags if attrs.get("stroke")]
     assert max(counts) == MOST_BOXES
     assert f"red × 3,001; the {MOST_BOXES} largest are drawn" in page.text
 
 
 def test_a_set_without_boxes_and_masks_says_nothing_of_them(report: Report) -> None:
-    page = checked(render(report))
+    page = checked(report.html().encode())
     assert not re.search(r"\b(boxes|masks?|objects)\b", page.text)
 
 
@@ -218,16 +206,15 @@ def test_the_axis_of_objects_in_an_image_ends_at_the_data(
     rows += [f"0.png,{i % 40},{i // 40},{i % 40 + 8},{i // 40 + 8},cat" for i in range(most)]
     rows.append("1.png,1,1,9,9,cat")
     members = {f"{i}.png": png(seed=i) for i in range(2)} | {"b.csv": "\n".join(rows).encode()}
-    source = write(tmp_path / "any.zip", zip_bytes(members))
     rule = "csv:b.csv:image:xmin,ymin,xmax,ymax:class"
-    path = build(source, tmp_path / "out", size="none", labels="none", boxes=rule).path
+    path = packed(tmp_path, members, size="none", labels="none", boxes=rule)
     chart = reported(path, has_pixels=False).html().partition("Objects in an image")[2]
     ticks = re.findall(r'text-anchor="(?:start|middle|end)">([^<]*)<', chart.partition("</svg>")[0])
     assert (ticks[0], ticks[-1]) == ("0", str(end))
 
 
-def test_the_axis_of_a_quality_ends_at_the_data_or_its_threshold(planted: Path) -> None:
-    found = {one.name: one for one in reported(planted / "tfrecords/planted/1.0.0").qualities}
+def test_the_axis_of_a_quality_ends_at_the_data_or_its_threshold(report: Report) -> None:
+    found = {one.name: one for one in report.qualities}
     assert found["enlarged"].histogram.high == pytest.approx(2.6)  # 64 × 64 of 40 × 40
     assert found["odd-aspect"].histogram.high == pytest.approx(4.3)  # 300 by 70
     for one in found.values():

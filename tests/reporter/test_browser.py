@@ -2,62 +2,47 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
-from shardprep.reporter.page.page import render
-from shardprep.reporter.report import make_report
-from shardprep.reporter.report_data import ReportOptions
-from tests.reporter.conftest import Silent
-from tests.reporter.pages import CONTROLS, LUMINANCE, UNSEEN, WIDTHS, serious
+from shardprep.reporter.report import Report
+from tests.reporter.pages import (
+    CONTROLS,
+    LUMINANCE,
+    UNSEEN,
+    WIDTHS,
+    opened,
+    page_file,
+    serious,
+)
 from tests.support.annotated import annotated
-from tests.support.builders import SHARED_DATA, build
+from tests.support.builders import SHARED_DATA, build, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Browser, Page
-
-    from shardprep.reporter.report import Report
+    from playwright.sync_api import Browser
 
 
-@pytest.fixture(name="page_file", scope="module")
-def _page_file(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(name="address", scope="module")
+def _address(report: Report, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("page") / "planted-report.html"
-    path.write_bytes(render(report))
-    return path
+    return write(path, report.html().encode()).as_uri()
 
 
-@contextmanager
-def opened(browser: Browser, path: Path, width: int = 1280, **options: Any) -> Iterator[Page]:
-    """Open a page without a network; whatever it asks for or complains of is a failure."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options)
-    page = context.new_page()
-    asked: list[str] = []
-    said: list[str] = []
-    page.on("request", lambda one: asked.append(one.url) if one.url[:5] != "data:" else None)
-    page.on("console", lambda one: said.append(one.text))
-    page.on("pageerror", lambda one: said.append(str(one)))
-    page.goto(path.as_uri())
-    try:
-        yield page
-        assert asked == [path.as_uri()]
-        assert said == []
-    finally:
-        context.close()
+@pytest.fixture(name="marked", scope="module")
+def _marked(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("marked")
+    return page_file(annotated(folder, BOX, BOX_LABEL, MASK), folder).as_uri()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_it_opens_offline_in_both_themes_and_widths(
-    browser: Browser, page_file: Path, width: int, theme: Any
+    browser: Browser, address: str, width: int, theme: Any
 ) -> None:
-    with opened(browser, page_file, width, color_scheme=theme) as page:
+    with opened(browser, address, width, color_scheme=theme) as page:
         assert page.title().startswith("planted")
         assert page.evaluate("document.images.length") > 60
         assert page.evaluate(UNSEEN) == 0
@@ -66,8 +51,8 @@ def test_it_opens_offline_in_both_themes_and_widths(
         assert is_light == (theme == "light")
 
 
-def test_it_says_all_without_scripts(browser: Browser, page_file: Path, report: Report) -> None:
-    with opened(browser, page_file, java_script_enabled=False) as page:
+def test_it_says_all_without_scripts(browser: Browser, address: str, report: Report) -> None:
+    with opened(browser, address, java_script_enabled=False) as page:
         assert page.locator(".findings > li").count() == len(report.findings)
         assert page.locator("#gallery img").first.is_visible()
         assert page.locator("#splits table").first.is_visible()
@@ -80,8 +65,8 @@ def test_it_says_all_without_scripts(browser: Browser, page_file: Path, report: 
         assert page.locator("#findings .key").first.is_visible()
 
 
-def test_charts_are_drawn(browser: Browser, page_file: Path) -> None:
-    with opened(browser, page_file) as page:
+def test_charts_are_drawn(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
         size = "one => { const box = one.getBBox(); return box.width * box.height }"
         areas = page.locator("svg.chart path.area")
         assert areas.count() >= 2 * 6
@@ -92,8 +77,8 @@ def test_charts_are_drawn(browser: Browser, page_file: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_the_keyboard_reaches_every_control(browser: Browser, page_file: Path) -> None:
-    with opened(browser, page_file) as page:
+def test_the_keyboard_reaches_every_control(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
         number = page.locator(CONTROLS).count()
         page.evaluate("""() => {
             window.reached = [];
@@ -111,8 +96,8 @@ def test_the_keyboard_reaches_every_control(browser: Browser, page_file: Path) -
         assert set(visible) <= set(seen)
 
 
-def test_tables_sort_and_code_is_copied(browser: Browser, page_file: Path) -> None:
-    with opened(browser, page_file, permissions=["clipboard-read", "clipboard-write"]) as page:
+def test_tables_sort_and_code_is_copied(browser: Browser, address: str) -> None:
+    with opened(browser, address, permissions=["clipboard-read", "clipboard-write"]) as page:
         first = page.locator("#classes tbody th").first
         head = page.locator("#classes thead button").first
         head.click()
@@ -125,16 +110,26 @@ def test_tables_sort_and_code_is_copied(browser: Browser, page_file: Path) -> No
         assert "mean = (" in page.evaluate("navigator.clipboard.readText()")
 
 
-def test_it_prints(browser: Browser, page_file: Path) -> None:
-    with opened(browser, page_file) as page:
+def test_it_prints(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
         printed = page.pdf()
         assert printed.startswith(b"%PDF")
         assert printed.count(b"/Type /Page\n") + printed.count(b"/Type /Page ") >= 2
 
 
-@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
-def test_axe_finds_nothing_serious(browser: Browser, page_file: Path, theme: Any) -> None:
-    with opened(browser, page_file, color_scheme=theme) as page:
+@pytest.mark.parametrize(
+    ("name", "theme"),
+    [
+        ("address", "light"),
+        ("marked", "dark"),
+        pytest.param("address", "dark", marks=pytest.mark.thorough),
+        pytest.param("marked", "light", marks=pytest.mark.thorough),
+    ],
+)
+def test_axe_finds_nothing_serious(
+    browser: Browser, request: pytest.FixtureRequest, name: str, theme: Any
+) -> None:
+    with opened(browser, request.getfixturevalue(name), color_scheme=theme) as page:
         assert serious(page) == []
 
 
@@ -143,24 +138,20 @@ def test_axe_finds_nothing_serious(browser: Browser, page_file: Path, theme: Any
 @pytest.mark.parametrize("name", ["dogs-vs-cats", "bears"])
 def test_pages_of_real_sets_open(browser: Browser, tmp_path: Path, name: str) -> None:
     path = build(SHARED_DATA / f"{name}.zip", tmp_path / "out", size="64x64").path
-    file = tmp_path / "report.html"
-    file.write_bytes(render(make_report(open_dataset(path), ReportOptions(), Silent())))
+    address = page_file(path, tmp_path).as_uri()
     for width in WIDTHS:
-        with opened(browser, file, width) as page:
+        with opened(browser, address, width) as page:
             assert page.evaluate(UNSEEN) == 0
             assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
 @pytest.mark.thorough
 def test_boxes_and_masks_lie_on_their_pictures_and_can_be_hidden(
-    browser: Browser, tmp_path: Path
+    browser: Browser, marked: str
 ) -> None:
     """In both widths, without scripts; an opened picture takes them along."""
-    path = annotated(tmp_path, BOX, BOX_LABEL, MASK)
-    file = tmp_path / "report.html"
-    file.write_bytes(render(make_report(open_dataset(path), ReportOptions(), Silent())))
     for width in WIDTHS:
-        with opened(browser, file, width, java_script_enabled=False) as page:
+        with opened(browser, marked, width, java_script_enabled=False) as page:
             shot = page.locator(".shot:has(svg)").first
             for _ in range(2):
                 place = shot.locator("img").first.bounding_box()
@@ -170,14 +161,3 @@ def test_boxes_and_masks_lie_on_their_pictures_and_can_be_hidden(
             page.get_by_label("Show boxes and masks").uncheck()
             assert page.locator(".over:visible").count() == 0
             assert shot.locator("img").first.is_visible()
-
-
-@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
-def test_axe_finds_nothing_serious_in_a_page_with_boxes(
-    browser: Browser, tmp_path: Path, theme: Any
-) -> None:
-    path = annotated(tmp_path, BOX, BOX_LABEL, MASK)
-    file = tmp_path / "report.html"
-    file.write_bytes(render(make_report(open_dataset(path), ReportOptions(), Silent())))
-    with opened(browser, file, color_scheme=theme) as page:
-        assert serious(page) == []

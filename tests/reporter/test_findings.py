@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,19 +12,13 @@ import shardprep
 from shardprep import reader
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.findings.finding import MEANINGS, OF_PIXELS, SEVERITIES
-from shardprep.reporter.page.page import render
-from shardprep.reporter.report import make_report
-from shardprep.reporter.report_data import ReportOptions
-from tests.reporter.conftest import Silent
-from tests.support.builders import animals, build, tree, write, zip_bytes
+from shardprep.reporter.report import Report
+from tests.reporter.pages import packed, reported
+from tests.support.builders import animals, build, tree, write
 from tests.support.command import error_of, run
-from tests.support.planted import file, photo, planted
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.reporter.report import Report
-    from tests.support.object_store import Bucket
+from tests.support.examples import flipped
+from tests.support.object_store import Bucket
+from tests.support.planted import file, photo
 
 KEYS = {
     "leaks": {"train/cat/00.jpg"},
@@ -73,12 +68,10 @@ def test_groups_say_splits_bits_and_conflicts(report: Report) -> None:
     assert len(groups) == 5
 
 
-def test_a_place_is_where_the_reader_finds_the_record(report: Report, planted: Path) -> None:
-    from shardprep import reader
-
+def test_a_place_is_where_the_reader_finds_the_record(report: Report, path: Path) -> None:
     for number in (0, 5, len(report.contents) - 1):
         place = report.contents.place(number)
-        item = reader.Dataset(planted / "tfrecords", place.split, as_supervised=False)[place.record]
+        item = reader.Dataset(path, place.split, as_supervised=False)[place.record]
         assert item["image/filename"] == place.key
         assert report.contents.schema.labels[item["label"]] == place.label
         row = report.contents.items.row(report.contents.written.numbers.item(number))
@@ -87,16 +80,12 @@ def test_a_place_is_where_the_reader_finds_the_record(report: Report, planted: P
 
 
 def test_a_report_of_a_selection_is_that_of_a_set_of_these_records(
-    planted: Path, tmp_path: Path
+    path: Path, tmp_path: Path
 ) -> None:
-    path = planted / "tfrecords" / "planted" / "1.0.0"
     half = reader.select(path, "train") | reader.select(path, "validation")
     half = half[half.labels == 0] | half[::3]
     own = shardprep.repack(path, tmp_path, split=half, name="planted").path
-    some, alone = (
-        make_report(open_dataset(path), ReportOptions(), Silent(), half),
-        make_report(open_dataset(own), ReportOptions(), Silent()),
-    )
+    some, alone = reported(path, half), reported(own)
     assert {(one.name, one.what, frozenset(one.keys)) for one in some.findings} == {
         (one.name, one.what, frozenset(one.keys)) for one in alone.findings
     }
@@ -120,26 +109,22 @@ def test_a_report_of_a_selection_is_that_of_a_set_of_these_records(
 
 
 def test_a_record_that_does_not_decode_is_told_and_the_page_goes_on(
-    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
-    path = tmp_path / "set"
-    shutil.copytree(planted / "tfrecords" / "planted" / "1.0.0", path)
-    shard = next(path.glob("*validation*"))
-    data = bytearray(shard.read_bytes())
-    data[40] ^= 1
-    shard.write_bytes(data)
-    found = make_report(open_dataset(path), ReportOptions(), Silent())
+    copy = shutil.copytree(path, tmp_path / "set")
+    shard = next(copy.glob("*validation*"))
+    shard.write_bytes(flipped(shard.read_bytes(), 8 * 40))
+    found = reported(copy)
     told = next(one for one in found.findings if one.name == "damaged-records")
     first = found.contents.split.tolist().index(1)
     assert told.keys == (found.contents.key(first),)
     assert "CRC" in told.what
-    assert b"damaged-records" in render(found)
+    assert "damaged-records" in found.html()
 
 
-def test_without_pixels_the_documents_still_tell(planted: Path) -> None:
-    path = planted / "tfrecords" / "planted" / "1.0.0"
-    found = make_report(open_dataset(path), ReportOptions(has_pixels=False), Silent())
+def test_without_pixels_the_documents_still_tell(path: Path) -> None:
+    found = reported(path, has_pixels=False)
     expected = {"leaks", "label-conflicts", "rejected", "duplicates", "odd-aspect", "enlarged"}
     assert {one.name for one in found.findings} == expected == KEYS.keys() - {*OF_PIXELS}
     assert found.images is None
@@ -148,9 +133,7 @@ def test_without_pixels_the_documents_still_tell(planted: Path) -> None:
 
 def test_images_alone_were_cut_where_no_fit_was_asked_for(tmp_path: Path) -> None:
     """All are as wide as 64, which is enough, and 40 to 43 high, which is not."""
-    source = write(tmp_path / "x.zip", zip_bytes(animals(4)))
-    path = build(source, tmp_path / "tfrecords", size="56x56").path
-    found = make_report(open_dataset(path), ReportOptions(has_pixels=False), Silent())
+    found = reported(packed(tmp_path, animals(4), size="56x56"), has_pixels=False)
     assert [len(one.keys) for one in found.findings if one.name == "enlarged"] == [4]
 
 
@@ -175,7 +158,7 @@ def test_each_flag_leaves_out_as_many_as_it_says(
         )  # fmt: skip
         totals = built.manifest.totals
         assert len(report.contents) - totals.num_written == one.num_dropped, one.name
-        left = make_report(open_dataset(built.path), ReportOptions(), Silent()).findings
+        left = reported(built.path).findings
         assert one.name not in {other.name for other in left}
 
 
@@ -202,25 +185,25 @@ def test_keys_of_any_shape_come_back_from_a_list(tmp_path: Path) -> None:
     members |= {f"keep/{name}": file(photo(70 + i), "PNG") for i, name in enumerate(names)}
     formulas = ("=1+1.png", "+a.png", "-b/c.png", "@d.png", "'=e.png", "-1")
     members |= {name: file(photo(90 + i) // 8, "PNG") for i, name in enumerate(formulas)}
-    source = write(tmp_path / "odd.zip", zip_bytes(members))
-    path = build(source, tmp_path / "tfrecords", size="32x32", labels="none").path
-    done = run("report", "--list", "dark", cwd=tmp_path)
+    path = packed(tmp_path, members, size="32x32", labels="none")
+    done = run("report", path, "--list", "dark", cwd=tmp_path)
     assert "\n'=1+1.png\n" in done.stdout
     assert not [line for line in done.stdout.splitlines() if line[0] in "=+@" or line[:2] == "-b"]
     assert all(one.isprintable() for one in done.stdout.split("\n"))
     listed = write(tmp_path / "dark.csv", done.stdout.encode())
     again = build(
-        source, tmp_path / "out", size="32x32", labels="none", exclude_list=str(listed), name="b"
-    )
+        tmp_path / "any.zip", tmp_path / "out", size="32x32", labels="none",
+        exclude_list=str(listed), name="b",
+    )  # fmt: skip
     assert again.manifest.totals.num_written == len(members) - len(names) - len(formulas)
     dark = reader.select(path, "train", keys=str(listed))
     assert len(dark) == len(names) + len(formulas)
-    left = make_report(open_dataset(again.path), ReportOptions(), Silent())
+    left = reported(again.path)
     assert all("keep/" in key for key in left.contents.keys_of(range(left.num_records)))
 
 
 def skewed(number: int, *, bright: int) -> dict[str, bytes]:
-    """Return a set in which a class is told by brightness alone, and the splits differ in it."""
+    """Return a set whose classes and splits differ in brightness."""
     found = {}
     for i in range(number):
         image = photo(i, 48, 48)
@@ -233,11 +216,8 @@ def skewed(number: int, *, bright: int) -> dict[str, bytes]:
 
 
 def test_classes_and_splits_that_differ_are_told(tmp_path: Path) -> None:
-    source = write(tmp_path / "skewed.zip", zip_bytes(skewed(30, bright=90)))
-    path = build(source, tmp_path / "out", labels="folder", size="32x32").path
-    found = {
-        one.name: one for one in make_report(open_dataset(path), ReportOptions(), Silent()).findings
-    }
+    path = packed(tmp_path, skewed(30, bright=90), labels="folder", size="32x32")
+    found = {one.name: one for one in reported(path).findings}
     assert "new" in found["missing-classes"].what
     assert found["missing-classes"].severity == "serious"
     assert "day, has 60 times" in found["imbalance"].what
@@ -247,22 +227,14 @@ def test_classes_and_splits_that_differ_are_told(tmp_path: Path) -> None:
 
 def test_sound_sets_have_no_findings(tmp_path: Path) -> None:
     members = {f"{'ab'[i % 2]}/{i}.jpg": file(photo(i), quality=92) for i in range(80)}
-    source = write(tmp_path / "sound.zip", zip_bytes(members))
-    path = build(
-        source, tmp_path / "out", labels="folder", size="64x64",
-        split="train=0.7,validation=0.3",
-    ).path  # fmt: skip
-    assert make_report(open_dataset(path), ReportOptions(), Silent()).findings == ()
-
-
-def test_what_is_planted_is_what_the_builder_says() -> None:
-    assert {key for keys in KEYS.values() for key in keys} <= planted().keys()
+    split = "train=0.7,validation=0.3"
+    path = packed(tmp_path, members, labels="folder", size="64x64", split=split)
+    assert reported(path).findings == ()
 
 
 def test_a_dataset_in_object_storage_has_the_same_report(
-    planted: Path, bucket: Bucket, tmp_path: Path
+    path: Path, bucket: Bucket, tmp_path: Path
 ) -> None:
-    path = planted / "tfrecords" / "planted" / "1.0.0"
     for name, data in tree(path).items():
         bucket.put(f"sets/planted/1.0.0/{name}", data)
     here = run("report", path, "-o", "here.html", cwd=tmp_path)

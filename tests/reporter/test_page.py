@@ -6,47 +6,37 @@ import contextlib
 import hashlib
 import shutil
 import tomllib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.dataset.open_dataset import open_dataset
-from shardprep.reporter.page import html
-from shardprep.reporter.page.page import render
-from shardprep.reporter.record_columns import read_contents
-from shardprep.reporter.report import make_report
-from shardprep.reporter.report_data import ReportOptions
-from tests.reporter.conftest import Silent
-from tests.reporter.pages import HOSTILE, ODD, Page, checked
-from tests.support.builders import build, write, zip_bytes
+from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.schema import parse_schema
+from shardprep.reporter.page import html, pictures
+from shardprep.reporter.report import Report
+from tests.reporter.pages import HOSTILE, ODD, Page, checked, packed, page_of, reported, strange
 from tests.support.command import error_of, run
 from tests.support.examples import examples, texts
 from tests.support.paths import ROOT
 from tests.support.planted import file, photo, planted_set
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from shardprep.reporter.report import Report
-
 
 @pytest.fixture(name="page", scope="module")
 def _page(report: Report) -> bytes:
-    return render(report)
-
-
-def test_a_page_is_well_formed_and_closed(page: bytes) -> None:
-    found = checked(page)
-    assert len([1 for tag, _ in found.tags if tag == "img"]) > 60
+    return report.html().encode()
 
 
 def test_a_page_says_what_was_found_and_what_was_not(page: bytes, report: Report) -> None:
-    text = checked(page).text
+    found = checked(page)
+    text = found.text
+    assert len([1 for tag, _ in found.tags if tag == "img"]) > 60
     for one in report.findings:
         assert one.name in text
         assert all(key in text for key in one.keys)
@@ -61,7 +51,7 @@ def test_the_same_dataset_gives_the_same_bytes(
     """Built and read elsewhere, with nothing kept, in another folder; no path is in it."""
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
     path = planted_set(tmp_path / "elsewhere")
-    assert render(make_report(open_dataset(path), ReportOptions(), Silent())) == page
+    assert reported(path).html().encode() == page
     assert str(tmp_path).encode() not in page
     assert b"/tmp" not in page
 
@@ -75,11 +65,9 @@ def test_a_wheel_carries_the_style_and_the_script() -> None:
     assert len(carried) == 2
 
 
-def test_a_page_without_pictures_has_none(planted: Path) -> None:
-    path = planted / "tfrecords" / "planted" / "1.0.0"
-    for options in (ReportOptions(thumbs=0), ReportOptions(has_pixels=False)):
-        found = checked(render(make_report(open_dataset(path), options, Silent())))
-        assert not [tag for tag, _ in found.tags if tag == "img"]
+@pytest.mark.parametrize("options", [{"thumbs": 0}, {"has_pixels": False}])
+def test_a_page_without_pictures_has_none(path: Path, options: dict[str, Any]) -> None:
+    assert not [tag for tag, _ in page_of(path, **options).tags if tag == "img"]
 
 
 @given(value=st.one_of(texts(), st.sampled_from(HOSTILE)))
@@ -93,10 +81,7 @@ def test_no_text_of_others_becomes_markup(value: str) -> None:
 
 @contextlib.contextmanager
 def renamed(path: Path, names: list[str]) -> Iterator[None]:
-    """Give the classes of a dataset other names, its own hash among what is changed."""
-    from shardprep.dataset.manifest import load_manifest
-    from shardprep.dataset.schema import parse_schema
-
+    """Rename the classes of a dataset for a while, in all its documents."""
     manifest = load_manifest(path)
     kept = {name: (path / name).read_bytes() for name in ("manifest.json", "schema.json")}
     schema = parse_schema(kept["schema.json"], "schema.json")
@@ -127,20 +112,17 @@ _names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=
 @examples(15)
 @given(names=st.lists(_names, min_size=2, max_size=2, unique=True))
 def test_class_names_of_any_kind_stay_text(
-    tmp_path_factory: pytest.TempPathFactory, planted: Path, names: list[str]
+    tmp_path_factory: pytest.TempPathFactory, path: Path, names: list[str]
 ) -> None:
-    path = tmp_path_factory.mktemp("named") / "set"
-    shutil.copytree(planted / "tfrecords" / "planted" / "1.0.0", path)
-    with renamed(path, names):
-        checked(render(make_report(open_dataset(path), ReportOptions(thumbs=2), Silent())))
+    copy = shutil.copytree(path, tmp_path_factory.mktemp("named") / "set")
+    with renamed(copy, names):
+        page_of(copy, thumbs=2)
 
 
 def test_keys_of_any_kind_stay_text(tmp_path: Path) -> None:
     odd = [one for one in HOSTILE if "\0" not in one and len(one) < 200 and "\ud800" not in one]
     members = {f"{'ab'[i % 2]}/{one}.png": file(photo(i) // 8, "PNG") for i, one in enumerate(odd)}
-    source = write(tmp_path / "odd.zip", zip_bytes(members))
-    path = build(source, tmp_path / "out", labels="folder", size="32x32").path
-    found = checked(render(make_report(open_dataset(path), ReportOptions(), Silent())))
+    found = page_of(packed(tmp_path, members, labels="folder", size="32x32"))
     assert "\\u202e" in found.text
     assert "<script>alert(1)</script>" in found.text
 
@@ -159,9 +141,7 @@ def test_each_kind_of_target_has_its_form(tmp_path: Path, kind: str) -> None:
     rows = "".join(f"{i},{'a b' if i % 3 else 'c'},{i * 1.5},said {i}\n" for i in range(24))
     members = {f"{i}.png": file(photo(i), "PNG") for i in range(24)}
     members["t.csv"] = f"id,tags,price,said\n{rows}".encode()
-    source = write(tmp_path / "set.zip", zip_bytes(members))
-    path = build(source, tmp_path / "out", size="32x32", **keys).path
-    text = checked(render(make_report(open_dataset(path), ReportOptions(), Silent()))).text
+    text = page_of(packed(tmp_path, members, size="32x32", **keys)).text
     assert words in text
     assert ("with a target" in text) == (kind != "none")
 
@@ -170,13 +150,9 @@ def test_many_classes_together_are_a_grid(tmp_path: Path) -> None:
     """Thirty of them, in shades of how often; a class with itself is left blank."""
     rows = "".join(f"{i},{i % 40} {(i + 1) % 40}\n" for i in range(120))
     members = {f"{i}.png": file(photo(i, 24, 24), "PNG") for i in range(120)}
-    source = write(
-        tmp_path / "set.zip", zip_bytes({**members, "t.csv": f"id,tags\n{rows}".encode()})
-    )
-    path = build(
-        source, tmp_path / "out", labels="csv:t.csv:id:tags", separator=" ", size="24x24"
-    ).path
-    found = checked(render(make_report(open_dataset(path), ReportOptions(thumbs=1), Silent())))
+    members["t.csv"] = f"id,tags\n{rows}".encode()
+    keys = {"labels": "csv:t.csv:id:tags", "separator": " "}
+    found = page_of(packed(tmp_path, members, size="24x24", **keys), thumbs=1)
     cells = [attrs for tag, attrs in found.tags if tag == "rect" and attrs.get("width") == "1"]
     assert len([one for one in cells if (one["class"] or "").startswith("h")]) >= 2 * 29
     assert not [one for one in cells if int(one["x"] or 0) == 29 - int(one["y"] or 0)]
@@ -190,10 +166,7 @@ def test_a_thousand_classes_fit(tmp_path: Path) -> None:
         for i in range(1000)
         for j in range(1 + (i < 40) * 2)
     }
-    source = write(tmp_path / "many.zip", zip_bytes(members))
-    path = build(source, tmp_path / "out", labels="folder", size="24x24").path
-    data = render(make_report(open_dataset(path), ReportOptions(), Silent()))
-    found = checked(data)
+    found = page_of(packed(tmp_path, members, labels="folder", size="24x24"))
     assert "960 more" in found.text
     assert all(f"class {i:04d}" in found.text for i in range(1000))
     assert len([1 for tag, _ in found.tags if tag == "img"]) >= 40 * 3
@@ -201,54 +174,37 @@ def test_a_thousand_classes_fit(tmp_path: Path) -> None:
 
 def test_pictures_keep_to_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures beyond it are left out evenly: every class keeps some."""
-    from shardprep.reporter.pixels import page_pictures
-
     rng = np.random.default_rng(0)
     members = {
         f"{'abcd'[i % 4]}/{i}.png": file(rng.integers(0, 256, (112, 112, 3), np.uint8), "PNG")
         for i in range(80)
     }
-    source = write(tmp_path / "noise.zip", zip_bytes(members))
-    path = build(source, tmp_path / "out", labels="folder", size="112x112").path
-    report = make_report(open_dataset(path), ReportOptions(thumbs=20), Silent())
-    whole = page_pictures.draw_pictures(report)
+    report = reported(packed(tmp_path, members, labels="folder", size="112x112"), thumbs=20)
+    whole = pictures.draw_pictures(report)
     size = sum(len(one.data) for one in whole.thumbnails.values())
-    monkeypatch.setattr(page_pictures, "_BUDGET_BYTES", size // 2)
-    found = page_pictures.draw_pictures(report)
+    monkeypatch.setattr(pictures, "_BUDGET_BYTES", size // 2)
+    found = pictures.draw_pictures(report)
     assert sum(len(one.data) for one in found.thumbnails.values()) <= size // 2
     kept = [len(one) for one in found.gallery.values()]
     assert min(kept) > 0
     assert max(kept) - min(kept) <= 4
-    checked(render(report))
+    checked(report.html().encode())
 
 
-def test_a_table_that_is_not_of_these_records_is_one_line(planted: Path, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    path = tmp_path / "set"
-    shutil.copytree(planted / "tfrecords" / "planted" / "1.0.0", path)
-    table = pq.read_table(path / "items.parquet")
-    pq.write_table(pa.concat_tables([table.slice(1), table.slice(0, 1)]), path / "items.parquet")
-    assert "its rows differ from the records" in error_of(run("report", path, cwd=tmp_path), 1)
+def test_a_table_that_is_not_of_these_records_is_one_line(path: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(path, tmp_path / "set")
+    table = pq.read_table(copy / "items.parquet")
+    pq.write_table(pa.concat_tables([table.slice(1), table.slice(0, 1)]), copy / "items.parquet")
+    assert "its rows differ from the records" in error_of(run("report", copy, cwd=tmp_path), 1)
 
 
 @examples(40)
 @given(data=st.data(), column=st.sampled_from(list(ODD)))
 def test_a_table_of_a_stranger_gives_a_page_all_the_same(
-    tmp_path_factory: pytest.TempPathFactory, planted: Path, data: st.DataObject, column: str
+    tmp_path_factory: pytest.TempPathFactory, path: Path, data: st.DataObject, column: str
 ) -> None:
-    import pyarrow.parquet as pq
-
-    path = tmp_path_factory.mktemp("strange") / "set"
-    shutil.copytree(planted / "tfrecords" / "planted" / "1.0.0", path)
-    table = pq.read_table(path / "items.parquet")
-    values, kind = ODD[column]
-    made = data.draw(st.lists(values, min_size=len(table), max_size=len(table)))
-    place = table.schema.get_field_index(column)
-    field = table.schema.field(place)
-    table = table.set_column(place, field, pa.array(made, kind))
-    pq.write_table(table, path / "items.parquet")
-    checked(render(make_report(open_dataset(path), ReportOptions(has_pixels=False), Silent())))
+    copy = strange(path, tmp_path_factory.mktemp("strange") / "set", column, data)
+    page_of(copy, has_pixels=False)
 
 
 def test_a_report_is_written_whole_or_not_at_all(
@@ -288,11 +244,3 @@ def test_what_cannot_be_asked_for_is_one_line(
     assert done.returncode == 2
     assert text in done.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_contents_are_in_the_order_of_the_shards(planted: Path) -> None:
-    contents = read_contents(open_dataset(planted / "tfrecords" / "planted" / "1.0.0"))
-    assert contents.splits == ("train", "validation")
-    assert contents.split.tolist() == sorted(contents.split.tolist())
-    keys = contents.keys_of(range(len(contents)))
-    assert len({*keys}) == len(contents) == contents.manifest.totals.num_written

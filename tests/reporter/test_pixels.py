@@ -1,4 +1,4 @@
-"""Numbers of pixels: against Pillow and plain formulas, and what they are for."""
+"""Measures of pixels, compared with Pillow and plain formulas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageFilter
 
 from shardprep.image.phash import NEAR_BITS, TILE, tile
-from shardprep.reporter.pixels import pixel_scan as measure
+from shardprep.reporter import pixels as measure
 from tests.support.planted import photo
 
 TILES = np.stack([photo(seed, TILE, TILE) for seed in range(5)])

@@ -1,4 +1,4 @@
-"""What a report proposes works as it is printed, and drops no image that a submission needs."""
+"""The commands of a report work as printed, and drop no image that a submission needs."""
 
 from __future__ import annotations
 
@@ -6,36 +6,25 @@ import html
 import re
 import shlex
 import tarfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from shardprep.dataset.open_dataset import open_dataset
+from shardprep.dataset.manifest import load_manifest
 from shardprep.reporter.findings.finding import Finding, of_the_set
-from shardprep.reporter.report import make_report
-from shardprep.reporter.report_data import ReportOptions
-from tests.reporter.conftest import Silent
+from tests.reporter.pages import packed, reported
 from tests.support.builders import SHARED_DATA, build, write, zip_bytes
 from tests.support.command import run
 from tests.support.planted import file, photo, resized
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.reporter.report import Report
-
 IS_HERE = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real archives are not here")
-
-
-def made(path: Path) -> Report:
-    """Return the report of a dataset."""
-    return make_report(open_dataset(path), ReportOptions(thumbs=0), Silent())
 
 
 def found_in(path: Path) -> dict[str, Finding]:
     """Return the findings on a dataset by name."""
-    return {one.name: one for one in made(path).findings}
+    return {one.name: one for one in reported(path, thumbs=0).findings}
 
 
 def commands_of(page: str) -> list[str]:
@@ -51,7 +40,7 @@ def try_each_remedy(source: Path, folder: Path, *options: str) -> int:
     """
     first = [str(source), *options, "--out", "out", "--name", "pets"]
     assert run("build", *first, cwd=folder).returncode == 0
-    report = made(folder / "out/pets/1.0.0")
+    report = reported(folder / "out/pets/1.0.0", thumbs=0)
     before = report.contents.manifest
     dropped = {one.flag: one.num_dropped for one in report.findings if one.num_dropped}
     num_builds = 0
@@ -68,7 +57,7 @@ def try_each_remedy(source: Path, folder: Path, *options: str) -> int:
             done = run(*words, "--overwrite", cwd=folder)
             assert done.returncode == 0, (command, done.stderr)
             flag = command.partition(" … ")[2].partition(" --version")[0]
-            after = made(folder / "out/pets/1.0.1").contents.manifest
+            after = load_manifest(folder / "out/pets/1.0.1")
             assert before.totals.num_written - after.totals.num_written == dropped[flag], command
             for name, split in before.splits.items():
                 if name != "train":
@@ -113,8 +102,7 @@ def test_each_remedy_for_a_competition_works_and_keeps_its_test_images(tmp_path:
 
 
 def test_lists_name_splits_and_have_no_unlabelled_test_image(tmp_path: Path) -> None:
-    source = write(tmp_path / "pets.zip", zip_bytes(competition()))
-    path = build(source, tmp_path / "out", size="64x64", labels="prefix").path
+    path = packed(tmp_path, competition(), size="64x64", labels="prefix")
     found = found_in(path)
     assert not [key for one in found.values() for key in one.keys if key.startswith("test/")]
     assert found["grey"].num_found == 3
@@ -129,13 +117,13 @@ def test_lists_name_splits_and_have_no_unlabelled_test_image(tmp_path: Path) -> 
     assert (near.num_found, near.keys, near.flag, near.dropped) == (1, (), "", {})
     for name in ("odd-aspect", "enlarged"):
         assert (found[name].num_dropped, found[name].dropped) == (1, {"train": 1})
-    page = made(path).html()
+    page = reported(path, thumbs=0).html()
     assert "leaves out 1 image of train" in page
     assert "&#8230; means" in page
 
 
 def test_annotated_test_images_without_annotations_are_spared(tmp_path: Path) -> None:
-    """Also where there is no class of the image: boxes are all that a label is."""
+    """Also in a dataset whose only labels are boxes."""
     members, rows = {}, ["image,xmin,ymin,xmax,ymax,class"]
     for i in range(12):
         image = photo(i)[..., :1].repeat(3, axis=2) if i == 3 else photo(i)
@@ -144,9 +132,8 @@ def test_annotated_test_images_without_annotations_are_spared(tmp_path: Path) ->
     members |= {f"test/t{i}.png": file(photo(50 + i), "PNG") for i in range(6)}
     members["test/t9.png"] = file(photo(60)[..., :1].repeat(3, axis=2), "PNG")
     members["boxes.csv"] = "\n".join(rows).encode()
-    source = write(tmp_path / "boxes.zip", zip_bytes(members))
     rule = "csv:boxes.csv:image:xmin,ymin,xmax,ymax:class"
-    path = build(source, tmp_path / "out", size="64x64", labels="none", boxes=rule).path
+    path = packed(tmp_path, members, size="64x64", labels="none", boxes=rule)
     found = found_in(path)["grey"]
     assert (found.num_found, found.keys) == (2, ("train/3.png",))
 
@@ -154,8 +141,7 @@ def test_annotated_test_images_without_annotations_are_spared(tmp_path: Path) ->
 def test_images_that_are_all_unlabelled_are_listed(tmp_path: Path) -> None:
     members = {f"test/{i}.png": file(photo(i), "PNG") for i in range(12)}
     members["test/12.png"] = file(photo(12)[..., :1].repeat(3, axis=2), "PNG")
-    source = write(tmp_path / "any.zip", zip_bytes(members))
-    path = build(source, tmp_path / "out", size="64x64", labels="none").path
+    path = packed(tmp_path, members, size="64x64", labels="none")
     assert found_in(path)["grey"].keys == ("test/12.png",)
 
 
@@ -171,8 +157,7 @@ def test_of_a_set_near_a_threshold_the_blank_image_alone_is_found(
             image[y - 6 : y + 6, x - 6 : x + 6] = rng.integers(20, 70)
     images = images if kind == "dark" else 255 - images // 3
     members = {f"{i}.png": file(image, "PNG") for i, image in enumerate(images)}
-    source = write(tmp_path / "any.zip", zip_bytes(members))
-    found = found_in(build(source, tmp_path / "out", size="64x64", labels="none").path)
+    found = found_in(packed(tmp_path, members, size="64x64", labels="none"))
     expected = dict.fromkeys((kind, "flat", "blurry"), ("0.png",))
     assert {name: one.keys for name, one in found.items()} == expected
 
@@ -193,14 +178,13 @@ def test_real_nuclei_are_neither_blank_nor_dark(tmp_path: Path) -> None:
 def test_enlarged_are_originals_with_fewer_pixels_than_are_stored(
     tmp_path: Path, fit: str, expected: set[str]
 ) -> None:
-    """Not those with one short side; bars are no pixels of an image."""
+    """One short side is not enough, and padding does not count."""
     sizes = {"large": (200, 100), "exact": (64, 64), "long": (40, 200), "thin": (40, 90),
              "small": (50, 60)}  # fmt: skip
     files = {f"{name}.png": file(photo(i, *size), "PNG")
              for i, (name, size) in enumerate(sizes.items())}  # fmt: skip
     files |= {f"{i}.png": file(photo(20 + i, 100, 100), "PNG") for i in range(4)}
-    source = write(tmp_path / "any.zip", zip_bytes(files))
-    path = build(source, tmp_path / "out", size="64x64", labels="none", fit=fit).path
+    path = packed(tmp_path, files, size="64x64", labels="none", fit=fit)
     keys = found_in(path)["enlarged"].keys
     assert {key.rpartition("/")[2].removesuffix(".png") for key in keys} == expected
 
@@ -221,7 +205,6 @@ def test_a_note_on_a_third_of_a_set_is_one_on_the_set() -> None:
 
 def test_a_property_of_a_set_has_no_remedy(tmp_path: Path) -> None:
     members = {f"{i}.png": file(photo(i, 40 if i < 4 else 100, 40), "PNG") for i in range(10)}
-    source = write(tmp_path / "any.zip", zip_bytes(members))
-    found = found_in(build(source, tmp_path / "out", size="64x64", labels="none").path)["enlarged"]
+    found = found_in(packed(tmp_path, members, size="64x64", labels="none"))["enlarged"]
     assert found.what.endswith("a property of this set")
     assert (found.flag, found.num_dropped, len(found.keys)) == ("", 0, found.num_found)

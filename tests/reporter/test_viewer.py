@@ -6,8 +6,10 @@ import io
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -24,25 +26,19 @@ from shardprep.dataset.item_table import ItemFile, ItemView, read_items
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.reporter.record_columns import read_contents
-from shardprep.reporter.viewer.routes import Site
+from shardprep.reporter.report import Report
 from shardprep.reporter.viewer.server import PageRequest
+from shardprep.reporter.viewer.viewer import Site
 from shardprep.writer.save_rejected import read_copy
-from tests.reporter.pages import HOSTILE, ODD, Page
+from tests.reporter.pages import HOSTILE, ODD, Page, packed, strange
 from tests.support.annotated import MARKED, annotated
-from tests.support.builders import animals, build, tree, write, zip_bytes
+from tests.support.builders import animals, tree
 from tests.support.command import run
-from tests.support.examples import examples, texts
+from tests.support.examples import examples, flipped, texts
+from tests.support.object_store import Bucket, Proxy
 from tests.support.planted import file, photo
 from tests.support.planted import planted as planted_files
-from tests.support.viewing import entered, items_of, served
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from shardprep.reporter.report import Report
-    from tests.support.object_store import Bucket, Proxy
-    from tests.support.viewing import Served
+from tests.support.viewing import Served, entered, items_of, served
 
 TAGS = {
     "html", "head", "meta", "title", "link", "script", "body", "header", "main", "nav", "section",
@@ -52,14 +48,9 @@ TAGS = {
 }  # fmt: skip
 
 
-@pytest.fixture(name="path", scope="module")
-def _path(planted: Path) -> Path:
-    return planted / "tfrecords" / "planted" / "1.0.0"
-
-
 @pytest.fixture(name="one", scope="module")
 def _one(path: Path, report: Report, passes: Path) -> Iterator[Served]:
-    """After a report, which keeps what it has measured."""
+    """After a report, whose measures are cached."""
     assert report.measured is not None
     with mock.patch.dict(os.environ, SHARDPREP_CACHE=str(passes)), served(path) as one:
         one.client.page("/findings")
@@ -217,8 +208,7 @@ def test_a_value_is_that_of_its_column_however_little_was_read(path: Path, tmp_p
 
 
 def test_plain_pixels_become_a_png(tmp_path: Path) -> None:
-    source = write(tmp_path / "pets.zip", zip_bytes(animals(4)))
-    path = build(source, tmp_path / "out", labels="prefix", size="32x24", format="raw").path
+    path = packed(tmp_path, animals(4), labels="prefix", size="32x24", format="raw")
     with served(path) as one:
         found = one.client.get("/image/1")
         assert found.headers["content-type"] == "image/png"
@@ -228,12 +218,9 @@ def test_plain_pixels_become_a_png(tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_is_one_bad_tile(path: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "set"
-    shutil.copytree(path, copy)
+    copy = shutil.copytree(path, tmp_path / "set")
     shard = next(copy.glob("*train*"))
-    data = bytearray(shard.read_bytes())
-    data[40] ^= 1
-    shard.write_bytes(data)
+    shard.write_bytes(flipped(shard.read_bytes(), 8 * 40))
     with served(copy) as one:
         assert items_of(one.client.page("/"))[:2] == [0, 1]
         for target in ("/tile/0", "/image/0"):
@@ -304,7 +291,7 @@ def test_rejected_images_come_from_the_source_or_their_folder(
 def test_a_dataset_in_object_storage_is_read_by_ranges(
     path: Path, bucket: Bucket, proxy: Proxy
 ) -> None:
-    """Records that lie beside each other together; no shard is copied."""
+    """Neighbouring records are read together; no shard is copied."""
     for name, data in tree(path).items():
         bucket.put(f"sets/planted/1.0.0/{name}", data)
     with served(f"{bucket.url}/sets") as one, served(path) as here:
@@ -324,7 +311,7 @@ def test_a_dataset_in_object_storage_is_read_by_ranges(
     part=texts(max_size=5),
 )
 def test_no_name_of_others_breaks_a_page(path: Path, names: list[str], part: str) -> None:
-    """Neither a key nor a class, a reason or what is searched for."""
+    """Keys, classes, reasons and search texts."""
     contents = read_contents(open_dataset(path))
     sound = [one.encode(errors="replace").decode() for one in names]
     labels = tuple(f"{one} {i}" for i, one in enumerate(sound[:2]))
@@ -362,20 +349,8 @@ def test_no_name_of_others_breaks_a_page(path: Path, names: list[str], part: str
 def test_a_table_of_a_stranger_gives_pages_all_the_same(
     tmp_path_factory: pytest.TempPathFactory, path: Path, data: st.DataObject, column: str
 ) -> None:
-    """Where its rows are still those of the records, whatever else it says is shown."""
-    copy = tmp_path_factory.mktemp("strange") / "set"
-    shutil.copytree(path, copy)
-    table = pq.read_table(copy / "items.parquet")
-    words = pa.dictionary(pa.int32(), pa.string())
-    is_open = (st.sampled_from(["rejected", None, "", *HOSTILE[:3]]), words)
-    values, kind = ODD.get(column, is_open)
-    made = data.draw(st.lists(values, min_size=len(table), max_size=len(table)))
-    if column == "status":
-        known = table["status"].to_pylist()
-        made = [old if old == "written" else new for old, new in zip(known, made, strict=True)]
-    place = table.schema.get_field_index(column)
-    table = table.set_column(place, table.schema.field(place), pa.array(made, kind))
-    pq.write_table(table, copy / "items.parquet")
+    """Rows that still match the records are shown with any other values."""
+    copy = strange(path, tmp_path_factory.mktemp("strange") / "set", column, data)
     site = Site(read_contents(open_dataset(copy)))
     for target, query in (
         ("/", {}), ("/", {"status": "rejected"}), ("/", {"label": "0"}), ("/item/0", {}),
@@ -386,19 +361,23 @@ def test_a_table_of_a_stranger_gives_pages_all_the_same(
     site.close()
 
 
+def legend_of(one: Served, number: int) -> str:
+    page = one.client.page(f"/item/{number}").partition('id="marks"')[2]
+    return page.partition("<section")[0]
+
+
 def test_the_legend_of_an_item_has_its_own_classes(tmp_path: Path) -> None:
     rows = ["image,xmin,ymin,xmax,ymax,class", "0.png,1,1,9,9,cat", "1.png,1,1,9,9,dog"]
     rows.append("1.png,11,11,19,19,emu")
     members = {f"{i}.png": file(photo(i), "PNG") for i in range(3)}
-    source = write(tmp_path / "any.zip", zip_bytes(members | {"b.csv": "\n".join(rows).encode()}))
+    members["b.csv"] = "\n".join(rows).encode()
     rule = "csv:b.csv:image:xmin,ymin,xmax,ymax:class"
-    path = build(source, tmp_path / "out", size="none", labels="none", boxes=rule,
-                 unlisted="background").path  # fmt: skip
+    keys = {"labels": "none", "boxes": rule, "unlisted": "background"}
+    path = packed(tmp_path, members, size="none", **keys)
+    numbers = pq.read_table(path / "items.parquet")["key"].to_pylist()
     with served(path) as one:
-        keys = pq.read_table(path / "items.parquet")["key"].to_pylist()
         for key, expected in (("0.png", ["cat"]), ("1.png", ["dog", "emu"]), ("2.png", [])):
-            page = one.client.page(f"/item/{keys.index(key)}").partition('id="marks"')[2]
-            legend = page.partition("<section")[0]
+            legend = legend_of(one, numbers.index(key))
             assert re.findall("<bdi>([^<]*)</bdi>", legend) == expected
 
 
@@ -408,9 +387,7 @@ def test_the_legend_of_an_item_has_the_classes_of_its_mask(tmp_path: Path) -> No
     schema = shardprep.inspect(path).schema.features[MASK]
     with served(path) as one:
         for number, row in enumerate(rows):
-            values = {value for value, _ in row or ()}
-            page = one.client.page(f"/item/{number}").partition('id="marks"')[2]
-            legend = page.partition("<section")[0]
+            values, legend = {value for value, _ in row or ()}, legend_of(one, number)
             names = {schema.labels[value] for value in values if value != schema.ignored}
             assert {*re.findall("<bdi>([^<]*)</bdi>", legend)} == names
             assert (">ignored<" in legend) == (schema.ignored in values)

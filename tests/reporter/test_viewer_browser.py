@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
-from tests.reporter.pages import CONTROLS, LUMINANCE, UNSEEN, WIDTHS, serious
+from shardprep.reporter.report import Report
+from tests.reporter.pages import CONTROLS, LUMINANCE, UNSEEN, WIDTHS, opened, serious
 from tests.support.annotated import annotated
-from tests.support.viewing import served
+from tests.support.viewing import Served, served
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from playwright.sync_api import Browser, Page
-
-    from shardprep.reporter.report import Report
-    from tests.support.viewing import Served
 
 ALL_OF_THEM = """
 () => Promise.all([...document.images].map(one => {
@@ -33,10 +28,10 @@ ALL_OF_THEM = """
 
 
 @pytest.fixture(name="one", scope="module")
-def _one(planted: Path, report: Report) -> Iterator[Served]:
+def _one(path: Path, report: Report) -> Iterator[Served]:
     """After a report, whose findings it shows."""
     assert report.findings
-    with served(planted / "tfrecords" / "planted" / "1.0.0") as one:
+    with served(path) as one:
         one.client.page("/findings")
         yield one
 
@@ -48,28 +43,9 @@ def _marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield one
 
 
-@contextmanager
-def opened(browser: Browser, one: Served, width: int = 1280, **options: Any) -> Iterator[Page]:
-    """Open the first page; what the browser complains of, or asks of others, is a failure."""
-    home = f"http://127.0.0.1:{one.client.port}"
-    name, _, value = one.client.cookie.partition("=")
-    context = browser.new_context(
-        viewport={"width": width, "height": 900}, base_url=home, **options
-    )
-    context.add_cookies([{"name": name, "value": value, "url": home}])
-    page = context.new_page()
-    asked: list[str] = []
-    said: list[str] = []
-    page.on("request", lambda one: asked.append(one.url))
-    page.on("console", lambda one: said.append(one.text))
-    page.on("pageerror", lambda one: said.append(str(one)))
-    page.goto("/")
-    try:
-        yield page
-        assert {urlsplit(one).netloc for one in asked} == {urlsplit(home).netloc}
-        assert said == []
-    finally:
-        context.close()
+def home(one: Served, width: int = 1280) -> tuple[str, int, str]:
+    """Return the address, width and cookie with which a browser opens the viewer."""
+    return f"http://127.0.0.1:{one.client.port}", width, one.client.cookie
 
 
 def arrived(page: Page, address: str) -> None:
@@ -83,7 +59,7 @@ def arrived(page: Page, address: str) -> None:
 def test_pages_fit_both_themes_and_widths(
     browser: Browser, one: Served, width: int, theme: Any
 ) -> None:
-    with opened(browser, one, width, color_scheme=theme) as page:
+    with opened(browser, *home(one, width), color_scheme=theme) as page:
         for target in ("/", "/item/0", "/findings", "/item/60"):
             page.goto(target)
             page.evaluate(ALL_OF_THEM)
@@ -96,13 +72,13 @@ def test_pages_fit_both_themes_and_widths(
 def test_axe_finds_nothing_serious(
     browser: Browser, marked: Served, theme: Any, target: str
 ) -> None:
-    with opened(browser, marked, color_scheme=theme) as page:
+    with opened(browser, *home(marked), color_scheme=theme) as page:
         page.goto(target)
         assert serious(page) == []
 
 
 def test_a_choice_filters_and_the_address_says_so(browser: Browser, one: Served) -> None:
-    with opened(browser, one) as page:
+    with opened(browser, *home(one)) as page:
         page.get_by_label("Finding").select_option("leaks")
         arrived(page, "/?finding=leaks")
         assert page.locator(".tiles li").count() == 2
@@ -120,7 +96,7 @@ def test_a_choice_filters_and_the_address_says_so(browser: Browser, one: Served)
 
 @pytest.mark.thorough
 def test_arrow_keys_lead_from_item_to_item_and_back(browser: Browser, one: Served) -> None:
-    with opened(browser, one) as page:
+    with opened(browser, *home(one)) as page:
         page.goto("/?label=0&split=validation")
         shown = page.locator(".tiles a")
         numbers = [int((shown.nth(i).get_attribute("href") or "").split("?")[0].rpartition("/")[2])
@@ -143,7 +119,7 @@ def test_arrow_keys_lead_from_item_to_item_and_back(browser: Browser, one: Serve
 
 @pytest.mark.thorough
 def test_all_of_it_works_without_scripts(browser: Browser, one: Served) -> None:
-    with opened(browser, one, java_script_enabled=False) as page:
+    with opened(browser, *home(one), java_script_enabled=False) as page:
         page.get_by_label("Class").select_option("1")
         page.get_by_label("Key").fill("train/dog/0")
         with page.expect_navigation():
@@ -168,7 +144,7 @@ def test_tab_reaches_every_control_in_the_order_of_the_page(
     browser: Browser, one: Served, target: str
 ) -> None:
     controls = f"{CONTROLS}, input, select"
-    with opened(browser, one) as page:
+    with opened(browser, *home(one)) as page:
         page.goto(target)
         number = page.locator(controls).count()
         seen = []
@@ -188,7 +164,7 @@ def test_boxes_and_masks_lie_on_the_image_and_can_be_hidden(
         number for number in range(7) if marked.client.page(f"/item/{number}").count("<path d=") > 1
     )
     for width in WIDTHS:
-        with opened(browser, marked, width, java_script_enabled=False) as page:
+        with opened(browser, *home(marked, width), java_script_enabled=False) as page:
             page.goto(f"/item/{number}")
             place = page.locator(".large > img").first.bounding_box()
             assert place is not None

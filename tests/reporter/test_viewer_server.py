@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,13 +21,7 @@ import shardprep
 from shardprep.api.json_types import ViewJson
 from tests.support.command import NARROW
 from tests.support.json_page import check
-from tests.support.viewing import Client, Got, answer, served
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.viewing import Served
+from tests.support.viewing import Client, Got, Served, answer, served
 
 PROTECTION = {
     "content-security-policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src "
@@ -40,8 +35,8 @@ PAGES = ("/", "/findings", "/item/0", "/tile/0", "/image/0", "/mask/0", "/static
 
 
 @pytest.fixture(name="one", scope="module")
-def _one(planted: Path) -> Iterator[Served]:
-    with served(planted / "tfrecords" / "planted" / "1.0.0") as one:
+def _one(path: Path) -> Iterator[Served]:
+    with served(path) as one:
         yield one
 
 
@@ -74,7 +69,7 @@ def protected(found: Got) -> Got:
     ],
 )
 def test_only_this_machine_is_served(one: Served, page: str, host: str, status: int) -> None:
-    """A name of strangers that leads to this machine is none of its names."""
+    """Another name that resolves to this machine is refused."""
     found = protected(one.client.get(page, host=host.format(port=one.client.port)))
     assert found.status == status
 
@@ -251,11 +246,11 @@ def test_who_was_not_let_in_gets_one_answer_a_connection(one: Served) -> None:
 
 
 def test_strangers_make_room_and_who_was_let_in_does_not(
-    planted: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest connection without the cookie is ended for a new one."""
     monkeypatch.setattr("shardprep.reporter.viewer.server.MOST_CONNECTIONS", 3)
-    with served(planted / "tfrecords" / "planted" / "1.0.0") as one, ExitStack() as ending:
+    with served(path) as one, ExitStack() as ending:
 
         def another(data: bytes = b"") -> socket.socket:
             return ending.enter_context(opened(one.client.port, data))
@@ -305,11 +300,7 @@ def test_the_command_prints_its_address_and_ends_by_ctrl_c(
 ) -> None:
     """Also where a script starts it: what it prints comes at once."""
     is_json = way == signal.SIGTERM
-    command = [sys.executable, "-m", "shardprep", "view", str(planted / "tfrecords")]
-    command += ["--json"] if is_json else []
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=NARROW, text=True
-    ) as process:
+    with started(str(planted / "tfrecords"), *(["--json"] if is_json else [])) as process:
         assert process.stdout
         said = process.stdout.readline()
         while is_json and not said.endswith("}\n"):
@@ -364,7 +355,7 @@ def test_clients_that_pipeline_and_read_nothing_hold_up_nobody(
 
 
 def test_ctrl_c_waits_for_no_store_and_no_findings(
-    planted: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What threads still read when the viewer is closed is nobody's any more."""
     asked, goes_on = threading.Event(), threading.Event()
@@ -374,10 +365,10 @@ def test_ctrl_c_waits_for_no_store_and_no_findings(
         goes_on.wait(60)
         raise OSError
 
-    monkeypatch.setattr("shardprep.reporter.pixels.stored_images.StoredImages.payloads", silent)
+    monkeypatch.setattr("shardprep.reporter.pixels.StoredImages.payloads", silent)
     monkeypatch.setattr("shardprep.reporter.report.known_report", silent)
     try:
-        with served(planted / "tfrecords" / "planted" / "1.0.0") as one:
+        with served(path) as one:
             one.client.get("/")
             with ExitStack() as ending:
                 for target in ("/tile/0", "/tile/1", "/image/2", "/findings", "/?finding=dark"):

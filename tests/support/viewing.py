@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.reporter.viewer import viewer
-from shardprep.reporter.viewer.routes import Originals
 from shardprep.reporter.viewer.server import Server
+from shardprep.reporter.viewer.viewer import Originals
 
 
 @dataclass(frozen=True)

@@ -9,24 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from shardprep.errors import counted
 from shardprep.image.phash import NEAR_BITS, joined, near_groups
-from shardprep.reporter.findings.finding import Finding, Severity, images, leaving_out
-
-if TYPE_CHECKING:
-    from shardprep.reporter.pixels.pixel_scan import ScanResult
-    from shardprep.reporter.record_columns import Contents
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+from shardprep.reporter.findings.finding import Finding, Severity, leaving_out
+from shardprep.reporter.pixels import ScanResult
+from shardprep.reporter.record_columns import Contents, Ints
 
 Kind = Literal["exact", "near"]
 _WORDS = {
     "exact": "a copy, byte for byte,",
     "near": f"a near copy (perceptual hash within {NEAR_BITS} of 64 bits)",
+}
+_SEVERITIES: dict[str, Severity] = {
+    "leaks": "serious",
+    "near-leaks": "serious",
+    "duplicates": "warning",
+    "near-duplicates": "warning",
 }
 
 
@@ -40,14 +42,29 @@ class Copies:
     bits: tuple[int, ...]
     """Hash distance of each image to the first, in bits; 0 for exact copies."""
     splits: tuple[str, ...]
-    """Splits of the images, in manifest order."""
     is_conflict: bool
-    """Whether the targets of the images differ."""
 
     @property
     def is_leak(self) -> bool:
-        """Whether the group is in more than one split."""
         return len(self.splits) > 1
+
+    @property
+    def finding(self) -> str:
+        """The kind of finding, a key of `_SEVERITIES`."""
+        name = "leaks" if self.is_leak else "duplicates"
+        return name if self.kind == "exact" else f"near-{name}"
+
+    @property
+    def title(self) -> str:
+        """Description of the group, for people."""
+        kind = "copies, byte for byte" if self.kind == "exact" else "near copies"
+        conflict = "; their targets differ" if self.is_conflict else ""
+        sign = "✖ leak: " if self.is_leak else ""
+        return f"{sign}{len(self.numbers):,} {kind}, in {' and '.join(self.splits)}{conflict}"
+
+    def distance(self, place: int) -> str:
+        """Return the hash distance of an image of the group to the first, as text."""
+        return f" · {self.bits[place]} bits" if self.kind == "near" and place else ""
 
 
 def exact_copies(contents: Contents) -> tuple[Copies, ...]:
@@ -105,33 +122,34 @@ def copy_findings(
         "exact": ("--dedup", _left_out(contents, [one for one in copies if one.kind == "exact"])),
         "near": ("--dedup near", _left_out(contents, copies)),
     }
-    severities: dict[str, Severity] = {
-        "leaks": "serious",
-        "near-leaks": "serious",
-        "duplicates": "warning",
-        "near-duplicates": "warning",
-    }
-    for name, severity in severities.items():
-        kind: Kind = "near" if name.startswith("near") else "exact"
-        is_leak = name.endswith("leaks")
-        groups = [one for one in copies if one.kind == kind and one.is_leak == is_leak]
+    for name, severity in _SEVERITIES.items():
+        groups = [one for one in copies if one.finding == name]
         if not groups:
             continue
+        kind, is_leak = groups[0].kind, groups[0].is_leak
         out = [number for one in groups for number in one.numbers[1:]]
-        where = "another split" if is_leak else "the same split"
+        where = f"another split{_between(groups)}" if is_leak else "the same split"
         verb = "is" if len(out) == 1 else "are each"
-        finding = Finding(
-            name,
-            severity,
-            len(out),
-            len(contents) if kind == "exact" else num_measured,
-            f"{images(len(out))} {verb} {_WORDS[kind]} of one in {where}"
-            f"{_between(groups) if is_leak else ''}",
-        )
+        what = f"{counted(len(out), 'image')} {verb} {_WORDS[kind]} of one in {where}"
+        of_all = len(contents) if kind == "exact" else num_measured
         # With a sample, the option would remove near copies that the report has not seen.
-        is_whole = kind == "exact" or num_measured >= len(contents)
-        yield leaving_out(finding, contents, out, left_out[kind] if is_whole else None)
-    yield from _conflicts(contents, copies, num_measured)
+        is_whole = of_all >= len(contents)
+        yield leaving_out(
+            Finding(name, severity, len(out), of_all, what),
+            contents,
+            out,
+            left_out[kind] if is_whole else None,
+        )
+    members = sorted({number for one in copies if one.is_conflict for number in one.numbers})
+    labelled = [number for number in members if contents.target_codes[number] >= 0]
+    if labelled:
+        what = (
+            f"{counted(len(labelled), 'image')} are copies or near copies of one with another "
+            "target: at least one of each group is labelled wrongly"
+        )
+        of_all = max(len(contents), num_measured)
+        conflict = Finding("label-conflicts", "serious", len(labelled), of_all, what)
+        yield leaving_out(conflict, contents, labelled)
 
 
 def _left_out(contents: Contents, copies: Sequence[Copies]) -> list[int]:
@@ -146,21 +164,3 @@ def _between(groups: Sequence[Copies]) -> str:
     counts = Counter(" and ".join(one.splits) for one in groups)
     shown = (f"{counted(n, 'group')} in {name}" for name, n in counts.items())
     return f": {', '.join(shown)}"
-
-
-def _conflicts(
-    contents: Contents, copies: Sequence[Copies], num_measured: int
-) -> Iterator[Finding]:
-    groups = [one for one in copies if one.is_conflict]
-    numbers = sorted({number for one in groups for number in one.numbers})
-    out = [number for number in numbers if contents.target_codes[number] >= 0]
-    if out:
-        finding = Finding(
-            "label-conflicts",
-            "serious",
-            len(out),
-            max(len(contents), num_measured),
-            f"{images(len(out))} are copies or near copies of one with another target: "
-            "at least one of each group is labelled wrongly",
-        )
-        yield leaving_out(finding, contents, out)

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
-from shardprep.errors import counted
-
 if TYPE_CHECKING:
     from shardprep.reporter.record_columns import Contents
 
@@ -102,13 +100,9 @@ def leaving_out(
 ) -> Finding:
     """Return a finding with the keys of the images to leave out and the option that does it.
 
-    Args:
-        finding: the finding.
-        contents: the records of the dataset.
-        numbers: records to leave out to resolve the finding.
-        option: a build option that resolves it without a list, and the records that the option
-            leaves out. Not used if it would leave out an unlabelled image outside train.
-
+    `numbers` are the records to leave out. `option` is a build option that resolves the finding
+    without a list, and the records that it leaves out. It is not used if it would leave out an
+    unlabelled image outside train.
     """
     listed = [number for number in numbers if not contents.is_spared[number]]
     finding = replace(finding, keys=contents.keys_of(listed))
@@ -119,9 +113,9 @@ def leaving_out(
         flag, out = option[0], [*option[1]]
     what, num_spared = finding.what, len(numbers) - len(listed)
     if num_spared:
-        which = "1 is an unlabelled image" if num_spared == 1 else (
-            f"{num_spared:,} are unlabelled images"
-        )  # fmt: skip
+        which = f"{num_spared:,} are unlabelled images"
+        if num_spared == 1:
+            which = "1 is an unlabelled image"
         spared = {contents.splits[contents.split[one]] for one in {*numbers} - {*listed}}
         what += f"; {which} of {' and '.join(sorted(spared))}, which --list does not print"
     dropped = Counter(contents.splits[one] for one in contents.split[out].tolist())
@@ -142,24 +136,20 @@ def of_the_set(finding: Finding) -> Finding:
     """Mark a note about at least a third of the images as a property of the dataset."""
     if not _is_of_the_set(finding):
         return finding
-    return replace(
-        finding, what=f"{finding.what}: a third or more, so it is a property of this set"
-    )
+    what = f"{finding.what}: a third or more, so it is a property of this set"
+    return replace(finding, what=what)
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings sorted by severity, then in the order of `MEANINGS`."""
     names = list(MEANINGS)
-    return tuple(
-        sorted(findings, key=lambda one: (SEVERITIES.index(one.severity), names.index(one.name)))
-    )
+
+    def rank(finding: Finding) -> tuple[int, int]:
+        return SEVERITIES.index(finding.severity), names.index(finding.name)
+
+    return tuple(sorted(findings, key=rank))
 
 
 def excluding(name: str) -> str:
     """Return the build option that leaves out the keys of `shardprep report --list NAME`."""
     return f"--exclude-list {name}.csv"
-
-
-def images(number: int) -> str:
-    """Return "1 image" or "2,000 images"."""
-    return counted(number, "image")

@@ -9,18 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.reporter.findings.finding import Finding, images, leaving_out
+from shardprep.errors import counted
+from shardprep.reporter.findings.finding import Finding, leaving_out
 
 if TYPE_CHECKING:
-    from shardprep.reporter.pixels.pixel_scan import ScanResult
-    from shardprep.reporter.record_columns import Contents
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Numbers = np.ndarray[Any, np.dtype[np.float64]]
+    from shardprep.reporter.pixels import ScanResult
+    from shardprep.reporter.record_columns import Contents, Ints, Numbers
 
 NUM_BINS = 40
 _COLOURED = 0.03
@@ -52,9 +50,7 @@ class Quality:
     """One measured property of all images."""
 
     name: str
-    """Name of the finding."""
     what: str
-    """Description of the property."""
     threshold: float
     is_below: bool
     """Whether images below the threshold are found, instead of images above it."""
@@ -107,33 +103,17 @@ def original_qualities(contents: Contents) -> Iterator[Quality]:
     aspect = np.maximum(height, width) / np.minimum(height, width)
     what = "longer by shorter side of the original"
     yield _quality(contents, ("odd-aspect", what, _ODD_ASPECT, False), (known, aspect), (1, 5))
-    if contents.schema.image_size is None:
-        return
-    what = "stored pixels for each pixel of the original"
-    yield _quality(contents, ("enlarged", what, 1.0, False), (known, pixel_ratio(contents)[known]),
-                   (0, 4))  # fmt: skip
-
-
-def pixel_ratio(contents: Contents) -> Numbers:
-    """Return the ratio of stored pixels (without padding) to original pixels for each image.
-
-    0 if the size of the original is unknown.
-    """
-    options = contents.manifest.fingerprint.options
     size = contents.schema.image_size
-    ratio = np.zeros(len(contents))
-    known = (contents.height > 0) & (contents.width > 0)
     if size is None:
-        return ratio
-    height, width = contents.height[known], contents.width[known]
-    ratios = np.stack([size[0] / height, size[1] / width])
-    ratio[known] = ratios.prod(axis=0)
-    fit = options.get("fit", "auto")
+        return
+    fit = contents.manifest.fingerprint.options.get("fit", "auto")
     if fit == "auto":
         fit = "pad" if contents.manifest.annotations else "crop"
-    if fit not in ("crop", "stretch"):
-        ratio[known] = ratios.min(axis=0) ** 2
-    return ratio
+    sides = np.stack([size[0] / height, size[1] / width])
+    # Padding is not counted as stored pixels.
+    ratios = sides.prod(axis=0) if fit in ("crop", "stretch") else sides.min(axis=0) ** 2
+    what = "stored pixels for each pixel of the original"
+    yield _quality(contents, ("enlarged", what, 1.0, False), (known, ratios), (0, 4))
 
 
 def _quality(
@@ -186,6 +166,7 @@ def histogram(
     return Histogram(low, high, {name: one for name, one in counts.items() if any(one)})
 
 
+OF_ORIGINALS = ("odd-aspect", "enlarged")
 _SENTENCES = {
     "dark": ("has nothing bright in it", "have nothing bright in them"),
     "light": ("has nothing dark in it", "have nothing dark in them"),
@@ -209,11 +190,8 @@ def quality_findings(
 ) -> Iterator[Finding]:
     """Yield a finding for each quality with images beyond its threshold."""
     for quality in qualities:
-        if not quality.found:
-            continue
-        number = len(quality.found)
-        of_all = len(contents) if quality.name in ("odd-aspect", "enlarged") else num_looked_at
-        sentence = f"{images(number)} {_SENTENCES[quality.name][number > 1]}"
-        yield leaving_out(
-            Finding(quality.name, "note", number, of_all, sentence), contents, quality.found
-        )
+        if number := len(quality.found):
+            what = f"{counted(number, 'image')} {_SENTENCES[quality.name][number > 1]}"
+            of_all = len(contents) if quality.name in OF_ORIGINALS else num_looked_at
+            finding = Finding(quality.name, "note", number, of_all, what)
+            yield leaving_out(finding, contents, quality.found)

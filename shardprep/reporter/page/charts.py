@@ -5,25 +5,18 @@ Each chart has a title for screen readers, and histograms also have a table of t
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from shardprep.image.palette import INK, class_colour
-from shardprep.reporter.page.html import Html, joined, more, table, tag, text
-
-if TYPE_CHECKING:
-    from shardprep.reporter.findings.quality import Histogram
-
+from shardprep.reporter.findings.quality import Histogram
+from shardprep.reporter.page.html import Html, more, table, tag
 
 _WIDTH, _HEIGHT = 420, 130
 """Size of a histogram in SVG units."""
 _AXIS = 20
-"""Height of the axis labels."""
 _MOST_ROWS = 10
 """Approximate number of rows in the table of a histogram; bins are merged."""
-_ids = itertools.count
 
 
 def split_class(splits: Sequence[str], name: str) -> str:
@@ -35,9 +28,8 @@ def split_class(splits: Sequence[str], name: str) -> str:
 
 def legend(splits: Sequence[str]) -> Html:
     """Return the legend of split colours."""
-    items = [
-        tag("li", tag("span", class_=f"dot {split_class(splits, one)}"), one) for one in splits
-    ]
+    dots = [tag("span", class_=f"dot {split_class(splits, one)}") for one in splits]
+    items = [tag("li", dot, name) for dot, name in zip(dots, splits, strict=True)]
     return tag("ul", *items, class_="legend")
 
 
@@ -91,7 +83,7 @@ def histogram_chart(
         name: [count / max(sum(counts), 1) for count in counts]
         for name, counts in histogram.counts.items()
     }
-    top = max((max(one) for one in shares.values()), default=0) or 1
+    top = max(map(max, shares.values()), default=0) or 1
     bars = []
     for name, split_shares in shares.items():
         step = _WIDTH / len(split_shares)
@@ -161,16 +153,14 @@ def grid(
     `marks` are drawn on top, in units of cells.
     """
     rows, columns = len(counts), len(counts[0])
-    most = max((max(row) for row in counts), default=0) or 1
+    most = max(map(max, counts), default=0) or 1
     cells = []
     for y, row in enumerate(counts):
         for x, count in enumerate(row):
             if count:
                 shade = 1 + math.floor(8.99 * math.log1p(count) / math.log1p(most + 1e-9))
-                at = {"x": x, "y": rows - 1 - y, "width": 1, "height": 1}
-                cells.append(
-                    tag("rect", class_=f"h{min(shade, 9)}", x=at["x"], y=at["y"], width=1, height=1)
-                )
+                css = f"h{min(shade, 9)}"
+                cells.append(tag("rect", class_=css, x=x, y=rows - 1 - y, width=1, height=1))
     ratio = 300 / max(rows, columns)
     inner = tag("g", *cells, *marks, transform=f"translate(46 4) scale({ratio:.6g})")
     width, height = columns * ratio, rows * ratio
@@ -192,6 +182,6 @@ def grid(
     )
 
 
-def captioned(chart: Html, *caption: str) -> Html:
+def captioned(chart: Html, caption: str) -> Html:
     """Return a chart with a caption below it."""
-    return tag("figure", chart, tag("figcaption", joined(*map(text, caption))))
+    return tag("figure", chart, tag("figcaption", caption))

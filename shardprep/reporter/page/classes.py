@@ -1,26 +1,23 @@
-"""The section on targets: classes and their co-occurrence, numbers or texts."""
+"""The sections on targets, boxes and masks: counts by class and split, and distributions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.dataset.schema import LABELS, TARGET, TEXT
-from shardprep.reporter.findings.quality import histogram
+from shardprep.dataset.describe import TINY
+from shardprep.dataset.schema import BOX_LABEL, LABELS, MASK, OBJECTS, TARGET, TEXT
+from shardprep.errors import counted
+from shardprep.reporter.findings.labels import Boxes, dropped_objects, lengths
+from shardprep.reporter.findings.quality import NUM_BINS, histogram
 from shardprep.reporter.page import charts
 from shardprep.reporter.page.html import Html, block, joined, more, section, table, tag
-
-if TYPE_CHECKING:
-    from shardprep.reporter.record_columns import Contents
-    from shardprep.reporter.report_data import ReportData
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Numbers = np.ndarray[Any, np.dtype[np.float64]]
+from shardprep.reporter.record_columns import Contents, Numbers
+from shardprep.reporter.report_data import ReportData
 
 _FIRST, _LAST = 30, 10
 """Number of largest and smallest classes shown if there are more than `_MOST_CLASSES`."""
@@ -29,7 +26,10 @@ _MOST_LISTED = 2_000
 _MOST_SPELLED = 8
 """Maximum number of classes whose co-occurrence is a table instead of a chart."""
 _MOST_TOGETHER = 30
-"""Maximum number of classes whose co-occurrence is shown."""
+_CELLS = 32
+"""Number of cells per side in the chart of box centres."""
+_LEAST_LIMIT = 16
+"""Minimum upper end of the chart of box sizes, in pixels."""
 
 
 def targets(report: ReportData) -> Html | None:
@@ -39,9 +39,13 @@ def targets(report: ReportData) -> Html | None:
     if target is None:
         return None
     if target == TARGET:
-        return section("classes", "Target", *_numbers(contents))
+        numbers = contents.written[TARGET].to_numpy().astype(np.float64)
+        shown = _distribution(contents, numbers, "numbers to learn")
+        return section("classes", "Target", *shown)
     if target == TEXT:
-        return section("classes", "Texts", *_texts(contents))
+        sizes = pc.utf8_length(contents.written[TEXT]).to_numpy().astype(np.float64)
+        shown = _distribution(contents, sizes, "length of texts in characters")
+        return section("classes", "Texts", *shown)
     parts = [_classes(contents)]
     if target == LABELS and len(contents.schema.labels) > 1:
         parts.append(_together(contents))
@@ -56,7 +60,7 @@ def _classes(contents: Contents) -> Html:
     counts = [[manifest.splits[split].label_counts[name] for split in splits] for name in names]
     totals = [sum(row) for row in counts]
     entropy = -sum(n / sum(totals) * math.log(n / sum(totals)) for n in totals if n)
-    number = f"{len(names):,} class{'es' * (len(names) != 1)}"
+    number = counted(len(names), "class")
     facts = (
         f"{number}, as even as {math.exp(entropy):,.1f} of equal size." if any(totals) else number
     )
@@ -77,16 +81,10 @@ def class_table(
     *,
     has_colours: bool = False,
 ) -> list[Html]:
-    """Return a table of counts per class, largest first, with a bar of the splits.
+    """Return a table of classes, largest first, with a bar of the splits.
 
-    Args:
-        names: names of the classes, in label order.
-        splits: names of the splits.
-        counts: for each class, the count of each split.
-        unit: the counted things, in the plural.
-        further: additional columns by title, with a value for each class.
-        has_colours: whether to show the colour of each class in the gallery.
-
+    `counts` has the count of each split for each class, `further` additional columns by title. The
+    counted things are `unit`, in the plural. With `has_colours`, each class has its colour.
     """
     totals = [sum(row) for row in counts]
     order = sorted(range(len(names)), key=lambda i: (-totals[i], i))
@@ -138,9 +136,9 @@ def _together(contents: Contents) -> Html:
     place = {label: i for i, label in enumerate(chosen)}
     counts = np.zeros((len(chosen), len(chosen)), np.int64)
     for own in contents.classes:
-        here = [place[label_place] for label_place in own if label_place in place]
-        for label_place in here:
-            counts[label_place, here] += 1
+        here = [place[label] for label in own if label in place]
+        for row in here:
+            counts[row, here] += 1
     np.fill_diagonal(counts, 0)
     title = "Images in which two classes occur together"
     if len(chosen) <= _MOST_SPELLED:
@@ -156,34 +154,19 @@ def _together(contents: Contents) -> Html:
     ]
     pairs.sort(key=lambda pair: -pair[1])
     sizes = np.bincount([len(own) for own in contents.classes])
-    lengths = [(f"{i:,}", int(number)) for i, number in enumerate(sizes.tolist()) if number]
+    numbers = [(f"{i:,}", int(number)) for i, number in enumerate(sizes.tolist()) if number]
     return tag(
         "div",
         tag("div", tag("h3", title), chart),
-        tag("div", tag("h3", "Most often together"), table(("classes", "images"), [*pairs[:20]])),
-        tag("div", tag("h3", "Classes of an image"), table(("classes", "images"), [*lengths[:20]])),
+        tag("div", tag("h3", "Most often together"), table(("classes", "images"), pairs[:20])),
+        tag("div", tag("h3", "Classes of an image"), table(("classes", "images"), numbers[:20])),
         class_="cols",
     )
 
 
-def _numbers(contents: Contents) -> list[Html]:
-    values = contents.written["target"].to_numpy().astype(np.float64)
+def _distribution(contents: Contents, values: Numbers, what: str) -> list[Html]:
     known = np.flatnonzero(np.isfinite(values))
-    return _distribution(contents, known, values[known], "numbers to learn")
-
-
-def _texts(contents: Contents) -> list[Html]:
-    lengths = pc.utf8_length(contents.written["text"]).to_numpy().astype(np.float64)
-    known = np.flatnonzero(np.isfinite(lengths))
-    return _distribution(contents, known, lengths[known], "length of texts in characters")
-
-
-def _distribution(
-    contents: Contents,
-    known: Ints,
-    values: Numbers,
-    what: str,
-) -> list[Html]:
+    values = values[known]
     if not len(known):
         return [tag("p", "No record has a target.")]
     low, high = float(values.min()), float(values.max())
@@ -200,3 +183,97 @@ def _distribution(
         charts.histogram_chart(what, distribution, contents.splits),
         table(("split", "images", "least", "5 %", "median", "95 %", "largest"), rows),
     ]
+
+
+def boxes(report: ReportData) -> Html | None:
+    """Return the section on objects: counts, sizes, centres. None without objects."""
+    contents = report.contents
+    schema, annotations = contents.schema, contents.manifest.annotations
+    if not any(name.startswith(f"{OBJECTS}/") for name in schema.annotations):
+        return None
+    per_image = contents.written["num_objects"].fill_null(0).to_numpy()
+    empty, reasons = int((per_image == 0).sum()), dropped_objects(contents)
+    clipped = sum(split.num_clipped for split in annotations.values())
+    summary = (
+        f"{counted(int(per_image.sum()), 'object')} in {len(contents) - empty:,} of "
+        f"{len(contents):,} images; {empty:,} without one. {clipped:,} clipped at the edge of the "
+        f"image, {reasons.total():,} left out."
+    )
+    parts = [tag("p", summary, class_="dim")]
+    counts = {name: split.objects for name, split in annotations.items()}
+    names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
+    known = {name: split for name, split in counts.items() if split is not None and split.objects}
+    if names and known:
+        rows = [[split.objects[name] for split in known.values()] for name in names]
+        images = {"images": [sum(split.images[name] for split in known.values()) for name in names]}
+        parts += class_table(names, [*known], rows, "objects", images, has_colours=True)
+    most = int(per_image.max(initial=0))
+    a_bin = most // NUM_BINS + 1
+    num_bins = most // a_bin + 1
+    distribution = histogram(
+        contents, np.arange(len(contents)), per_image.astype(float), (0, a_bin * num_bins), num_bins
+    )
+    chart = charts.histogram_chart("objects in an image", distribution, contents.splits)
+    figures = [_titled("Objects in an image", chart, "The height is a share of a split.")]
+    if report.measured is not None and len(report.measured.boxes):
+        figures += _measured(contents, report.measured.boxes)
+    if reasons:
+        listed = table(("reason", "objects"), sorted(reasons.items()))
+        figures.append(tag("div", tag("h3", "Left out"), listed))
+    return section("boxes", "Boxes", *parts, tag("div", *figures, class_="cols"))
+
+
+def _measured(contents: Contents, boxes: Boxes) -> Iterator[Html]:
+    """Yield the charts of the sizes and the centres of boxes."""
+    sized = boxes[(boxes["size"] > 0).all(axis=1)]
+    if len(sized):
+        sides = np.sqrt(lengths(sized).prod(axis=1).clip(0))
+        limit = float(np.ceil(np.quantile(sides, 0.99, method="higher")))
+        sizes = histogram(contents, sized["record"], sides, (0.0, max(limit, _LEAST_LIMIT)))
+        low, middle, high = (f"{one:,.0f}" for one in np.quantile(sides, (0.05, 0.5, 0.95)))
+        yield _titled(
+            "Sizes of boxes",
+            charts.histogram_chart("sizes of boxes", sizes, contents.splits, (TINY, True)),
+            "The root of their area in pixels of the stored image. Nine of ten are "
+            f"{low} to {high}, the median is {middle}; the largest count in the last bar.",
+        )
+    corners = boxes["corners"].astype(np.float64)
+    centres = ((corners[:, :2] + corners[:, 2:]) / 2 * _CELLS).astype(np.int64)
+    row, column = centres.clip(0, _CELLS - 1).T
+    flat = np.bincount(row * _CELLS + column, minlength=_CELLS**2).reshape(_CELLS, _CELLS)
+    yield _titled(
+        "Centres of boxes",
+        charts.grid("Centres of boxes in their images", flat[::-1].tolist(), ("0", "1", "1", "0")),
+        "As a share of the sides of the stored image, from its upper left corner. Stronger: more "
+        "boxes.",
+    )
+
+
+def _titled(title: str, chart: Html, caption: str) -> Html:
+    return tag("div", tag("h3", title), charts.captioned(chart, caption))
+
+
+def masks(report: ReportData) -> Html | None:
+    """Return the section on masks: pixels of each class. None without class masks."""
+    contents = report.contents
+    feature = contents.schema.features.get(MASK)
+    counts = {name: one.masks for name, one in contents.manifest.annotations.items()}
+    known = {name: one for name, one in counts.items() if one is not None}
+    if feature is None or not known:
+        return None
+    names = feature.labels
+    pixels = [[one.pixels[name] for one in known.values()] for name in names]
+    ignored = sum(one.num_ignored for one in known.values())
+    uniform = sum(one.num_uniform for one in known.values())
+    total = max(sum(map(sum, pixels)) + ignored, 1)
+    summary = (
+        f"{total:,} pixels in {len(contents):,} masks, {ignored / total:.1%} of them ignored: "
+        "padding, and pixels without a class in the source. "
+        f"{counted(uniform, 'mask')} of one value."
+    )
+    further: dict[str, Sequence[str | int]] = {
+        "share, %": [f"{100 * sum(row) / total:.2f}" for row in pixels],
+        "images": [sum(one.images[name] for one in known.values()) for name in names],
+    }
+    listed = class_table(names, [*known], pixels, "pixels", further, has_colours=True)
+    return section("masks", "Masks", tag("p", summary, class_="dim"), *listed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+from collections.abc import Iterable, Sequence
 
 from shardprep.errors import printable, shown
 
@@ -50,8 +51,13 @@ def tag(name: str, /, *children: str | int, **attributes: str | float | None) ->
 
 
 def joined(*children: str | int) -> Html:
-    """Return several pieces concatenated."""
+    """Return the pieces concatenated."""
     return Html("".join(text(child) for child in children))
+
+
+def capitalized(value: str) -> str:
+    """Return a text with its first letter in upper case."""
+    return f"{value[:1].upper()}{value[1:]}"
 
 
 def key(value: str) -> Html:
@@ -79,34 +85,32 @@ def picture(data: bytes, alt: str, side: int, class_: str | None = None) -> Html
 
 
 def table(
-    titles: tuple[str, ...], rows: list[tuple[str | int, ...]], left: int = 1, class_: str = ""
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str | int]],
+    left: int = 1,
+    class_: str | None = None,
 ) -> Html:
     """Return a table. The first `left` columns are text, the others numbers."""
-    head = tag(
-        "tr",
-        *(
-            tag("th", one, scope="col", class_=None if i < left else "n")
-            for i, one in enumerate(titles)
-        ),
-    )
-    body = [
-        tag(
-            "tr",
-            *(
-                tag("th", cell, scope="row")
-                if i == 0
-                else tag("td", _number(cell), class_=None if i < left else "n")
-                for i, cell in enumerate(row)
-            ),
-        )
-        for row in rows
-    ]
-    inside = tag("table", tag("thead", head), tag("tbody", *body), class_=class_ or None)
+
+    def class_of(column: int) -> str | None:
+        return None if column < left else "n"
+
+    head = [tag("th", one, scope="col", class_=class_of(i)) for i, one in enumerate(titles)]
+    body = []
+    for first, *others in rows:
+        cells = [
+            tag("td", f"{cell:,}" if isinstance(cell, int) else cell, class_=class_of(i))
+            for i, cell in enumerate(others, 1)
+        ]
+        body.append(tag("tr", tag("th", first, scope="row"), *cells))
+    thead, tbody = tag("thead", tag("tr", *head)), tag("tbody", *body)
+    inside = tag("table", thead, tbody, class_=class_)
     return tag("div", inside, class_="wide", tabindex=0, role="group")
 
 
-def _number(cell: str | int) -> str:
-    return f"{cell:,}" if isinstance(cell, int) else cell
+def pairs(facts: Iterable[tuple[str, str]]) -> Html:
+    """Return a list of titles and texts."""
+    return tag("dl", *(joined(tag("dt", name), tag("dd", value)) for name, value in facts))
 
 
 def more(title: str, *children: str | int) -> Html:

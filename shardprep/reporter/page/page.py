@@ -1,22 +1,29 @@
 """The whole page: a report and its pictures as one HTML file.
 
 Each section is a function of the report, and of the pictures if needed. It returns markup, or None
-if the section does not apply.
+if the section does not apply. The last sections are here: left-out inputs, channels, provenance.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
-from shardprep.reporter.page import boxes, classes, images, provenance, summary
-from shardprep.reporter.page.html import Html, joined, tag
-from shardprep.reporter.pixels.page_pictures import draw_pictures
+import pyarrow as pa
 
-if TYPE_CHECKING:
-    from shardprep.reporter.report_data import ReportData
+from shardprep.dataset.item_table import REJECTED, SKIPPED, with_status
+from shardprep.reporter.page import classes, images, summary
+from shardprep.reporter.page.html import Html, block, code, joined, key, more, section, table, tag
+from shardprep.reporter.page.pictures import draw_pictures
+from shardprep.reporter.report_data import ReportData
+
+_MOST_KEYS = 20
+_ABSOLUTE = re.compile(r"(?:(?<![\w.])[/~]|\b[A-Za-z]:[\\/])[^:,=]*[\\/]")
+"""Folders of an absolute path. They describe the machine, not the dataset."""
 
 
 def render(report: ReportData) -> bytes:
@@ -26,15 +33,15 @@ def render(report: ReportData) -> bytes:
         "Findings": summary.findings(report),
         "Splits": summary.splits(report),
         "Classes": classes.targets(report),
-        "Boxes": boxes.boxes(report),
-        "Masks": boxes.masks(report),
+        "Boxes": classes.boxes(report),
+        "Masks": classes.masks(report),
         "Gallery": images.gallery(report, pictures),
         "Copies": images.copies(report, pictures),
         "Quality": images.quality(report, pictures),
         "Originals": images.originals(report, pictures),
-        "Left out": provenance.left_out(report),
-        "Channels": provenance.channels(report),
-        "Provenance": provenance.provenance(report),
+        "Left out": _left_out(report),
+        "Channels": _channels(report),
+        "Provenance": _provenance(report),
     }
     there = {title: one for title, one in sections.items() if one is not None}
     links = [
@@ -76,3 +83,105 @@ def _asset(name: str) -> str:
 def _hash(text: str) -> str:
     """Return the source expression of an inline block for the Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _left_out(report: ReportData) -> Html:
+    totals, rows = report.contents.manifest.totals, report.contents.left_out
+    if report.contents.scope is not None:
+        text = "A report on a split does not cover left-out inputs. Report on the whole dataset."
+        return section("left-out", "Rejected and skipped", tag("p", text))
+    if not totals.num_rejected and not totals.num_skipped:
+        text = f"✔ All {totals.num_inputs:,} inputs were written."
+        return section("left-out", "Rejected and skipped", tag("p", text, class_="good"))
+    text = (
+        f"{totals.num_inputs:,} inputs = {totals.num_written:,} written + "
+        f"{totals.num_rejected:,} rejected + {totals.num_skipped:,} skipped"
+    )
+    parts = [tag("p", text)]
+    for title, status, column, counts in (
+        ("rejected", REJECTED, "kind", totals.rejected),
+        ("skipped", SKIPPED, "reason", totals.skipped),
+    ):
+        of_status = with_status(rows, status)
+        values = [f"{one}: " for one in of_status[column].cast("string").to_pylist()]
+        for kind, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])):
+            # A reason is the kind, or the kind with a detail.
+            places = [i for i, one in enumerate(values) if one.startswith(f"{kind}: ")]
+            parts.append(more(f"{title}, {kind}: {count:,}", _inputs(of_status, places)))
+    return section("left-out", "Rejected and skipped", *parts)
+
+
+def _inputs(items: pa.Table, places: Sequence[int]) -> Html:
+    keys, reasons = items["key"], items["reason"]
+    rows = [(key(keys[i].as_py() or ""), reasons[i].as_py() or "") for i in places[:_MOST_KEYS]]
+    rest = len(places) - len(rows)
+    last = [tag("p", f"and {rest:,} more, in items.parquet", class_="dim")] if rest else []
+    return tag("div", table(("input", "reason"), rows, left=2), *last)
+
+
+def _channels(report: ReportData) -> Html | None:
+    sums = report.channels
+    if sums is None:
+        return None
+    mean, std = sums.mean_std()
+    lines = [
+        "# red, green, blue of pixels in 0..1",
+        f"mean = {_row(mean, 1, 4)}",
+        f"std = {_row(std, 1, 4)}",
+        "# in 0..255",
+        f"mean = {_row(mean, 255, 2)}",
+        f"std = {_row(std, 255, 2)}",
+    ]
+    which = f"{sums.num_images:,} images at their stored size"
+    if sums.num_images < len(report.contents):
+        which = f"a sample of {which}, drawn by seed {report.options.seed}"
+    return section(
+        "channels",
+        "Mean and deviation of channels",
+        tag("p", f"Over every pixel of {which}, of all splits.", class_="dim"),
+        block("\n".join(lines)),
+    )
+
+
+def _row(values: Iterable[float], white: int, digits: int) -> str:
+    return f"({', '.join(f'{one * white:.{digits}f}' for one in values)})"
+
+
+def _provenance(report: ReportData) -> Html:
+    manifest = report.contents.manifest
+    defaults = report.options.defaults
+    options = [
+        (name, code(_plain(value)))
+        for name, value in sorted(manifest.fingerprint.options.items())
+        if _plain(value) != _plain(defaults.get(name))
+    ]
+    inputs = sorted(manifest.fingerprint.inputs.items())
+    rows = [
+        ("labels", manifest.labels.found_by),
+        ("seed", str(manifest.seed)),
+        ("manifest SHA-256", code(manifest.sha256)),
+        *((f"input {_without_folder(name)}", code(sign)) for name, sign in inputs),
+        *((name, code(sign)) for name, sign in sorted(manifest.files.items())),
+    ]
+    versions = sorted(manifest.fingerprint.versions.items())
+    features = [
+        (name, f"{one.kind}, {one.dtype}") for name, one in report.contents.schema.features.items()
+    ]
+    return section(
+        "provenance",
+        "Provenance",
+        table(("", ""), rows, left=2),
+        tag("h3", "Build options that are not the default"),
+        table(("option", "value"), options, left=2) if options else tag("p", "none"),
+        more("versions that shaped the bytes", table(("library", "version"), versions, left=2)),
+        more("features", table(("feature", "kind"), features, left=2)),
+    )
+
+
+def _plain(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return _without_folder(text)
+
+
+def _without_folder(text: str) -> str:
+    return _ABSOLUTE.sub("…/", text)

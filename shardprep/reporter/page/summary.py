@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.schema import BOX, MASK
+from shardprep.errors import counted
 from shardprep.reporter.findings.finding import (
     MEANINGS,
     OF_ANNOTATIONS,
     OF_BOXES,
     OF_MASKS,
-    SEVERITIES,
     Finding,
     excluding,
-    images,
 )
 from shardprep.reporter.page import charts
-from shardprep.reporter.page.html import Html, code, joined, key, more, section, table, tag
+from shardprep.reporter.page.html import (
+    Html,
+    capitalized,
+    code,
+    joined,
+    key,
+    more,
+    section,
+    table,
+    tag,
+)
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
@@ -49,7 +59,7 @@ def head(report: ReportData) -> Html:
     return tag(
         "header",
         tag("h1", manifest.name, " ", tag("small", manifest.version)),
-        *([tag("p", scope.title, class_="sum")] if scope is not None else []),
+        tag("p", scope.title, class_="sum") if scope is not None else "",
         tag("p", dataset_line(report.contents), class_="sum"),
         tag("p", "manifest SHA-256 ", code(manifest.sha256), class_="dim"),
     )
@@ -62,12 +72,10 @@ def dataset_line(contents: Contents) -> str:
     encoding = {"any": "JPEG or PNG", "jpeg": "JPEG", "png": "PNG", "raw": "raw uint8"}
     shape = f"{size[1]} × {size[0]}" if size else "each its own size"
     form = f"{shape}, {encoding.get(contents.schema.image.encoding or '', 'images')}"
-    num_shards = len(manifest.shards)
     return (
-        f"{images(totals.num_written)} written, {totals.num_rejected:,} rejected, "
-        f"{totals.num_skipped:,} skipped · {len(manifest.splits):,} "
-        f"split{'s' * (len(manifest.splits) != 1)} · {form} · {megabytes(totals.num_bytes)} in "
-        f"{num_shards:,} shard{'s' * (num_shards != 1)}"
+        f"{counted(totals.num_written, 'image')} written, {totals.num_rejected:,} rejected, "
+        f"{totals.num_skipped:,} skipped · {counted(len(manifest.splits), 'split')} · {form} · "
+        f"{megabytes(totals.num_bytes)} in {counted(len(manifest.shards), 'shard')}"
     )
 
 
@@ -82,17 +90,18 @@ def findings(report: ReportData) -> Html:
         *(OF_MASKS if MASK not in schema.features else ()),
     }
     others = [meaning for name, meaning in MEANINGS.items() if name not in names | cannot]
-    counts = [sum(one.severity == name for one in report.findings) for name in SEVERITIES]
-    words = [name if name == "serious" or count == 1 else f"{name}s"
-             for count, name in zip(counts, SEVERITIES, strict=True)]  # fmt: skip
-    summary = ", ".join(f"{count:,} {word}" for count, word in zip(counts, words, strict=True))
-    if not any(counts[:2]):
+    counts = Counter(one.severity for one in report.findings)
+    summary = (
+        f"{counts['serious']:,} serious, {counted(counts['warning'], 'warning')}, "
+        f"{counted(counts['note'], 'note')}"
+    )
+    if not counts["serious"] and not counts["warning"]:
         items = [tag("li", tag("p", "✔ Nothing serious and no warning."), class_="note"), *items]
     return section(
         "findings",
         "Findings",
         tag("p", f"{summary}. {_looked_at(report)}", class_="dim"),
-        *([tag("p", REST, class_="dim")] if any(one.flag for one in report.findings) else []),
+        tag("p", REST, class_="dim") if any(one.flag for one in report.findings) else "",
         tag("ul", *items, class_="findings"),
         more("looked for and not found", tag("ul", *(tag("li", one) for one in others))),
     )
@@ -106,10 +115,9 @@ def _looked_at(report: ReportData) -> str:
             f"blurry and grey images are unknown. All {number:,} records were compared by the "
             "dataset's documents."
         )
-    looked = len(report.measured.numbers)
-    which = f"all {number:,} images" if looked == number else (
-        f"a sample of {looked:,} of {number:,} images (seed {report.options.seed})"
-    )  # fmt: skip
+    looked, which = report.num_measured, f"all {number:,} images"
+    if looked < number:
+        which = f"a sample of {looked:,} of {number:,} images (seed {report.options.seed})"
     return (
         f"Pixels of {which} were looked at. Near copies are found in any size and encoding; "
         "mirrored, turned and cropped copies are not found."
@@ -121,14 +129,7 @@ def _finding(finding: Finding, contents: Contents) -> Html:
     of = f"{share:.1%} of {finding.num_looked_at:,}" if finding.num_looked_at else ""
     anchor = SECTION_OF.get(finding.name)
     name = tag("a", finding.name, href=f"#{anchor}") if anchor else tag("span", finding.name)
-    lines = [
-        tag(
-            "p", tag("span", SIGNS[finding.severity], class_="badge"), " · ", name, " ",
-            tag("span", of, class_="dim"),
-        ),
-        tag("p", f"{finding.what[:1].upper()}{finding.what[1:]}."),
-    ]  # fmt: skip
-    lines += remedy(finding, contents)
+    lines = lines_of(finding, contents, joined(name, " ", tag("span", of, class_="dim")))
     if 0 < len(finding.keys) <= _MOST_KEYS:
         keys = tag("ul", *(tag("li", key(each)) for each in finding.keys), class_="keys")
         lines.append(more(f"keys ({len(finding.keys):,})", keys))
@@ -137,28 +138,27 @@ def _finding(finding: Finding, contents: Contents) -> Html:
     return tag("li", *lines, class_=finding.severity, id=f"finding-{finding.name}")
 
 
-def remedy(finding: Finding, contents: Contents) -> list[Html]:
-    """Return the commands that resolve a finding, and their effect."""
+def lines_of(finding: Finding, contents: Contents, name: str) -> list[Html]:
+    """Return severity and name of a finding, what was found, and the commands that resolve it."""
+    badge = tag("span", SIGNS[finding.severity], class_="badge")
+    what = tag("p", f"{capitalized(finding.what)}.")
+    return [tag("p", badge, " · ", name), what, *_remedy(finding, contents)]
+
+
+def _remedy(finding: Finding, contents: Contents) -> list[Html]:
     if not finding.flag:
         return []
     if not finding.num_dropped:
         return [tag("p", code(f"shardprep build … {finding.flag}"), " shows them.", class_="dim")]
     is_listed = finding.flag == excluding(finding.name)
     first = joined(_list_command(finding), " and ") if is_listed else ""
-    manifest = contents.manifest
-    version = ".".join(map(str, _next(manifest.version)))
-    build = code(f"shardprep build … {finding.flag} --version {version}")
-    shares = " and ".join(f"{images(count)} of {name}" for name, count in finding.dropped.items())
-    would = f" leaves out {shares}."
-    earlier = manifest.fingerprint.options.get("exclude_list")
-    if is_listed and earlier:
+    major, minor, patch = map(int, contents.manifest.version.split("."))
+    build = code(f"shardprep build … {finding.flag} --version {major}.{minor}.{patch + 1}")
+    shares = [f"{counted(count, 'image')} of {name}" for name, count in finding.dropped.items()]
+    would = f" leaves out {' and '.join(shares)}."
+    if is_listed and contents.manifest.fingerprint.options.get("exclude_list"):
         would += " It replaces the list that this dataset was built with: add that list's lines."
     return [tag("p", first, build, would, class_="dim")]
-
-
-def _next(version: str) -> tuple[int, int, int]:
-    major, minor, patch = map(int, version.split("."))
-    return major, minor, patch + 1
 
 
 def _list_command(one: Finding) -> Html:
@@ -168,10 +168,10 @@ def _list_command(one: Finding) -> Html:
 def splits(report: ReportData) -> Html:
     """Return the section on splits and their shards."""
     manifest = report.contents.manifest
-    names = list(manifest.splits)
     counts = {name: entry.num_records for name, entry in manifest.splits.items()}
+    names = list(counts)
     total, has_target = sum(counts.values()), report.contents.schema.target is not None
-    rows: list[tuple[str | int, ...]] = []
+    rows = []
     for name, entry in manifest.splits.items():
         numbers = [shard.num_records for shard in entry.shards]
         low, high = min(numbers), max(numbers)
@@ -182,8 +182,10 @@ def splits(report: ReportData) -> Html:
         rows.append((name, entry.num_records, share, *targets, len(entry.shards), size, even))
     targets_title = ("with a target",) if has_target else ()
     titles = ("split", "records", "share", *targets_title, "shards", "size", "records a shard")
-    shards = [(shard.name, shard.num_records, shard.num_bytes, shard.sha256[:16])
-              for shard in manifest.shards.values()]  # fmt: skip
+    shards = [
+        (shard.name, shard.num_records, shard.num_bytes, shard.sha256[:16])
+        for shard in manifest.shards.values()
+    ]
     shown = f"the first {_MOST_SHARDS:,} of " if len(shards) > _MOST_SHARDS else ""
     text = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     return section(
@@ -193,7 +195,7 @@ def splits(report: ReportData) -> Html:
         charts.legend(names),
         table(titles, rows),
         more(
-            f"{shown}{len(shards):,} shard{'s' * (len(shards) != 1)}",
-            table(("shard", "records", "bytes", "SHA-256"), [*shards[:_MOST_SHARDS]]),
+            f"{shown}{counted(len(shards), 'shard')}",
+            table(("shard", "records", "bytes", "SHA-256"), shards[:_MOST_SHARDS]),
         ),
     )

@@ -1,18 +1,19 @@
-"""The items of a dataset by number, and the items that match a filter.
+"""The items of a dataset by number, its findings, and the items that match a filter.
 
 Records have the first numbers, in record order. Rejected and skipped inputs follow, in the order of
 the item table. The mask of each filter condition is cached, so that another page or an additional
-condition is cheap.
+condition is cheap. Findings are computed in a thread while the first pages are shown.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 import numpy as np
@@ -21,8 +22,13 @@ import pyarrow.compute as pc
 
 from shardprep.dataset.item_table import SKIPPED
 from shardprep.dataset.schema import BOX, BOX_LABEL, LABELS, Schema
+from shardprep.errors import counted
+from shardprep.reporter.findings.finding import Finding
 from shardprep.reporter.record_columns import STATUSES, Contents, coded
-from shardprep.reporter.viewer.background_findings import BackgroundFindings
+
+if TYPE_CHECKING:
+    from shardprep.reporter.findings.copies import Copies
+    from shardprep.reporter.report import Report
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -32,6 +38,8 @@ NO_CLASS = "none"
 """Value of `label` for images without a class."""
 _MOST_CONDITIONS, _MOST_SELECTIONS = 16, 4
 """Number of masks (1 byte per item) and selections (4 bytes per item) to cache."""
+_END_S = 0.5
+"""Time that `BackgroundFindings.close` waits for the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +54,11 @@ class Filter:
     object: str = ""
     """Class number of objects or mask values."""
     finding: str = ""
-    """Kind of finding."""
     key: str = ""
     """Part of the key; case is ignored."""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Filter:
-        """Return the filter of an address's query."""
         return cls(**{one.name: query.get(one.name, "") for one in fields(cls)})
 
     def fits(self, schema: Schema) -> bool:
@@ -67,17 +73,109 @@ class Filter:
         return {name: value for name, value in pairs if value}
 
     def address(self, path: str, **more: str | int) -> str:
-        """Return the address of a page with this filter."""
         query = urlencode({**self.conditions, **more}, errors="replace")
         return f"{path}?{query}" if query else path
+
+
+@dataclass(frozen=True, slots=True)
+class FindingIndex:
+    """Findings of a dataset."""
+
+    findings: tuple[Finding, ...]
+    """Findings without keys, most harmful first."""
+    numbers: dict[str, Ints]
+    """Kind of finding → its items: copies by group, other findings worst first."""
+    copies: tuple[Copies, ...]
+    num_measured: int
+    groups: dict[int, tuple[int, ...]]
+    """Record → indices into `copies` of its groups."""
+    problem: str = ""
+    """Error if the findings could not be computed, else ""."""
+
+
+class BackgroundFindings:
+    """Findings that are computed once, in a thread. Callers of `get` wait for them."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._made: Future[FindingIndex] = Future()
+        self._lock = threading.Lock()
+        self._work: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Start the thread, unless it was started. Called after the first page is ready."""
+        with self._lock:
+            if self._work is None:
+                self._work = threading.Thread(target=self._make, name="shardprep-findings")
+                self._work.start()
+
+    def close(self) -> None:
+        """Wait for the thread for a short time. It stops when it reads its next column."""
+        if self._work is not None:
+            self._work.join(_END_S)
+
+    def _make(self) -> None:
+        try:
+            # Imported late, so that the first page does not wait for it.
+            from shardprep.reporter.report import known_report
+
+            # A copy of the contents, so that columns which only findings need are freed again.
+            known = _known(known_report(self._contents.anew()))
+        except Exception as error:  # contradictory documents: pages are shown all the same
+            known = FindingIndex((), {}, (), 0, {}, str(error) or type(error).__name__)
+        self._made.set_result(known)
+
+    @property
+    def is_made(self) -> bool:
+        return self._made.done()
+
+    def get(self) -> FindingIndex:
+        """Return the findings; blocks until they are ready."""
+        self.begin()
+        return self._made.result()
+
+    def numbers(self, name: str) -> Ints:
+        """Return the items of a kind of finding; empty if it was not found."""
+        return self.get().numbers.get(name, np.empty(0, np.int64))
+
+
+def _known(report: Report) -> FindingIndex:
+    groups: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
+    for place, group in enumerate(report.copies):
+        for number in group.numbers:
+            groups[number] += (place,)
+    return FindingIndex(
+        tuple(replace(one, keys=()) for one in report.findings),
+        {one.name: _numbers(report, one) for one in report.findings},
+        report.copies,
+        report.num_measured,
+        dict(groups),
+    )
+
+
+def _numbers(report: Report, finding: Finding) -> Ints:
+    copies = [one for one in report.copies if one.finding == finding.name]
+    if finding.name == "label-conflicts":
+        copies = [one for one in report.copies if one.is_conflict]
+    if copies:
+        members = dict.fromkeys(number for one in copies for number in one.numbers)
+        return np.array([*members], np.int64)
+    for quality in report.qualities:
+        if quality.name == finding.name:
+            return np.array(quality.found, np.int64)
+    contents, wanted = report.contents, pa.array(finding.keys, pa.string())
+    columns = (contents.written["key"], contents.left_out["key"])
+    matches = [pc.is_in(one, value_set=wanted).to_numpy() for one in columns] if len(wanted) else []
+    return np.flatnonzero(np.concatenate([np.zeros(0, bool), *matches]))
 
 
 class ItemList:
     """The items of a dataset. Safe to use from many threads."""
 
-    def __init__(self, contents: Contents, findings: BackgroundFindings) -> None:
+    def __init__(self, contents: Contents, *, has_originals: bool = False) -> None:
         self.contents = contents
-        self.findings = findings
+        self.has_originals = has_originals
+        self.findings = BackgroundFindings(contents)
         self.num_records = len(contents)
         self._lock = threading.Lock()
         self._mask = lru_cache(_MOST_CONDITIONS)(self._fitting)
@@ -96,15 +194,12 @@ class ItemList:
         """Return the number of objects of a record as text; "" in a dataset without boxes."""
         if BOX not in self.contents.schema.features:
             return ""
-        count = self.contents.written.value("num_objects", number) or 0
-        return f"{count:,} object{'s' * (count != 1)}"
+        return counted(self.contents.written.value("num_objects", number) or 0, "object")
 
     def reason(self, number: int) -> str:
-        """Return the reason why an input was left out."""
         return self.contents.others.value("reason", number - self.num_records) or "left out"
 
     def row(self, number: int) -> dict[str, Any]:
-        """Return all columns of an item."""
         contents = self.contents
         if number < self.num_records:
             return contents.items.row(contents.written.numbers.item(number))
@@ -121,8 +216,7 @@ class ItemList:
     @cached_property
     def status(self) -> Ints:
         """Index into `STATUSES` for each item."""
-        contents = self.contents
-        codes: Ints = contents.status[self._rows]
+        codes: Ints = self.contents.status[self._rows]
         return codes
 
     @cached_property

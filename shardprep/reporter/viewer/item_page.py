@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from shardprep.dataset.example import Features
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -18,17 +19,22 @@ from shardprep.dataset.schema import (
     Feature,
     Schema,
 )
-from shardprep.errors import ShardprepError
+from shardprep.errors import ShardprepError, counted
 from shardprep.reporter.findings.copies import Copies
-from shardprep.reporter.page import boxes as page_boxes
 from shardprep.reporter.page import charts
-from shardprep.reporter.page.html import Html, code, joined, key, section, table, tag
+from shardprep.reporter.page.html import Html, code, joined, key, pairs, section, table, tag
+from shardprep.reporter.page.pictures import (
+    classes_of,
+    copy_facts,
+    copy_group,
+    drawn_boxes,
+    facts,
+    switch,
+)
 from shardprep.reporter.record_columns import STATUSES, Contents
 from shardprep.reporter.viewer.item_list import Filter, ItemList
-from shardprep.reporter.viewer.list_page import PAGE_ITEMS, document, tile
-
-if TYPE_CHECKING:
-    from shardprep.reporter.viewer.pictures import Drawing, RecordContent, RecordPictures
+from shardprep.reporter.viewer.list_page import PAGE_ITEMS, document, list_address, step, tile
+from shardprep.reporter.viewer.pictures import Drawing, RecordContent, RecordPictures
 
 _LEAST_SIDE = 512
 """Smaller pictures are enlarged until the longer side has about this many CSS pixels."""
@@ -38,93 +44,77 @@ _MOST_VALUES, _MOST_OBJECTS, _MOST_COPIES = 12, 300, 24
 """Maximum number of values of a feature, objects of an image and copies of a group to show."""
 
 
-def item_page(
-    items: ItemList, pictures: RecordPictures, number: int, wanted: Filter, *, has_originals: bool
-) -> Html:
+def item_page(items: ItemList, pictures: RecordPictures, number: int, wanted: Filter) -> Html:
     """Return the page of an item, with links to its neighbours that match the filter."""
     name = items.key(number)
-    shown: tuple[Html, ...]
+    parts = [_ways(items, number, wanted), tag("h2", key(name), class_="name")]
     if number < items.num_records:
-        shown = _record(items, pictures, number)
+        parts += _record(items, pictures, number)
     else:
-        shown = (tag("p", items.reason(number), class_="problem"),)
-    parts = [*shown, _row(items, number)]
-    if has_originals and STATUSES[items.status[number]] != "skipped":
-        parts.append(_original(number, name))
-    main = tag(
-        "main",
-        _ways(items, number, wanted),
-        tag("h2", key(name), class_="name"),
-        *parts,
-    )
+        parts.append(tag("p", items.reason(number), class_="problem"))
+    rows = [(code(column), _cell(value)) for column, value in items.row(number).items()]
+    parts.append(section("row", "Row of items.parquet", table(("column", "value"), rows, left=2)))
+    if items.has_originals and STATUSES[items.status[number]] != "skipped":
+        image = tag(
+            "img", src=f"/original/{number}", alt=f"original of {name}", class_="original",
+            loading="lazy",
+        )  # fmt: skip
+        parts.append(section("original", "Original", image))
+    main = tag("main", *parts)
     return document(items.contents, name.rpartition("/")[2] or name, main)
 
 
 def _ways(items: ItemList, number: int, wanted: Filter) -> Html:
     """Return the links to the previous and next item, and back to the list."""
     numbers = items.selected(wanted)
-    at = np.flatnonzero(numbers == number)
-    if not len(at):  # the item does not match: the address was edited
+    if number not in numbers:  # the address was edited
         wanted = Filter()
         numbers = items.selected(wanted)
-        at = np.flatnonzero(numbers == number)
-    place = int(at[0])
-    page = place // PAGE_ITEMS + 1
-    back = wanted.address("/", **({"page": page} if page > 1 else {}))
+    place = int(np.flatnonzero(numbers == number)[0])
+
+    def to(other: int) -> str | None:
+        return wanted.address(f"/item/{numbers[other]}") if 0 <= other < len(numbers) else None
+
     which = "that fit" if wanted.conditions else "items"
     return tag(
         "nav",
-        _way("prev", "‹ previous", numbers[place - 1] if place else None, wanted),
-        _way("next", "next ›", numbers[place + 1] if place + 1 < len(numbers) else None, wanted),
+        step("‹ previous", to(place - 1), "prev"),
+        step("next ›", to(place + 1), "next"),
         tag("span", f"{place + 1:,} of {len(numbers):,} {which}"),
-        tag("a", "all of them", href=back, rel="up"),
+        tag("a", "all of them", href=list_address(wanted, place // PAGE_ITEMS + 1), rel="up"),
         aria_label="Items",
         class_="pager",
     )
 
 
-def _way(rel: str, words: str, to: Any, wanted: Filter) -> Html:
-    if to is None:
-        return tag("span", words, class_="dim", aria_hidden="true")
-    return tag("a", words, href=wanted.address(f"/item/{to}"), rel=rel)
-
-
-def _record(items: ItemList, pictures: RecordPictures, number: int) -> tuple[Html, ...]:
-    """Return picture, facts, objects, features and copies of a record, or its error."""
+def _record(items: ItemList, pictures: RecordPictures, number: int) -> Iterator[Html]:
+    """Yield picture, facts, objects, features and copies of a record, or its error."""
     contents = items.contents
-    place = contents.place(number)
-    facts: list[tuple[str, str | Html]] = [
-        ("split", place.split),
-        *((("target", place.label or "none"),) if contents.schema.target else ()),
-    ]
     try:
-        record: RecordContent | None = pictures.record(number)
-        problem = record.problem if record else ""
+        record = pictures.record(number)
     except ShardprepError as error:
-        record, problem = None, error.what
-    drawing = record.drawing if record else None
+        record = RecordContent(None, None, error.what)
+    drawing, marked, size = record.drawing, None, None
+    parts = []
     if drawing:
-        facts += page_boxes.facts(contents, number, drawing.overlay)
-        facts.append(("stored", f"{drawing.size[0]:,} × {drawing.size[1]:,} pixels"))
-    facts += [
-        ("shard", f"{place.shard}, record {place.shard_record:,}"),
-        ("read it", code(f'reader.Dataset(path, "{place.split}")[{place.record}]')),
-        *_found(items, number),
-    ]
-    listed = tag("dl", *(joined(tag("dt", name), tag("dd", value)) for name, value in facts))
-    alt = f"{place.label}: {place.key}" if place.label else place.key
-    parts = [_picture(contents, number, drawing, alt)] if drawing else []
-    if problem:
-        parts.append(tag("p", problem, class_="problem", role="alert"))
-    sections = [tag("div", tag("div", *parts), listed, class_="one")]
-    if record:
-        sections += [*_objects(contents.schema, record), _features(contents.schema, record)]
-    return *sections, *_copies(items, number)
+        marked = drawing.overlay
+        size = "stored", f"{drawing.size[0]:,} × {drawing.size[1]:,} pixels"
+        parts.append(_picture(contents, number, drawing))
+    if record.problem:
+        parts.append(tag("p", record.problem, class_="problem", role="alert"))
+    listed = pairs([*facts(contents, number, marked, size), *_found(items, number)])
+    yield tag("div", tag("div", *parts), listed, class_="one")
+    if record.features is not None:
+        if drawing:
+            yield from _objects(contents.schema, record.features, drawing)
+        yield _features(contents.schema, record.features)
+    yield from _copies(items, number)
 
 
-def _picture(contents: Contents, number: int, drawing: Drawing, alt: str) -> Html:
+def _picture(contents: Contents, number: int, drawing: Drawing) -> Html:
     """Return the stored image with its overlays, and the checkbox that hides them."""
-    schema = contents.schema
+    schema, place = contents.schema, contents.place(number)
+    alt = f"{place.label}: {place.key}" if place.label else place.key
     width, height = drawing.size
     scale = max(1, round(_LEAST_SIDE / max(width, height)))
     sizes = {"width": width * scale, "height": height * scale}
@@ -133,12 +123,11 @@ def _picture(contents: Contents, number: int, drawing: Drawing, alt: str) -> Htm
     if drawing.overlay.mask:
         layers.append(tag("img", src=f"/mask/{number}", alt="its masks", **sizes, class_="over"))
     if drawing.overlay.boxes:
-        layers.append(page_boxes.drawn_boxes(schema, drawing.overlay, *drawing.overlay_size))
+        layers.append(drawn_boxes(schema, drawing.overlay, drawing.overlay.size))
     shot = tag("div", *layers, class_="shot large")
     if not schema.annotations:
         return shot
-    classes = page_boxes.classes_of(contents, number, drawing.overlay)
-    return joined(shot, page_boxes.switch(schema, classes))
+    return joined(shot, switch(schema, classes_of(contents, number, drawing.overlay)))
 
 
 def _found(items: ItemList, number: int) -> Iterator[tuple[str, Html]]:
@@ -154,17 +143,16 @@ def _found(items: ItemList, number: int) -> Iterator[tuple[str, Html]]:
             yield "findings", tag("ul", *links, class_="legend")
 
 
-def _objects(schema: Schema, record: RecordContent) -> Iterator[Html]:
+def _objects(schema: Schema, features: Features, drawing: Drawing) -> Iterator[Html]:
     """Yield a table of the objects of a record, if it has boxes."""
-    drawing, features = record.drawing, record.features
     boxes = np.array(features.get(BOX, ()), np.float64)
-    if not len(boxes) or len(boxes) % 4 or not drawing:
+    if not len(boxes) or len(boxes) % 4:
         return
     width, height = drawing.size
     pixels = np.nan_to_num(boxes.reshape(-1, 4)).clip(-1, 2) * (height, width, height, width)
     names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
     labels, crowds = features.get(BOX_LABEL, ()), features.get(CROWD, ())
-    rows: list[tuple[str | int, ...]] = []
+    rows = []
     for i, (top, left, bottom, right) in enumerate(pixels[:_MOST_OBJECTS].round(1).tolist()):
         label = int(labels[i]) if i < len(labels) else -1
         name = names[label] if 0 <= label < len(names) else f"object {i + 1}"
@@ -173,36 +161,37 @@ def _objects(schema: Schema, record: RecordContent) -> Iterator[Html]:
         sides = f"{right - left:g} × {bottom - top:g}"
         rows.append((named, f"{left:g}", f"{top:g}", sides))
     titles = ("object", "left", "top", "width × height")
-    number = len(pixels)
-    text = f"{number:,} object{'s' * (number != 1)}, in pixels of the stored image"
-    if number > _MOST_OBJECTS:
+    text = f"{counted(len(pixels), 'object')}, in pixels of the stored image"
+    if len(pixels) > _MOST_OBJECTS:
         text += f"; the first {_MOST_OBJECTS:,}"
     yield section("objects", "Objects", tag("p", text, class_="dim"), table(titles, rows))
 
 
-def _features(schema: Schema, record: RecordContent) -> Html:
-    rows: list[tuple[str | int, ...]] = []
-    for name in sorted(schema.features.keys() | record.features.keys()):
+def _features(schema: Schema, features: Features) -> Html:
+    rows = []
+    for name in sorted(schema.features.keys() | features.keys()):
         feature = schema.features.get(name)
         kind = f"{feature.kind}, {feature.dtype}" if feature else "not in the schema"
-        rows.append(
-            (code(name), kind, _value(schema, name, feature, record.features.get(name, [])))
-        )
+        value = _value(schema, name, feature, features.get(name, []))
+        rows.append((code(name), kind, value))
     return section("features", "Features", table(("feature", "kind", "value"), rows, left=3))
 
 
 def _value(schema: Schema, name: str, feature: Feature | None, values: list[Any]) -> str:
     """Return the values of a feature as text; of encoded images, the number of bytes."""
+    first = values[:_MOST_VALUES]
     if name == IMAGE or name in MASKS:
-        sizes = [f"{len(one):,} bytes" for one in values[:_MOST_VALUES] if isinstance(one, bytes)]
-        shown = ", ".join(sizes)
+        texts = [f"{len(one):,} bytes" for one in first if isinstance(one, bytes)]
     elif name in (LABEL, LABELS, BOX_LABEL):
         names = (feature.labels if feature else ()) or schema.labels
-        shown = ", ".join(_named(one, names) for one in values[:_MOST_VALUES])
+        texts = [_named(one, names) for one in first]
     else:
-        shown = ", ".join(_word(one) for one in values[:_MOST_VALUES])
-    rest = len(values) - _MOST_VALUES
-    return (shown or "none") + (f" and {rest:,} more" if rest > 0 else "")
+        texts = [_word(one) for one in first]
+    return _listed(texts, len(values) - _MOST_VALUES)
+
+
+def _listed(texts: list[str], rest: int) -> str:
+    return (", ".join(texts) or "none") + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _named(label: Any, names: tuple[str, ...]) -> str:
@@ -216,22 +205,12 @@ def _word(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _row(items: ItemList, number: int) -> Html:
-    rows: list[tuple[str | int, ...]] = [
-        (code(name), _cell(value)) for name, value in items.row(number).items()
-    ]
-    shown = table(("column", "value"), rows, left=2)
-    return section("row", "Row of items.parquet", shown)
-
-
 def _cell(value: object) -> str:
     if value is None:
         return "–"
     if isinstance(value, list):
         parts = [": ".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in value]
-        rest = len(parts) - _MOST_VALUES
-        shown = ", ".join(parts[:_MOST_VALUES]) or "none"
-        return shown + (f" and {rest:,} more" if rest > 0 else "")
+        return _listed(parts[:_MOST_VALUES], len(parts) - _MOST_VALUES)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -249,26 +228,9 @@ def _copies(items: ItemList, number: int) -> Iterator[Html]:
 
 def _group(items: ItemList, group: Copies, number: int) -> Html:
     tiles = []
-    for other, bits in list(zip(group.numbers, group.bits, strict=True))[:_MOST_COPIES]:
-        place = items.contents.place(other)
-        label = f" · {place.label}" if place.label else ""
-        distance = f" · {bits} bits" if group.kind == "near" and other != group.numbers[0] else ""
+    for i, other in enumerate(group.numbers[:_MOST_COPIES]):
+        name = tag("bdi", items.key(other).rpartition("/")[2])
         here = " · this one" if other == number else ""
-        split = tag("span", place.split, class_="split")
-        caption = joined(tag("bdi", place.key.rpartition("/")[2]), tag("br"), split, label,
-                         distance, here)  # fmt: skip
+        caption = joined(name, tag("br"), copy_facts(items.contents, group, i), here)
         tiles.append(tile(items, other, f"/item/{other}", caption, picture=f"/tile/{other}"))
-    kind = "copies, byte for byte" if group.kind == "exact" else "near copies"
-    conflict = "; their targets differ" if group.is_conflict else ""
-    sign = "✖ leak: " if group.is_leak else ""
-    title = f"{sign}{len(group.numbers):,} {kind}, in {' and '.join(group.splits)}{conflict}"
-    rest = len(group.numbers) - len(tiles)
-    last = [tag("p", f"and {rest:,} more", class_="dim")] if rest else []
-    class_ = "group leak" if group.is_leak else "group"
-    return tag("div", tag("h3", title), tag("ul", *tiles, class_="tiles"), *last, class_=class_)
-
-
-def _original(number: int, name: str) -> Html:
-    shown = tag("img", src=f"/original/{number}", alt=f"original of {name}", class_="original",
-                loading="lazy")  # fmt: skip
-    return section("original", "Original", shown)
+    return copy_group(group, tag("ul", *tiles, class_="tiles"), _MOST_COPIES)

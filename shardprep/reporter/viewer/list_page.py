@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from shardprep.dataset.schema import BOX_LABEL
-from shardprep.reporter.findings.finding import Finding
+from shardprep.errors import counted
 from shardprep.reporter.page.html import Html, code, joined, tag
-from shardprep.reporter.page.summary import REST, SIGNS, dataset_line, remedy
+from shardprep.reporter.page.summary import REST, dataset_line, lines_of
 from shardprep.reporter.record_columns import STATUSES, Contents
 from shardprep.reporter.viewer.item_list import NO_CLASS, Filter, ItemList
 
@@ -46,32 +46,28 @@ def document(contents: Contents, current: str, body: Html) -> Html:
     return Html(f"<!doctype html>\n{page}\n")
 
 
-def facts_line(contents: Contents) -> Html:
-    """Return the one-line summary of the dataset."""
+def _facts_line(contents: Contents) -> Html:
     return tag("div", tag("p", dataset_line(contents), class_="sum"), class_="facts")
 
 
-def list_page(items: ItemList, wanted: Filter, page: int, *, has_originals: bool) -> Html:
+def list_page(items: ItemList, wanted: Filter, page: int) -> Html:
     """Return a page of the items that match a filter; `page` counts from 1."""
     selected = items.selected(wanted)
     num_pages = max(1, -(-len(selected) // PAGE_ITEMS))
     page = min(page, num_pages)
     first = (page - 1) * PAGE_ITEMS
     numbers = selected[first : first + PAGE_ITEMS].tolist()
-    text = (
-        f"{len(selected):,} of {len(items):,} items"
-        if wanted.conditions
-        else f"{len(selected):,} items"
-    )
+    of_all = f" of {len(items):,}" if wanted.conditions else ""
+    text = f"{len(selected):,}{of_all} items"
     if len(selected) > PAGE_ITEMS:
         text += f", {first + 1:,} to {first + len(numbers):,}"
-    tiles = [_tile(items, number, wanted, has_originals=has_originals) for number in numbers]
+    tiles = [_tile(items, number, wanted) for number in numbers]
     shown = tag("ul", *tiles, class_="tiles") if tiles else tag("p", "No item fits.", class_="good")
     pagers = [_pager(wanted, page, num_pages, where) for where in ("", ", at the end")]
     before, behind = pagers if num_pages > 1 else ("", "")
     status = tag("p", text, class_="dim", role="status")
     main = tag("main", _form(items, wanted), status, before, shown, behind)
-    return document(items.contents, "items", joined(facts_line(items.contents), main))
+    return document(items.contents, "items", joined(_facts_line(items.contents), main))
 
 
 def tile(items: ItemList, number: int, address: str, caption: str | Html, *, picture: str) -> Html:
@@ -84,7 +80,7 @@ def tile(items: ItemList, number: int, address: str, caption: str | Html, *, pic
     return tag("li", tag("a", shown, tag("span", caption, class_="cap"), href=address))
 
 
-def _tile(items: ItemList, number: int, wanted: Filter, *, has_originals: bool) -> Html:
+def _tile(items: ItemList, number: int, wanted: Filter) -> Html:
     own = tag("bdi", items.key(number).rpartition("/")[2])
     status, split = STATUSES[items.status[number]], int(items.split[number])
     words = [items.contents.splits[split]] if split >= 0 and not wanted.split else []
@@ -92,7 +88,7 @@ def _tile(items: ItemList, number: int, wanted: Filter, *, has_originals: bool) 
         picture = f"/tile/{number}"
         words += filter(None, [items.contents.target_text(number), items.objects_text(number)])
     else:
-        picture = f"/original/{number}" if has_originals and status == "rejected" else ""
+        picture = f"/original/{number}" if items.has_originals and status == "rejected" else ""
         words.append(status)
     rest = tag("span", " · ".join(words), class_=None if number < items.num_records else "out")
     address = wanted.address(f"/item/{number}")
@@ -157,22 +153,30 @@ def _findings(items: ItemList, wanted: Filter) -> Html:
     return tag("label", "Finding", tag("select", *options, name="finding"))
 
 
-def _pager(wanted: Filter, page: int, num_pages: int, where: str) -> Html:
-    """Return the links to the previous, next, first and last page."""
+def list_address(wanted: Filter, page: int) -> str:
+    """Return the address of a page of the list."""
+    return wanted.address("/", **({"page": page} if page > 1 else {}))
 
-    def link(to: int, words: str | Html, rel: str | None = None) -> Html:
-        if not 1 <= to <= num_pages:
-            return tag("span", words, class_="dim", aria_hidden="true")
-        more = {} if to == 1 else {"page": to}
-        return tag("a", words, href=wanted.address("/", **more), rel=rel)
+
+def step(words: str, address: str | None, rel: str | None = None) -> Html:
+    """Return a link, or only its words if `address` is None."""
+    if address is None:
+        return tag("span", words, class_="dim", aria_hidden="true")
+    return tag("a", words, href=address, rel=rel)
+
+
+def _pager(wanted: Filter, page: int, num_pages: int, where: str) -> Html:
+    def to(other: int) -> str | None:
+        is_there = 1 <= other <= num_pages and other != page
+        return list_address(wanted, other) if is_there else None
 
     return tag(
         "nav",
-        link(page - 1, "‹ previous", "prev"),
-        link(page + 1, "next ›", "next"),
+        step("‹ previous", to(page - 1), "prev"),
+        step("next ›", to(page + 1), "next"),
         tag("span", f"page {page:,} of {num_pages:,}"),
-        link(1 if page > 1 else 0, "first"),
-        link(num_pages if page < num_pages else 0, "last"),
+        step("first", to(1)),
+        step("last", to(num_pages)),
         aria_label=f"Pages{where}",
         class_="pager",
     )
@@ -181,38 +185,27 @@ def _pager(wanted: Filter, page: int, num_pages: int, where: str) -> Html:
 def findings_page(items: ItemList) -> Html:
     """Return the findings, most harmful first, with links to their items."""
     known, number = items.findings.get(), items.num_records
-    rows = [tag("li", *lines, class_=one.severity) for one, lines in _lines(items)]
+    rows = []
+    for finding in known.findings:
+        lines = lines_of(finding, items.contents, finding.name)
+        if count := len(known.numbers[finding.name]):
+            address = Filter(finding=finding.name).address("/")
+            lines.append(tag("p", tag("a", f"Show {counted(count, 'item')}", href=address)))
+        rows.append(tag("li", *lines, class_=finding.severity))
     looked = f"Pixels of {known.num_measured:,} of {number:,} images were looked at by a report."
-    parts: Iterable[Html] = [tag("p", looked, class_="dim")]
+    parts = [tag("p", looked, class_="dim")]
     if not known.num_measured:
-        command = code("shardprep report")
         text = (
             "Near copies, and dark, light, flat, blurry and grey images are found by a report: run "
         )
-        parts = [tag("p", text, command, " once, then start the viewer again.",
-                     class_="dim")]  # fmt: skip
+        command = code("shardprep report")
+        parts = [tag("p", text, command, " once, then start the viewer again.", class_="dim")]
     if any(one.flag for one in known.findings):
-        parts = [*parts, tag("p", REST, class_="dim")]
+        parts.append(tag("p", REST, class_="dim"))
     shown = tag("ul", *rows, class_="findings")
     if known.problem:
         shown = tag("p", f"They cannot be made: {known.problem}", class_="problem")
     elif not rows:
         shown = tag("p", "✔ Nothing was found.", class_="good")
     main = tag("main", tag("h2", "Findings"), *parts, shown)
-    return document(items.contents, "findings", joined(facts_line(items.contents), main))
-
-
-def _lines(items: ItemList) -> Iterable[tuple[Finding, list[Html]]]:
-    known = items.findings.get()
-    for finding in known.findings:
-        number = len(known.numbers[finding.name])
-        sentence = f"{finding.what[:1].upper()}{finding.what[1:]}."
-        lines = [
-            tag("p", tag("span", SIGNS[finding.severity], class_="badge"), " · ", finding.name),
-            tag("p", sentence),
-        ]
-        lines += remedy(finding, items.contents)
-        if number:
-            words = f"Show {number:,} item{'s' * (number != 1)}"
-            lines.append(tag("p", tag("a", words, href=Filter(finding=finding.name).address("/"))))
-        yield finding, lines
+    return document(items.contents, "findings", joined(_facts_line(items.contents), main))

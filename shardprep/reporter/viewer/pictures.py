@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -27,11 +27,9 @@ from shardprep.image.drawing import AnnotatedPicture, Legend, draw_marked, thumb
 from shardprep.image.jpeg_header import is_common
 from shardprep.reader.records.open import open_records
 from shardprep.reader.records.positions import Places
-from shardprep.reporter.pixels.page_pictures import Overlay, draw_overlay
-from shardprep.reporter.pixels.stored_images import StoredImages
-
-if TYPE_CHECKING:
-    from shardprep.reporter.record_columns import Contents
+from shardprep.reporter.page.pictures import Overlay, draw_overlay
+from shardprep.reporter.pixels import StoredImages
+from shardprep.reporter.record_columns import Contents
 
 TILE_SIDE = 176
 """Longest side of a tile in pixels."""
@@ -41,19 +39,10 @@ _OVERLAY_SIDE = 1024
 _MOST_OPEN, _MOST_TILES = 64, 2_000
 """Maximum number of open shards, and of cached tiles of about 5 KB."""
 _END_S = 0.5
-"""Time that `close` waits for reads in progress."""
 _NUM_THREADS = 8
 _RUN = 15
 """Number of records of a page that are read from object storage together."""
 _JPEG_START, _PNG_START = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
-
-
-class Place(NamedTuple):
-    """Location of a record."""
-
-    shard: int
-    """Index of the shard, counted through all splits."""
-    record: int
 
 
 class Drawing(NamedTuple):
@@ -62,14 +51,13 @@ class Drawing(NamedTuple):
     size: tuple[int, int]
     """Width and height of the image in pixels."""
     overlay: Overlay
-    overlay_size: tuple[int, int]
-    """Width and height in pixels of the overlay; boxes are in these pixels."""
 
 
 class RecordContent(NamedTuple):
     """Parsed content of a record."""
 
-    features: Features
+    features: Features | None
+    """None if the record is not a valid Example."""
     drawing: Drawing | None
     """None if the image cannot be decoded."""
     problem: str
@@ -100,13 +88,13 @@ class RecordPictures:
         self._images.cache_clear()
         self._tiles.clear()  # exceptions keep their frames alive
 
-    def place(self, number: int) -> Place:
+    def _place(self, number: int) -> tuple[int, int]:
+        """Return the index of a record's shard through all splits, and its index there."""
         shard = int(np.searchsorted(self._ends, number, "right"))
-        return Place(shard, number - int(self._ends[shard]) + self._shards[shard].num_records)
+        return shard, number - int(self._ends[shard]) + self._shards[shard].num_records
 
     def etag(self, number: int) -> str:
-        """Return an identifier of the stored bytes of a record."""
-        shard, record = self.place(number)
+        shard, record = self._place(number)
         return f"{self._shards[shard].sha256[:32]}-{record}"
 
     def image(self, number: int) -> tuple[bytes, str]:
@@ -161,7 +149,7 @@ class RecordPictures:
                 tiles.append(tile)
             while len(self._tiles) > _MOST_TILES:
                 self._tiles.popitem(last=False)
-        shards = np.array([self.place(number).shard for number, _ in new])
+        shards = np.array([self._place(number)[0] for number, _ in new])
         for shard in np.unique(shards).tolist():
             own = [new[i] for i in np.flatnonzero(shards == shard).tolist()]
             for at in range(0, len(own), _RUN):
@@ -171,7 +159,7 @@ class RecordPictures:
     def _make(self, shard: int, wanted: Sequence[tuple[int, Future[bytes]]]) -> None:
         try:
             images = self._images(shard)
-            records = [self.place(number).record for number, _ in wanted]
+            records = [self._place(number)[1] for number, _ in wanted]
             payloads = images.payloads(records)
         except Exception as error:
             for _, tile in wanted:
@@ -187,7 +175,7 @@ class RecordPictures:
                 tile.set_exception(error if is_ours else images.damaged(record, error))
 
     def _payload(self, number: int) -> tuple[StoredImages, Any, int]:
-        shard, record = self.place(number)
+        shard, record = self._place(number)
         images = self._images(shard)
         payload = images.payloads([record])[0]
         if isinstance(payload, RecordError):
@@ -205,9 +193,7 @@ class RecordPictures:
 
 def _drawing(picture: AnnotatedPicture, schema: Schema) -> Drawing:
     height, width = picture.pixels.shape[:2]
-    scale = min(1, _OVERLAY_SIDE / max(height, width))
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    return Drawing((width, height), draw_overlay(picture, schema, _OVERLAY_SIDE), size)
+    return Drawing((width, height), draw_overlay(picture, schema, _OVERLAY_SIDE))
 
 
 def _tile(images: StoredImages, payload: Any) -> bytes:

@@ -50,7 +50,6 @@ _PROTECTION = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "private, no-cache",
 }
-"""Headers of every answer."""
 _log = logging.getLogger("shardprep.view")
 
 
@@ -59,7 +58,6 @@ class PageRequest:
     """A validated HTTP request."""
 
     path: str
-    """Path as sent, not percent-decoded."""
     query: Mapping[str, str] = field(default_factory=dict)
     etag: str = ""
     """ETag of the browser's cached answer, or ""."""
@@ -73,7 +71,6 @@ class Answer:
     content_type: str = HTML
     status: HTTPStatus = HTTPStatus.OK
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Additional headers."""
 
 
 def plain(status: HTTPStatus, said: str, **headers: str) -> Answer:
@@ -83,8 +80,6 @@ def plain(status: HTTPStatus, said: str, **headers: str) -> Answer:
 
 @dataclass(slots=True)
 class _Connection:
-    """An accepted connection."""
-
     thread: threading.Thread
     may_end: bool = True
     """Whether a newer connection may replace it, because it has not sent the cookie."""
@@ -124,7 +119,6 @@ class Server(TCPServer):
         return f"shardprep-{self.port}={self._secret}"
 
     def admits(self, token: str) -> bool:
-        """Return whether the token is the token of the printed address."""
         return _same(token, self._token)
 
     def knows(self, cookies: str) -> bool:
@@ -168,7 +162,6 @@ class Server(TCPServer):
             _cut(connection)
 
     def join(self, timeout_s: float) -> None:
-        """Wait at most `timeout_s` for the threads of all connections."""
         deadline = time.monotonic() + timeout_s
         for connection in self._open.values():
             if connection.thread.is_alive():
@@ -208,8 +201,6 @@ class _DeadlineReader(io.RawIOBase):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
     server: Server
     wfile: io.BytesIO
     protocol_version = "HTTP/1.1"
@@ -227,7 +218,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile = io.BytesIO()
 
     def handle_one_request(self) -> None:
-        """Answer one request, or close the connection."""
         self.close_connection = True
         self._reader.deadline = time.monotonic() + self.server.request_s
         self.command, self.request_version, self.requestline = "", self.protocol_version, ""

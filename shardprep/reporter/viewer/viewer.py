@@ -1,26 +1,68 @@
-"""Start and stop the viewer of a dataset."""
+"""The viewer of a dataset: start and stop it, and answer its addresses.
+
+Item numbers of addresses are checked before use.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import html
+import re
+import textwrap
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Self
+from http import HTTPStatus
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Self
 
 from shardprep.dataset.card import Card, Link
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.errors import OptionName, RecipeError
-from shardprep.reporter.record_columns import read_contents
-from shardprep.reporter.viewer.routes import Originals, Site
-from shardprep.reporter.viewer.server import Server
+from shardprep.errors import OptionName, RecipeError, ShardprepError, printable, shown
+from shardprep.reporter.page.html import Html
+from shardprep.reporter.record_columns import STATUSES, Contents, read_contents
+from shardprep.reporter.viewer.item_list import Filter, ItemList
+from shardprep.reporter.viewer.list_page import (
+    ICON,
+    PAGE_ITEMS,
+    SCRIPT,
+    STYLES,
+    findings_page,
+    list_page,
+)
+from shardprep.reporter.viewer.server import Answer, PageRequest, Server, plain
 
+if TYPE_CHECKING:
+    from shardprep.reporter.viewer.pictures import RecordPictures
+
+Originals = Callable[[str, str], bytes]
+"""Function that returns the bytes of an original, given the key and the kind of rejection ("" if it
+was not rejected). Raises ShardprepError or OSError if the original is missing."""
+_NUMBERED = re.compile(r"/(item|tile|image|mask|original)/([0-9]{1,12})", re.ASCII)
+_PAGE = re.compile("[1-9][0-9]{0,8}", re.ASCII)
+_TYPES = {
+    rb"\xff\xd8\xff": "image/jpeg",
+    rb"\x89PNG\r\n\x1a\n": "image/png",
+    rb"GIF8[79]a": "image/gif",
+    rb"RIFF.{4}WEBP": "image/webp",
+    rb"BM": "image/bmp",
+    rb".{4}ftypavi[fs]": "image/avif",
+}
+"""First bytes of an original → media type, for the image formats that browsers show."""
+_ASSETS = {
+    **dict.fromkeys(STYLES, "text/css; charset=utf-8"),
+    SCRIPT: "text/javascript; charset=utf-8",
+    ICON: "image/svg+xml",
+}
+_LINE, _MOST_LINES = 26, 9
+"""Maximum line length and number of lines of a text tile."""
 _END_S = 0.5
-"""Time that `close` waits for answers in progress."""
 
 
 @dataclass(frozen=True, repr=False)
 class Viewer(Card):
-    """A running viewer. It serves a dataset to browsers on this machine until `close`.
+    """A running viewer, which serves a dataset to browsers on this machine until `close`.
 
     It is also a context manager that closes itself.
     """
@@ -28,13 +70,10 @@ class Viewer(Card):
     url: str
     """Address to open. It contains a secret token."""
     name: str
-    """Name of the dataset."""
     version: str
-    """Version of the dataset."""
     num_records: int
-    """Number of records of the dataset."""
     num_items: int
-    """Number of items shown: records, rejected and skipped inputs."""
+    """Number of records, rejected and skipped inputs."""
     ending: ExitStack = field(compare=False)
     """Callbacks that `close` runs."""
 
@@ -83,9 +122,8 @@ def serve(
     ending.callback(server.join, _END_S)
     ending.callback(site.close)
     ending.callback(server.close)  # runs first
-    work = threading.Thread(target=server.serve_forever, args=(0.1,), name="shardprep-view",
-                            daemon=True)  # fmt: skip
-    work.start()
+    name = "shardprep-view"
+    threading.Thread(target=server.serve_forever, args=(0.1,), name=name, daemon=True).start()
     manifest = contents.manifest
     return Viewer(
         url=server.url,
@@ -95,3 +133,143 @@ def serve(
         num_items=len(site.items),
         ending=ending.pop_all(),
     )
+
+
+class Site:
+    """Pages and pictures of one dataset. Safe to use from many threads."""
+
+    def __init__(self, contents: Contents, originals: Originals | None = None) -> None:
+        self.items = ItemList(contents, has_originals=originals is not None)
+        self._lock = threading.Lock()
+        self._made: RecordPictures | None = None
+        self._originals = originals
+        self._assets = {f"/static/{name}": _asset(name) for name in _ASSETS}
+
+    def close(self) -> None:
+        """Stop all threads. The thread for findings stops when it reads its next column."""
+        self.items.contents.items.close()
+        self.items.findings.close()
+        if self._made is not None:
+            self._made.close()
+
+    @property
+    def _pictures(self) -> RecordPictures:
+        """Pictures, imported at the first use, so that the first page is fast."""
+        with self._lock:
+            if self._made is None:
+                from shardprep.reporter.viewer.pictures import RecordPictures
+
+                self._made = RecordPictures(self.items.contents)
+            return self._made
+
+    def answer(self, request: PageRequest) -> Answer:
+        if request.path in self._assets:
+            asset = self._assets[request.path]
+            etag = asset.headers["ETag"]
+            return _not_modified(etag) if request.etag == etag else asset
+        try:
+            return self._made_of(request)
+        except ShardprepError as error:
+            return plain(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+
+    def _made_of(self, request: PageRequest) -> Answer:
+        if Filter.of(request.query).fits(self.items.contents.schema):
+            if request.path == "/":
+                return self._list(request)
+            if request.path == "/findings":
+                return _page(findings_page(self.items))
+            numbered = _NUMBERED.fullmatch(request.path)
+            if numbered and int(numbered[2]) < len(self.items):
+                return self._numbered(numbered[1], int(numbered[2]), request)
+        return _nothing()
+
+    def _list(self, request: PageRequest) -> Answer:
+        wanted, page = Filter.of(request.query), request.query.get("page", "1")
+        if not _PAGE.fullmatch(page):
+            return _nothing()
+        first = (int(page) - 1) * PAGE_ITEMS
+        numbers = self.items.selected(wanted)[first : first + PAGE_ITEMS]
+        if self.items.contents.dataset.is_remote:  # read tiles together, not one after the other
+            self._pictures.foresee(numbers[numbers < self.items.num_records].tolist())
+        answer = _page(list_page(self.items, wanted, int(page)))
+        self.items.findings.begin()
+        return answer
+
+    def _numbered(self, what: str, number: int, request: PageRequest) -> Answer:
+        if what == "item":
+            from shardprep.reporter.viewer.item_page import item_page
+
+            wanted = Filter.of(request.query)
+            return _page(item_page(self.items, self._pictures, number, wanted))
+        if what == "original":
+            return self._original(number)
+        if number >= self.items.num_records:
+            message = "this input was not written, so the dataset has no image of it"
+            return plain(HTTPStatus.NOT_FOUND, message)
+        etag = f'"{self._pictures.etag(number)}-{what}"'
+        if request.etag == etag:
+            return _not_modified(etag)
+        try:
+            data, kind = self._picture(what, number)
+        except ShardprepError as error:
+            return _tile_of_words(error.what)
+        return Answer(data, kind, headers={"ETag": etag})
+
+    def _picture(self, what: str, number: int) -> tuple[bytes, str]:
+        if what == "tile":
+            return self._pictures.tile(number), "image/webp"
+        if what == "image":
+            return self._pictures.image(number)
+        drawing = self._pictures.record(number).drawing
+        if drawing is None or not drawing.overlay.mask:
+            raise ShardprepError("", "this record has no mask")
+        return drawing.overlay.mask, "image/webp"
+
+    def _original(self, number: int) -> Answer:
+        if self._originals is None:
+            message = "originals are not available; start shardprep view with --source"
+            return plain(HTTPStatus.NOT_FOUND, message)
+        row = self.items.row(number)
+        kind = row["kind"] if STATUSES[self.items.status[number]] == "rejected" else ""
+        try:
+            data = self._originals(row["key"] or "", kind or "")
+        except (ShardprepError, OSError) as error:
+            return _tile_of_words(getattr(error, "what", "") or str(error))
+        for start, type_ in _TYPES.items():
+            if re.match(start, data, re.DOTALL):
+                return Answer(data, type_)
+        return _tile_of_words(f"{len(data):,} bytes that browsers do not show as an image")
+
+
+def _nothing() -> Answer:
+    return plain(HTTPStatus.NOT_FOUND, "there is no such page")
+
+
+def _page(page: Html) -> Answer:
+    return Answer(page.encode("ascii", "xmlcharrefreplace"))
+
+
+def _tile_of_words(message: str) -> Answer:
+    """Return an SVG tile with an error message, shown instead of the image."""
+    lines = textwrap.wrap(shown(printable(message), _LINE * _MOST_LINES), _LINE)[:_MOST_LINES]
+    spans = "".join(
+        f'<text x="8" y="{22 + 16 * i}">{html.escape(line)}</text>' for i, line in enumerate(lines)
+    )
+    picture = (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 176 176" width="176" height="176" '
+        'font-family="monospace" font-size="10.5" fill="#8c1d18"><rect width="176" height="176" '
+        f'fill="#fbe9e7"/>{spans}</svg>'
+    )
+    data = picture.encode("ascii", "xmlcharrefreplace")
+    return Answer(data, "image/svg+xml", headers={"Cache-Control": "private, no-store"})
+
+
+def _asset(name: str) -> Answer:
+    room = "page" if name == "page.css" else "viewer"
+    data = files(f"shardprep.reporter.{room}").joinpath(name).read_bytes()
+    etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+    return Answer(data, _ASSETS[name], headers={"ETag": etag})
+
+
+def _not_modified(etag: str) -> Answer:
+    return Answer(b"", status=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag})

@@ -1,17 +1,17 @@
-"""The pixel pass: decode every image once at a reduced size and measure it.
+"""Stored images by record number, and the pixel pass that measures them.
 
-Measures are computed from the same small tiles as the perceptual hashes, so that values of two
-images are comparable. The result is cached on this machine under the hash of the manifest, never in
-the dataset. A result with damaged records is not cached, because a repair does not change the
-manifest.
+The pass decodes every image once at a reduced size. Measures are computed from the same small tiles
+as the perceptual hashes, so that values of two images are comparable. The result is cached on this
+machine under the hash of the manifest, never in the dataset. A result with damaged records is not
+cached, because a repair does not change the manifest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,18 +20,31 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from shardprep.dataset import example
+from shardprep.dataset.example import ExampleDecoder
+from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, IMAGE, MAX_SIDE, WIDTH, Schema
+from shardprep.dataset.stored_size import check_stored
 from shardprep.errors import RecordError
+from shardprep.image.decode import stored_pixels
 from shardprep.image.phash import LEAST_SIDE, PHASH, TILE, grey_levels, phashes, tile
 from shardprep.machine import usable_cores
 from shardprep.progress import Watcher
-from shardprep.reporter.pixels.stored_images import BOXES, StoredImages
+from shardprep.reader.records.open import open_subset
+from shardprep.reader.records.records import Records
+from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.storage.cache import array_file, keep_arrays, kept_arrays
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-Floats = np.ndarray[Any, np.dtype[np.float32]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Triple = tuple[float, float, float]
+Payload = bytes | memoryview
 
+BOXES = np.dtype(
+    [("record", "<i8"), ("label", "<i8"), ("corners", "<f4", (4,)), ("size", "<i8", (2,))]
+)
+"""A box: record number; class or −1; ymin, xmin, ymax, xmax as shares (0..1) of the stored image;
+height and width of that image in pixels, 0 if unknown."""
 MEASURES = np.dtype(
     [
         *PHASH.descr,
@@ -47,11 +60,83 @@ MEASURES = np.dtype(
 percentile) and `lightest` (99th percentile) are perceived brightness in 0..1. `entropy` is in bits
 of the grey levels. `sharpness` is the strength of edges relative to contrast. `colour` is the mean
 distance between the channels, 0..1."""
-
+_VERSION = 3
+"""Version of the measures. Increase it when the same pixels give other values."""
+_AT_ONCE = 64
+"""Number of records that a thread measures at a time."""
+NUM_EXACT = 10_000
+"""Maximum number of images to decode in full for channel mean and deviation."""
+_CACHED = {"measures", "channels", "labels", "counts", "tiles", "boxes"}
 _SQUARES = (np.square(np.arange(256) / 255)[None] * np.array([[0.241], [0.691], [0.068]])).astype(
     np.float32
 )
 """Contribution of each level of red, green and blue to squared perceived brightness."""
+
+
+def open_images(dataset: OpenDataset, split: AnySplit | None = None) -> StoredImages:
+    """Return the images of a split, or of all splits in order.
+
+    Raises DatasetError if a shard is missing or differs from the manifest.
+    """
+    splits = "+".join(name for name, one in dataset.manifest.splits.items() if one.num_records)
+    return StoredImages(open_subset(dataset, split or splits).records, dataset.schema)
+
+
+class StoredImages:
+    """Stored images of `records`, by index into `records`."""
+
+    def __init__(self, records: Records, schema: Schema) -> None:
+        self._records = records
+        dtypes = {name: one.dtype for name, one in schema.features.items()}
+        self._decoder = ExampleDecoder(dtypes, (IMAGE,))
+        of_boxes = {BOX, BOX_LABEL, HEIGHT, WIDTH} & dtypes.keys() if BOX in dtypes else set()
+        self._box_decoder = ExampleDecoder(dtypes, of_boxes) if of_boxes else None
+        self._size = schema.image_size if schema.image.encoding == "raw" else None
+        self.schema = schema
+
+    def payloads(self, numbers: Sequence[int]) -> Sequence[Payload | RecordError]:
+        return self._records.read(np.asarray(numbers))
+
+    def image(self, payload: Payload) -> bytes:
+        """Return the stored bytes of an image; raises RecordError or ValueError without one."""
+        features = self._decoder.find(payload) or example.decode(bytes(payload))
+        values = features.get(IMAGE, [])
+        if len(values) != 1 or isinstance(values[0], (int, float)):
+            raise ValueError("holds no image")
+        return bytes(values[0])
+
+    def boxes(self, number: int, payload: Payload) -> np.ndarray[Any, Any]:
+        """Return the `BOXES` of a record; raises RecordError or ValueError if damaged."""
+        if self._box_decoder is None:
+            return np.empty(0, BOXES)
+        features: dict[str, Any] = dict(
+            self._box_decoder.find(payload) or example.decode(bytes(payload))
+        )
+        sides = features.get(BOX, ())
+        if len(sides) % 4:
+            raise ValueError(f"{BOX} has {len(sides):,} values, which is not a multiple of 4")
+        boxes = np.empty(len(sides) // 4, BOXES)
+        boxes["record"] = number
+        boxes["corners"] = np.array(sides, np.float32).reshape(-1, 4)
+        boxes["label"] = features.get(BOX_LABEL, -1)
+        height, width = features.get(HEIGHT) or (0,), features.get(WIDTH) or (0,)
+        size = self.schema.image_size or (height[0], width[0])
+        boxes["size"] = tuple(min(max(side, 0), MAX_SIDE) for side in size)
+        return boxes
+
+    def pixels(self, data: bytes, least_side: int = 0) -> Pixels:
+        """Return an image as RGB, uint8[height, width, 3], at stored size or smaller.
+
+        A JPEG may be decoded at a fraction of its size, if no side gets shorter than `least_side`
+        pixels; 0 means the stored size. Raises the decoder's own errors.
+        """
+        if self._size is None:
+            check_stored(data)
+        return stored_pixels(data, self._size, least_side)
+
+    def damaged(self, number: int, error: Exception) -> RecordError:
+        what = error.what if isinstance(error, RecordError) else " ".join(str(error).split())
+        return self._records.damaged(number, f"its image cannot be decoded ({what[:200]})")
 
 
 def sharpness(pixels: Pixels) -> float:
@@ -105,26 +190,14 @@ def measured(tiles: Pixels) -> np.ndarray[Any, Any]:
     return measures
 
 
-def _histograms(levels: Pixels) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the histogram of each image, int64[n, 256]."""
+def _histograms(levels: Pixels) -> Ints:
     return np.stack([np.bincount(one.ravel(), minlength=256) for one in levels])
 
 
-def _percentile(histograms: np.ndarray[Any, Any], share: float) -> Floats:
+def _percentile(histograms: Ints, share: float) -> Any:
     """Return the level (0..1) at a percentile of each row."""
     sums = histograms.cumsum(axis=1)
-    levels: Floats = (sums >= share * sums[:, -1:]).argmax(axis=1).astype(np.float32)
-    return levels / np.float32(255)
-
-
-_VERSION = 3
-"""Version of the measures. Increase it when the same pixels give other values."""
-_AT_ONCE = 64
-"""Number of records that a thread measures at a time."""
-NUM_EXACT = 10_000
-"""Maximum number of images to decode in full for channel mean and deviation."""
-_CACHED = {"measures", "channels", "labels", "counts", "tiles", "boxes"}
-"""Names of the cached arrays."""
+    return (sums >= share * sums[:, -1:]).argmax(axis=1).astype(np.float32) / np.float32(255)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +241,8 @@ class ScanResult:
     """Measured records, ascending."""
     measures: np.ndarray[Any, Any]
     """`MEASURES` of each record in `numbers`."""
-    tiles: dict[int, Ints]
-    """Class → sum of the tiles of its images, int64[56, 56, 3], for the pictured classes."""
-    num_tiles: dict[int, int]
-    """Class → number of images in that sum."""
+    tiles: dict[int, tuple[int, Ints]]
+    """Pictured class → number of its images, and sum of their tiles, int64[56, 56, 3]."""
     channels: Channels
     """Sums over a seeded sample of at most `NUM_EXACT` images, at their stored size."""
     boxes: np.ndarray[Any, Any]
@@ -195,7 +266,6 @@ class PassPlan:
 
     @property
     def file(self) -> Path:
-        """Cache file of the result."""
         digest = hashlib.sha256(f"{_VERSION} {self.mark}".encode())
         for array in (self.numbers, self.exact, self.classes):
             digest.update(array.tobytes())
@@ -203,14 +273,9 @@ class PassPlan:
 
 
 def plan_pass(mark: str, classes: Ints, most: int, seed: int) -> PassPlan:
-    """Return the plan to measure all records, or a seeded sample of them.
+    """Return the plan to measure all records, or a seeded sample of at most `most` records.
 
-    Args:
-        mark: cache key of the records, see `Contents.mark`.
-        classes: class of each record if its tiles are summed, else −1.
-        most: maximum number of records to measure.
-        seed: seed of the samples.
-
+    `classes` are the classes of all records whose tiles are summed, −1 for the others.
     """
     draw = np.random.default_rng(seed)
     numbers = np.arange(len(classes))
@@ -235,48 +300,34 @@ def measure(plan: PassPlan, images: Callable[[], StoredImages], watcher: Watcher
 
 def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
     measures = np.zeros(len(plan.numbers), MEASURES)
-    tiles: dict[int, Ints] = {}
-    num_tiles: dict[int, int] = {}
+    tiles: dict[int, tuple[int, Ints]] = {}
     channels = Channels()
     bad: dict[int, RecordError] = {}
-    boxes: dict[int, np.ndarray[Any, Any]] = {}
+    boxes = [np.empty(0, BOXES)]
     watcher.start("looking at pixels", len(plan.numbers), "images")
-    starts = iter(range(0, len(plan.numbers), _AT_ONCE))
-    num_threads = usable_cores()
-    with ThreadPoolExecutor(num_threads, "shardprep-pixels") as pool:
+    starts = range(0, len(plan.numbers), _AT_ONCE)
+    with ThreadPoolExecutor(usable_cores(), "shardprep-pixels") as pool:
         try:
-            work = partial(_measure, plan, images)
-            begun: set[Future[_Part]] = set()
-            while True:
-                for start in starts:
-                    begun.add(pool.submit(work, start))
-                    if len(begun) >= 2 * num_threads:
-                        break
-                if not begun:
-                    break
-                done, begun = wait(begun, return_when=FIRST_COMPLETED)
-                for future in done:
-                    part = future.result()
-                    measures[part.start : part.start + len(part.measures)] = part.measures
-                    channels += part.channels
-                    boxes[part.start] = part.boxes
-                    bad.update(part.damaged)
-                    for label, (number, total) in part.tiles.items():
-                        tiles[label] = tiles.get(label, 0) + total
-                        num_tiles[label] = num_tiles.get(label, 0) + number
-                    watcher.advance(len(part.measures))
+            parts = pool.map(partial(_measure, plan, images), starts)
+            for start, part in zip(starts, parts, strict=True):
+                measures[start : start + len(part.measures)] = part.measures
+                channels += part.channels
+                boxes.append(part.boxes)
+                bad.update(part.damaged)
+                for label, (number, total) in part.tiles.items():
+                    before = tiles.get(label, (0, 0))
+                    tiles[label] = before[0] + number, before[1] + total
+                watcher.advance(len(part.measures))
         finally:
             pool.shutdown(cancel_futures=True)
-    order = sorted(bad)
     return ScanResult(
         plan.numbers,
         measures,
         dict(sorted(tiles.items())),
-        dict(sorted(num_tiles.items())),
         channels,
-        np.concatenate([np.empty(0, BOXES), *(boxes[start] for start in sorted(boxes))]),
-        tuple(bad[number] for number in order),
-        tuple(order),
+        np.concatenate(boxes),
+        tuple(bad.values()),
+        tuple(bad),
     )
 
 
@@ -284,11 +335,11 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
 class _Part:
     """Result for consecutive records, measured by one thread."""
 
-    start: int
     measures: np.ndarray[Any, Any]
     channels: Channels
     tiles: dict[int, tuple[int, Ints]]
     damaged: dict[int, RecordError]
+    """Error of each record that cannot be decoded, in record order."""
     boxes: np.ndarray[Any, Any]
 
 
@@ -296,7 +347,7 @@ def _measure(plan: PassPlan, images: StoredImages, start: int) -> _Part:
     numbers = plan.numbers[start : start + _AT_ONCE].tolist()
     tiles = np.zeros((len(numbers), TILE, TILE, 3), np.uint8)
     sharpnesses = np.zeros(len(numbers), np.float32)
-    part = _Part(start, np.zeros(0, MEASURES), Channels(), {}, {}, np.empty(0, BOXES))
+    part = _Part(np.zeros(0, MEASURES), Channels(), {}, {}, np.empty(0, BOXES))
     boxes = []
     for i, payload in enumerate(images.payloads(numbers)):
         if isinstance(payload, RecordError):
@@ -336,28 +387,25 @@ def kept(plan: PassPlan) -> ScanResult | None:
         return None
     if boxes.dtype != BOXES or boxes.ndim != 1:
         return None
-    labels = arrays["labels"].tolist()
+    sums = zip(arrays["counts"].tolist(), arrays["tiles"], strict=True)
     return ScanResult(
         plan.numbers,
         measures,
-        dict(zip(labels, arrays["tiles"], strict=True)),
-        dict(zip(labels, arrays["counts"].tolist(), strict=True)),
+        dict(zip(arrays["labels"].tolist(), sums, strict=True)),
         Channels(int(channels[0]), int(channels[1]), channels[2:5], channels[5:]),
         boxes,
     )
 
 
 def _keep(plan: PassPlan, result: ScanResult) -> None:
-    channels = result.channels
-    tiles = np.array(list(result.tiles.values()), np.int64).reshape(-1, TILE, TILE, 3)
+    channels, tiles = result.channels, [total for _, total in result.tiles.values()]
+    sums = [channels.num_images, channels.num_pixels, *channels.sums, *channels.squares]
     arrays = {
         "measures": result.measures,
-        "channels": np.array(
-            [channels.num_images, channels.num_pixels, *channels.sums, *channels.squares]
-        ),
+        "channels": np.array(sums),
         "labels": np.array(list(result.tiles), np.int64),
-        "counts": np.array(list(result.num_tiles.values()), np.int64),
-        "tiles": tiles,
+        "counts": np.array([number for number, _ in result.tiles.values()], np.int64),
+        "tiles": np.array(tiles, np.int64).reshape(-1, TILE, TILE, 3),
         "boxes": result.boxes,
     }
     keep_arrays(plan.file, arrays)

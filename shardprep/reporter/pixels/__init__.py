@@ -1,1 +1,0 @@
-"""The pass over stored pixels, and the pictures of a report."""
