@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shardprep.writer.finalize import BuildResult
     from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.shard_plan import Part
-    from shardprep.writer.reuse.reuse import OldDataset
+    from shardprep.writer.reuse import OldDataset
 
 OPTIONS = BUILD_OPTIONS | {
     name: RUN_OPTIONS[name]
@@ -204,7 +204,7 @@ def build(
     """
     from shardprep.writer.build import build_part
     from shardprep.writer.engine.worker_process import start_server
-    from shardprep.writer.reuse.reuse import open_old_dataset
+    from shardprep.writer.reuse import open_old_dataset
 
     run = _RunOptions(**{name: recipe.pop(name) for name in _RunOptions._fields if name in recipe})
     if run.engine == "local" and not dry_run:
@@ -267,7 +267,7 @@ def _dataset(
 
 
 def _save_rejected(folder: Path, recipe: Recipe, into: Path | None, watch: Watch) -> None:
-    from shardprep.writer.save_rejected import LIST_FILE, save_rejected
+    from shardprep.writer.originals import LIST_FILE, save_rejected
 
     if into is None:
         return

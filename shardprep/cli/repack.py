@@ -22,7 +22,7 @@ def run(call: Call, *, as_json: bool) -> None:
     put in front. Every checksum is compared. If the command is interrupted, run it again.
     """
     from shardprep.cli.show.summary import show_result
-    from shardprep.writer.reuse.record_copier import share_heap
+    from shardprep.writer.record_copier import share_heap
 
     share_heap()
     show_result(call(), as_json=as_json)

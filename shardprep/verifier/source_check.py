@@ -7,8 +7,8 @@ from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.source_difference import SourceDifference, compare_originals
 from shardprep.errors import DatasetError
 from shardprep.progress import Watcher
+from shardprep.writer.originals import hash_originals
 from shardprep.writer.plan.plan import recorded_recipe
-from shardprep.writer.source_hashes import hash_originals
 
 
 def compare_source(

@@ -44,7 +44,6 @@ _MANY = 0.9
 """Share of dark images in a split above which a warning is given."""
 _log = logging.getLogger("shardprep")
 _NUM_THREADS = 16
-"""Number of threads that wait for object storage."""
 _NUM_INDEXED = 3
 """Number of indexes that are written at a time, with their receipts in memory."""
 
@@ -70,7 +69,6 @@ class BuildResult(Card):
     """Remarks on the plan, a line each; empty for a dataset that was there."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the location, the images by split, and the totals of inputs."""
         return {
             "at": self.location,
             **self.manifest.facts(),
@@ -82,7 +80,6 @@ class BuildResult(Card):
 
     @property
     def done(self) -> str:
-        """The number of images of this run in words."""
         return images_done(self.num_new_items, self.num_copied)
 
 
@@ -111,7 +108,6 @@ def finalize_dataset(
         TooManyRejectedError: more images are rejected than may be; the work is kept.
         BuildError: shards are missing or damaged, or a part is still at work.
         StorageError: object storage does not answer, or refuses.
-
     """
     start = time.monotonic()
 
@@ -203,7 +199,6 @@ def complete(
     Raises:
         TooManyRejectedError: more images are rejected than the recipe accepts.
         BuildError: another manifest came out than expected, or another build has taken over.
-
     """
     with states.writing(workspace):
         folders.check_build()
@@ -282,9 +277,7 @@ class _Noted(NamedTuple):
     """Numbers of records by split."""
 
     num_dark: Counter[str]
-    """Records whose image is nearly black."""
     num_rescaled: Counter[str]
-    """Records whose image has another size than its annotations state."""
 
 
 def _tables(folders: Folders, outline: Outline, tally: Tally, noted: _Noted) -> Iterator[pa.Table]:
@@ -311,7 +304,6 @@ def _tables(folders: Folders, outline: Outline, tally: Tally, noted: _Noted) -> 
 
 
 def _indexed(folders: Folders, shard: str) -> Receipt:
-    """Write the index of a shard; return its receipt."""
     receipt = read_receipt(folders, shard)
     if receipt is None:
         raise _missing(folders, receipt_name(shard))
@@ -378,13 +370,11 @@ class TooManyRejectedError(BuildError):
     def __init__(
         self, where: str, what: str, hint: str, *, manifest: Manifest, draft: Path
     ) -> None:
-        """Take the manifest that was not published, and a folder with its item table."""
         super().__init__(where, what, hint)
         self.manifest = manifest
         self.draft = draft
 
     def as_json(self, exit_code: int) -> dict[str, Any]:
-        """Return the error with the totals of all inputs."""
         return {**super().as_json(exit_code), "totals": self.manifest.totals}
 
 
@@ -410,7 +400,6 @@ def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
     """Raise BuildError if more objects are bad than `limit`, a share.
 
     Objects that a crop cut away are not bad.
-
     """
     num_kept, lost = 0, Counter[str]()
     for counts in manifest.annotations.values():

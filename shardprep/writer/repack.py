@@ -47,8 +47,7 @@ from shardprep.writer.engine.job import OnProgress
 from shardprep.writer.finalize import BuildResult
 from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline, recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
-from shardprep.writer.reuse.record_copier import RecordCopier
-from shardprep.writer.reuse.stored_records import with_files
+from shardprep.writer.record_copier import RecordCopier, with_files
 from shardprep.writer.run import make_dataset
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
@@ -74,7 +73,6 @@ def repack_dataset(
         RecordError: a record of a parent is damaged.
         BuildError: another dataset or build is there, or the disk is full.
         StorageError: a parent was replaced, or object storage does not answer, or refuses.
-
     """
     check_alike(parents)
     workspace, images = workspace_of(recipe), ParentImages(tuple(parents), recipe)
@@ -121,7 +119,6 @@ class ParentImages:
         )
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
-        """Return the plan: all items of the parents, under unique keys."""
         del scratch, watcher
         plan = self._plan()
         release()
@@ -164,7 +161,6 @@ class ParentImages:
         )
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
-        """Return the outline of the plan."""
         outline = make_outline(plan, self.recipe, self.fingerprint, num_parts)
         num_rows = sum(parent.manifest.labels.num_rows_without_image for parent in self.parents)
         unmatched = united_unmatched(parent.manifest.unmatched for parent in self.parents)
@@ -184,7 +180,6 @@ class ParentImages:
         on_progress: OnProgress,
         watcher: Watcher,
     ) -> None:
-        """Copy the records of shards."""
         del watcher
         changed = [parent for parent in self.parents if relabelled(parent, plan.schema)[1]]
         files = {file for parent in changed for file in parent.rows["file"].unique().to_pylist()}
@@ -196,7 +191,6 @@ class ParentImages:
             raise
 
     def check(self) -> None:
-        """Raise ChangedError if a parent was replaced."""
         for parent in self.parents:
             parent.mark.check()
 
@@ -238,9 +232,7 @@ class Parent(NamedTuple):
     """A dataset whose records are copied."""
 
     where: str
-    """Path or address."""
     mark: ManifestMark
-    """Used to detect that the dataset was replaced."""
     manifest: Manifest
     schema: Schema
     spec: ImageSpec
@@ -259,7 +251,6 @@ def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
         ChangedError: another dataset has taken its place.
         DatasetError: a document or a shard is missing, or not what the manifest says.
         StorageError: object storage does not answer, or refuses.
-
     """
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(intact=True)
@@ -285,7 +276,6 @@ def check_alike(parents: Sequence[Parent]) -> None:
     Raises:
         SchemaError: their features, or the meaning of mask pixels, differ.
         RecipeError: their images have other fits, or a parent is named twice.
-
     """
     first = parents[0]
     for place, other in enumerate(parents[1:], 1):
@@ -309,7 +299,6 @@ def check_alike(parents: Sequence[Parent]) -> None:
 
 
 def _unnamed(schema: Schema) -> Schema:
-    """Return a schema without class names."""
     features = {
         name: feature.model_copy(update={"labels": ()}) for name, feature in schema.features.items()
     }
@@ -371,7 +360,6 @@ def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
 
     Raises:
         RecipeError: a prefixed key exists already.
-
     """
     keys = [
         [

@@ -2,7 +2,6 @@
 
 A run that ends early, however it ends, keeps finished shards in its workspace. The next equal run
 checks it and continues.
-
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from shardprep.errors import BuildError, OptionName, counted
 from shardprep.progress import Watcher
 from shardprep.source.byte_range import MemberError
 from shardprep.storage.store_error import ChangedError
-from shardprep.writer.encode.chunk import UNREADABLE
+from shardprep.writer.chunk import UNREADABLE
 from shardprep.writer.engine.job import ItemCounts, OnProgress
 from shardprep.writer.finalize import BuildResult, complete, finished_before, publish
 from shardprep.writer.plan.plan import BuildPlan, Outline, check_outline, write_outline
@@ -69,7 +68,6 @@ class BuildImages(Protocol):
         """Check that the source or the datasets are still what was planned.
 
         Raises BuildError or ChangedError.
-
         """
 
 
@@ -80,7 +78,6 @@ class MadeShards:
     folders: Folders
     outline: Outline
     counts: ItemCounts
-    """Items that this run has done."""
 
 
 def make_dataset(
@@ -170,7 +167,6 @@ def make_shards(
 
 
 def _notices(plan: BuildPlan, num_shards: int, num_items: int, num_done: int) -> list[str]:
-    """Return remarks on a plan; this run writes `num_shards` of it."""
     num_all = len(plan.shards)
     labels = f"labels{' by' if plan.schema.target else ':'} {plan.labels_from}"
     lines = [f"{plan.num_items:,} images to {counted(num_all, 'shard')}, {labels}"]

@@ -3,7 +3,6 @@
 A shard file under its final name is complete. The receipt has the rows of its items, and the length
 and hash of the file; it is kept until the dataset is published. A shard is done only if both are
 there and agree. A build that another build has taken over commits nothing more.
-
 """
 
 from __future__ import annotations
@@ -32,12 +31,11 @@ from shardprep.profiling import stage
 from shardprep.source.listing import Skipped
 from shardprep.source.string_column import integers
 from shardprep.storage.folder import Folder, Written
-from shardprep.writer.encode.chunk import EncodedChunk, ImageObjectCounts, Outcome
+from shardprep.writer.chunk import EncodedChunk, ImageObjectCounts, Outcome
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
 from shardprep.writer.workspace.files import SKIPPED_FILE, Folders, receipt_name
 
 _FACTS = b"shardprep"
-"""Key of the facts in the metadata of a parquet file."""
 _SHA256 = r"^[0-9a-f]{64}\z"
 RETRIED = ("unreadable", "crashed", "timeout")
 """Rejections that the machine may have caused, such as a disk that was away; the next run tries
@@ -82,7 +80,6 @@ class ShardWriter:
     """Writes one shard from its chunks, in plan order, and collects the rows of its items."""
 
     def __init__(self, folders: Folders, head: ShardHead, *, is_annotated: bool) -> None:
-        """Create the temporary file of the shard."""
         self.head = head
         self._folders = folders
         self._file = folders.output.new_file(head.name, head.token)
@@ -90,7 +87,6 @@ class ShardWriter:
         self._hashing = ThreadPoolExecutor(1)
         """Hashes a chunk while it is written; both release the interpreter lock."""
         self.num_items = 0
-        """Items whose outcome is known."""
         self._num_records = 0
         self._num_bytes = 0
         self._num_dark = 0
@@ -103,7 +99,6 @@ class ShardWriter:
 
     @property
     def is_full(self) -> bool:
-        """Whether all items have their outcome."""
         return self.num_items == self.head.num_items
 
     @stage("write")
@@ -158,7 +153,6 @@ class ShardWriter:
         """Rename the shard to its final name, then write its receipt.
 
         Raises BuildError if another build has taken this one over; the temporary file is removed.
-
         """
         try:
             self._folders.check_build()
@@ -178,7 +172,6 @@ class ShardWriter:
         write_receipt(self._folders.state, receipt)
 
     def abandon(self) -> None:
-        """Remove the temporary file."""
         self._hashing.shutdown()
         self._file.abandon()
 
@@ -187,7 +180,6 @@ def _is_rescaled(annotation: Annotation | None, outcome: Outcome) -> bool:
     """Return whether a written image has another size than its annotation states.
 
     The two sides may be swapped, as in an image that was turned upright.
-
     """
     if annotation is None or annotation.size is None or annotation.is_relative or outcome.kind:
         return False
@@ -295,7 +287,6 @@ def _write(state: Folder, name: str, table: pa.Table, facts: bytes = b"{}") -> N
 
 
 def _read(state: Folder, name: str) -> tuple[pa.Table, bytes] | None:
-    """Return a table and its facts, None if the file is missing or damaged."""
     data = state.read(name)
     if data is None:
         return None

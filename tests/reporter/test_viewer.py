@@ -26,7 +26,7 @@ from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.viewer.routes import Site
 from shardprep.reporter.viewer.server import PageRequest
-from shardprep.writer.save_rejected import read_copy
+from shardprep.writer.originals import read_copy
 from tests.reporter.pages import HOSTILE, ODD, Page
 from tests.support.annotated import MARKED, annotated
 from tests.support.builders import animals, build, tree, write, zip_bytes

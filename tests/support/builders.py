@@ -25,8 +25,7 @@ from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
 from shardprep.writer.build import PartResult, build_dataset
-from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
-from shardprep.writer.encode.chunk_encoder import ChunkEncoder
+from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
 from shardprep.writer.engine.job import (
     Encoder,
     Engine,
@@ -40,7 +39,7 @@ from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, finalize_dataset
 from shardprep.writer.plan.shard_plan import ShardPlan
-from shardprep.writer.reuse.reuse import open_old_dataset
+from shardprep.writer.reuse import open_old_dataset
 from shardprep.writer.workspace.find import find_workspace
 
 Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardprep.writer.encode.chunk import EncodedChunk
-    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
+    from shardprep.writer.chunk import ChunkEncoder, EncodedChunk
 
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
 LONG: dict[str, Any] = {"shards": 12, "size": "300x300", "format": "png"}

@@ -19,8 +19,8 @@ from shardprep.catalog.items import Item
 from shardprep.errors import BuildError, InternalError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.encode.chunk import EncodedChunk, Outcome
-from shardprep.writer.engine import worker_handle, worker_main
+from shardprep.writer.chunk import EncodedChunk, Outcome
+from shardprep.writer.engine import pool, worker_main
 from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.engine.worker_process import WorkerLimits
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shardprep.writer.encode.chunk import ChunkTask
+    from shardprep.writer.chunk import ChunkTask
 
 NUM_ITEMS = 640
 """So many that a chunk has ten."""
@@ -165,7 +165,7 @@ def test_records_of_owned_shards_do_not_pass_through_the_parent(
         received.append(num_bytes)
         return receive(pipe, num_bytes)
 
-    monkeypatch.setattr(worker_handle, "receive_bytes", counted)
+    monkeypatch.setattr(pool, "receive_bytes", counted)
     shards = shards_of(9)
     files = written(job_in(tmp_path / "out"), shards, 2)
     assert sum(received) == len(files[shards[-1].name])
@@ -180,13 +180,13 @@ def test_a_shard_larger_than_all_others_has_no_owner(
 ) -> None:
     """Its owner would be at work when the other workers have nothing left to do."""
     owned: list[str] = []
-    begin = worker_handle.Worker.assign_shard
+    begin = pool.Worker.assign_shard
 
-    def noted(self: worker_handle.Worker, shard: worker_handle.OwnedShard) -> None:
+    def noted(self: pool.Worker, shard: pool.OwnedShard) -> None:
         owned.append(shard.plan.name)
         begin(self, shard)
 
-    monkeypatch.setattr(worker_handle.Worker, "assign_shard", noted)
+    monkeypatch.setattr(pool.Worker, "assign_shard", noted)
     items = iter(shards_of(1)[0].items)
     shards = [
         ShardPlan(f"set-{i}.tfrecord", "train", tuple(islice(items, size)))

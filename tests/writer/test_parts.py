@@ -24,8 +24,7 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.storage import lock
 from shardprep.storage.folder import LocalFolder
 from shardprep.storage.lock import locked
-from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
-from shardprep.writer.encode.chunk_encoder import ChunkEncoder
+from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
 from shardprep.writer.engine.job import ShardJob
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import TooManyRejectedError

@@ -19,7 +19,7 @@ from shardprep.errors import RecipeError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.plan import shard_plan
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS, SHARD_BYTES, ShardPlan, chunks
-from shardprep.writer.plan.split_cut import _shares, cut_splits
+from shardprep.writer.plan.source_plan import _shares, cut_splits
 from tests.support.examples import examples
 
 if TYPE_CHECKING:

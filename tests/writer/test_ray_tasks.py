@@ -14,7 +14,7 @@ from shardprep.catalog.items import Item
 from shardprep.errors import BuildError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.encode.chunk import EncodedChunk, Outcome
+from shardprep.writer.chunk import EncodedChunk, Outcome
 from shardprep.writer.engine.job import ItemCounts, ShardJob
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import plan_shards
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from shardprep.writer.encode.chunk import ChunkTask
+    from shardprep.writer.chunk import ChunkTask
     from shardprep.writer.plan.shard_plan import ShardPlan
 
 NUM_ITEMS = 64
@@ -73,10 +73,10 @@ def job_in(out: Path, encode: Encode) -> ShardJob:
 @pytest.fixture(name="task")
 def _task(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     pytest.importorskip("ray")
-    from shardprep.writer.engine.ray import task
+    from shardprep.writer.engine import ray_engine
 
-    monkeypatch.setattr(task, "probe", lambda _: "")
-    return task
+    monkeypatch.setattr(ray_engine, "probe", lambda _: "")
+    return ray_engine
 
 
 def answers(task: Any, job: ShardJob, run: Sequence[ShardPlan]) -> Iterator[Any]:
@@ -177,17 +177,17 @@ def run(
 ) -> int:
     from ray.exceptions import WorkerCrashedError
 
-    from shardprep.writer.engine.ray import engine
+    from shardprep.writer.engine import ray_engine
 
     def result(answer: Any, _: ShardPlan) -> Any:
         if answer is None:
             raise WorkerCrashedError
         return answer
 
-    patch.setattr(engine, "_awaited", lambda running: next(iter(running)))
-    patch.setattr(engine, "_result", result)
+    patch.setattr(ray_engine, "_awaited", lambda running: next(iter(running)))
+    patch.setattr(ray_engine, "_result", result)
     steps: list[ItemCounts] = []
-    engine._run(cluster.submit, deque(shards), number, {}, steps.append)
+    ray_engine._run(cluster.submit, deque(shards), number, {}, steps.append)
     return sum(step.num_items for step in steps)
 
 

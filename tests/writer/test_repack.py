@@ -264,7 +264,7 @@ def test_a_run_of_records_is_that_of_each(
     batch_bytes: int, pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records are read, hashed and written many at a time; an error names the one at fault."""
-    monkeypatch.setattr("shardprep.writer.reuse.stored_records._BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr("shardprep.writer.record_copier._BATCH_BYTES", batch_bytes)
     again = shardprep.repack(pets, tmp_path / "out", shards=3)
     assert records(again.path) == records(pets)
     copy = shutil.copytree(pets, tmp_path / "copy")

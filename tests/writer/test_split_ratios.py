@@ -18,7 +18,7 @@ from shardprep.errors import BuildError, RecipeError
 from shardprep.recipe.document import read_recipe
 from shardprep.recipe.rules import parse_split_rule
 from shardprep.source.byte_range import PlainExtent
-from shardprep.writer.plan.split_cut import cut_splits
+from shardprep.writer.plan.source_plan import cut_splits
 from tests.dataset.resigned import resigned
 from tests.support.builders import animals, build, build_part, jpeg, write, zip_bytes
 from tests.support.command import run

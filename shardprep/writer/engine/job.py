@@ -13,7 +13,7 @@ import numpy as np
 
 from shardprep import profiling
 from shardprep.profiling import stage
-from shardprep.writer.encode.chunk import UNREADABLE, ChunkTask, EncodedChunk
+from shardprep.writer.chunk import UNREADABLE, ChunkTask, EncodedChunk
 from shardprep.writer.plan.shard_plan import ShardPlan, chunks
 from shardprep.writer.shard import ShardHead, ShardWriter
 from shardprep.writer.workspace.files import Folders
@@ -53,10 +53,8 @@ class ShardJob:
     record_bytes: int
     """Estimated size of a record, which bounds the size of chunks."""
     is_timed: bool = False
-    """Whether workers count the seconds of each stage."""
 
     def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
-        """Yield the chunks of a shard."""
         start = 0
         for items in chunks(shard, self.num_items, self.record_bytes):
             stop = start + len(items)
@@ -66,7 +64,6 @@ class ShardJob:
             start = stop
 
     def writer(self, shard: ShardHead) -> ShardWriter:
-        """Return the writer of a shard."""
         return ShardWriter(self.folders, shard, is_annotated=self.encoder.is_annotated)
 
 
@@ -81,7 +78,6 @@ class ItemCounts(NamedTuple):
     """Rejected items whose bytes the source did not give."""
 
     def plus(self, more: ItemCounts) -> ItemCounts:
-        """Return the sums."""
         return ItemCounts(*map(sum, zip(self, more, strict=True)))
 
     def negative(self) -> ItemCounts:
@@ -90,7 +86,6 @@ class ItemCounts(NamedTuple):
 
     @classmethod
     def of(cls, chunk: EncodedChunk) -> ItemCounts:
-        """Return the counts of a chunk."""
         num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
         num_copied = sum(outcome.is_copied for outcome in chunk.outcomes)
         num_unreadable = sum(outcome.kind == UNREADABLE for outcome in chunk.outcomes)
@@ -159,7 +154,6 @@ class ShardSink:
 
 
 def _begin_commit(writer: ShardWriter) -> Future[None]:
-    """Commit a full shard in a thread of its own; the future raises its errors."""
     future: Future[None] = Future()
 
     def run() -> None:

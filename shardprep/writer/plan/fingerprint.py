@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 SPLIT_RATIOS = "split ratios"
-"""Name of the version of `--split` ratios."""
 _SPLIT_RATIOS_VERSION = "2"
 """Since 2, a split of the source that the ratios do not name stays whole."""
 _FIT_WITHIN = {"fit within": "2"}
@@ -91,7 +90,6 @@ def source_signature(
 
     Raises:
         SourceError: the file or folder does not exist.
-
     """
     is_object = is_url(str(source))
     if is_object:
@@ -139,7 +137,6 @@ def used_versions(of: Mapping[str, str], formats: Collection[str]) -> dict[str, 
     """Return the versions that shape images of some formats.
 
     A build does not know its formats before it reads, so its fingerprint has all that is installed.
-
     """
     return {name: number for name, number in of.items() if _EXTRAS.get(name) in (None, *formats)}
 
@@ -172,7 +169,6 @@ def _tell_codecs(pipe: Connection) -> None:
 
 @functools.cache
 def _version(package: str) -> str:
-    """Return the version of a package; its metadata take a millisecond to parse."""
     return version(package)
 
 

@@ -2,7 +2,6 @@
 
 Its outline, the plan without the items, is written to the folder of receipts, so that `finalize`
 needs no source.
-
 """
 
 from __future__ import annotations
@@ -47,15 +46,12 @@ class BuildPlan:
     """Names of the features that `Item.columns` holds."""
     findings: list[str]
     annotations: AnnotationFacts | None
-    """Boxes and masks, None if none are stored."""
     estimated_bytes: int
-    """Estimated size of all shards."""
     near_copies: str = ""
     """`NearCopies.digest`; "" if near copies are not searched for."""
 
     @property
     def num_items(self) -> int:
-        """Number of items in all shards."""
         return sum(len(shard.items) for shard in self.shards)
 
     def of_part(self, part: Part) -> BuildPlan:
@@ -81,7 +77,6 @@ def _kept(shard: ShardPlan, wanted: Collection[str]) -> ShardPlan:
 
 
 _SHOWN_ROWS = 10
-"""Number of rows without an image that are listed."""
 
 
 class PlannedShard(Document):
@@ -102,26 +97,21 @@ class Outline(Document):
     labels_from: str
     num_rows_without_image: Count
     rows_without_image: tuple[str, ...]
-    """Some of their ids."""
     unmatched: Unmatched | None = None
     """Annotations without an image, and images without an annotation; None without annotations."""
     num_rescaled: Count = 0
     """Images of repacked datasets whose annotations were scaled when they were built."""
     shards: tuple[PlannedShard, ...]
-    """In the order of the dataset."""
     skipped: dict[str, Count]
     """Inputs that never became items, by reason."""
     max_rejected: float = Field(ge=0, le=1)
-    """Largest share of rejected images."""
     max_dropped: float = Field(default=1, ge=0, le=1)
-    """Largest share of bad objects."""
     near_copies: str = ""
     """`NearCopies.digest`; "" if near copies are not searched for."""
     mask_padding: int | None = None
     """Value of class masks in the padding, unless it is the background; None in other builds, and
     in those begun by versions that wrote the background."""
     findings: tuple[str, ...] = ()
-    """Remarks on the plan for the user, a line each."""
     num_parts: int = Field(ge=1)
     """Number of parts of the build, as given to the run that wrote this; 1: not cut."""
 
@@ -189,7 +179,6 @@ def check_outline(state: Folder, outline: Outline) -> None:
 
     The fingerprint covers the plan, except for near copies, which an unreadable image may change,
     and for the padding of masks, which is known after these are recognised.
-
     """
     there = None
     if outline.near_copies or outline.mask_padding is not None:
@@ -227,7 +216,6 @@ def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
 
     Raises:
         DatasetError: this version does not know all of its keys.
-
     """
     keys = {"source": source, "out": out, "name": manifest.name, "version": manifest.version}
     try:

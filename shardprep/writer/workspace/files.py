@@ -25,7 +25,6 @@ OUTLINE_FILE = f"{RECEIPTS_DIR}/outline.json"
 SKIPPED_FILE = f"{RECEIPTS_DIR}/skipped.parquet"
 """Rows of the inputs that never became items."""
 SCRATCH_DIR = ".work"
-"""Unpacked archives, on a disk only."""
 
 
 class Build(NamedTuple):
@@ -64,7 +63,6 @@ class Folders:
     build: str = ""
     """Hash of the build's fingerprint, which receipts carry; with "", nothing is checked."""
     token: str = ""
-    """The token of the `BUILD_FILE`."""
 
     def check_build(self) -> None:
         """Check that this build still owns the folder, and has not been published."""

@@ -29,7 +29,6 @@ def find_workspace(where: str) -> Workspace:
 
     Raises:
         DatasetError: no dataset or several datasets are found.
-
     """
     root = parse_place(where)
     named = root.resolve() if root.name in ("", "..") and isinstance(root, Path) else root

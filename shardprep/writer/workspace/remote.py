@@ -20,7 +20,6 @@ store can write an object on a condition, but not remove one. Five rules make th
 
 A run whose `BUILD_FILE` was exchanged by another build stops when it looks at it next, which is
 just before each write under a final name.
-
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ from shardprep.writer.workspace.files import (
 Found = TypeVar("Found")
 
 _NUM_THREADS = 16
-"""Number of threads that wait for the store."""
 _MOST_LOOKS = 4
 """Times that the files of a dataset are listed while other runs move them."""
 
@@ -232,7 +230,6 @@ class ObjectWorkspace:
         return begun
 
     def _check_published(self, manifest: Manifest) -> None:
-        """Check that no other build has taken over or was published since."""
         if self._owner(manifest) is None and self.published() != manifest.dumps().encode():
             raise disturbed(self.state)
 
@@ -269,7 +266,6 @@ class ObjectWorkspace:
         self._root.remove(others)
 
     def _forget(self, fingerprint: Fingerprint) -> None:
-        """Remove the state of the build, `BUILD_FILE` last."""
         state = self.state
         others = [name for name in state.names() if name != BUILD_FILE]
         for names in (others, [BUILD_FILE]):
@@ -297,7 +293,6 @@ def _draft_of(build: Build) -> str:
 
 
 def _is_removed(name: str) -> bool:
-    """Return whether a file belongs to a dataset or a draft."""
     return is_own(name) or name.startswith(DRAFT_PREFIX)
 
 

@@ -20,7 +20,6 @@ from shardprep.writer.workspace.files import RECEIPTS_DIR, SCRATCH_DIR
 from shardprep.writer.workspace.states import Workspace
 
 _NUM_THREADS = 16
-"""Number of threads that wait for object storage."""
 
 
 class IntactShard(NamedTuple):
@@ -37,9 +36,7 @@ class DamagedDataset:
     """A dataset that is built again with the same bytes."""
 
     manifest: Manifest
-    """The manifest that must come out."""
     intact: Mapping[str, IntactShard]
-    """Intact shards by name."""
     items: Path | None
     """`items.parquet`; None if it is damaged: then every shard is written again."""
     foreign: Sequence[str]
@@ -76,7 +73,6 @@ def find_damage(
     """Return the damage of a finished dataset, None if no file is missing or cut.
 
     Only names and lengths are compared; `verify` checks the bytes.
-
     """
     files = workspace.files()
     folder = workspace.documents()

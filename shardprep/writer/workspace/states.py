@@ -34,7 +34,6 @@ class BuildState(NamedTuple):
     """The files in a state of a build.
 
     `<v>` is `<out>/<name>/<version>`, `<token>` the random number in `.build.json`.
-
     """
 
     on_disk: str
@@ -124,7 +123,6 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
 
     An unfinished build of another fingerprint is removed with `overwrite`; else it is an error if
     it has done any work. A finished dataset may be there, which the build is to replace.
-
     """
     there = workspace.state.read(BUILD_FILE)
     sealed = workspace.sealed() if there is None else None
@@ -198,7 +196,6 @@ def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None
     """Return the folders that the unfinished build of this fingerprint writes to.
 
     `old` is the manifest of the dataset that is replaced, or None.
-
     """
     build = read_build(workspace.state)
     if build is None:
@@ -222,7 +219,6 @@ def begun(
 
     `replaced` is the manifest that was published when this run began. In object storage other runs
     may use the build, so only the run that has begun it removes it.
-
     """
     is_new = begin(workspace, fingerprint, overwrite=overwrite)
     try:
@@ -270,7 +266,6 @@ def shared(
 
     An attempt takes the manifest that is published when it begins. It is repeated if an equal run
     has removed files of the build. Without a fingerprint, all runs count as equal.
-
     """
     for num_left in reversed(range(_MOST_TRIES)):
         old = workspace.published()

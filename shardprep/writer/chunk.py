@@ -1,6 +1,7 @@
-"""The encoder of a build: items in, framed records and one outcome per item out.
+"""The chunk, which is the unit of parallel work: some items of one shard, and how they are encoded.
 
-It reads the source and touches nothing else, so any engine can run it anywhere.
+The encoder takes items, and returns framed records and one outcome per item. It reads the source
+and touches nothing else, so any engine can run it anywhere.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shardprep.catalog.items import Item
 from shardprep.dataset import schema as names
@@ -18,19 +20,111 @@ from shardprep.dataset import tfrecord
 from shardprep.dataset.schema import Schema, Value
 from shardprep.image.annotation_types import Annotation, AnnotationSpec
 from shardprep.image.annotations import PlacedObjects, place_objects
-from shardprep.image.process import ProcessedImage, Rejection, process_image
+from shardprep.image.process import ProcessedImage, Rejection, RejectionKind, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.range_reads import read_ahead
-from shardprep.writer.encode.chunk import (
-    UNREADABLE,
-    ChunkTask,
-    EncodedChunk,
-    ImageObjectCounts,
-    Outcome,
-)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ImageObjectCounts(NamedTuple):
+    """Counts of the objects and the mask of one image, as in `items.parquet`."""
+
+    labels: tuple[int, ...] | None
+    """Class index of each stored object, in the order of the record; None without objects."""
+    num_clipped: int
+    dropped: Mapping[str, int]
+    """Number of objects that are not stored, by reason."""
+    pixels: Mapping[int, int] | None
+    """Pixels of a class mask by value, ascending; None without a mask."""
+
+    @classmethod
+    def of(cls, placed: PlacedObjects, spec: AnnotationSpec) -> ImageObjectCounts:
+        ignored = {spec.ignore: placed.num_ignored} if placed.num_ignored else {}
+        return cls(
+            placed.labels if spec.has_objects else None,
+            placed.num_clipped,
+            dict(sorted(placed.dropped.items())),
+            dict(sorted({**placed.pixels, **ignored}.items())) if spec.masks == "classes" else None,
+        )
+
+
+UNREADABLE: Final = "unreadable"
+"""Kind of rejection if the source does not give the bytes of an item."""
+
+
+class Outcome(NamedTuple):
+    """The outcome of one item: a record or a rejection."""
+
+    kind: str
+    """Kind of rejection; "" for a written item."""
+    reason: str
+    """Reason of the rejection, or damage of a written image; may be ""."""
+    length: int
+    """Bytes of the framed record, 0 for a rejected item."""
+    height: int
+    width: int
+    """Height and width of the original in pixels, 0 if its header cannot be read."""
+    format: str
+    num_bytes: int
+    sha256: str
+    """SHA-256 of the original in hexadecimal; "" if it cannot be read."""
+    is_dark: bool = False
+    """Whether a written image is nearly black."""
+    objects: ImageObjectCounts | None = None
+    """Counts of objects and masks of a written item, None without annotations."""
+    is_copied: bool = False
+
+    @classmethod
+    def unread(cls, item: Item | Member, kind: RejectionKind, reason: str) -> Outcome:
+        return cls(kind, reason, 0, 0, 0, "", item.extent.num_bytes, "")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTask:
+    """Some adjacent items of one shard."""
+
+    shard: str
+    start: int
+    items: Sequence[Item]
+    """Items as columns, or few of them as objects."""
+    old: pa.Table | None = None
+    """For each item, the row of its stored record in another dataset, of nulls if it has none."""
+
+    def __str__(self) -> str:
+        last = self.start + len(self.items) - 1
+        return f"{self.shard}, items {self.start}-{last} (from {self.items[0].key})"
+
+    def apart(self) -> Iterator[ChunkTask]:
+        for at in range(len(self.items)):
+            old = None if self.old is None else self.old.slice(at, 1)
+            yield ChunkTask(self.shard, self.start + at, self.items[at : at + 1], old)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedChunk:
+    """The records and outcomes of a chunk."""
+
+    data: bytes | bytearray
+    """Framed records of the written items, in plan order."""
+    outcomes: tuple[Outcome, ...]
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds by stage, if they are counted."""
+
+    @classmethod
+    def joined(cls, pieces: Sequence[EncodedChunk]) -> EncodedChunk:
+        if len(pieces) == 1:
+            return pieces[0]
+        outcomes = tuple(outcome for piece in pieces for outcome in piece.outcomes)
+        return cls(b"".join(piece.data for piece in pieces), outcomes)
+
+    @classmethod
+    def lost(cls, item: Item, kind: RejectionKind, reason: str) -> EncodedChunk:
+        return cls(b"", (Outcome.unread(item, kind, reason),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +140,6 @@ class ChunkEncoder:
 
     @property
     def is_annotated(self) -> bool:
-        """Whether boxes or masks are stored."""
         return self.annotations is not None
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
@@ -69,7 +162,6 @@ class ChunkEncoder:
 
 
 wait_for = stage("read")(next)
-"""Waits until the next range that is read ahead has arrived."""
 
 
 def encode_item(
@@ -87,7 +179,6 @@ def encode_item(
         sha256: SHA-256 of `data` in hexadecimal.
         encoder: has the options.
         stored: the result of `process_image` if it is known.
-
     """
     image = stored or process_image(data, encoder.spec)
     original = image.original

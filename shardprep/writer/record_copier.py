@@ -1,8 +1,8 @@
-"""Copy framed records into new shards, several shards at a time.
+"""Framed records of finished datasets: read in runs and checked, and copied into new shards.
 
-The bytes are hashed and written as they were read, and the rows of a shard are made by column: to
-write them through `ShardWriter` would take several times as long.
-
+Both `build --reuse` and `repack` read records here. Adjacent records of a shard are read as one
+run. A repack hashes and writes the bytes as they were read, several shards at a time, and makes the
+rows of a shard by column: to write them through `ShardWriter` would take several times as long.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,16 +25,94 @@ import pyarrow.compute as pc
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS
 from shardprep.dataset.manifest import Shard
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS, UNLABELLED, Schema
 from shardprep.errors import DatasetError, RecordError
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
-from shardprep.source.string_column import release
+from shardprep.source.string_column import integers, release
+from shardprep.storage.url import is_url
 from shardprep.writer.engine.job import ItemCounts, OnProgress
 from shardprep.writer.plan.shard_plan import ShardItems, ShardPlan
-from shardprep.writer.reuse.stored_records import RecordRun, StoredRecords
 from shardprep.writer.shard import Receipt, write_receipt
 from shardprep.writer.workspace.files import Folders
+
+_BATCH_BYTES = 1 << 20
+"""Bytes of records that are read, hashed and written at a time, unless one record has more."""
+
+
+class RecordRun(NamedTuple):
+    """Records that are adjacent in a shard, and wanted in this order."""
+
+    start: int
+    stop: int
+    batch: int
+    """Number of its batch, which has about `_BATCH_BYTES` in one or several runs."""
+    extent: PlainExtent
+
+
+class StoredRecords:
+    """Records of finished datasets, in the wanted order."""
+
+    def __init__(self, rows: pa.Table, *, have_keys: bool) -> None:
+        """Take rows of records from item tables, with their `file`.
+
+        `have_keys` tells whether the records hold the keys of their items.
+        """
+        file = rows["file"].unify_dictionaries().combine_chunks()
+        self._codes = integers(file.indices)
+        self.files: list[str] = file.cast("string").to_pylist()
+        self.is_remote = any(map(is_url, file.dictionary.to_pylist()))
+        self.offsets, self.lengths = (
+            pc.fill_null(rows[name], 0).to_numpy() for name in ("offset", "length")
+        )
+        self._keys: list[bytes] | None = None
+        if have_keys:
+            self._keys = pc.fill_null(rows["key"], "").cast(pa.binary()).to_pylist()
+
+    def runs(self) -> list[RecordRun]:
+        if not len(self.lengths):
+            return []
+        ends = self.offsets + self.lengths
+        batches = (np.cumsum(self.lengths) - self.lengths) // _BATCH_BYTES
+        is_next = (
+            (np.diff(batches) == 0) & (np.diff(self._codes) == 0) & (self.offsets[1:] == ends[:-1])
+        )
+        starts = np.flatnonzero(np.append(True, ~is_next))
+        stops = np.append(starts[1:], len(ends))
+        columns = (starts, stops, batches[starts], self.offsets[starts], ends[stops - 1])
+        return [
+            RecordRun(start, stop, batch, PlainExtent(self.files[start], offset, end - offset))
+            for start, stop, batch, offset, end in zip(*(c.tolist() for c in columns), strict=True)
+        ]
+
+    def extent(self, number: int) -> PlainExtent:
+        return PlainExtent(self.files[number], int(self.offsets[number]), int(self.lengths[number]))
+
+    def are_sound(self, start: int, stop: int, data: bytes | bytearray) -> list[bool]:
+        """Return which records from `start` to `stop`, all at the front of `data`, are sound.
+
+        A record with another key is not: a shard may have been replaced.
+        """
+        lengths = self.lengths[start:stop]
+        sound: list[bool] = tfrecord.are_sound(np.frombuffer(data, np.uint8), lengths).tolist()
+        if self._keys is not None:
+            ends = np.cumsum(lengths).tolist()
+            for i, key in enumerate(self._keys[start:stop]):
+                if sound[i] and data.rfind(key, ends[i - 1] if i else 0, ends[i]) < 0:
+                    sound[i] = False
+        return sound
+
+
+def with_files(rows: pa.Table, dataset: OpenDataset) -> pa.Table:
+    """Return rows with the path or address of the shard, `file`, instead of its name."""
+    shards = rows["shard"].cast("string").combine_chunks().dictionary_encode()
+    names: Sequence[str] = shards.dictionary.to_pylist()
+    files = pa.array([dataset.files.location(name) for name in names], pa.string())
+    column = rows.schema.get_field_index("shard")
+    file = pa.DictionaryArray.from_arrays(shards.indices, files)
+    return rows.set_column(column, "file", file)
+
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -56,9 +134,7 @@ class RecordCopier:
 
     schema: Schema
     relabelled: frozenset[str]
-    """Shards whose records get other class numbers."""
     check: Callable[[], None]
-    """Raises ChangedError if a dataset was replaced."""
 
     def copy(self, folders: Folders, shards: Sequence[ShardPlan], on_progress: OnProgress) -> None:
         """Write shards and their receipts, a few at a time.
@@ -68,7 +144,6 @@ class RecordCopier:
             RecordError: a record is damaged.
             ChangedError: as `check`.
             BuildError: another build has taken this one over, or the disk is full.
-
         """
         common = _Common(self, folders)
         for shard in shards:
@@ -106,7 +181,6 @@ class Buffer:
         self._data = bytearray()
 
     def sized(self, num_bytes: int) -> bytearray:
-        """Return the memory, of at least `num_bytes`."""
         if len(self._data) < num_bytes:
             self._data = bytearray(num_bytes)
         return self._data
@@ -141,7 +215,6 @@ class _Common:
             self.buffers.put(buffers)
 
     def work(self) -> None:
-        """Copy waiting shards, one after the other."""
         try:
             while not self.has_ended.is_set():
                 _Copy(self, self.waiting.get_nowait()).write()
@@ -224,7 +297,6 @@ class _Copy:
         """Yield batches of framed records in order, each with the number of records until its end.
 
         A batch is in one of the buffers, and is valid until the next one.
-
         """
         records = self._records
         is_below = (records.offsets < 0) | (records.lengths < 0)
@@ -313,7 +385,6 @@ class _Copy:
         return whole[:at]
 
     def _new_values(self, start: int, stop: int) -> list[dict[str, Any]]:
-        """Return the features of key and classes for the items of some rows."""
         some = self._rows.slice(start, stop - start)
         keys = self._keys.slice(start, stop - start).cast(pa.binary()).to_pylist()
         columns = (keys, some["label"].to_pylist(), some["labels"].to_pylist())
@@ -338,7 +409,6 @@ def _moved(
         keys: the new key of each item.
         lengths: bytes of each of its framed records.
         columns: of the new item table.
-
     """
     is_written = rows["kind"].is_null().to_numpy()
     places = {"record": np.arange(len(lengths)), "offset": np.cumsum(lengths) - lengths}

@@ -34,9 +34,11 @@ from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
-from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
-from shardprep.writer.encode.chunk_encoder import (
+from shardprep.writer.chunk import (
     ChunkEncoder,
+    ChunkTask,
+    EncodedChunk,
+    Outcome,
     encode_item,
     read_item,
     sha256_of,
@@ -46,7 +48,7 @@ from shardprep.writer.engine.job import Encoder
 from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
 from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan
-from shardprep.writer.reuse.stored_records import RecordRun, StoredRecords, with_files
+from shardprep.writer.record_copier import RecordRun, StoredRecords, with_files
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -63,14 +65,11 @@ class OldDataset:
     """A finished dataset that images are copied from."""
 
     where: str
-    """Path or address."""
     made_by: Fingerprint
     """The options and versions that its images depend on."""
     mark: ManifestMark
     dtypes: tuple[tuple[str, str], ...]
-    """Name and dtype of each feature of its records."""
     rows: pa.Table
-    """Rows of its written items."""
 
     def applied(
         self, encoder: ChunkEncoder, shards: Sequence[ShardPlan]
@@ -78,7 +77,6 @@ class OldDataset:
         """Return the encoder that copies stored images, shards with their rows, and a remark.
 
         If the images were made with other options, return the encoder and the shards unchanged.
-
         """
         places = self.places(shards)
         remark = self.prospect(encoder.spec, places)
@@ -125,7 +123,6 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     Raises:
         DatasetError: a document is missing or damaged, or was written by another version.
         StorageError: object storage does not answer, or refuses.
-
     """
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(_COLUMNS, intact=True)
@@ -143,7 +140,6 @@ def _formats(rows: pa.Table) -> set[str]:
 
 
 def _making(spec: ImageSpec, of: Mapping[str, str], formats: Collection[str]) -> Fingerprint:
-    """Return the options and versions that images of originals of some formats depend on."""
     options = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(spec).items()
@@ -179,18 +175,14 @@ class ReuseEncoder:
 
     encoder: ChunkEncoder
     mark: ManifestMark
-    """Used to detect that the other dataset was replaced."""
     dtypes: tuple[tuple[str, str], ...]
-    """Name and dtype of each feature of its records."""
 
     @property
     def is_annotated(self) -> bool:
-        """Whether boxes or masks are stored."""
         return self.encoder.is_annotated
 
     @property
     def copies_records(self) -> bool:
-        """Whether the record of an unchanged item is copied."""
         own = dict(self.dtypes)
         return own == self.encoder.schema.dtypes and _TABLED.issuperset(own)
 
@@ -202,8 +194,6 @@ class ReuseEncoder:
 
 
 class _ChunkCopy:
-    """The records of one chunk."""
-
     def __init__(self, task: ChunkTask, old: pa.Table, reuse: ReuseEncoder) -> None:
         self._reuse = reuse
         self._items = items = Items.of(task.items)
@@ -235,7 +225,6 @@ class _ChunkCopy:
         """The sound records of the last run, framed, by the place of their item."""
 
     def encoded(self, before_item: Callable[[], None]) -> EncodedChunk:
-        """Copy or encode the items, in order."""
         records: list[bytes | memoryview] = []
         outcomes: list[Outcome] = []
         with closing(read_ahead(self._spans())) as ahead:
