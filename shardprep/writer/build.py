@@ -94,15 +94,7 @@ def build_dataset(
         reuse: a dataset whose stored images are copied if they would be the same.
         damaged: a damaged dataset to replace by one with the same manifest, and by no other.
 
-    Raises:
-        TooManyRejectedError: more images are rejected than the recipe accepts.
-        BuildError: the dataset or an unfinished build is there with other inputs or options,
-            another process is at work there (`BusyError`), the disk is full, workers die, or the
-            source changed while it was read.
-        SourceError: the source cannot be read, or has no images.
-        RecipeError: the options do not fit the source.
-        SchemaError: the schema asks for what the source has not.
-        StorageError: object storage does not answer, or refuses.
+    Raises the errors of `shardprep.build`.
     """
     images = RecipeImages(recipe, make_fingerprint(recipe), workers, reuse)
     workspace = workspace_of(recipe)
@@ -119,12 +111,7 @@ def build_part(
     """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all of them.
 
     Parts may be built in any order, at the same time, and again. If the dataset is finished with
-    the same inputs and options, nothing is done. For arguments see `build_dataset`.
-
-    Raises:
-        BuildError: a dataset or a build with other inputs or options is there, `finalize` is at
-            work (`BusyError`), the disk is full, workers die, or the source changed.
-        SourceError, RecipeError, SchemaError, StorageError: as `build_dataset`.
+    the same inputs and options, nothing is done. For arguments and errors see `build_dataset`.
     """
     start = time.monotonic()
     workspace, fingerprint = workspace_of(recipe), make_fingerprint(recipe)
@@ -192,8 +179,7 @@ class RecipeImages:
             watcher.notice(remark)
         limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
         record_bytes = plan.estimated_bytes // plan.num_items
-        is_timed = profiling.is_on()
-        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes, is_timed)
+        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes, profiling.is_on())
         self.workers.engine(job, shards, self.workers.num, on_progress)
 
     def check(self) -> None:

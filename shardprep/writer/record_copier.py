@@ -33,8 +33,8 @@ from shardprep.source.range_reads import read_ahead
 from shardprep.source.string_column import integers, release
 from shardprep.storage.url import is_url
 from shardprep.writer.engine.job import ItemCounts, OnProgress
-from shardprep.writer.plan.shard_plan import ShardItems, ShardPlan
-from shardprep.writer.shard import Receipt, write_receipt
+from shardprep.writer.plan.shard_plan import ShardPlan
+from shardprep.writer.shard import ReceiptFacts, write_receipt
 from shardprep.writer.workspace.files import Folders
 
 _BATCH_BYTES = 1 << 20
@@ -238,8 +238,7 @@ class _Common:
 class _Copy:
     def __init__(self, common: _Common, plan: ShardPlan) -> None:
         copier, old, items = common.copier, plan.old, plan.items
-        if old is None or not isinstance(items, ShardItems):
-            raise TypeError("records are copied of rows")
+        assert old is not None  # noqa: S101 - of a repack
         self._common, self._schema, self._plan = common, copier.schema, plan
         self._rows = _taken(old, items.rows)
         self._keys = items.members.keys.array.cast(pa.string())
@@ -285,7 +284,8 @@ class _Copy:
         )
         columns = ANNOTATED_COLUMNS if self._schema.annotations else COLUMNS
         table = _moved(self._rows, name, self._keys, self._new_lengths, columns)
-        write_receipt(folders.state, Receipt(shard, mark, table, folders.build))
+        facts = ReceiptFacts(shard=shard, mark=mark, build=folders.build)
+        write_receipt(folders.state, facts, table)
         release()
         common.events.put(self._counts(num_done, len(self._rows)))
 

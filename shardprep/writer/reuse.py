@@ -103,7 +103,7 @@ class OldDataset:
 
     def places(self, shards: Sequence[ShardPlan]) -> Rows:
         """Return the row of each item that may have the same bytes, −1 for none."""
-        members = [shard.members for shard in shards]
+        members = [shard.items.members for shard in shards]
         keys = pa.chunked_array(
             [member.keys.array.cast(pa.string()) for member in members], pa.string()
         )

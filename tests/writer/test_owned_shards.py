@@ -188,10 +188,8 @@ def test_a_shard_larger_than_all_others_has_no_owner(
 
     monkeypatch.setattr(pool.Worker, "assign_shard", noted)
     items = iter(shards_of(1)[0].items)
-    shards = [
-        ShardPlan(f"set-{i}.tfrecord", "train", tuple(islice(items, size)))
-        for i, size in enumerate(sizes)
-    ]
+    cuts = (plan_shards(f"set{i}", [*islice(items, n)], 1, 0, 0) for i, n in enumerate(sizes))
+    shards = [shard for cut in cuts for shard in cut]
     steps: list[ItemCounts] = []
     write_shards(job_in(tmp_path / "out"), shards, 2, steps.append)
     assert sum(step.num_items for step in steps) == sum(sizes)
@@ -387,13 +385,18 @@ def test_an_image_that_needs_too_much_memory_is_rejected_in_the_end(tmp_path: Pa
 
 @dataclass(frozen=True)
 class SlowOutput(LocalFolder):
-    """A folder whose files take a while to commit."""
+    """A folder whose files take a while to commit, with a log until it has a key twice."""
+
+    log: Path | None = None
+    key: str = ""
 
     def new_file(self, name: str, token: str = "") -> Any:
         file = super().new_file(name, token)
         commit = file.commit
 
         def slow() -> None:
+            while self.log and self.log.read_text().split().count(self.key) < 2:
+                time.sleep(0.01)
             time.sleep(0.2)
             commit()
 
@@ -409,3 +412,19 @@ def test_a_run_that_is_ended_waits_for_the_shards_that_are_being_committed(tmp_p
         write_shards(job, shards, 1, stop_after(len(shards[0].items) + 1))
     assert read_receipt(job.folders, shards[0].name) is not None
     assert not [name for name in tree(tmp_path / "out") if name.endswith(".tmp")]
+
+
+def test_a_chunk_is_kept_whose_last_item_ends_a_worker_that_is_committing_a_shard(
+    tmp_path: Path,
+) -> None:
+    """The other shard is lost with the worker, the nine items before it are not."""
+    shards = shards_of(2)
+    key = shards[0].items[9].key
+    job = job_in(tmp_path / "out", at=key, fault="segfault")
+    output = SlowOutput(tmp_path / "out", log=job.encoder.log, key=key)  # type: ignore[attr-defined]
+    written(replace(job, folders=Folders(output, job.folders.state)), shards, 1)
+    receipt = read_receipt(job.folders, shards[0].name)
+    assert receipt is not None
+    assert [row["key"] for row in receipt.table.to_pylist() if row["kind"] == "crashed"] == [key]
+    assert times_encoded(job)[key] == 2
+    assert times_encoded(job)[shards[1].items[0].key] == 2, "it was not being committed"

@@ -18,7 +18,7 @@ from shardprep.dataset.documents import shard_name
 from shardprep.errors import RecipeError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.plan import shard_plan
-from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS, SHARD_BYTES, ShardPlan, chunks
+from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS, SHARD_BYTES, chunks
 from shardprep.writer.plan.source_plan import _shares, cut_splits
 from tests.support.examples import examples
 
@@ -208,21 +208,21 @@ def test_a_shard_travels_without_the_items_of_others() -> None:
 def test_chunks_are_the_items_of_the_shard_in_order(
     size: int, more_items: int, record_bytes: int
 ) -> None:
-    shard = ShardPlan("pets", "train", tuple(items_of("train", size)))
+    (shard,) = plan_shards(items_of("train", size), 1, 0, 0)
     cut = list(chunks(shard, size + more_items, record_bytes))
-    assert tuple(item for chunk in cut for item in chunk) == shard.items
+    assert tuple(item for chunk in cut for item in chunk) == tuple(shard.items)
     assert all(1 <= len(chunk) <= MAX_CHUNK_ITEMS == 256 for chunk in cut)
 
 
 def test_a_chunk_of_large_records_stays_small() -> None:
-    shard = ShardPlan("pets", "train", tuple(items_of("train", 300)))
+    (shard,) = plan_shards(items_of("train", 300), 1, 0, 0)
     for record_bytes in (1 << 20, 100 << 20, 4 << 30):
         most = max(len(chunk) for chunk in chunks(shard, 10**6, record_bytes))
         assert most == 1 or most * record_bytes <= 64 << 20
 
 
 def test_a_small_build_is_cut_into_chunks_for_many_workers() -> None:
-    shard = ShardPlan("pets", "train", tuple(items_of("train", 256)))
+    (shard,) = plan_shards(items_of("train", 256), 1, 0, 0)
     assert len(list(chunks(shard, 256, 10_000))) >= 32
 
 

@@ -24,7 +24,7 @@ from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
 from shardprep.writer.engine.ray_cluster import _LAST_WORDS, connected, difference, terms, unfit
 from shardprep.writer.engine.worker_process import WorkerLimits, limited, start_clock
-from shardprep.writer.plan.shard_plan import ShardPlan
+from shardprep.writer.plan.shard_plan import plan_shards
 from tests.support.annotated import outlined
 from tests.support.builders import Deadly, animals, build, in_workers, tree, write, zip_bytes
 from tests.support.processes import loaded, wait_until, written
@@ -231,7 +231,7 @@ def test_the_death_of_the_command_s_own_node_is_one_line(monkeypatch: pytest.Mon
         raise LocalRayletDiedError
 
     monkeypatch.setattr(ray, "get", get)
-    shard = ShardPlan("pets-train", "train", ())
+    (shard,) = plan_shards("pets", [Item("0", PlainExtent("pets", 0, 8), "train")], 1, 0, 0)
     with pytest.raises(BuildError) as error:
         ray_engine._result(None, shard)
     assert str(error.value) == (
@@ -331,9 +331,9 @@ def test_a_task_that_is_ended_stays_where_its_commits_write(
 def _agreed(tmp_path: Path) -> Iterator[Terms]:
     source = write(tmp_path / "pets.tar", b"a source")
     item = Item("0", PlainExtent(str(source), 0, 8), "train")
-    shard = ShardPlan("pets-train", "train", (item,))
+    shards = plan_shards("pets", [item], 1, 0, 0)
     (tmp_path / "out").mkdir()
-    with terms([shard], LocalFolder(tmp_path / "out")) as agreed:
+    with terms(shards, LocalFolder(tmp_path / "out")) as agreed:
         yield agreed
     assert list((tmp_path / "out").iterdir()) == []
 

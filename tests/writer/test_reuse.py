@@ -34,7 +34,7 @@ from shardprep.writer.engine.job import ShardJob, Workers
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.fingerprint import versions
 from shardprep.writer.plan.plan import recorded_recipe
-from shardprep.writer.plan.shard_plan import ShardPlan
+from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.reuse import open_old_dataset
 from shardprep.writer.workspace.files import Folders
 from tests.support.annotated import outlined
@@ -406,7 +406,7 @@ def test_shards_travel_with_their_old_images(old: Path, tmp_path: Path) -> None:
 def test_chunks_travel_with_their_own_old_rows_alone(old: Path) -> None:
     rows = pa.concat_tables([open_old_dataset(open_dataset(old)).rows] * 50)
     items = tuple(Item(f"{i}", PlainExtent("none", 0, 7), "train", 0) for i in range(len(rows)))
-    shard = ShardPlan("set", "train", items, rows)
+    shard = plan_shards("set", items, 1, 0, 0)[0]._replace(old=rows)
     encoder: Any = None
     job = ShardJob(Folders(LocalFolder(old), LocalFolder(old)), encoder, WorkerLimits(), 512, 10)
     first = next(job.tasks(shard))

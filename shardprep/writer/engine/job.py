@@ -92,6 +92,8 @@ class ItemCounts(NamedTuple):
         return cls(len(chunk.outcomes), num_rejected, num_copied, num_unreadable)
 
 
+NOTHING_DONE = ItemCounts()
+
 OnProgress = Callable[[ItemCounts], None]
 """Called with the items that are done since the last call."""
 Engine = Callable[[ShardJob, Sequence[ShardPlan], int, OnProgress], None]
@@ -128,7 +130,7 @@ class ShardSink:
             self._writer = self._job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
         profiling.add(chunk.seconds)
         start = self._writer.num_items
-        self._writer.append(shard.part(slice(start, start + len(chunk.outcomes))), chunk)
+        self._writer.append(shard.items.part(slice(start, start + len(chunk.outcomes))), chunk)
         if not self._writer.is_full:
             return None
         self._await_all_but(_COMMITS_AT_ONCE - 1)

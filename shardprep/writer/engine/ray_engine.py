@@ -237,7 +237,7 @@ def _check(asked: Asked) -> None:
 
 
 def _memory(job: ShardJob, shards: Sequence[ShardPlan]) -> int:
-    largest = max(int(shard.members.num_bytes.max(initial=0)) for shard in shards)
+    largest = max(int(shard.items.members.num_bytes.max(initial=0)) for shard in shards)
     estimate = _BASE_BYTES + _BYTES_A_BYTE * largest
     return min(estimate, job.limits.worker_bytes or estimate)
 
@@ -335,7 +335,7 @@ def _begun(
     if receipt is not None:
         commit.set_result(None)
         num_items = len(shard.items)
-        return commit, ItemCounts(num_items, num_items - receipt.shard.num_records)
+        return commit, ItemCounts(num_items, num_items - receipt.facts.shard.num_records)
     counts = ItemCounts()
 
     def on_chunk(chunk: EncodedChunk) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -24,7 +23,7 @@ from shardprep.image.spec import ImageSpec
 from shardprep.recipe.recipe import Recipe, stored_recipe
 from shardprep.source.listing import Skipped
 from shardprep.storage.folder import Folder
-from shardprep.writer.plan.shard_plan import Part, ShardItems, ShardPlan
+from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.workspace.files import OUTLINE_FILE
 
 if TYPE_CHECKING:
@@ -66,14 +65,13 @@ class BuildPlan:
         if part.count == 1:
             return self
         mine = {shard.name for shard in part.of(self.shards)}
-        return replace(self, shards=tuple(_kept(shard, mine) for shard in self.shards))
-
-
-def _kept(shard: ShardPlan, wanted: Collection[str]) -> ShardPlan:
-    if not isinstance(shard.items, ShardItems):
-        return shard
-    is_wanted = shard.name in wanted
-    return shard._replace(items=shard.items.alone() if is_wanted else shard.items.counted())
+        shards = (
+            shard._replace(
+                items=shard.items.alone() if shard.name in mine else shard.items.counted()
+            )
+            for shard in self.shards
+        )
+        return replace(self, shards=tuple(shards))
 
 
 _SHOWN_ROWS = 10
@@ -162,10 +160,10 @@ def make_outline(
 
 
 def _mask_padding(plan: BuildPlan) -> int | None:
-    form = None if plan.annotations is None else plan.annotations.spec
-    if form is None or form.masks != "classes" or plan.spec.fit != "pad":
+    if plan.annotations is None or plan.spec.fit != "pad":
         return None
-    return None if form.background == form.ignore else form.ignore
+    form = plan.annotations.spec
+    return form.ignore if form.masks == "classes" and form.background != form.ignore else None
 
 
 def write_outline(state: Folder, outline: Outline) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.documents import shard_name
 from shardprep.errors import OptionName, RecipeError
-from shardprep.source.members import Member, Members
+from shardprep.source.members import Members
 from shardprep.source.string_column import Texts
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class ShardPlan(NamedTuple):
 
     name: str
     split: str
-    items: ShardItems | tuple[Item, ...]
-    """Items in the order of their records; a slice of them is a tuple."""
+    items: ShardItems
+    """Items in the order of their records."""
     old: Table | None = None
     """For each item, the row of its stored record in another dataset, of nulls if it has none.
 
@@ -50,19 +50,8 @@ class ShardPlan(NamedTuple):
     """
 
     @property
-    def members(self) -> Members:
-        if isinstance(self.items, ShardItems):
-            return self.items.members
-        return Members.of(Member(item.key, item.extent) for item in self.items)
-
-    @property
     def columns(self) -> Items:
-        return self.part(slice(None))
-
-    def part(self, rows: slice) -> Items:
-        if isinstance(self.items, ShardItems):
-            return self.items.part(rows)
-        return Items.of(self.items[rows])
+        return self.items.part(slice(None))
 
 
 class ShardItems(Sequence["Item"]):
@@ -104,9 +93,8 @@ class ShardItems(Sequence["Item"]):
 
     def alone(self) -> ShardItems:
         """Return the items in columns of their own, which do not keep the others in memory."""
-        make, columns = self.__reduce__()
-        alone: ShardItems = make(*columns)
-        return alone
+        _, columns = self.__reduce__()
+        return ShardItems(*columns)
 
     def part(self, rows: slice) -> Items:
         return self._items.take(self.rows[rows])
@@ -144,13 +132,8 @@ def plan_shards(
 ) -> tuple[ShardPlan, ...]:
     """Return the shards of all splits, each split shuffled by the seed and cut evenly.
 
-    Args:
-        dataset: name of the dataset.
-        items: with their final splits.
-        num_shards: of the largest split; the others get as many as keep shards of equal size, at
-            least 1. None: by size, about `SHARD_BYTES` each.
-        estimated_bytes: of all records together.
-        seed: of the order.
+    `num_shards` is the number for the largest split; the others get as many as keep shards of equal
+    size, at least 1. None: by `estimated_bytes` of all records, about `SHARD_BYTES` each.
 
     Raises:
         RecipeError: more shards are asked for than the largest split has items.
@@ -193,7 +176,7 @@ def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Seque
     size = max(1, min(size, -(-num_items // _CHUNKS_A_BUILD)))
     for start in range(0, len(plan.items), size):
         rows = slice(start, start + size)
-        yield plan.items[rows] if size <= _FEW_ITEMS else plan.part(rows)
+        yield plan.items[rows] if size <= _FEW_ITEMS else plan.items.part(rows)
 
 
 def numbers_of(shards: Iterable[int], count: int) -> str:

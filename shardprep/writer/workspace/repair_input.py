@@ -15,7 +15,7 @@ from shardprep.dataset.item_table import columns_of, read_items, rows_by_shard
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
 from shardprep.errors import BuildError, OptionName, ShardprepError, some_of
 from shardprep.storage.regular_file import sha256_of
-from shardprep.writer.shard import Receipt, write_receipt
+from shardprep.writer.shard import ReceiptFacts, write_receipt
 from shardprep.writer.workspace.files import RECEIPTS_DIR, SCRATCH_DIR
 from shardprep.writer.workspace.states import Workspace
 
@@ -61,7 +61,8 @@ class DamagedDataset:
             columns = rows[name].to_pydict()
             table = pa.Table.from_pydict(columns, schema=columns_of(items.schema))
             mark = workspace.adopt(*self.intact[name], name)
-            write_receipt(workspace.state, Receipt(shards[name], mark, table))
+            facts = ReceiptFacts(shard=shards[name], mark=mark, build="")
+            write_receipt(workspace.state, facts, table)
 
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             list(pool.map(take, self.intact))
