@@ -128,8 +128,8 @@ def main(given: list[str] | None = None) -> int:
     asked = _arguments(given)
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="soak-"))
     record = soak(asked, folder)
-    for path in [asked.record] if asked.record else []:
-        path.write_text(record.dumps())
+    if asked.record:
+        asked.record.write_text(record.dumps())
     for line in record.problems:
         _say(line)
     if record.problems:

@@ -119,10 +119,6 @@ def attack_rows(record: Record) -> list[tuple[str, int, str]]:
     return rows
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds:,.0f} s"
-
-
 def _code(code: int | None) -> str:
     return {-9: "SIGKILL", -15: "SIGTERM"}.get(code or 0, f"exit code {code}")
 
@@ -141,12 +137,12 @@ def figure_rows(record: Record) -> list[tuple[str, ...]]:
         "builds that hung, or ended in another way than allowed": lambda one: (
             f"{len(one.faults):,}"
         ),
-        "time of an undisturbed build": lambda one: _seconds(one.undisturbed_s),
-        "time of all builds under attack": lambda one: _seconds(one.attacked_s),
-        "– of this, while processes were paused, the disk was full …": lambda one: _seconds(
-            one.held_s
+        "time of an undisturbed build": lambda one: f"{one.undisturbed_s:,.0f} s",
+        "time of all builds under attack": lambda one: f"{one.attacked_s:,.0f} s",
+        "– of this, while processes were paused, the disk was full …": lambda one: (
+            f"{one.held_s:,.0f} s"
         ),
-        "– of this, lost by restarts and repeated work": lambda one: _seconds(one.lost_s),
+        "– of this, lost by restarts and repeated work": lambda one: f"{one.lost_s:,.0f} s",
     }
     return [(name, *map(value, record.ordeals)) for name, value in figures.items()]
 

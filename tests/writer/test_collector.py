@@ -36,18 +36,13 @@ USES: dict[str, Callable[[Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_collector_that_is_on_stays_on(source: Path, tmp_path: Path, use: str) -> None:
-    USES[use](source, tmp_path)
-    assert gc.isenabled()
-
-
-@pytest.mark.parametrize("use", USES)
-def test_objects_that_the_program_has_frozen_stay_so_and_no_others(
+def test_a_collector_stays_on_and_frozen_objects_stay_so_and_no_others(
     source: Path, tmp_path: Path, use: str
 ) -> None:
     """The suite has frozen what it imported."""
     frozen = gc.get_freeze_count()
     USES[use](source, tmp_path)
+    assert gc.isenabled()
     assert 0 < gc.get_freeze_count() <= frozen  # those that died meanwhile are gone
     assert gc.get_freeze_count() > frozen - 1000
 

@@ -90,16 +90,6 @@ def test_what_is_left_of_the_ratios_is_train() -> None:
         parse_split_rule("train=0.8,validation=0.1")
 
 
-def test_the_rest_of_the_ratios_is_the_same_dataset_as_train_written_out(tmp_path: Path) -> None:
-    source = source_of(tmp_path, GIVEN)
-    short = build(source, tmp_path / "short", split="validation=0.1", **KEYS)
-    long = build(source, tmp_path / "long", split="train=0.9,validation=0.1", **KEYS)
-    shards = [
-        {name: shard.sha256 for name, shard in one.manifest.shards.items()} for one in (short, long)
-    ]
-    assert shards[0] == shards[1]
-
-
 def test_a_cut_of_several_given_splits_is_said_everywhere(tmp_path: Path) -> None:
     source = source_of(tmp_path, {"train": 40, "test": 20})
     every = "train=0.8,test=0.2"
