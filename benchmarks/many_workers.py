@@ -169,8 +169,6 @@ class _Simulated:
 class _Wait:
     """Waits as long as the encoding of a chunk takes."""
 
-    is_annotated = False
-
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         number = len(task.items)
         before_item()

@@ -18,8 +18,8 @@ from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, SourceError
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
-from shardprep.writer.chunk import ChunkEncoder
-from shardprep.writer.engine.job import Encoder, ItemCounts, OnProgress, ShardJob, Workers
+from shardprep.writer.chunk import ChunkEncoder, Encode
+from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob, Workers
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done
 from shardprep.writer.plan.fingerprint import make_fingerprint
@@ -173,13 +173,14 @@ class RecipeImages:
     ) -> None:
         form = None if plan.annotations is None else plan.annotations.spec
         encode_all = ChunkEncoder(plan.spec, plan.schema, plan.columns, form)
-        encoder: Encoder = encode_all
+        encoder: Encode = encode_all
         if self.reuse is not None:
             encoder, shards, remark = self.reuse.applied(encode_all, shards)
             watcher.notice(remark)
         limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
         record_bytes = plan.estimated_bytes // plan.num_items
-        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes, profiling.is_on())
+        facts = plan.num_items, record_bytes, form is not None, profiling.is_on()
+        job = ShardJob(folders, encoder, limits, *facts)
         self.workers.engine(job, shards, self.workers.num, on_progress)
 
     def check(self) -> None:

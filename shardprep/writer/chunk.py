@@ -127,6 +127,14 @@ class EncodedChunk:
         return cls(b"", (Outcome.unread(item, kind, reason),))
 
 
+Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
+"""Makes the records of a chunk: a small value that travels to every worker.
+
+A bad image is an outcome, never an error. The second argument is called before each item, so that
+an engine can restart its clock.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkEncoder:
     """Encodes items to records; every worker is given one."""
@@ -138,12 +146,8 @@ class ChunkEncoder:
     annotations: AnnotationSpec | None = None
     """Form of boxes and masks, None if none are stored."""
 
-    @property
-    def is_annotated(self) -> bool:
-        return self.annotations is not None
-
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Read, process, encode and frame the items of a task, in order; see `Encoder`."""
+        """Read, process, encode and frame the items of a task, in order; an `Encode`."""
         records: list[bytes] = []
         outcomes: list[Outcome] = []
         items = list(task.items)
@@ -173,12 +177,8 @@ def encode_item(
 ) -> tuple[bytes, Outcome]:
     """Return the framed record of an item, b"" if it is rejected, and its outcome.
 
-    Args:
-        item: of the plan.
-        data: bytes of the original.
-        sha256: SHA-256 of `data` in hexadecimal.
-        encoder: has the options.
-        stored: the result of `process_image` if it is known.
+    `data` are the bytes of the original, `sha256` their hash in hexadecimal, and `stored` is the
+    result of `process_image` if it is known.
     """
     image = stored or process_image(data, encoder.spec)
     original = image.original

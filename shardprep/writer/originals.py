@@ -28,7 +28,7 @@ from shardprep.image.process import RejectionKind
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.byte_range import MemberError
-from shardprep.source.listing import list_source
+from shardprep.source.listing import Listing, list_source
 from shardprep.source.members import Member
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.atomic_file import write_durably
@@ -51,13 +51,9 @@ def hash_originals(
 ) -> pa.Table:
     """Return the `ORIGINALS` of a source: images of a dataset, and new ones.
 
-    Args:
-        recipe: of the dataset, with the source of today. New images are those the recipe
-            selects, whatever their labels.
-        items: `key` and `status` of all inputs of the dataset.
-        is_annotated: whether the dataset has boxes or masks.
-        num_threads: threads that read and hash; images in object storage are fetched ahead.
-        watcher: receives the progress.
+    `recipe` is the dataset's, with the source of today; new images are those it selects, whatever
+    their labels. `items` are `key` and `status` of all inputs of the dataset, which `is_annotated`
+    if it has boxes or masks. Images in object storage are fetched ahead.
 
     Raises:
         SourceError, StorageError: the source cannot be read, or has no image that is wanted.
@@ -79,14 +75,7 @@ def hash_originals(
 def _members(
     recipe: Recipe, items: pa.Table, work: Path, watcher: Watcher, *, is_annotated: bool
 ) -> list[Member]:
-    listing = list_source(
-        recipe.source,
-        work,
-        watcher.notice,
-        zip_encoding=recipe.zip_encoding or None,
-        limits=recipe.source_limits,
-        leave_out=outputs(recipe),
-    )
+    listing = _listing(recipe, work, watcher.notice)
     if not listing.images:
         raise no_image(recipe.source, listing)
     if not (is_annotated and recipe.may_be_annotated):
@@ -99,6 +88,17 @@ def _members(
         member for member in source_images(recipe, listing).members if member.key not in known
     ]
     return sorted(wanted, key=lambda member: member.extent.span)
+
+
+def _listing(recipe: Recipe, work: Path, notice: Callable[[str], None]) -> Listing:
+    return list_source(
+        recipe.source,
+        work,
+        notice,
+        zip_encoding=recipe.zip_encoding or None,
+        limits=recipe.source_limits,
+        leave_out=outputs(recipe),
+    )
 
 
 def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_HashedImage]]:
@@ -140,14 +140,8 @@ def save_rejected(
     `rejected.csv` in the same folder has a row for each: key, kind, reason and file. The file is ""
     if the source no longer gives its bytes.
 
-    Args:
-        folder: the dataset, finished or not, with its `items.parquet`.
-        recipe: names the source.
-        into: created if needed; files of an earlier copy are replaced.
-        notice: called with a line about work that takes long.
-
-    Returns:
-        The number of files that were written, and the number of rejected items.
+    The dataset in `folder` may be unfinished. Files of an earlier copy are replaced. Returns the
+    number of files that were written, and the number of rejected items.
     """
     table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
     table = item_table.with_status(table, item_table.REJECTED)
@@ -158,14 +152,7 @@ def save_rejected(
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         extents = {}
         if len(table):
-            listing = list_source(
-                recipe.source,
-                Path(work),
-                notice,
-                zip_encoding=recipe.zip_encoding or None,
-                limits=recipe.source_limits,
-                leave_out=outputs(recipe),
-            )
+            listing = _listing(recipe, Path(work), notice)
             extents = {member.key: member.extent for member in listing.images}
         for row in table.to_pylist():
             key = row["key"]
@@ -185,11 +172,7 @@ def save_rejected(
 
 
 def read_copy(folder: Path, key: str, kind: str) -> bytes:
-    """Return the copy of a rejected item from a folder that `save_rejected` has written.
-
-    Raises:
-        SourceError: the copy does not exist.
-    """
+    """Return the copy of a rejected item from a folder that `save_rejected` has written."""
     try:
         if kind not in get_args(RejectionKind):  # it names a folder, and may come from a request
             raise FileNotFoundError

@@ -12,8 +12,7 @@ import ctypes
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -124,44 +123,7 @@ _TRUSTED_BYTES = 64 << 20
 """Size of a batch above which its records are read one by one first, as sizes may be wrong."""
 _LEAVE_S = 10.0
 """Seconds that running copies get to end when one fails."""
-_M_ARENA_MAX = -8
-"""malloc.h of glibc"""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordCopier:
-    """Copies the records of the rows in `ShardPlan.old`."""
-
-    schema: Schema
-    relabelled: frozenset[str]
-    check: Callable[[], None]
-
-    def copy(self, folders: Folders, shards: Sequence[ShardPlan], on_progress: OnProgress) -> None:
-        """Write shards and their receipts, a few at a time.
-
-        Raises:
-            DatasetError: a shard of a parent is missing or cut, or has another record.
-            RecordError: a record is damaged.
-            ChangedError: as `check`.
-            BuildError: another build has taken this one over, or the disk is full.
-        """
-        common = _Common(self, folders)
-        for shard in shards:
-            common.waiting.put(shard)
-        # Daemons: one that hangs in the network must not keep an interrupted program from ending.
-        threads = [
-            threading.Thread(target=common.work, name="shardprep copy", daemon=True)
-            for _ in shards[:_SHARDS_AT_ONCE]
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            common.pass_on(len(threads), on_progress)
-        finally:
-            common.has_ended.set()
-            end = time.monotonic() + _LEAVE_S
-            for thread in threads:
-                thread.join(max(0.0, end - time.monotonic()))
+_M_ARENA_MAX = -8  # malloc.h of glibc
 
 
 def share_heap() -> None:
@@ -186,11 +148,19 @@ class Buffer:
         return self._data
 
 
-class _Common:
-    """The state that the copying threads share."""
+class RecordCopier:
+    """Copies the records of the rows in `ShardPlan.old`, in threads that share it."""
 
-    def __init__(self, copier: RecordCopier, folders: Folders) -> None:
-        self.copier, self.folders = copier, folders
+    def __init__(
+        self,
+        folders: Folders,
+        schema: Schema,
+        relabelled: Iterable[str],
+        check: Callable[[], None],
+    ) -> None:
+        """Take the shards whose records get other class numbers; `check` looks for replacements."""
+        self.folders, self.schema, self.check = folders, schema, check
+        self.relabelled = pa.array([*relabelled], pa.string())
         self.reading = threading.RLock()
         """Held by the thread that reads and checks a batch: with several at once, the threads would
         compete for the interpreter lock at each record."""
@@ -204,6 +174,32 @@ class _Common:
         for _ in range(_COPIES_AT_ONCE):
             self.buffers.put((Buffer(), Buffer()))
 
+    def copy(self, shards: Sequence[ShardPlan], on_progress: OnProgress) -> None:
+        """Write shards and their receipts, a few at a time.
+
+        Raises:
+            DatasetError: a shard of a parent is missing or cut, or has another record.
+            RecordError: a record is damaged.
+            ChangedError: as `check`.
+            BuildError: another build has taken this one over, or the disk is full.
+        """
+        for shard in shards:
+            self.waiting.put(shard)
+        # Daemons: one that hangs in the network must not keep an interrupted program from ending.
+        threads = [
+            threading.Thread(target=self._work, name="shardprep copy", daemon=True)
+            for _ in shards[:_SHARDS_AT_ONCE]
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._pass_on(len(threads), on_progress)
+        finally:
+            self.has_ended.set()
+            end = time.monotonic() + _LEAVE_S
+            for thread in threads:
+                thread.join(max(0.0, end - time.monotonic()))
+
     @contextlib.contextmanager
     def copying(self, *, is_remote: bool) -> Iterator[tuple[Buffer, Buffer]]:
         """Give buffers to a copy. Objects are fetched ahead for one copy at a time."""
@@ -214,7 +210,7 @@ class _Common:
         finally:
             self.buffers.put(buffers)
 
-    def work(self) -> None:
+    def _work(self) -> None:
         try:
             while not self.has_ended.is_set():
                 _Copy(self, self.waiting.get_nowait()).write()
@@ -223,7 +219,7 @@ class _Common:
         except BaseException as error:
             self.events.put(error)
 
-    def pass_on(self, num_threads: int, on_progress: OnProgress) -> None:
+    def _pass_on(self, num_threads: int, on_progress: OnProgress) -> None:
         """Pass on counts until all threads have ended; raise the first error."""
         while num_threads:
             event = self.events.get()
@@ -236,10 +232,10 @@ class _Common:
 
 
 class _Copy:
-    def __init__(self, common: _Common, plan: ShardPlan) -> None:
-        copier, old, items = common.copier, plan.old, plan.items
+    def __init__(self, copier: RecordCopier, plan: ShardPlan) -> None:
+        old, items = plan.old, plan.items
         assert old is not None  # noqa: S101 - of a repack
-        self._common, self._schema, self._plan = common, copier.schema, plan
+        self._copier, self._schema, self._plan = copier, copier.schema, plan
         self._rows = _taken(old, items.rows)
         self._keys = items.members.keys.array.cast(pa.string())
         is_record = self._rows["kind"].is_null()
@@ -250,29 +246,28 @@ class _Copy:
         has_new_key = pc.not_equal(
             self._keys.filter(is_record.combine_chunks()), pc.fill_null(records["key"], "")
         )
-        relabelled = pa.array([*copier.relabelled], pa.string())
-        has_new_label = pc.is_in(records["file"].cast("string"), relabelled)
+        has_new_label = pc.is_in(records["file"].cast("string"), copier.relabelled)
         self._is_changed = pc.or_(has_new_key, has_new_label).to_numpy()
         self._new_lengths = self._records.lengths.copy()
         """Bytes of each new record, known once its batch was written."""
 
     def write(self) -> None:
         """Write the shard and its receipt; stop if another copy has failed."""
-        common, folders, name = self._common, self._common.folders, self._plan.name
+        copier, folders, name = self._copier, self._copier.folders, self._plan.name
         file, hashed = folders.output.new_file(name), hashlib.sha256()
         try:
-            with common.copying(is_remote=self._records.is_remote) as buffers:
+            with copier.copying(is_remote=self._records.is_remote) as buffers:
                 num_done = 0
                 for data, stop in self._batches(*buffers):
-                    if common.has_ended.is_set():
+                    if copier.has_ended.is_set():
                         return
                     hashed.update(data)
                     file.write(data)
                     end = int(self._places[stop - 1]) + 1
-                    common.events.put(self._counts(num_done, end))
+                    copier.events.put(self._counts(num_done, end))
                     num_done = end
             folders.check_build()
-            common.copier.check()
+            copier.check()
             mark = file.commit() or ""
         finally:
             file.abandon()
@@ -287,7 +282,7 @@ class _Copy:
         facts = ReceiptFacts(shard=shard, mark=mark, build=folders.build)
         write_receipt(folders.state, facts, table)
         release()
-        common.events.put(self._counts(num_done, len(self._rows)))
+        copier.events.put(self._counts(num_done, len(self._rows)))
 
     def _counts(self, start: int, stop: int) -> ItemCounts:
         num_written = int(np.diff(np.searchsorted(self._places, (start, stop)))[0])
@@ -309,7 +304,7 @@ class _Copy:
             for _, some in groupby(runs, key=lambda run: run.batch):
                 batch = list(some)
                 start, stop = batch[0].start, batch[-1].stop
-                with self._common.reading:
+                with self._copier.reading:
                     data = self._read(batch, ahead, read)
                     self._check(start, stop, data)
                 yield self._renewed(start, stop, data, renewed), stop
@@ -403,12 +398,8 @@ def _moved(
 ) -> pa.Table:
     """Return rows of parents as the rows of one shard of a new dataset.
 
-    Args:
-        rows: of its items, in order.
-        shard: name of its file.
-        keys: the new key of each item.
-        lengths: bytes of each of its framed records.
-        columns: of the new item table.
+    `keys` has the new key of each item, `lengths` the bytes of each of its framed records, and
+    `columns` are those of the new item table.
     """
     is_written = rows["kind"].is_null().to_numpy()
     places = {"record": np.arange(len(lengths)), "offset": np.cumsum(lengths) - lengths}

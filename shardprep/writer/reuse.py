@@ -37,6 +37,7 @@ from shardprep.source.range_reads import read_ahead
 from shardprep.writer.chunk import (
     ChunkEncoder,
     ChunkTask,
+    Encode,
     EncodedChunk,
     Outcome,
     encode_item,
@@ -44,7 +45,6 @@ from shardprep.writer.chunk import (
     sha256_of,
     wait_for,
 )
-from shardprep.writer.engine.job import Encoder
 from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
 from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan
@@ -73,7 +73,7 @@ class OldDataset:
 
     def applied(
         self, encoder: ChunkEncoder, shards: Sequence[ShardPlan]
-    ) -> tuple[Encoder, Sequence[ShardPlan], str]:
+    ) -> tuple[Encode, Sequence[ShardPlan], str]:
         """Return the encoder that copies stored images, shards with their rows, and a remark.
 
         If the images were made with other options, return the encoder and the shards unchanged.
@@ -118,12 +118,7 @@ class OldDataset:
 
 
 def open_old_dataset(dataset: OpenDataset) -> OldDataset:
-    """Return a dataset to copy images from.
-
-    Raises:
-        DatasetError: a document is missing or damaged, or was written by another version.
-        StorageError: object storage does not answer, or refuses.
-    """
+    """Return a dataset to copy images from."""
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(_COLUMNS, intact=True)
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
@@ -131,8 +126,7 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     made_by = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
     several = {name for name in made_by.options if name not in manifest.fingerprint.options}
     made_by.options.update(dict.fromkeys(several, "several"))  # of datasets that were merged
-    dtypes = tuple(schema.dtypes.items())
-    return OldDataset(str(dataset), made_by, dataset.mark, dtypes, rows)
+    return OldDataset(str(dataset), made_by, dataset.mark, tuple(schema.dtypes.items()), rows)
 
 
 def _formats(rows: pa.Table) -> set[str]:
@@ -177,15 +171,6 @@ class ReuseEncoder:
     mark: ManifestMark
     dtypes: tuple[tuple[str, str], ...]
 
-    @property
-    def is_annotated(self) -> bool:
-        return self.encoder.is_annotated
-
-    @property
-    def copies_records(self) -> bool:
-        own = dict(self.dtypes)
-        return own == self.encoder.schema.dtypes and _TABLED.issuperset(own)
-
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         """Return the records of the task's items; ChangedError if the dataset was replaced."""
         if task.old is None:
@@ -203,9 +188,10 @@ class _ChunkCopy:
             Outcome._make(("", *values, False, None, True)) for values in zip(*facts, strict=True)
         ]
         """Outcome of each item whose record is copied."""
+        have = [name for name, _ in reuse.dtypes]
         self._is_same = [False] * len(items)
         """Whether the record of each item is the stored one, if its original is."""
-        if reuse.copies_records:
+        if reuse.encoder.schema.dtypes == dict(reuse.dtypes) and _TABLED.issuperset(have):
             now = ((m.key, target) for m, target in zip(self._members, items.target, strict=True))
             before = zip(old["key"].to_pylist(), targets_of(old), strict=True)
             self._is_same = [one == two for one, two in zip(now, before, strict=True)]
@@ -217,8 +203,7 @@ class _ChunkCopy:
         )
         self._places: list[int] = np.flatnonzero(has_record.to_numpy()).tolist()
         """Place of the item of each stored record."""
-        have_keys = any(name == FILENAME for name, _ in reuse.dtypes)
-        self._records = StoredRecords(old.filter(has_record), have_keys=have_keys)
+        self._records = StoredRecords(old.filter(has_record), have_keys=FILENAME in have)
         self._runs = {self._places[run.start]: run for run in self._records.runs()}
         """Runs by the place of the item of their first record."""
         self._sound: dict[int, memoryview] = {}
@@ -294,7 +279,7 @@ class _ChunkCopy:
         """
         encoder = self._reuse.encoder
         spec, placement = encoder.spec, None
-        if encoder.is_annotated:
+        if encoder.annotations is not None:
             placement = None if stored.reason else ordinary_placement(data, spec)
             if placement is None:
                 return None

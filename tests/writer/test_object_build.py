@@ -138,7 +138,6 @@ class DiesOnce:
 
     encoder: Any
     mark: Path
-    is_annotated: bool = False
 
     def __call__(self, task: Any, before_item: Any) -> Any:
         if task.start and not self.mark.exists():

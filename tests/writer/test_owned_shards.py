@@ -49,7 +49,6 @@ class Encode:
     at: str = ""
     fault: str = ""
     is_once: bool = False
-    is_annotated: bool = False
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         data, outcomes = b"", []
@@ -252,7 +251,6 @@ class DeadlyAt:
 
     encoder: Encode
     keys: frozenset[str]
-    is_annotated: bool = False
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         if not self.keys.isdisjoint(item.key for item in task.items):

@@ -271,7 +271,7 @@ def test_what_comes_late_does_nothing(pets: Pets) -> None:
     assert pets.finalize().was_there
     assert pets.part("1/2").was_there
     assert tree(pets.out) == pets.whole
-    with pytest.raises(BuildError, match=r"is there already, .* other seed"):
+    with pytest.raises(BuildError, match=r"already exists, .* other seed"):
         pets.part("1/2", seed=8)
 
 

@@ -42,7 +42,6 @@ class Encode:
     begun: set[str] = field(default_factory=set)
     """Shards of which anything was encoded."""
     has_begun: threading.Condition = field(default_factory=threading.Condition)
-    is_annotated = False
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         with self.has_begun:

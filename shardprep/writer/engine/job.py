@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from shardprep import profiling
 from shardprep.profiling import stage
-from shardprep.writer.chunk import UNREADABLE, ChunkTask, EncodedChunk
+from shardprep.writer.chunk import UNREADABLE, ChunkTask, Encode, EncodedChunk
 from shardprep.writer.plan.shard_plan import ShardPlan, chunks
 from shardprep.writer.shard import ShardHead, ShardWriter
 from shardprep.writer.workspace.files import Folders
@@ -27,31 +27,19 @@ LEAVE_S = 10.0
 """Seconds that running commits get to end when a build fails."""
 
 
-class Encoder(Protocol):
-    """Makes the records of a chunk: a small value that travels to every worker."""
-
-    @property
-    def is_annotated(self) -> bool:
-        """Whether the records have boxes or masks."""
-
-    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Return the records of the task's items; a bad image is an outcome, never an error.
-
-        Calls `before_item` before each item, so that an engine can restart its clock.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class ShardJob:
     """How shards are written: a small value that travels to every worker."""
 
     folders: Folders
-    encoder: Encoder
+    encoder: Encode
     limits: WorkerLimits
     num_items: int
     """Items of the whole build; their number decides the size of chunks."""
     record_bytes: int
     """Estimated size of a record, which bounds the size of chunks."""
+    is_annotated: bool = False
+    """Whether the records have boxes or masks."""
     is_timed: bool = False
 
     def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
@@ -64,7 +52,7 @@ class ShardJob:
             start = stop
 
     def writer(self, shard: ShardHead) -> ShardWriter:
-        return ShardWriter(self.folders, shard, is_annotated=self.encoder.is_annotated)
+        return ShardWriter(self.folders, shard, is_annotated=self.is_annotated)
 
 
 class ItemCounts(NamedTuple):

@@ -25,14 +25,13 @@ from shardprep.errors import BuildError
 from shardprep.image.process import RejectionKind
 from shardprep.profiling import stage
 from shardprep.storage.atomic_file import new_token
-from shardprep.writer.chunk import ChunkTask, EncodedChunk
+from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk
 from shardprep.writer.engine import worker_process
 from shardprep.writer.engine.job import LEAVE_S, ItemCounts, OnProgress, ShardJob, ShardSink
 from shardprep.writer.engine.worker_main import (
     ALARM,
     ChunkOrder,
     ChunkResult,
-    Encode,
     LogLine,
     ShardCommitted,
     ShardProgress,

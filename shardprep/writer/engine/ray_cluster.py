@@ -60,9 +60,6 @@ def connected(address: str) -> Iterator[None]:
     """Connect to the cluster of an address from `wanted_address`.
 
     An existing connection is used, and is not closed.
-
-    Raises:
-        BuildError: the cluster does not answer, or refuses.
     """
     ray = _ray()
     if ray.is_initialized():
@@ -126,9 +123,6 @@ def wanted_address(address: str | None) -> str:
     """Return the address to connect to: HOST:PORT, or "auto".
 
     None means $RAY_ADDRESS, and so does "auto" if that is set, as in Ray itself.
-
-    Raises:
-        RecipeError: no address is given, or its form is wrong.
     """
     where: str | OptionName = OptionName("ray_address")
     text = address

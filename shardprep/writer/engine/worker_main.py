@@ -15,12 +15,12 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep import profiling
 from shardprep.errors import InternalError, ShardprepError, is_short_of_memory
 from shardprep.profiling import stage
-from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
+from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk, Outcome
 from shardprep.writer.engine import worker_process
 from shardprep.writer.engine.job import ItemCounts
 from shardprep.writer.engine.worker_process import WorkerLimits
@@ -28,8 +28,6 @@ from shardprep.writer.shard import ShardHead, ShardWriter
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-
-Encode: TypeAlias = "Callable[[ChunkTask, Callable[[], None]], EncodedChunk]"
 
 ALARM = getattr(signal, "SIGALRM", None)
 """Signal that ends a process whose item takes too long; None on Windows."""

@@ -30,10 +30,8 @@ try:
 except ImportError:  # Windows
     forkserver = resource = None  # type: ignore[assignment]
 
-_PR_SET_PDEATHSIG = 1
-"""linux/prctl.h"""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""malloc.h"""
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES = 512 << 20
 """Bytes of freed memory that malloc keeps. To map it anew for each image of several megapixels
 takes 6 % of the processor time of a build."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,7 @@ from shardprep.source.listing import Skipped
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
 from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome, read_item
+from shardprep.writer.engine.job import ItemCounts
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.fingerprint import fit_version, source_signature, versions
@@ -167,7 +168,7 @@ _TASKS_A_WORKER = 8
 
 @dataclass(frozen=True, slots=True)
 class ImageHasher:
-    """An `Encoder` that hashes items."""
+    """An `Encode` that hashes items."""
 
     spec: ImageSpec
 
@@ -203,16 +204,13 @@ def hash_images(
     """Return the `PHASH` of the stored image of each item, from the cache if possible.
 
     An image that cannot be stored is not `decoded`; the build rejects it with the reason.
-
-    Raises:
-        BuildError: many workers die, one after the other.
-        SourceError, StorageError: the source cannot be read.
     """
     signature = source_signature(recipe.source, outputs(recipe), follow_links=recipe.follow_links)
     made_by = sorted((versions() | fit_version(spec.fit)).items())
     made_of = f"{_VERSION} {signature} {spec} {made_by}"
     file = array_file("near", hashlib.sha256(made_of.encode()).hexdigest()[:32])
-    keys = np.array([_hash_of(key) for key in items.members.keys], np.uint64)
+    digests = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in items.members.keys)
+    keys = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
     result, is_known = _kept(file, keys)
     todo = np.flatnonzero(~is_known).tolist()
     if not todo:
@@ -232,24 +230,19 @@ def hash_images(
             is_known[i] = outcome.kind not in RETRIED
             if not outcome.kind:
                 result[i] = next(hashes)
-        num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
-        watcher.advance(len(chunk.outcomes), num_rejected)
+        counts = ItemCounts.of(chunk)
+        watcher.advance(counts.num_items, counts.num_rejected)
 
+    some = items.take(np.array(todo))
+    tasks = (
+        ChunkTask("near copies", start, tuple(some[start : start + size]))
+        for start in range(0, len(some), size)
+    )
     try:
-        tasks = _tasks(items.take(np.array(todo)), size)
         run_chunks(ImageHasher(spec), tasks, num_workers, limits, on_chunk)
     finally:
         _keep(file, keys[is_known], result[is_known])
     return result
-
-
-def _tasks(items: Sequence[Item], size: int) -> Iterator[ChunkTask]:
-    for start in range(0, len(items), size):
-        yield ChunkTask("near copies", start, tuple(items[start : start + size]))
-
-
-def _hash_of(key: str) -> int:
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
 
 
 def _kept(file: Path, keys: Keys) -> tuple[Phashes, np.ndarray[Any, np.dtype[np.bool_]]]:

@@ -210,11 +210,7 @@ def read_outline(state: Folder) -> Outline | None:
 
 
 def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
-    """Return the recipe of a dataset, with a source and an output folder of today.
-
-    Raises:
-        DatasetError: this version does not know all of its keys.
-    """
+    """Return the recipe of a dataset; DatasetError if this version does not know all its keys."""
     keys = {"source": source, "out": out, "name": manifest.name, "version": manifest.version}
     try:
         return stored_recipe({**manifest.fingerprint.options, **keys, "max_rejected": 1.0})

@@ -85,32 +85,24 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
     estimate = _records_bytes(items, spec)
+    found_by, without_image = [catalog.labels_from], catalog.rows_without_image
+    if catalog.annotations is not None:
+        found_by = [*(found_by if catalog.target_kind != "none" else ()), catalog.annotations.how]
+        without_image += catalog.annotations.without_image
     return BuildPlan(
         name=recipe.dataset_name,
         shards=plan_shards(recipe.dataset_name, items, recipe.shards, estimate, recipe.seed),
         skipped=[*catalog.skipped, *copies, *map(_spoiler, left_out)],
         spec=spec,
         schema=_schema(recipe, catalog, spec),
-        labels_from=_found_by(catalog),
-        rows_without_image=_without_image(catalog),
+        labels_from="; ".join(found_by),
+        rows_without_image=without_image,
         columns=tuple(column.name for column in catalog.columns),
         findings=findings,
         annotations=catalog.annotations,
         estimated_bytes=estimate,
         near_copies="" if near is None else near.digest,
     )
-
-
-def _found_by(catalog: Catalog) -> str:
-    if catalog.annotations is None:
-        return catalog.labels_from
-    labels = () if catalog.target_kind == "none" else (catalog.labels_from,)
-    return "; ".join((*labels, catalog.annotations.how))
-
-
-def _without_image(catalog: Catalog) -> tuple[str, ...]:
-    annotations = catalog.annotations
-    return catalog.rows_without_image + (() if annotations is None else annotations.without_image)
 
 
 def _records_bytes(items: Items, spec: ImageSpec) -> int:

@@ -96,6 +96,12 @@ def disturbed(state: Folder) -> DisturbedError:
     )
 
 
+def replace_hint() -> str:
+    """Return the hint of errors about a dataset that is in the way."""
+    others = f"{OptionName('version')} or {OptionName('name')}"
+    return f"add {OptionName('overwrite')} to replace it, or give another {others}"
+
+
 def read_build(state: Folder) -> Build | None:
     """Return the content of the `BUILD_FILE`, or None."""
     data = state.read(BUILD_FILE)

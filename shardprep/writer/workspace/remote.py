@@ -44,7 +44,7 @@ from shardprep.dataset.remote_files import (
     under,
 )
 from shardprep.dataset.schema import parse_schema
-from shardprep.errors import BuildError, BusyError, OptionName
+from shardprep.errors import BuildError, BusyError
 from shardprep.storage import objects
 from shardprep.storage.folder import Folder, ObjectFolder
 from shardprep.storage.lock import locked
@@ -57,6 +57,7 @@ from shardprep.writer.workspace.files import (
     disturbed,
     new_build,
     read_build,
+    replace_hint,
     taken_over,
 )
 
@@ -218,8 +219,7 @@ class ObjectWorkspace:
         return BuildError(
             self.location,
             "another build was published here at the same time",
-            f"add {OptionName('overwrite')} to replace it, or give another "
-            f"{OptionName('version')} or {OptionName('name')}",
+            replace_hint(),
         )
 
     def _owner(self, manifest: Manifest) -> Build | None:
