@@ -124,7 +124,6 @@ def soak(asked: argparse.Namespace, folder: Path) -> Record:
 
 
 def main(given: list[str] | None = None) -> int:
-    """Run a soak; return 1 where anything went wrong."""
     asked = _arguments(given)
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="soak-"))
     record = soak(asked, folder)

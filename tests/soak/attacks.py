@@ -20,13 +20,11 @@ from tests.support.processes import members, servers, workers
 
 _DAY_S = 24 * 3600
 _SHORT_S = 1.0
-"""Seconds for which a worker is short of memory."""
 _LEFT_BYTES = 4 << 20
 """Memory that a worker still gets then: less than the stack of a thread, so that none starts. With
 none at all a thread may begin and end before `threading.Thread.start` hears of it, which then waits
 for ever (CPython 3.11)."""
 _STORM_S = 3.0
-"""Seconds for which the system is."""
 
 
 @dataclass
@@ -40,7 +38,6 @@ class Target:
     clock: Clock | None
     draw: random.Random
     stop_s: float
-    """Seconds for which processes stand still."""
     silence: Callable[[float], None] | None = None
     """Lets the store answer nothing for so many seconds, and waits for that; None without one."""
 
@@ -49,7 +46,6 @@ class Target:
         return self.process.poll() is not None
 
     def pause(self, seconds: float) -> None:
-        """Wait so many seconds, or until the build has ended."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.is_over:
             time.sleep(0.02)
@@ -70,18 +66,13 @@ class Attack(NamedTuple):
 
 @dataclass
 class Blow:
-    """An attack that was made, and what came of it."""
-
     kind: str
     at_s: float
-    """Seconds since the first build of the place began."""
     num_shards: int
-    """Shards that were complete by then."""
     detail: str = ""
     held_s: float = 0.0
     """Seconds of the attack itself, such as the pause of a process."""
     exit_code: int | None = None
-    """Exit code of the build, where it ended before the next attack."""
     printed: list[str] = field(default_factory=list)
     """Lines of the build's stderr from then to the next attack."""
 
@@ -234,7 +225,6 @@ ATTACKS = {
 
 
 def possible(target_disk: Path | None, clock: Clock | None, *, is_store: bool) -> list[str]:
-    """Return the kinds of attack that can be made here."""
     lacking = set()
     if target_disk is None:
         lacking.add("disk full")

@@ -86,6 +86,5 @@ class Clock:
         return cls(file, {"LD_PRELOAD": str(library), "SOAK_CLOCK": str(file)})
 
     def set_off(self, seconds: int) -> None:
-        """Set it so many seconds from the right time, at once."""
         with self.file.open("r+b") as file:
             file.write(struct.pack("l", seconds))

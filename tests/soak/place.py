@@ -38,12 +38,10 @@ class Disk:
 
     @property
     def out(self) -> str:
-        """Value of `--out`."""
         return str(self.folder)
 
     @property
     def environment(self) -> dict[str, str]:
-        """All variables of a program that is to find it."""
         return {**os.environ, "NO_COLOR": "1"}
 
     def num_shards(self) -> int:

@@ -13,9 +13,7 @@ from typing import Any
 from tests.soak.attacks import Blow
 
 RECORD = Path(__file__).parent / "record.json"
-"""The record that docs/trust.md reports."""
 DOCUMENTS = RECORD.with_name("documents.json")
-"""The record of mutated documents, which it reports as well."""
 
 
 @dataclass
@@ -26,9 +24,7 @@ class DocumentRecord:
     seed: int
     tried: int
     built: int
-    """Sound datasets."""
     refused: int
-    """Errors of one line."""
     slowest_s: float
 
 
@@ -73,7 +69,6 @@ class Record:
 
     @property
     def problems(self) -> list[str]:
-        """Faults; there should be none."""
         return [
             f"{one.place}: {line}"
             for one in self.ordeals
@@ -124,7 +119,6 @@ def _code(code: int | None) -> str:
 
 
 def figure_rows(record: Record) -> list[tuple[str, ...]]:
-    """Return each figure, with its value in each place."""
     figures: dict[str, Callable[[Ordeal], str]] = {
         "attacks": lambda one: f"{len(one.blows):,}",
         "requests that failed": lambda one: str(one.requests.get("failed", "–")),

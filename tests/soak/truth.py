@@ -49,7 +49,6 @@ class Truth:
         return found
 
     def members(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the key and the bytes of every image."""
         with zipfile.ZipFile(self.source) as archive, tempfile.TemporaryDirectory() as folder:
             for name in archive.namelist():
                 if not name.endswith(".zip"):
@@ -95,7 +94,6 @@ class Tally:
 
 
 def is_whole(data: bytes) -> bool:
-    """Tell whether Pillow can read all of an image."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             image.load()

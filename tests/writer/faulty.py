@@ -208,7 +208,6 @@ def whole_build(source: Path) -> Work:
 
 
 def _after(begin: Callable[[], object]) -> Any:
-    """Return an engine that is `in_process`, after a call."""
 
     def run(*arguments: Any) -> Iterator[Any]:
         begin()
@@ -227,7 +226,6 @@ def build_in_parts(source: Path) -> Work:
 
 
 def copies(source: Path, folder: Path) -> dict[str, Work]:
-    """Return what reuses a dataset, and what repacks it."""
     undisturbed(lambda out: build(source, out, **KEYS, version="0.9.0"), folder / "old")
     (old,) = folder.glob("old/*/0.9.0")
 
@@ -335,7 +333,6 @@ def on_a_full_disk(folder: Path, step: int, works: Sequence[Work]) -> int:
 
 
 def read_only(source: Path, folder: Path) -> int:
-    """Build onto a disk that may not be written, then make it writable."""
     work = whole_build(source)
     whole = undisturbed(work, folder / "whole")
     place = folder / "disk"
@@ -362,7 +359,6 @@ def read_only(source: Path, folder: Path) -> int:
 
 
 def parts_together(source: Path, folder: Path, num_rounds: int) -> int:
-    """Build each part in two processes at the same time, and end the build in two at once."""
     whole = undisturbed(build_in_parts(source), folder / "whole")
     for number in range(num_rounds):
         out = folder / f"round{number}"

@@ -84,7 +84,6 @@ class Recipe:
     # --- what `BuildImages` promises ---
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
-        """Return the plan, made once."""
         del scratch, watcher
         return self._plan
 
@@ -92,11 +91,9 @@ class Recipe:
         return self._images.outline(plan, num_parts)
 
     def write(self, *arguments: Any) -> None:
-        """Write shards from chunks that were encoded once."""
         self._images.write(*arguments)
 
-    def check(self) -> None:
-        """Do nothing: the source stays."""
+    def check(self) -> None: ...
 
     def _engine(
         self, job: ShardJob, shards: Sequence[ShardPlan], _: int, on_progress: OnProgress

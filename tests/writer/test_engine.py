@@ -249,7 +249,6 @@ def test_workers_that_cannot_start_end_the_build() -> None:
 
 
 def workers() -> set[int]:
-    """Return the children of the server that workers are forked from."""
     server, found = server_process(), set()
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

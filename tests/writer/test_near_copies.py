@@ -89,7 +89,6 @@ def reported(path: Path) -> Report:
 
 
 def pairs_across(report: Report) -> int:
-    """Count the near pairs of stored images in different splits, each two compared."""
     assert report.measured is not None
     hashes = [int(one) for one in report.measured.measures["hash"]]
     splits = report.contents.split.tolist()

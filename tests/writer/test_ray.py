@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from shardprep.writer.engine.ray_cluster import Terms
 
 MOST_S = 5.0
-"""Seconds of a refusal; Ray itself tries for minutes."""
 NUM_IMAGES, NUM_SHARDS = 240, 12
 LONG: dict[str, Any] = {"shards": NUM_SHARDS, "size": "128x128", "format": "png"}
 """Long enough to do harm meanwhile."""

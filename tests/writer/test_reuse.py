@@ -76,7 +76,6 @@ def _old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="processed")
 def _processed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Return what collects the originals that are decoded."""
     seen: list[bytes] = []
 
     def process(data: bytes, spec: ImageSpec) -> Any:

@@ -42,7 +42,6 @@ def source_of(folder: Path, counts: Mapping[str, int]) -> Path:
 
 
 def splits_of(dataset: Path) -> dict[str, str]:
-    """Return the split of each written image by its key."""
     rows = with_status(read_items(dataset / "items.parquet"), WRITTEN)
     return dict(zip(rows["key"].to_pylist(), rows["split"].to_pylist(), strict=True))
 

@@ -52,17 +52,14 @@ class Killed(BaseException):
 class Pool:
     """A pool of threads that does all at once, in the thread that asks: so runs are repeatable."""
 
-    def __init__(self, *_: object) -> None:
-        """Take what a pool does."""
+    def __init__(self, *_: object) -> None: ...
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: all is done."""
+    def __exit__(self, *_: object) -> None: ...
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Return what is done, or has failed."""
         done: Future[Any] = Future()
         try:
             done.set_result(work(*arguments))
@@ -71,16 +68,12 @@ class Pool:
         return done
 
     def map(self, work: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
-        """Return the results in order."""
         return list(map(work, *arguments))
 
-    def shutdown(self, **_: object) -> None:
-        """Do nothing: all is done."""
+    def shutdown(self, **_: object) -> None: ...
 
 
 class _Runner(threading.Thread):
-    """A run, and where it stands."""
-
     def __init__(self, name: str, work: Callable[[], object], world: World) -> None:
         super().__init__(name=name, daemon=True)
         self.work, self.world = work, world
@@ -118,7 +111,6 @@ class _Runner(threading.Thread):
             raise KeyboardInterrupt
 
     def hear(self, request: str, answer: object) -> None:
-        """Note a request and its answer."""
         self.requests.append(request)
         self.heard = hashlib.blake2b(self.heard + repr((request, answer)).encode()).digest()
 
@@ -128,7 +120,6 @@ class World:
     """A store and the runs that use it, from their beginning up to some step."""
 
     objects: dict[str, bytes]
-    """Key → bytes."""
     moved: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     runners: dict[str, _Runner] = field(default_factory=dict)
     is_prompt: bool = False
@@ -143,7 +134,6 @@ class World:
             self.moved.acquire()
 
     def step(self, name: str, fate: str = "") -> None:
-        """Let a run do its request and come to the next one, or to its end."""
         self.num_steps += 1
         runner = self.runners[name]
         runner.fate = fate
@@ -151,14 +141,12 @@ class World:
         self.moved.acquire()
 
     def end(self) -> None:
-        """Kill what is not over."""
         for name in self.waiting():
             self.step(name, "kill")
         for runner in self.runners.values():
             runner.join()
 
     def waiting(self) -> list[str]:
-        """Return the names of the runs that are not over."""
         return [name for name, runner in self.runners.items() if not runner.is_over]
 
     def state(self) -> bytes:
@@ -197,7 +185,6 @@ class World:
 
 
 def is_change(request: str) -> bool:
-    """Tell whether a request changes the store."""
     return not request.startswith(("get ", "head ", "list "))
 
 
@@ -351,7 +338,6 @@ class Scenario:
     always: Callable[[Objects], None] = lambda _: None
     """Raises AssertionError about the objects of a moment."""
     is_prompt: bool = False
-    """As in `World`."""
 
     def play(self, choose: Callable[[World], Step | None]) -> None:
         """Play one schedule; a choice of None leaves it."""
