@@ -34,12 +34,12 @@ class Target:
     process: subprocess.Popen[str]
     source: Path
     disk: Path | None
-    """A disk that may be filled, with all that the build writes; None where there is none."""
+    """A disk that may be filled, with all that the build writes; None without such a disk."""
     clock: Clock | None
     draw: random.Random
     stop_s: float
     silence: Callable[[float], None] | None = None
-    """Lets the store answer nothing for so many seconds, and waits for that; None without one."""
+    """Silences the store for some seconds, and waits for that; None without a store."""
 
     @property
     def is_over(self) -> bool:
@@ -236,7 +236,7 @@ def possible(target_disk: Path | None, clock: Clock | None, *, is_store: bool) -
 
 
 def drawn(kinds: Sequence[str], number: int, draw: random.Random) -> list[str]:
-    """Return so many attacks, each kind as often as another, in an order of their own."""
+    """Return `number` attacks in a drawn order, each kind equally often."""
     found: list[str] = []
     while len(found) < number:
         found += draw.sample(kinds, len(kinds))

@@ -21,7 +21,7 @@ from tests.soak.place import Place
 from tests.support.processes import has_started, is_gone, members, workers
 
 _END_S = 60.0
-"""Seconds that a build has to end once it was told to, and its other processes after it."""
+"""Seconds that a build gets to end after a signal, and its other processes after it."""
 _MOST_TRIES = 5
 """Builds that an attack may come too late for."""
 _LINES = 6
@@ -75,7 +75,7 @@ class Attacked:
     elapsed_s: float = 0.0
     faults: list[str] = field(default_factory=list)
     wrong_files: list[str] = field(default_factory=list)
-    """Files that differ from those of the undisturbed build."""
+    """Files that differ from the undisturbed build."""
 
 
 def build_undisturbed(means: Means, place: Place, patience_s: float) -> Undisturbed:

@@ -71,9 +71,9 @@ class Disk:
 
 
 class FaultyStore:
-    """Store of which 2% of the requests fail and 1% of the bodies are cut, by a seed; as `Disk`.
+    """Store that fails 2% of the requests and cuts 1% of the bodies, by a seed; used like `Disk`.
 
-    `silence` lets it answer nothing for so many seconds, and waits for that. A failure is an answer
+    `silence` lets it answer nothing for some seconds, and waits for that. A failure is an answer
     of 500 or 503, a connection that breaks before the store has heard, or one that breaks after it
     has done what was asked.
     """

@@ -66,7 +66,7 @@ def _unaccounted(totals: dict[str, Any], truth: Truth) -> list[str]:
 
 
 def _rejected(items: Any, truth: Truth) -> set[str]:
-    """Return the keys that are rejected, but for those that Pillow can read all of."""
+    """Return the rejected keys, except images that Pillow can read completely."""
     table = pq.read_table(items, columns=["key", "status"])
     statuses = table.column("status").cast("string").to_pylist()
     keys = table.column("key").to_pylist()

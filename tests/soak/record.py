@@ -52,7 +52,7 @@ class Ordeal:
 
     @property
     def lost_s(self) -> float:
-        """Seconds that the attacks cost beside their own: work done again, starts, pauses."""
+        """Seconds that the attacks cost in addition to their own: repeated work, starts, pauses."""
         return max(0.0, self.attacked_s - self.held_s - self.num_builds * self.undisturbed_s)
 
 

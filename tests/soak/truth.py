@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 from tests.soak.source import SIDE
 
 _MOST_DIFFERENCE = {"images.zip": 2.0, "photos.zip": 12.0}
-"""Mean of the absolute differences of pixels: those of two decoders, and of photos those of two
+"""Mean of the absolute differences of pixels, by two decoders, and for photos also by two
 resamplers and of another JPEG. Of two different photos it is about 60."""
 
 
@@ -31,7 +31,7 @@ class Fact(NamedTuple):
 
 @dataclass
 class Truth:
-    """The images of a source by key, and the members that are none."""
+    """The images of a source by key, and the number of its other members."""
 
     source: Path
     images: dict[str, Fact] = field(default_factory=dict)

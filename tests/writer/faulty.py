@@ -70,7 +70,7 @@ LEAST = {
 }
 """Plan → how many faults it makes at least, of all that there are (`step` is 1)."""
 GATE_STEP, QUICK_STEP = 3, 12
-"""The suite makes one fault in so many, `make soak` all."""
+"""The suite makes one fault in this many, `make soak` all."""
 PARENT_KILLS = 3
 MIN_WORKER_KILLS = 2
 ENDS_OF_WORKERS = [
@@ -191,7 +191,7 @@ def exit_with(error: BuildError, number: int) -> None:
 
 
 def fill_but(pages: int, filler: Path) -> None:
-    """Fill the disk that a file lies on by it, but for so many pages."""
+    """Fill the disk of a file with it, except for some pages."""
     with filler.open("wb") as file:
         size = (os.statvfs(filler.parent).f_bavail - pages) * _PAGE_BYTES
         os.posix_fallocate(file.fileno(), 0, size)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from shardprep.writer.chunk import ChunkTask
 
 NUM_ITEMS = 640
-"""So many that a chunk has ten."""
+"""Chosen so that a chunk has ten items."""
 LIMITS = WorkerLimits(item_s=0.3)
 
 
@@ -108,7 +108,7 @@ def job_in(out: Path, **fault: Any) -> ShardJob:
 
 
 def written(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> dict[str, bytes]:
-    """Write the shards; see that progress comes to all items, and return the files."""
+    """Write the shards; check that progress counts all items, and return the files."""
     steps: list[ItemCounts] = []
     write_shards(job, shards, num_workers, steps.append)
     total = ItemCounts(*map(sum, zip(*steps, strict=True)))
@@ -287,7 +287,7 @@ def test_owners_commit_nothing_for_a_build_that_is_gone(tmp_path: Path) -> None:
 def test_shards_that_are_whole_are_kept_and_others_leave_nothing_where_a_run_is_ended(
     tmp_path: Path,
 ) -> None:
-    """A shard whose worker is ended between its rename and its receipt is one to be made again."""
+    """A shard whose worker ends between its rename and its receipt is written again."""
     shards = shards_of(8)
     job = job_in(tmp_path / "out")
     with pytest.raises(StoppedError):

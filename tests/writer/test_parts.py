@@ -66,7 +66,7 @@ SHARDS = [
 
 @dataclass(frozen=True)
 class Pets:
-    """A source of thirty images, and what is built of it below `out`."""
+    """A source of thirty images, and its builds below `out`."""
 
     source: Path
     out: Path
@@ -321,7 +321,7 @@ def test_a_finalize_that_was_killed_at_its_very_end_is_ended_by_the_next(
 def test_too_many_rejections_are_an_error_until_finalize_accepts_them(
     pets: Pets, tmp_path: Path
 ) -> None:
-    """Or the recipe does, of which `finalize` knows."""
+    """Or the recipe accepts them, which `finalize` knows."""
     bad = {"train/cat.77.jpg": b"junk", "train/dog.78.jpg": b""}
     write(pets.source, zip_bytes({**animals(20), **bad}))
     pets.parts()

@@ -1,4 +1,4 @@
-"""A build on a Ray cluster gives the bytes of one machine, whoever dies meanwhile."""
+"""A build on a Ray cluster gives the bytes of one machine, whatever dies during it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MOST_S = 5.0
 NUM_IMAGES, NUM_SHARDS = 240, 12
 LONG: dict[str, Any] = {"shards": NUM_SHARDS, "size": "128x128", "format": "png"}
-"""Long enough to do harm meanwhile."""
+"""Takes long enough to be disturbed."""
 OPTIONS = [str(word) for key, value in LONG.items() for word in (f"--{key}", value)]
 
 
@@ -310,7 +310,7 @@ def test_what_cluster_is_meant_must_be_said(case: str, monkeypatch: pytest.Monke
 def test_a_task_that_is_ended_stays_where_its_commits_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that commits a shard meanwhile would make its folder wherever Ray was started."""
+    """A thread that is committing a shard would make its folder wherever Ray was started."""
     pytest.importorskip("ray")
     from shardprep.writer.engine.ray_engine import _in
 

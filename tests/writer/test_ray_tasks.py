@@ -40,7 +40,7 @@ class Encode:
     at: str = ""
     fault: Callable[[], Outcome] | None = None
     begun: set[str] = field(default_factory=set)
-    """Shards of which anything was encoded."""
+    """Shards with any encoded item."""
     has_begun: threading.Condition = field(default_factory=threading.Condition)
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
@@ -134,7 +134,7 @@ LACKS = {
 
 
 class EndedError(BaseException):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 @pytest.mark.parametrize("lack", LACKS)
@@ -154,7 +154,7 @@ def test_a_process_that_lacks_memory_ends_and_rejects_nothing(
 
 
 class Cluster:
-    """Stands for Ray: tasks answer in turn, and die where a rule says so."""
+    """Simulates Ray: tasks answer in turn, and die where a rule says so."""
 
     def __init__(self, dies: Callable[[Sequence[str], int, bool], bool]) -> None:
         """`dies` is asked with the shards of a task, how many it has done, and whether it cares."""

@@ -1,4 +1,4 @@
-"""A receipt whose rows are not those of its shard counts for nothing."""
+"""A receipt with rows of another shard is ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repacked datasets: those that a build of the same images would have written, for the most part.
+"""A repacked dataset is mostly the dataset that a build of the same images would have written.
 
 The oracle is that build: its shards and item table are compared byte by byte.
 """
@@ -59,7 +59,7 @@ def _pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def records(folder: Path) -> dict[str, bytes]:
-    """Return all files but those that say what a dataset was made of."""
+    """Return all files except the manifest, which names the parents."""
     return {name: data for name, data in tree(folder).items() if name != "manifest.json"}
 
 

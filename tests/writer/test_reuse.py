@@ -110,7 +110,7 @@ def moved() -> dict[str, bytes]:
 
 
 def other_bytes() -> dict[str, bytes]:
-    """Return images of which two have changed, one to as many bytes as it had."""
+    """Return the images with two changed ones; one of them has as many bytes as before."""
     images = dict(IMAGES)
     images["train/cat.3.jpg"] = jpeg(seed=77)
     data = bytearray(images["train/dog.3.jpg"])

@@ -1,4 +1,4 @@
-"""`--split RATIOS`: the splits of the source that are cut, those that stay whole, and its note."""
+"""`--split RATIOS`: which splits of the source are cut, which stay whole, and its note."""
 
 from __future__ import annotations
 

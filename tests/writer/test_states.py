@@ -36,7 +36,7 @@ _number = count()
 def state_of(files: Files, there: Files) -> str:
     """Return the state that files are in, in a run that has found others `there`."""
     replaced = there.get(MANIFEST)
-    if files.get(BUILD) != there.get(BUILD):  # what is left of another build counts for nothing
+    if files.get(BUILD) != there.get(BUILD):  # leftovers of another build do not count
         files = {
             name: data
             for name, data in files.items()
@@ -83,7 +83,7 @@ def in_store(there: Files, run: Callable[[], object], fate: str = "") -> Moments
 
 @contextlib.contextmanager
 def watched(look: Callable[[], None]) -> Iterator[None]:
-    """Call `look` after each change of a file; after those that empty a folder at their end."""
+    """Call `look` after each change of a file, and after a change that empties a folder."""
     paused: list[bool] = []
 
     def looking(change: Any, *, at_once: bool = False) -> Any:

@@ -1,7 +1,7 @@
 """Runs of the writer over a store in memory, where a schedule orders every request.
 
 Each run has a thread that waits before each request to the store until the schedule lets it go on,
-so that one run moves at a time and a schedule is a list of names. A run is what it was told: the
+so that one run moves at a time and a schedule is a list of names. A run depends on its answers alone: the
 same answers of the store bring it to the same place. So two schedules that give each run the same
 answers and leave the same objects are in one state, and only one of them needs to be continued.
 """
@@ -46,7 +46,7 @@ _POOLS = (
 
 
 class Killed(BaseException):
-    """The process of a run is no more: none of its further requests happens."""
+    """The process of a run was killed: none of its further requests happens."""
 
 
 class Pool:
@@ -127,7 +127,7 @@ class World:
     num_steps: int = 0
 
     def start(self, runs: Mapping[str, Callable[[], object]]) -> None:
-        """Let all runs come to their first request, one after the other."""
+        """Bring all runs to their first request, one after the other."""
         for name, work in runs.items():
             self.runners[name] = _Runner(name, work, self)
             self.runners[name].start()
@@ -298,7 +298,7 @@ class _Store:
 def opened(
     there: Objects, runs: Mapping[str, Callable[[], object]], *, is_prompt: bool = False
 ) -> Iterator[World]:
-    """Give a world in which the runs have come to their first request."""
+    """Give a world whose runs are at their first request."""
     world = World(dict(there), is_prompt=is_prompt)
     store = _Store(world)
     memory = Path("/dev/shm")
@@ -329,7 +329,7 @@ Step = tuple[str, str]
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is there, the runs that begin together, and what must be true whatever their order."""
+    """Objects, runs that begin together, and what must be true for every order."""
 
     there: Objects
     runs: Mapping[str, Callable[[], object]]
@@ -413,7 +413,7 @@ def _orders_beside(
 
 
 def one_change(scenario: Scenario, first: str, num_steps: int) -> None:
-    """Play the schedule in which a run pauses after some steps until the other one is over."""
+    """Play one schedule: a run pauses after some steps until the other one is over."""
 
     def choose(world: World) -> Step:
         is_first = world.num_steps < num_steps and first in world.waiting()
