@@ -1,9 +1,10 @@
 """Runs of the writer over a store in memory, where a schedule orders every request.
 
 Each run has a thread that waits before each request to the store until the schedule lets it go on,
-so that one run moves at a time and a schedule is a list of names. A run depends on its answers alone: the
-same answers of the store bring it to the same place. So two schedules that give each run the same
-answers and leave the same objects are in one state, and only one of them needs to be continued.
+so that one run moves at a time and a schedule is a list of names. A run depends on its answers
+alone: the same answers of the store bring it to the same place. So two schedules that give each run
+the same answers and leave the same objects are in one state, and only one of them needs to be
+continued.
 """
 
 from __future__ import annotations
