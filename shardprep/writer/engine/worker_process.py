@@ -203,7 +203,9 @@ def limited(limits: WorkerLimits) -> Iterator[None]:
     handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     try:
         if limits.worker_bytes:
-            hold_memory(_data_bytes() + limits.worker_bytes)
+            status = Path("/proc/self/status").read_text()
+            data_bytes = int(status.partition("VmData:")[2].split()[0]) << 10
+            hold_memory(data_bytes + limits.worker_bytes)
         yield
     finally:
         start_clock(0)
@@ -231,11 +233,6 @@ def die_with_parent() -> None:
     """Let the system end this process when its parent dies, even by SIGKILL (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _data_bytes() -> int:
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmData:")[2].split()[0]) << 10
 
 
 def cause_of_death(exit_code: int | None) -> str:

@@ -45,6 +45,7 @@ from shardprep.writer.plan.near_copies import NearCopies, hash_images
 from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.shard_plan import plan_shards, shuffled
 
+_NO_LABEL = "no label, and --split makes this split of labelled images"
 _RECORD_OVERHEAD_BYTES = 200
 """Bytes of a record in addition to image and key: framing and feature names."""
 
@@ -75,8 +76,8 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
     near = None
     if recipe.finds_near:
-        items, spoilers = without_spoilers(items, ratios)
-        left_out += spoilers
+        items, unlabelled = without_spoilers(items, ratios)
+        left_out += unlabelled
         near = NearCopies.among(items, hash_images(items, spec, recipe, num_workers, watcher))
         items, copies = near.without() if recipe.dedup == "near" else (near.together(), [])
     findings = catalog.findings + _recut(items, ratios)
@@ -84,6 +85,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     left_out += more
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
+    spoilers = [Skipped(item.key, _NO_LABEL, item.extent.num_bytes) for item in left_out]
     estimate = _records_bytes(items, spec)
     found_by, without_image = [catalog.labels_from], catalog.rows_without_image
     if catalog.annotations is not None:
@@ -92,7 +94,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     return BuildPlan(
         name=recipe.dataset_name,
         shards=plan_shards(recipe.dataset_name, items, recipe.shards, estimate, recipe.seed),
-        skipped=[*catalog.skipped, *copies, *map(_spoiler, left_out)],
+        skipped=[*catalog.skipped, *copies, *spoilers],
         spec=spec,
         schema=_schema(recipe, catalog, spec),
         labels_from="; ".join(found_by),
@@ -143,11 +145,6 @@ def _recut(items: Items, ratios: Mapping[str, float]) -> list[str]:
     given = " and ".join(f"{split} ({counts[split]:,} images)" for split in ordered)
     stays = "a split that the ratios leave out stays whole, as in --split validation=0.1"
     return [f"--split cuts {given} of the source anew, as one set; {stays}"]
-
-
-def _spoiler(item: Item) -> Skipped:
-    reason = "no label, and --split makes this split of labelled images"
-    return Skipped(item.key, reason, item.extent.num_bytes)
 
 
 def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:

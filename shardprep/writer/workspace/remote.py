@@ -141,17 +141,13 @@ class ObjectWorkspace:
     def start(self, fingerprint: Fingerprint, *, over: bytes | None) -> bool:
         state, build = self.state, new_build(fingerprint)
         left = state.names()
-        place = self._build_url
+        place = state.url / BUILD_FILE
         if not (
             objects.create(place, build) if over is None else objects.replace(place, over, build)
         ):
             return False
         state.remove([name for name in left if name != BUILD_FILE])
         return True
-
-    @property
-    def _build_url(self) -> ObjectUrl:
-        return self.state.url / BUILD_FILE
 
     def discard(self) -> None:
         begun = read_build(self.state)
@@ -261,7 +257,8 @@ class ObjectWorkspace:
             (self._root.read(SCHEMA_FILE) or b"").decode(), str(self.url / SCHEMA_FILE)
         )
         stays = inventory(manifest, schema)
-        others = [name for name in found if _is_removed(name) and name not in stays]
+        of_datasets = (name for name in found if is_own(name) or name.startswith(DRAFT_PREFIX))
+        others = [name for name in of_datasets if name not in stays]
         self._check_published(manifest)
         self._root.remove(others)
 
@@ -290,10 +287,6 @@ class ObjectWorkspace:
 
 def _draft_of(build: Build) -> str:
     return f"{DRAFT_PREFIX}{build.token or 'unnamed'}"
-
-
-def _is_removed(name: str) -> bool:
-    return is_own(name) or name.startswith(DRAFT_PREFIX)
 
 
 def _sweep(folder: Path) -> None:
