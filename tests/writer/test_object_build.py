@@ -318,42 +318,6 @@ def at_once(*runs: Callable[[], None]) -> None:
         thread.join()
 
 
-def test_two_of_the_same_end_well_with_one_dataset(
-    source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
-) -> None:
-    begin_together(proxy)
-    found: list[Any] = []
-    at_once(*[lambda: found.append(build_there(source, bucket))] * 2)
-    assert len(found) == 2
-    assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
-
-
-def test_one_that_begins_as_the_same_ends_finds_its_dataset(
-    source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
-) -> None:
-    """It saw nobody there, and is about to begin when the other one is done."""
-    begin_together(proxy)
-    together, is_first, is_over = proxy.rule, threading.Lock(), threading.Event()
-
-    def wait(request: Request) -> Fault | None:
-        fault = together(request)
-        is_begin = request.method == "PUT" and request.path.endswith(".build.json")
-        if is_begin and not is_first.acquire(blocking=False):
-            assert is_over.wait(20)
-        return fault
-
-    proxy.rule = wait
-    found: list[Any] = []
-
-    def run() -> None:
-        found.append(build_there(source, bucket))
-        is_over.set()
-
-    at_once(run, run)
-    assert [result.was_there for result in found] == [False, True]
-    assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
-
-
 def test_one_that_is_slow_to_begin_removes_nothing_that_the_same_has_finished(
     source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
 ) -> None:
