@@ -18,7 +18,8 @@ from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, SourceError
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
-from shardprep.writer.chunk import ChunkEncoder, Encode
+from shardprep.writer.chunk import Encode
+from shardprep.writer.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob, Workers
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done

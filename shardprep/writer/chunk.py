@@ -1,34 +1,23 @@
-"""The chunk, which is the unit of parallel work: some items of one shard, and how they are encoded.
+"""The chunk, which is the unit of parallel work: some items of one shard, and their outcomes.
 
-The encoder takes items, and returns framed records and one outcome per item. It reads the source
-and touches nothing else, so any engine can run it anywhere.
+Processes that encode nothing import this module, so it imports no decoder.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shardprep.catalog.items import Item
-from shardprep.dataset import schema as names
-from shardprep.dataset import tfrecord
-from shardprep.dataset.schema import Schema, Value
-from shardprep.image.annotation_types import Annotation, AnnotationSpec
-from shardprep.image.annotations import PlacedObjects, place_objects
-from shardprep.image.process import ProcessedImage, Rejection, RejectionKind, process_image
-from shardprep.image.spec import ImageSpec
-from shardprep.profiling import stage
-from shardprep.source.byte_range import MemberError
+from shardprep.image.annotation_types import AnnotationSpec
 from shardprep.source.members import Member
-from shardprep.source.range_reads import read_ahead
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from shardprep.image.annotations import PlacedObjects
+    from shardprep.image.process import RejectionKind
 
 
 class ImageObjectCounts(NamedTuple):
@@ -133,127 +122,3 @@ Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
 A bad image is an outcome, never an error. The second argument is called before each item, so that
 an engine can restart its clock.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkEncoder:
-    """Encodes items to records; every worker is given one."""
-
-    spec: ImageSpec
-    schema: Schema
-    columns: tuple[str, ...] = ()
-    """Names of the features that `Item.columns` holds."""
-    annotations: AnnotationSpec | None = None
-    """Form of boxes and masks, None if none are stored."""
-
-    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Read, process, encode and frame the items of a task, in order; an `Encode`."""
-        records: list[bytes] = []
-        outcomes: list[Outcome] = []
-        items = list(task.items)
-        with closing(read_ahead([item.extent.span for item in items])) as ahead:
-            for item in items:
-                wait_for(ahead)
-                before_item()
-                data = read_item(item)
-                if isinstance(data, Outcome):
-                    record, outcome = b"", data
-                else:
-                    record, outcome = encode_item(item, data, sha256_of(data), self)
-                records.append(record)
-                outcomes.append(outcome)
-        return EncodedChunk(b"".join(records), tuple(outcomes))
-
-
-wait_for = stage("read")(next)
-
-
-def encode_item(
-    item: Item,
-    data: bytes,
-    sha256: str,
-    encoder: ChunkEncoder,
-    stored: ProcessedImage | None = None,
-) -> tuple[bytes, Outcome]:
-    """Return the framed record of an item, b"" if it is rejected, and its outcome.
-
-    `data` are the bytes of the original, `sha256` their hash in hexadecimal, and `stored` is the
-    result of `process_image` if it is known.
-    """
-    image = stored or process_image(data, encoder.spec)
-    original = image.original
-    facts = (original.height, original.width, original.format, len(data))
-    objects = counts = None
-    if isinstance(image, ProcessedImage) and encoder.annotations is not None:
-        placed = _objects(item, image, encoder.annotations)
-        if isinstance(placed, Rejection):
-            image = placed
-        else:
-            objects, counts = placed, ImageObjectCounts.of(placed, encoder.annotations)
-    if isinstance(image, Rejection):
-        return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
-    framed = _framed(item, image, objects, encoder)
-    more = image.is_dark, counts, stored is not None
-    return framed, Outcome("", image.damage, len(framed), *facts, sha256, *more)
-
-
-def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
-    """Return the objects and masks of an item; empty if the source has no annotation of it."""
-    try:
-        files = [_read(member) for member in item.masks]
-    except MemberError as error:
-        return Rejection(UNREADABLE, f"its mask: {error}")
-    except MemoryError:
-        return Rejection("crashed", "its mask is larger than the memory a worker may use")
-    return _placed(item.annotation or Annotation(), files, image.placement, spec)
-
-
-_placed = stage("annotate")(place_objects)
-
-
-def read_item(item: Item | Member) -> bytes | Outcome:
-    """Return the bytes of an item, or its rejection."""
-    try:
-        return _read(item)
-    except MemberError as error:
-        return Outcome.unread(item, UNREADABLE, str(error))
-    except MemoryError:
-        return Outcome.unread(item, "crashed", "is larger than the memory a worker may use")
-
-
-@stage("read")
-def _read(item: Item | Member) -> bytes:
-    return item.extent.read()
-
-
-@stage("hash")
-def sha256_of(data: bytes) -> str:
-    """Return the SHA-256 of `data` in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
-
-
-@stage("frame")
-def _framed(
-    item: Item, image: ProcessedImage, objects: PlacedObjects | None, encoder: ChunkEncoder
-) -> bytes:
-    target = item.target
-    values: dict[str, Value] = {
-        names.IMAGE: image.data,
-        names.FILENAME: item.key.encode(),
-        names.HEIGHT: image.height,
-        names.WIDTH: image.width,
-        # The feature of every kind of target; the others are empty.
-        names.LABEL: item.label,
-        names.LABELS: target if isinstance(target, tuple) else (),
-        names.TARGET: target if isinstance(target, float) else math.nan,
-        names.TEXT: target.encode() if isinstance(target, str) else b"",
-    }
-    if objects is not None:
-        values[names.BOX] = array("f", objects.boxes.tobytes())
-        values[names.BOX_LABEL] = objects.labels
-        values[names.CROWD] = tuple(map(int, objects.crowds))
-        values[names.OBJECT_MASK] = objects.masks
-        values[names.MASK] = objects.segmentation_mask
-    for name, value in zip(encoder.columns, item.columns, strict=True):
-        values[name] = value.encode() if isinstance(value, str) else value
-    return tfrecord.frame(encoder.schema.encode(values))

@@ -34,17 +34,8 @@ from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
-from shardprep.writer.chunk import (
-    ChunkEncoder,
-    ChunkTask,
-    Encode,
-    EncodedChunk,
-    Outcome,
-    encode_item,
-    read_item,
-    sha256_of,
-    wait_for,
-)
+from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk, Outcome
+from shardprep.writer.chunk_encoder import ChunkEncoder, encode_item, read_item, sha256_of, wait_for
 from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
 from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan

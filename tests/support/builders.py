@@ -25,7 +25,8 @@ from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
 from shardprep.writer.build import PartResult, build_dataset
-from shardprep.writer.chunk import ChunkEncoder, ChunkTask, Encode, EncodedChunk
+from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk
+from shardprep.writer.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import (
     Engine,
     ItemCounts,

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardprep.writer.chunk import ChunkEncoder, EncodedChunk
+    from shardprep.writer.chunk import EncodedChunk
+    from shardprep.writer.chunk_encoder import ChunkEncoder
 
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
 LONG: dict[str, Any] = {"shards": 12, "size": "300x300", "format": "png"}

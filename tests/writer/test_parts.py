@@ -26,7 +26,8 @@ from shardprep.storage import lock
 from shardprep.storage.folder import LocalFolder
 from shardprep.storage.lock import locked
 from shardprep.writer.build import PartResult
-from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
+from shardprep.writer.chunk import ChunkTask, EncodedChunk
+from shardprep.writer.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import ShardJob
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, TooManyRejectedError

@@ -82,7 +82,7 @@ def _processed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seen.append(data)
         return process_image(data, spec)
 
-    monkeypatch.setattr("shardprep.writer.chunk.process_image", process)
+    monkeypatch.setattr("shardprep.writer.chunk_encoder.process_image", process)
     return seen
 
 

@@ -39,7 +39,8 @@ from shardprep.source.dictionary_column import Coded
 from shardprep.source.listing import Skipped
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
-from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome, read_item
+from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
+from shardprep.writer.chunk_encoder import read_item
 from shardprep.writer.engine.job import ItemCounts
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.worker_process import WorkerLimits
