@@ -16,8 +16,6 @@ from typing import NamedTuple, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.catalog.init.notices import no_image
-from shardprep.catalog.source_images import source_images
 from shardprep.dataset import item_table
 from shardprep.dataset.cells import to_cell
 from shardprep.dataset.folder import ITEMS_FILE
@@ -75,6 +73,9 @@ def hash_originals(
 def _members(
     recipe: Recipe, items: pa.Table, work: Path, watcher: Watcher, *, is_annotated: bool
 ) -> list[Member]:
+    from shardprep.catalog.init.notices import no_image
+    from shardprep.catalog.source_images import source_images
+
     listing = _listing(recipe, work, watcher.notice)
     if not listing.images:
         raise no_image(recipe.source, listing)
