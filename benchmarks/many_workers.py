@@ -30,7 +30,7 @@ from shardprep.dataset.schema import load_schema
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.source.byte_range import PlainExtent
-from shardprep.writer.encode.chunk import EncodedChunk, Outcome
+from shardprep.writer.chunk import EncodedChunk, Outcome
 from shardprep.writer.engine.job import ShardJob
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.engine.worker_process import WorkerLimits
@@ -42,7 +42,7 @@ from shardprep.writer.workspace.find import workspace_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shardprep.writer.encode.chunk import ChunkTask
+    from shardprep.writer.chunk import ChunkTask
     from shardprep.writer.engine.job import OnProgress
     from shardprep.writer.plan.shard_plan import ShardPlan
     from shardprep.writer.workspace.files import Folders
@@ -168,8 +168,6 @@ class _Simulated:
 @dataclass(frozen=True)
 class _Wait:
     """Waits as long as the encoding of a chunk takes."""
-
-    is_annotated = False
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         number = len(task.items)

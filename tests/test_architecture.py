@@ -50,7 +50,7 @@ MAY_IMPORT = {
 }
 """Room → the rooms it imports, for types as well; a reader needs neither writer nor recipe."""
 WITH_TENSORFLOW = ("reader.tf.", "reader.augment", "reader.diagnosis.", "benchmark.")
-WITH_RAY = ("writer.engine.ray.",)
+WITH_RAY = ("writer.engine.ray_",)
 
 
 @functools.cache

@@ -20,8 +20,7 @@ from shardprep.benchmark import measure
 from shardprep.catalog import regex_process
 from shardprep.exporter.export import LAYOUTS
 from shardprep.source.kaggle import client
-from shardprep.writer.engine import worker_process
-from shardprep.writer.engine.ray import engine
+from shardprep.writer.engine import ray_engine, worker_process
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "shardprep"
@@ -81,7 +80,7 @@ def test_what_is_launched_or_loaded_ahead_is_there() -> None:
     for launched in (client, measure):
         assert importlib.util.find_spec(launched.__name__)
     assert Path(regex_process.__file__).is_file()
-    for name in (*worker_process._PRELOADED, *engine._MODULES):
+    for name in (*worker_process._PRELOADED, *ray_engine._MODULES):
         assert importlib.util.find_spec(name), name
 
 

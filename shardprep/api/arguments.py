@@ -122,9 +122,9 @@ def engine_of(
 ) -> AbstractContextManager[Workers]:
     """Return a context manager that provides the workers of an engine and releases them."""
     if name == "ray":
-        from shardprep.writer.engine.ray import cluster
+        from shardprep.writer.engine import ray_cluster
 
-        return _on_cluster(cluster.wanted_address(ray_address), workers)
+        return _on_cluster(ray_cluster.wanted_address(ray_address), workers)
     if name != "local":
         raise RecipeError(OptionName("engine"), f"{name!r} is not one of local, ray")
     if ray_address is not None:
@@ -140,13 +140,13 @@ def engine_of(
 
 @contextmanager
 def _on_cluster(address: str, workers: int | None) -> Iterator[Workers]:
-    from shardprep.writer.engine.ray import cluster
+    from shardprep.writer.engine import ray_cluster
 
-    with cluster.connected(address):
+    with ray_cluster.connected(address):
         from shardprep.writer.engine.job import Workers
-        from shardprep.writer.engine.ray.engine import ask_versions, by_shards
+        from shardprep.writer.engine.ray_engine import ask_versions, by_shards
 
-        nodes = cluster.nodes()
+        nodes = ray_cluster.nodes()
         number = _SHARDS_PER_CPU * sum(node.num_cpus for node in nodes)
         engine = partial(by_shards, asked=ask_versions(nodes))  # nodes answer during planning
         yield Workers(engine, number if workers is None else num_workers(workers))

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from shardprep.writer.finalize import BuildResult
     from shardprep.writer.plan.plan import BuildPlan
     from shardprep.writer.plan.shard_plan import Part
-    from shardprep.writer.reuse.reuse import OldDataset
+    from shardprep.writer.reuse import OldDataset
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -264,7 +264,7 @@ def build(
     """
     from shardprep.writer.build import build_dataset, build_part
     from shardprep.writer.engine.worker_process import start_server
-    from shardprep.writer.reuse.reuse import open_old_dataset
+    from shardprep.writer.reuse import open_old_dataset
 
     run = RunOptions(**{name: recipe.pop(name) for name in RunOptions._fields if name in recipe})
     if run.engine == "local" and not dry_run:
@@ -319,7 +319,7 @@ def _refused_saved(recipe: Recipe, into: Path | None, watch: Watch) -> Iterator[
 
 
 def _save_rejected(folder: Path, recipe: Recipe, into: Path | None, watch: Watch) -> None:
-    from shardprep.writer.save_rejected import LIST_FILE, save_rejected
+    from shardprep.writer.originals import LIST_FILE, save_rejected
 
     if into is None:
         return

@@ -279,8 +279,8 @@ def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watc
     from shardprep.recipe.recipe import outputs
     from shardprep.source.byte_range import MemberError
     from shardprep.source.listing import list_source
+    from shardprep.writer.originals import LIST_FILE, read_copy
     from shardprep.writer.plan.plan import recorded_recipe
-    from shardprep.writer.save_rejected import LIST_FILE, read_copy
 
     if not is_url(source) and (Path(source) / LIST_FILE).is_file():
         return partial(read_copy, Path(source))

@@ -109,7 +109,7 @@ def repack(call: Call, *, as_json: bool) -> None:
 
     """
     from shardprep.cli.summary import show_result
-    from shardprep.writer.reuse.record_copier import share_heap
+    from shardprep.writer.record_copier import share_heap
 
     share_heap()
     show_result(call(), as_json=as_json)

@@ -43,8 +43,8 @@ from shardprep.verifier.shard import (
     check_shard,
 )
 from shardprep.writer.engine.worker_process import SpawnedContext, interrupts_blocked
+from shardprep.writer.originals import hash_originals
 from shardprep.writer.plan.plan import recorded_recipe
-from shardprep.writer.source_hashes import hash_originals
 from shardprep.writer.workspace.repair_input import IntactShard
 
 if TYPE_CHECKING:

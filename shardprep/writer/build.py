@@ -1,7 +1,6 @@
 """Build a dataset, or one part of its shards, from a source.
 
 A part only writes its shards; `finalize` makes a dataset of all parts.
-
 """
 
 from __future__ import annotations
@@ -19,15 +18,16 @@ from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, SourceError
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
-from shardprep.writer.encode.chunk_encoder import ChunkEncoder
-from shardprep.writer.engine.job import Encoder, ItemCounts, OnProgress, ShardJob, Workers
+from shardprep.writer.chunk import Encode
+from shardprep.writer.chunk_encoder import ChunkEncoder
+from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob, Workers
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.plan.source_plan import make_plan
-from shardprep.writer.reuse.reuse import OldDataset
+from shardprep.writer.reuse import OldDataset
 from shardprep.writer.run import make_dataset, make_shards
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
@@ -53,16 +53,13 @@ class PartResult(Card):
 
     @property
     def location(self) -> str:
-        """Path or address of the future dataset."""
         return self.workspace.location
 
     @property
     def num_shards(self) -> int:
-        """Number of shards in this part."""
         return len(self.part.of(range(self.num_all_shards)))
 
     def facts(self) -> dict[str, Any]:
-        """Return the location, the part and what this run did."""
         return {
             "at": self.location,
             "part": str(self.part),
@@ -72,7 +69,6 @@ class PartResult(Card):
 
     @property
     def done(self) -> str:
-        """The number of images of this run in words."""
         return images_done(self.num_new_items, self.num_copied)
 
 
@@ -99,16 +95,7 @@ def build_dataset(
         reuse: a dataset whose stored images are copied if they would be the same.
         damaged: a damaged dataset to replace by one with the same manifest, and by no other.
 
-    Raises:
-        TooManyRejectedError: more images are rejected than the recipe accepts.
-        BuildError: the dataset or an unfinished build is there with other inputs or options,
-            another process is at work there (`BusyError`), the disk is full, workers die, or the
-            source changed while it was read.
-        SourceError: the source cannot be read, or has no images.
-        RecipeError: the options do not fit the source.
-        SchemaError: the schema asks for what the source has not.
-        StorageError: object storage does not answer, or refuses.
-
+    Raises the errors of `shardprep.build`.
     """
     images = RecipeImages(recipe, make_fingerprint(recipe), workers, reuse)
     workspace = workspace_of(recipe)
@@ -125,12 +112,7 @@ def build_part(
     """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all of them.
 
     Parts may be built in any order, at the same time, and again. If the dataset is finished with
-    the same inputs and options, nothing is done. For arguments see `build_dataset`.
-
-    Raises:
-        BuildError: a dataset or a build with other inputs or options is there, `finalize` is at
-            work (`BusyError`), the disk is full, workers die, or the source changed.
-        SourceError, RecipeError, SchemaError, StorageError: as `build_dataset`.
+    the same inputs and options, nothing is done. For arguments and errors see `build_dataset`.
     """
     start = time.monotonic()
     workspace, fingerprint = workspace_of(recipe), make_fingerprint(recipe)
@@ -177,11 +159,9 @@ class RecipeImages:
     work = "encoding"
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
-        """Return the plan of the recipe."""
         return make_plan(self.recipe, scratch, watcher, self.workers.num)
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
-        """Return the outline of the plan."""
         return make_outline(plan, self.recipe, self.fingerprint, num_parts)
 
     def write(
@@ -192,21 +172,19 @@ class RecipeImages:
         on_progress: OnProgress,
         watcher: Watcher,
     ) -> None:
-        """Encode the items of shards with the engine."""
         form = None if plan.annotations is None else plan.annotations.spec
         encode_all = ChunkEncoder(plan.spec, plan.schema, plan.columns, form)
-        encoder: Encoder = encode_all
+        encoder: Encode = encode_all
         if self.reuse is not None:
             encoder, shards, remark = self.reuse.applied(encode_all, shards)
             watcher.notice(remark)
         limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
         record_bytes = plan.estimated_bytes // plan.num_items
-        is_timed = profiling.is_on()
-        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes, is_timed)
+        facts = plan.num_items, record_bytes, form is not None, profiling.is_on()
+        job = ShardJob(folders, encoder, limits, *facts)
         self.workers.engine(job, shards, self.workers.num, on_progress)
 
     def check(self) -> None:
-        """Raise BuildError if the source is no longer what was planned."""
         with contextlib.suppress(SourceError):
             if make_fingerprint(self.recipe).inputs == self.fingerprint.inputs:
                 return

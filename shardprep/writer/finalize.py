@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from shardprep.catalog.objects.object_table import NO_FAULTS
 from shardprep.dataset import item_table, tfds_metadata
@@ -22,7 +22,7 @@ from shardprep.dataset.tally import Tally
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.image.boxes import SHORTFALLS
 from shardprep.profiling import stage
-from shardprep.writer.engine.job import ItemCounts
+from shardprep.writer.engine.job import NOTHING_DONE, ItemCounts
 from shardprep.writer.plan.plan import Outline, read_outline
 from shardprep.writer.plan.shard_plan import numbers_of
 from shardprep.writer.shard import Receipt, read_receipt, read_skipped, written_receipt
@@ -44,7 +44,6 @@ _MANY = 0.9
 """Share of dark images in a split above which a warning is given."""
 _log = logging.getLogger("shardprep")
 _NUM_THREADS = 16
-"""Number of threads that wait for object storage."""
 _NUM_INDEXED = 3
 """Number of indexes that are written at a time, with their receipts in memory."""
 
@@ -70,7 +69,6 @@ class BuildResult(Card):
     """Remarks on the plan, a line each; empty for a dataset that was there."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the location, the images by split, and the totals of inputs."""
         return {
             "at": self.location,
             **self.manifest.facts(),
@@ -82,7 +80,6 @@ class BuildResult(Card):
 
     @property
     def done(self) -> str:
-        """The number of images of this run in words."""
         return images_done(self.num_new_items, self.num_copied)
 
 
@@ -100,18 +97,14 @@ def finalize_dataset(
     Every shard is read and compared with its receipt. Neither source nor recipe is needed. A
     dataset that is finished already is not changed.
 
-    Args:
-        workspace: where the parts were built.
-        num_threads: threads that check shards, at least 1.
-        max_rejected: share of rejected images, 0 to 1, up to which the dataset is published;
-            None: the share that the parts were given.
+    `num_threads` threads check shards. `max_rejected` is the share of rejected images, 0 to 1, with
+    which the dataset is published; None: the share that the parts were given.
 
     Raises:
         DatasetError: no part of a build was written here.
         TooManyRejectedError: more images are rejected than may be; the work is kept.
         BuildError: shards are missing or damaged, or a part is still at work.
         StorageError: object storage does not answer, or refuses.
-
     """
     start = time.monotonic()
 
@@ -122,16 +115,20 @@ def finalize_dataset(
                     manifest = workspace.sealed()
                     outline = None if manifest else read_outline(workspace.state)
                     if outline is not None:
-                        manifest = _complete_parts(
-                            workspace, outline, old, num_threads, max_rejected
-                        )
+                        folders = states.folders_of(workspace, outline.fingerprint, old)
+                        _check_shards(folders, outline, num_threads)
+                        if max_rejected is not None:
+                            outline = outline.model_copy(update={"max_rejected": max_rejected})
+                        manifest = complete(workspace, folders, outline)
                     if manifest is not None:
                         return publish(workspace, manifest, old, start)
                 else:
                     workspace.discard()  # another process has published it in between
         finished = workspace.finished()
         if finished is None:
-            raise _nothing_written(workspace)
+            what = "no part of a build was written here"
+            hint = "run `shardprep build` with --part 1/N, 2/N, … first, or name another dataset"
+            raise DatasetError(workspace.location, what, hint)
         states.end_publishing(workspace, finished)
         return finished_before(workspace, finished)
 
@@ -149,7 +146,7 @@ def publish(
     manifest: Manifest,
     old: bytes | None,
     start: float,
-    counts: ItemCounts | None = None,
+    counts: ItemCounts = NOTHING_DONE,
     notes: tuple[str, ...] = (),
 ) -> BuildResult:
     """Publish a sealed dataset.
@@ -159,37 +156,14 @@ def publish(
     """
     with states.writing(workspace):
         workspace.publish(manifest, old)
-    path, elapsed = workspace.documents(), time.monotonic() - start
     return BuildResult(
         workspace.location,
-        path,
+        workspace.documents(),
         manifest,
-        num_new_items=counts.num_items if counts else 0,
-        num_copied=counts.num_copied if counts else 0,
-        elapsed_s=elapsed,
+        num_new_items=counts.num_items,
+        num_copied=counts.num_copied,
+        elapsed_s=time.monotonic() - start,
         notes=notes,
-    )
-
-
-def _complete_parts(
-    workspace: Workspace,
-    outline: Outline,
-    old: bytes | None,
-    num_threads: int,
-    max_rejected: float | None,
-) -> Manifest:
-    folders = states.folders_of(workspace, outline.fingerprint, old)
-    _check_shards(folders, outline, num_threads)
-    if max_rejected is not None:
-        outline = outline.model_copy(update={"max_rejected": max_rejected})
-    return complete(workspace, folders, outline)
-
-
-def _nothing_written(workspace: Workspace) -> DatasetError:
-    return DatasetError(
-        workspace.location,
-        "no part of a build was written here",
-        "run `shardprep build` with --part 1/N, 2/N, … first, or name another dataset",
     )
 
 
@@ -203,7 +177,6 @@ def complete(
     Raises:
         TooManyRejectedError: more images are rejected than the recipe accepts.
         BuildError: another manifest came out than expected, or another build has taken over.
-
     """
     with states.writing(workspace):
         folders.check_build()
@@ -228,9 +201,9 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     """Write indexes, tables and documents; return the manifest, which is not written yet."""
     tally = Tally(outline.spec)
     folder, schema = folders.output, outline.dataset_schema
-    noted = _Noted(Counter(), Counter())
+    num_dark, num_rescaled = Counter[str](), Counter[str]()
     columns = item_table.ANNOTATED_COLUMNS if schema.annotations else item_table.COLUMNS
-    tables = _tables(folders, outline, tally, noted)
+    tables = _tables(folders, outline, tally, num_dark, num_rescaled)
     item_table.write_items(folder, ITEMS_FILE, tables, columns)
     manifest = Manifest(
         name=outline.name,
@@ -247,9 +220,9 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
         splits=tally.splits(schema.labels),
         annotations=tally.annotations(schema),
         unmatched=outline.unmatched,
-        num_rescaled=outline.num_rescaled + noted.num_rescaled.total(),
+        num_rescaled=outline.num_rescaled + num_rescaled.total(),
     )
-    _warn_of_darkness(manifest, noted.num_dark, is_full=outline.spec.depth_range == "full")
+    _warn_of_darkness(manifest, num_dark, is_full=outline.spec.depth_range == "full")
     _warn_of_sizes(manifest)
     _write(folders, SCHEMA_FILE, schema.dumps())
     for name, text in tfds_metadata.tfds_files(manifest, schema).items():
@@ -270,24 +243,21 @@ def _warn_of_darkness(manifest: Manifest, num_dark: Mapping[str, int], *, is_ful
 
 def _warn_of_sizes(manifest: Manifest) -> None:
     if manifest.num_rescaled:
-        line = (
+        _log.warning(
             "%s of %s images have another size than their annotations state, which were scaled to "
-            "it; --annotated-size image takes them as pixels of the image"
+            "it; --annotated-size image takes them as pixels of the image",
+            f"{manifest.num_rescaled:,}",
+            f"{manifest.totals.num_written:,}",
         )
-        numbers = f"{manifest.num_rescaled:,}", f"{manifest.totals.num_written:,}"
-        _log.warning(line, *numbers)
 
 
-class _Noted(NamedTuple):
-    """Numbers of records by split."""
-
-    num_dark: Counter[str]
-    """Records whose image is nearly black."""
-    num_rescaled: Counter[str]
-    """Records whose image has another size than its annotations state."""
-
-
-def _tables(folders: Folders, outline: Outline, tally: Tally, noted: _Noted) -> Iterator[pa.Table]:
+def _tables(
+    folders: Folders,
+    outline: Outline,
+    tally: Tally,
+    num_dark: Counter[str],
+    num_rescaled: Counter[str],
+) -> Iterator[pa.Table]:
     """Yield the rows of each receipt in order; write its index and count it on the way."""
     names = (shard.name for shard in outline.shards)
     with ThreadPoolExecutor(_NUM_INDEXED) as pool:
@@ -295,9 +265,10 @@ def _tables(folders: Folders, outline: Outline, tally: Tally, noted: _Noted) -> 
         for shard in outline.shards:
             receipt = coming.popleft().result()
             coming.extend(pool.submit(_indexed, folders, name) for name in islice(names, 1))
-            tally.add(receipt.shard, shard.split, receipt.table)
-            noted.num_dark[shard.split] += receipt.num_dark
-            noted.num_rescaled[shard.split] += receipt.num_rescaled
+            facts = receipt.facts
+            tally.add(facts.shard, shard.split, receipt.table)
+            num_dark[shard.split] += facts.num_dark
+            num_rescaled[shard.split] += facts.num_rescaled
             yield receipt.table
     skipped = read_skipped(folders.state)
     if skipped is None:
@@ -311,7 +282,6 @@ def _tables(folders: Folders, outline: Outline, tally: Tally, noted: _Noted) -> 
 
 
 def _indexed(folders: Folders, shard: str) -> Receipt:
-    """Write the index of a shard; return its receipt."""
     receipt = read_receipt(folders, shard)
     if receipt is None:
         raise _missing(folders, receipt_name(shard))
@@ -330,8 +300,7 @@ def _missing(folders: Folders, name: str) -> DisturbedError:
 
 def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
     names = [shard.name for shard in outline.shards]
-    there = folders.output.names()
-    foreign = sorted(set(filter(_SHARD_FILE.fullmatch, there)).difference(names))
+    foreign = sorted(set(filter(_SHARD_FILE.fullmatch, folders.output.names())).difference(names))
     if foreign:
         raise BuildError(
             folders.output.located(foreign[0]),
@@ -378,13 +347,11 @@ class TooManyRejectedError(BuildError):
     def __init__(
         self, where: str, what: str, hint: str, *, manifest: Manifest, draft: Path
     ) -> None:
-        """Take the manifest that was not published, and a folder with its item table."""
         super().__init__(where, what, hint)
         self.manifest = manifest
         self.draft = draft
 
     def as_json(self, exit_code: int) -> dict[str, Any]:
-        """Return the error with the totals of all inputs."""
         return {**super().as_json(exit_code), "totals": self.manifest.totals}
 
 
@@ -410,7 +377,6 @@ def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
     """Raise BuildError if more objects are bad than `limit`, a share.
 
     Objects that a crop cut away are not bad.
-
     """
     num_kept, lost = 0, Counter[str]()
     for counts in manifest.annotations.values():

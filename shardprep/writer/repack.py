@@ -45,10 +45,9 @@ from shardprep.writer.engine.job import OnProgress
 from shardprep.writer.finalize import BuildResult
 from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline, recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
-from shardprep.writer.reuse.record_copier import RecordCopier
-from shardprep.writer.reuse.stored_records import with_files
+from shardprep.writer.record_copier import RecordCopier, with_files
 from shardprep.writer.run import make_dataset
-from shardprep.writer.workspace.files import Folders
+from shardprep.writer.workspace.files import Folders, replace_hint
 from shardprep.writer.workspace.find import workspace_of
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -72,18 +71,13 @@ def repack_dataset(
         RecordError: a record of a parent is damaged.
         BuildError: another dataset or build is there, or the disk is full.
         StorageError: a parent was replaced, or object storage does not answer, or refuses.
-
     """
     check_alike(parents)
     workspace, images = workspace_of(recipe), ParentImages(tuple(parents), recipe)
     if workspace.stands() and not overwrite:
         finished = workspace.finished()
         if finished is not None and finished.fingerprint.inputs != images.fingerprint.inputs:
-            hint = (
-                f"add {OptionName('overwrite')} to replace it, or give another "
-                f"{OptionName('version')} or {OptionName('name')}"
-            )
-            raise BuildError(workspace.location, "is there already", hint)
+            raise BuildError(workspace.location, "already exists", replace_hint())
     result = make_dataset(workspace, images, watcher, overwrite=overwrite)
     return replace(result, num_copied=0)  # all of them are
 
@@ -119,7 +113,6 @@ class ParentImages:
         )
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
-        """Return the plan: all items of the parents, under unique keys."""
         del scratch, watcher
         plan = self._plan()
         release()
@@ -162,15 +155,12 @@ class ParentImages:
         )
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
-        """Return the outline of the plan."""
         outline = make_outline(plan, self.recipe, self.fingerprint, num_parts)
-        num_rows = sum(parent.manifest.labels.num_rows_without_image for parent in self.parents)
-        unmatched = united_unmatched(parent.manifest.unmatched for parent in self.parents)
-        num_rescaled = sum(parent.manifest.num_rescaled for parent in self.parents)
+        manifests = [parent.manifest for parent in self.parents]
         more = {
-            "num_rows_without_image": num_rows,
-            "unmatched": unmatched,
-            "num_rescaled": num_rescaled,
+            "num_rows_without_image": sum(one.labels.num_rows_without_image for one in manifests),
+            "unmatched": united_unmatched(one.unmatched for one in manifests),
+            "num_rescaled": sum(one.num_rescaled for one in manifests),
         }
         return outline.model_copy(update=more)
 
@@ -182,19 +172,16 @@ class ParentImages:
         on_progress: OnProgress,
         watcher: Watcher,
     ) -> None:
-        """Copy the records of shards."""
         del watcher
         changed = [parent for parent in self.parents if relabelled(parent, plan.schema)[1]]
         files = {file for parent in changed for file in parent.rows["file"].unique().to_pylist()}
         try:
-            copier = RecordCopier(plan.schema, frozenset(files), self.check)
-            copier.copy(folders, shards, on_progress)
+            RecordCopier(folders, plan.schema, files, self.check).copy(shards, on_progress)
         except (DatasetError, RecordError):
             self.check()  # of a parent that was replaced, no record is damaged
             raise
 
     def check(self) -> None:
-        """Raise ChangedError if a parent was replaced."""
         for parent in self.parents:
             parent.mark.check()
 
@@ -236,9 +223,7 @@ class Parent(NamedTuple):
     """A dataset whose records are copied."""
 
     where: str
-    """Path or address."""
     mark: ManifestMark
-    """Used to detect that the dataset was replaced."""
     manifest: Manifest
     schema: Schema
     spec: ImageSpec
@@ -251,14 +236,7 @@ class Parent(NamedTuple):
 
 
 def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
-    """Return a dataset with the records of some numbers, or with all items.
-
-    Raises:
-        ChangedError: another dataset has taken its place.
-        DatasetError: a document or a shard is missing, or not what the manifest says.
-        StorageError: object storage does not answer, or refuses.
-
-    """
+    """Return a dataset with the records of some numbers, or with all items."""
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(intact=True)
     check_items(dataset, table)
@@ -278,13 +256,7 @@ def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
 
 
 def check_alike(parents: Sequence[Parent]) -> None:
-    """Check that the records of all parents fit into one dataset.
-
-    Raises:
-        SchemaError: their features, or the meaning of mask pixels, differ.
-        RecipeError: their images have other fits, or a parent is named twice.
-
-    """
+    """Check that the records of all parents fit into one dataset, and that none is named twice."""
     first = parents[0]
     for place, other in enumerate(parents[1:], 1):
         if any(other.mark == known.mark for known in parents[:place]):
@@ -307,7 +279,6 @@ def check_alike(parents: Sequence[Parent]) -> None:
 
 
 def _unnamed(schema: Schema) -> Schema:
-    """Return a schema without class names."""
     features = {
         name: feature.model_copy(update={"labels": ()}) for name, feature in schema.features.items()
     }
@@ -365,11 +336,7 @@ def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
     """Return the keys of the items and of the skipped inputs of each parent, as Arrow arrays.
 
     A key that several parents have is prefixed with the name of its dataset, and with version or
-    number if names are equal.
-
-    Raises:
-        RecipeError: a prefixed key exists already.
-
+    number if names are equal; RecipeError if that is also a key.
     """
     keys = [
         [

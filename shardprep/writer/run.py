@@ -2,7 +2,6 @@
 
 A run that ends early, however it ends, keeps finished shards in its workspace. The next equal run
 checks it and continues.
-
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from shardprep.errors import BuildError, OptionName, counted
 from shardprep.progress import Watcher
 from shardprep.source.byte_range import MemberError
 from shardprep.storage.store import ChangedError
-from shardprep.writer.encode.chunk import UNREADABLE
+from shardprep.writer.chunk import UNREADABLE
 from shardprep.writer.engine.job import ItemCounts, OnProgress
 from shardprep.writer.finalize import BuildResult, complete, finished_before, publish
 from shardprep.writer.plan.plan import BuildPlan, Outline, check_outline, write_outline
@@ -66,11 +65,7 @@ class BuildImages(Protocol):
         """Write shards of the plan and their receipts."""
 
     def check(self) -> None:
-        """Check that the source or the datasets are still what was planned.
-
-        Raises BuildError or ChangedError.
-
-        """
+        """Raise BuildError or ChangedError if the source or a dataset is no longer as planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +75,6 @@ class MadeShards:
     folders: Folders
     outline: Outline
     counts: ItemCounts
-    """Items that this run has done."""
 
 
 def make_dataset(
@@ -114,9 +108,10 @@ def make_dataset(
                     shards = make_shards(workspace, images, WHOLE, replaced, watcher)
                     expected = None if damage is None else damage.manifest
                     manifest = complete(workspace, shards.folders, shards.outline, expected)
-            counts = shards.counts if shards else None
-            notes = shards.outline.findings if shards else ()
-            return publish(workspace, manifest, replaced, start, counts, notes)
+            if shards is None:
+                return publish(workspace, manifest, replaced, start)
+            notes = shards.outline.findings
+            return publish(workspace, manifest, replaced, start, shards.counts, notes)
 
     result = states.shared(workspace, attempt, fingerprint)
     return finished_before(workspace, result) if isinstance(result, Manifest) else result
@@ -170,7 +165,6 @@ def make_shards(
 
 
 def _notices(plan: BuildPlan, num_shards: int, num_items: int, num_done: int) -> list[str]:
-    """Return remarks on a plan; this run writes `num_shards` of it."""
     num_all = len(plan.shards)
     labels = f"labels{' by' if plan.schema.target else ':'} {plan.labels_from}"
     lines = [f"{plan.num_items:,} images to {counted(num_all, 'shard')}, {labels}"]
@@ -183,12 +177,9 @@ def _notices(plan: BuildPlan, num_shards: int, num_items: int, num_done: int) ->
 
 
 def _check_space(workspace: Workspace, num_bytes: int) -> None:
-    lacking = workspace.state.shortage(num_bytes)
-    if lacking:
-        hint = (
-            f"free some space, give another {OptionName('out')}, or a smaller {OptionName('size')}"
-        )
-        raise BuildError(str(workspace.state), f"about {lacking}", hint)
+    if lacking := workspace.state.shortage(num_bytes):
+        hint = f"give another {OptionName('out')}, or a smaller {OptionName('size')}"
+        raise BuildError(str(workspace.state), f"about {lacking}", f"free some space, {hint}")
 
 
 def _retry_unreadable(
@@ -206,11 +197,8 @@ def _retry_unreadable(
     for _ in range(_MOST_RETRIES):
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             unread = list(pool.map(partial(_unreadable_items, folders), shards))
-        shards = [
-            shard
-            for shard, items in zip(shards, unread, strict=True)
-            if any(map(_is_readable, items))
-        ]
+        pairs = zip(shards, unread, strict=True)
+        shards = [shard for shard, items in pairs if any(map(_is_readable, items))]
         if not shards:
             return
         what = "1 shard is" if len(shards) == 1 else f"{len(shards):,} shards are"

@@ -3,7 +3,6 @@
 A shard file under its final name is complete. The receipt has the rows of its items, and the length
 and hash of the file; it is kept until the dataset is published. A shard is done only if both are
 there and agree. A build that another build has taken over commits nothing more.
-
 """
 
 from __future__ import annotations
@@ -32,40 +31,37 @@ from shardprep.profiling import stage
 from shardprep.source.listing import Skipped
 from shardprep.source.string_column import integers
 from shardprep.storage.folder import Folder, Written
-from shardprep.writer.encode.chunk import EncodedChunk, ImageObjectCounts, Outcome
+from shardprep.writer.chunk import EncodedChunk, ImageObjectCounts, Outcome
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
 from shardprep.writer.workspace.files import SKIPPED_FILE, Folders, receipt_name
 
 _FACTS = b"shardprep"
-"""Key of the facts in the metadata of a parquet file."""
 _SHA256 = r"^[0-9a-f]{64}\z"
 RETRIED = ("unreadable", "crashed", "timeout")
 """Rejections that the machine may have caused, such as a disk that was away; the next run tries
 these images again."""
 
 
-class Receipt(NamedTuple):
-    """A written shard, and the rows of its items."""
+class ReceiptFacts(BaseModel):
+    """What a receipt says of its shard."""
 
     shard: Shard
     mark: str
     """ETag of the shard file in object storage; "" on a disk."""
-    table: pa.Table
-    """A row for each item, written or rejected, in plan order."""
-    build: str = ""
+    build: str
     """`Folders.build` of the build that wrote it; "" if any build may use it."""
-    num_dark: int = 0
+    num_dark: Count = 0
     """Records whose image is nearly black; 0 if unknown."""
-    num_rescaled: int = 0
+    num_rescaled: Count = 0
     """Records whose image has another size than its annotations state."""
 
 
-class _ReceiptFacts(BaseModel):
-    shard: Shard
-    mark: str
-    build: str
-    num_dark: Count = 0
-    num_rescaled: Count = 0
+class Receipt(NamedTuple):
+    """A written shard, and the rows of its items."""
+
+    facts: ReceiptFacts
+    table: pa.Table
+    """A row for each item, written or rejected, in plan order."""
 
 
 class ShardHead(NamedTuple):
@@ -82,19 +78,14 @@ class ShardWriter:
     """Writes one shard from its chunks, in plan order, and collects the rows of its items."""
 
     def __init__(self, folders: Folders, head: ShardHead, *, is_annotated: bool) -> None:
-        """Create the temporary file of the shard."""
         self.head = head
         self._folders = folders
         self._file = folders.output.new_file(head.name, head.token)
         self._hash = hashlib.sha256()
         self._hashing = ThreadPoolExecutor(1)
         """Hashes a chunk while it is written; both release the interpreter lock."""
-        self.num_items = 0
-        """Items whose outcome is known."""
-        self._num_records = 0
-        self._num_bytes = 0
-        self._num_dark = 0
-        self._num_rescaled = 0
+        self.num_items = self._num_records = self._num_bytes = 0
+        self._num_dark = self._num_rescaled = 0
         self._columns = ANNOTATED_COLUMNS if is_annotated else COLUMNS
         self._tables = [self._columns.empty_table()]
         self._rows: defaultdict[str, list[Any]] = defaultdict(list)
@@ -103,7 +94,6 @@ class ShardWriter:
 
     @property
     def is_full(self) -> bool:
-        """Whether all items have their outcome."""
         return self.num_items == self.head.num_items
 
     @stage("write")
@@ -158,7 +148,6 @@ class ShardWriter:
         """Rename the shard to its final name, then write its receipt.
 
         Raises BuildError if another build has taken this one over; the temporary file is removed.
-
         """
         try:
             self._folders.check_build()
@@ -171,14 +160,18 @@ class ShardWriter:
             num_bytes=self._num_bytes,
             sha256=self._hash.hexdigest(),
         )
+        facts = ReceiptFacts(
+            shard=shard,
+            mark=mark,
+            build=self._folders.build,
+            num_dark=self._num_dark,
+            num_rescaled=self._num_rescaled,
+        )
         # Dictionaries are unified so that rows are laid out alike however they were added.
         table = pa.concat_tables(self._tables).unify_dictionaries()
-        counts = self._num_dark, self._num_rescaled
-        receipt = Receipt(shard, mark, table, self._folders.build, *counts)
-        write_receipt(self._folders.state, receipt)
+        write_receipt(self._folders.state, facts, table)
 
     def abandon(self) -> None:
-        """Remove the temporary file."""
         self._hashing.shutdown()
         self._file.abandon()
 
@@ -187,7 +180,6 @@ def _is_rescaled(annotation: Annotation | None, outcome: Outcome) -> bool:
     """Return whether a written image has another size than its annotation states.
 
     The two sides may be swapped, as in an image that was turned upright.
-
     """
     if annotation is None or annotation.size is None or annotation.is_relative or outcome.kind:
         return False
@@ -241,17 +233,9 @@ def read_skipped(state: Folder) -> pa.Table | None:
     return None if content is None else content[0]
 
 
-def write_receipt(state: Folder, receipt: Receipt) -> None:
+def write_receipt(state: Folder, facts: ReceiptFacts, table: pa.Table) -> None:
     """Write the receipt of a shard."""
-    facts = _ReceiptFacts(
-        shard=receipt.shard,
-        mark=receipt.mark,
-        build=receipt.build,
-        num_dark=receipt.num_dark,
-        num_rescaled=receipt.num_rescaled,
-    )
-    name = receipt_name(receipt.shard.name)
-    _write(state, name, receipt.table, facts.model_dump_json().encode())
+    _write(state, receipt_name(facts.shard.name), table, facts.model_dump_json().encode())
 
 
 def read_receipt(folders: Folders, shard: str) -> Receipt | None:
@@ -261,14 +245,13 @@ def read_receipt(folders: Folders, shard: str) -> Receipt | None:
         return None
     table, text = content
     try:
-        facts = _ReceiptFacts.model_validate_json(text)
+        facts = ReceiptFacts.model_validate_json(text)
     except ValidationError:
         return None
     is_ours = not folders.build or facts.build in ("", folders.build)
     if not is_ours or facts.shard.name != shard or not _are_rows_of(table, facts.shard):
         return None
-    counts = facts.num_dark, facts.num_rescaled
-    return Receipt(facts.shard, facts.mark, table, facts.build, *counts)
+    return Receipt(facts, table)
 
 
 def written_receipt(folders: Folders, shard: str) -> Receipt | None:
@@ -276,7 +259,8 @@ def written_receipt(folders: Folders, shard: str) -> Receipt | None:
     receipt = read_receipt(folders, shard)
     if receipt is None:
         return None
-    written = Written(receipt.shard.num_bytes, receipt.shard.sha256, receipt.mark)
+    facts = receipt.facts
+    written = Written(facts.shard.num_bytes, facts.shard.sha256, facts.mark)
     return receipt if folders.output.holds(shard, written) else None
 
 
@@ -295,7 +279,6 @@ def _write(state: Folder, name: str, table: pa.Table, facts: bytes = b"{}") -> N
 
 
 def _read(state: Folder, name: str) -> tuple[pa.Table, bytes] | None:
-    """Return a table and its facts, None if the file is missing or damaged."""
     data = state.read(name)
     if data is None:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 import shardprep
 from shardprep.dataset.card import from_cell
 from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.save_rejected import LIST_FILE, save_rejected
+from shardprep.writer.originals import LIST_FILE, save_rejected
 from tests.support.builders import build, png, write, zip_bytes
 
 FORMULA = "=HYPERLINK(1)"

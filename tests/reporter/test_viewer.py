@@ -29,7 +29,7 @@ from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.report import Report
 from shardprep.reporter.viewer.server import PageRequest
 from shardprep.reporter.viewer.viewer import Site
-from shardprep.writer.save_rejected import read_copy
+from shardprep.writer.originals import read_copy
 from tests.reporter.pages import HOSTILE, ODD, Page, packed, strange
 from tests.support.annotated import MARKED, annotated
 from tests.support.builders import animals, tree

@@ -31,7 +31,7 @@ from tests.writer.faulty import own_disk
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _DISK_BYTES = 256 << 20
-"""Bytes of the small disk beside three times those of the source."""
+"""Bytes of the small disk in addition to three times the source."""
 _PATIENCE_S = 4 * 3600.0
 
 
@@ -124,12 +124,11 @@ def soak(asked: argparse.Namespace, folder: Path) -> Record:
 
 
 def main(given: list[str] | None = None) -> int:
-    """Run a soak; return 1 where anything went wrong."""
     asked = _arguments(given)
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="soak-"))
     record = soak(asked, folder)
-    for path in [asked.record] if asked.record else []:
-        path.write_text(record.dumps())
+    if asked.record:
+        asked.record.write_text(record.dumps())
     for line in record.problems:
         _say(line)
     if record.problems:

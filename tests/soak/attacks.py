@@ -20,13 +20,11 @@ from tests.support.processes import members, servers, workers
 
 _DAY_S = 24 * 3600
 _SHORT_S = 1.0
-"""Seconds for which a worker is short of memory."""
 _LEFT_BYTES = 4 << 20
 """Memory that a worker still gets then: less than the stack of a thread, so that none starts. With
 none at all a thread may begin and end before `threading.Thread.start` hears of it, which then waits
 for ever (CPython 3.11)."""
 _STORM_S = 3.0
-"""Seconds for which the system is."""
 
 
 @dataclass
@@ -36,20 +34,18 @@ class Target:
     process: subprocess.Popen[str]
     source: Path
     disk: Path | None
-    """A disk that may be filled, with all that the build writes; None where there is none."""
+    """A disk that may be filled, with all that the build writes; None without such a disk."""
     clock: Clock | None
     draw: random.Random
     stop_s: float
-    """Seconds for which processes stand still."""
     silence: Callable[[float], None] | None = None
-    """Lets the store answer nothing for so many seconds, and waits for that; None without one."""
+    """Silences the store for some seconds, and waits for that; None without a store."""
 
     @property
     def is_over(self) -> bool:
         return self.process.poll() is not None
 
     def pause(self, seconds: float) -> None:
-        """Wait so many seconds, or until the build has ended."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.is_over:
             time.sleep(0.02)
@@ -70,18 +66,13 @@ class Attack(NamedTuple):
 
 @dataclass
 class Blow:
-    """An attack that was made, and what came of it."""
-
     kind: str
     at_s: float
-    """Seconds since the first build of the place began."""
     num_shards: int
-    """Shards that were complete by then."""
     detail: str = ""
     held_s: float = 0.0
     """Seconds of the attack itself, such as the pause of a process."""
     exit_code: int | None = None
-    """Exit code of the build, where it ended before the next attack."""
     printed: list[str] = field(default_factory=list)
     """Lines of the build's stderr from then to the next attack."""
 
@@ -234,7 +225,6 @@ ATTACKS = {
 
 
 def possible(target_disk: Path | None, clock: Clock | None, *, is_store: bool) -> list[str]:
-    """Return the kinds of attack that can be made here."""
     lacking = set()
     if target_disk is None:
         lacking.add("disk full")
@@ -246,7 +236,7 @@ def possible(target_disk: Path | None, clock: Clock | None, *, is_store: bool) -
 
 
 def drawn(kinds: Sequence[str], number: int, draw: random.Random) -> list[str]:
-    """Return so many attacks, each kind as often as another, in an order of their own."""
+    """Return `number` attacks in a drawn order, each kind equally often."""
     found: list[str] = []
     while len(found) < number:
         found += draw.sample(kinds, len(kinds))

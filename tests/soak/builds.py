@@ -21,7 +21,7 @@ from tests.soak.place import Place
 from tests.support.processes import has_started, is_gone, members, workers
 
 _END_S = 60.0
-"""Seconds that a build has to end once it was told to, and its other processes after it."""
+"""Seconds that a build gets to end after a signal, and its other processes after it."""
 _MOST_TRIES = 5
 """Builds that an attack may come too late for."""
 _LINES = 6
@@ -31,7 +31,6 @@ _LINES = 6
 class Undisturbed(NamedTuple):
     hashes: dict[str, str]
     start_s: float
-    """Until the first shard had its name."""
     elapsed_s: float
 
     @property
@@ -44,7 +43,6 @@ class Means:
     source: Path
     options: tuple[str, ...]
     folder: Path
-    """For what they print, and for temporary files."""
     disk: Path | None
     """A disk that may be filled, with all that a build writes."""
     clock: Clock | None
@@ -52,7 +50,6 @@ class Means:
     say: Callable[[str], None]
 
     def start(self, place: Place) -> subprocess.Popen[str]:
-        """Begin a build; what it prints is added to a file."""
         temporary = (self.disk or self.folder) / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)  # as a machine does that starts anew
         temporary.mkdir()
@@ -68,26 +65,20 @@ class Means:
             )  # fmt: skip
 
     def printed(self, place: Place) -> Path:
-        """Return the file of what the builds of a place print on stderr."""
         return self.folder / f"{place.name}.txt"
 
 
 @dataclass
 class Attacked:
-    """The builds of one place, and what was done to them."""
-
     blows: list[Blow] = field(default_factory=list)
     num_builds: int = 0
-    """Datasets that were completed."""
     elapsed_s: float = 0.0
     faults: list[str] = field(default_factory=list)
-    """Faults of a build, each in a line."""
     wrong_files: list[str] = field(default_factory=list)
-    """Files that differ from those of the undisturbed build."""
+    """Files that differ from the undisturbed build."""
 
 
 def build_undisturbed(means: Means, place: Place, patience_s: float) -> Undisturbed:
-    """Build a dataset; it is an error if that fails."""
     begun, start_s = time.monotonic(), 0.0
     process = means.start(place)
     try:
@@ -135,7 +126,6 @@ class _Siege:
         self._seen_bytes = 0
         self._begun = time.monotonic()
         self.process = means.start(place)
-        """The build that runs, or the last one."""
 
     def to_the_end(self, kinds: Sequence[str], longest_gap_s: float) -> Attacked:
         for number, kind in enumerate(kinds, 1):
@@ -215,7 +205,6 @@ class _Siege:
         self._ended_within(self._draw.uniform(0, self._whole.work_s / 4))
 
     def _take_end(self) -> None:
-        """See whether a build has ended as it may."""
         self._note_printed()
         code = self.process.returncode
         blow = self._found.blows[-1] if self._found.blows else None

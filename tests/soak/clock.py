@@ -1,7 +1,7 @@
 """A clock of the wall that can be set for some processes, and for no others.
 
 A library that is loaded before all others adds a number of seconds to what the system says. The
-number lies in a file that the processes share: to write it is to set the clock of all of them at
+number is in a file that the processes share: to write it is to set the clock of all of them at
 once. What the kernel stamps itself, the times of files, does not follow.
 """
 
@@ -66,14 +66,14 @@ time_t time(time_t *now) {
 
 @dataclass(frozen=True)
 class Clock:
-    """The file of the seconds, and the variables by which a process has this clock."""
+    """The file of the seconds, and the variables that give a process this clock."""
 
     file: Path
     environment: dict[str, str]
 
     @classmethod
     def made(cls, folder: Path) -> Self | None:
-        """Return a clock that goes right, None where there is no compiler of C."""
+        """Return a clock that is right, or None without a C compiler."""
         compiler = shutil.which("cc")
         if compiler is None:
             return None
@@ -86,6 +86,5 @@ class Clock:
         return cls(file, {"LD_PRELOAD": str(library), "SOAK_CLOCK": str(file)})
 
     def set_off(self, seconds: int) -> None:
-        """Set it so many seconds from the right time, at once."""
         with self.file.open("r+b") as file:
             file.write(struct.pack("l", seconds))

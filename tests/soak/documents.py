@@ -22,7 +22,6 @@ from tests.soak.record import DOCUMENTS, DocumentRecord
 from tests.support.processes import skip_fsync
 
 _AT_ONCE = 200
-"""Tries of a process in one go."""
 
 
 def _tried(numbers: range) -> Tally:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from tests.support.object_store import (
     Bucket,
@@ -30,35 +30,6 @@ _BLOCK_BYTES = 1 << 20
 _SHARD = ".tfrecord-"
 
 
-class Place(Protocol):
-    name: str
-    silence: Callable[[float], None] | None
-    """Lets a store answer nothing for so many seconds, and waits for that; None without one."""
-
-    @property
-    def out(self) -> str:
-        """Value of `--out`."""
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """All variables of a program that is to find it."""
-
-    def num_shards(self) -> int:
-        """Return the shards that have their names, in a dataset finished or not."""
-
-    def hashes(self) -> dict[str, str]:
-        """Return the SHA-256 of every file below `out`, by its relative path."""
-
-    def read(self, name: str) -> bytes:
-        """Return a file of the one dataset that is there."""
-
-    def clear(self) -> None:
-        """Remove all that is there."""
-
-    def faults(self) -> dict[str, int]:
-        """Return how many requests had which fault."""
-
-
 @dataclass
 class Disk:
     folder: Path
@@ -74,9 +45,11 @@ class Disk:
         return {**os.environ, "NO_COLOR": "1"}
 
     def num_shards(self) -> int:
+        """Return the number of shards under their names, in a dataset finished or not."""
         return len(written(self.folder, f"*/*/[!.]*{_SHARD}*"))
 
     def hashes(self) -> dict[str, str]:
+        """Return the SHA-256 of every file below `out`, by its relative path."""
         found = {}
         for path in sorted(self.folder.rglob("*")):
             if path.is_file():
@@ -98,10 +71,11 @@ class Disk:
 
 
 class FaultyStore:
-    """Store of which 2% of the requests fail and 1% of the bodies are cut, by a seed.
+    """Store that fails 2% of the requests and cuts 1% of the bodies, by a seed; used like `Disk`.
 
-    A failure is an answer of 500 or 503, a connection that breaks before the store has heard, or
-    one that breaks after it has done what was asked.
+    `silence` lets it answer nothing for some seconds, and waits for that. A failure is an answer
+    of 500 or 503, a connection that breaks before the store has heard, or one that breaks after it
+    has done what was asked.
     """
 
     def __init__(self, store: ObjectStore, seed: int) -> None:
@@ -173,3 +147,6 @@ class FaultyStore:
 
     def faults(self) -> dict[str, int]:
         return dict(self._faults)
+
+
+Place: TypeAlias = Disk | FaultyStore

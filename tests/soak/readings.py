@@ -19,12 +19,10 @@ from tests.soak.truth import Tally, Truth, is_whole, looks_alike
 
 _BATCH = 256
 _SAMPLES = 2000
-"""Images that are compared pixel by pixel."""
 
 
 class Reading(NamedTuple):
     verify: str
-    """Lines of `shardprep verify --decode`."""
     num_written: int
     num_rejected: int
     lost: list[str]
@@ -35,7 +33,6 @@ class Reading(NamedTuple):
 
 
 def read_all(place: Place, truth: Truth) -> Reading:
-    """Read a dataset in every way there is; compare it with its source."""
     begun = time.monotonic()
     verified = subprocess.run(
         [sys.executable, "-m", "shardprep", "verify", place.out, "--decode"],
@@ -69,7 +66,7 @@ def _unaccounted(totals: dict[str, Any], truth: Truth) -> list[str]:
 
 
 def _rejected(items: Any, truth: Truth) -> set[str]:
-    """Return the keys that are rejected, but for those that Pillow can read all of."""
+    """Return the rejected keys, except images that Pillow can read completely."""
     table = pq.read_table(items, columns=["key", "status"])
     statuses = table.column("status").cast("string").to_pylist()
     keys = table.column("key").to_pylist()
@@ -99,7 +96,6 @@ def _read_shown(place: Place, split: str, tally: Tally, *, every: int) -> None:
 
 
 def _unlike(truth: Truth, pixels: dict[str, Any]) -> list[str]:
-    """Return the images that show something else than their originals."""
     return [
         f"{key}: not its pixels"
         for key, data in truth.members()

@@ -13,9 +13,7 @@ from typing import Any
 from tests.soak.attacks import Blow
 
 RECORD = Path(__file__).parent / "record.json"
-"""The record that docs/trust.md reports."""
 DOCUMENTS = RECORD.with_name("documents.json")
-"""The record of mutated documents, which it reports as well."""
 
 
 @dataclass
@@ -26,9 +24,7 @@ class DocumentRecord:
     seed: int
     tried: int
     built: int
-    """Sound datasets."""
     refused: int
-    """Errors of one line."""
     slowest_s: float
 
 
@@ -56,7 +52,7 @@ class Ordeal:
 
     @property
     def lost_s(self) -> float:
-        """Seconds that the attacks cost beside their own: work done again, starts, pauses."""
+        """Seconds that the attacks cost in addition to their own: repeated work, starts, pauses."""
         return max(0.0, self.attacked_s - self.held_s - self.num_builds * self.undisturbed_s)
 
 
@@ -73,7 +69,6 @@ class Record:
 
     @property
     def problems(self) -> list[str]:
-        """Faults; there should be none."""
         return [
             f"{one.place}: {line}"
             for one in self.ordeals
@@ -119,16 +114,11 @@ def attack_rows(record: Record) -> list[tuple[str, int, str]]:
     return rows
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds:,.0f} s"
-
-
 def _code(code: int | None) -> str:
     return {-9: "SIGKILL", -15: "SIGTERM"}.get(code or 0, f"exit code {code}")
 
 
 def figure_rows(record: Record) -> list[tuple[str, ...]]:
-    """Return each figure, with its value in each place."""
     figures: dict[str, Callable[[Ordeal], str]] = {
         "attacks": lambda one: f"{len(one.blows):,}",
         "requests that failed": lambda one: str(one.requests.get("failed", "–")),
@@ -141,12 +131,12 @@ def figure_rows(record: Record) -> list[tuple[str, ...]]:
         "builds that hung, or ended in another way than allowed": lambda one: (
             f"{len(one.faults):,}"
         ),
-        "time of an undisturbed build": lambda one: _seconds(one.undisturbed_s),
-        "time of all builds under attack": lambda one: _seconds(one.attacked_s),
-        "– of this, while processes were paused, the disk was full …": lambda one: _seconds(
-            one.held_s
+        "time of an undisturbed build": lambda one: f"{one.undisturbed_s:,.0f} s",
+        "time of all builds under attack": lambda one: f"{one.attacked_s:,.0f} s",
+        "– of this, while processes were paused, the disk was full …": lambda one: (
+            f"{one.held_s:,.0f} s"
         ),
-        "– of this, lost by restarts and repeated work": lambda one: _seconds(one.lost_s),
+        "– of this, lost by restarts and repeated work": lambda one: f"{one.lost_s:,.0f} s",
     }
     return [(name, *map(value, record.ordeals)) for name, value in figures.items()]
 

@@ -25,7 +25,6 @@ from tests.writer.two_runs import all_orders, drawn_order, one_change
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _NUM_DRAWN = 40
-"""Orders that are drawn for each meeting and fate."""
 
 
 def _say(line: str) -> None:
@@ -34,7 +33,6 @@ def _say(line: str) -> None:
 
 
 def faults(folder: Path) -> None:
-    """Make all faults of each plan, and kill exports before every change."""
     source = write(folder / "pets.zip", zip_bytes(animals(8)))
     for plan, least in LEAST.items():
         place = folder / plan

@@ -2,7 +2,7 @@
 
     soak.zip
         labels.csv     id,label of every image, in an order of its own
-        images.zip     small images, not packed: they are read where they lie
+        images.zip     small images, not packed: they are read in place
         photos.zip     photos, packed: the archive is unpacked before it is read
         notes.txt      no image
 

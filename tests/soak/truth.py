@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 from tests.soak.source import SIDE
 
 _MOST_DIFFERENCE = {"images.zip": 2.0, "photos.zip": 12.0}
-"""Mean of the absolute differences of pixels: those of two decoders, and of photos those of two
+"""Mean of the absolute differences of pixels, by two decoders, and for photos also by two
 resamplers and of another JPEG. Of two different photos it is about 60."""
 
 
@@ -31,7 +31,7 @@ class Fact(NamedTuple):
 
 @dataclass
 class Truth:
-    """The images of a source by key, and the members that are none."""
+    """The images of a source by key, and the number of its other members."""
 
     source: Path
     images: dict[str, Fact] = field(default_factory=dict)
@@ -49,7 +49,6 @@ class Truth:
         return found
 
     def members(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the key and the bytes of every image."""
         with zipfile.ZipFile(self.source) as archive, tempfile.TemporaryDirectory() as folder:
             for name in archive.namelist():
                 if not name.endswith(".zip"):
@@ -95,7 +94,6 @@ class Tally:
 
 
 def is_whole(data: bytes) -> bool:
-    """Tell whether Pillow can read all of an image."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             image.load()

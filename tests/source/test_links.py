@@ -15,8 +15,8 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.file_listing import LEADS_OUTSIDE
 from shardprep.source.listing import list_source
+from shardprep.writer.originals import save_rejected
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.save_rejected import save_rejected
 from tests.support.builders import animals, build, jpeg, tree, write, write_folder, zip_bytes
 from tests.support.command import run
 

@@ -25,10 +25,9 @@ from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
 from shardprep.writer.build import PartResult, build_dataset
-from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
-from shardprep.writer.encode.chunk_encoder import ChunkEncoder
+from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk
+from shardprep.writer.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import (
-    Encoder,
     Engine,
     ItemCounts,
     OnProgress,
@@ -40,11 +39,10 @@ from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, finalize_dataset
 from shardprep.writer.plan.shard_plan import ShardPlan
-from shardprep.writer.reuse.reuse import open_old_dataset
+from shardprep.writer.reuse import open_old_dataset
 from shardprep.writer.workspace.find import find_workspace
 
-Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
-ChunkRunner = Callable[[Encoder, Iterable[ChunkTask], int, WorkerLimits], Iterable[EncodedChunk]]
+ChunkRunner = Callable[[Encode, Iterable[ChunkTask], int, WorkerLimits], Iterable[EncodedChunk]]
 
 SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
 """Real photographs and hostile files; tests that use them are skipped where it is absent."""
@@ -291,10 +289,6 @@ class Deadly:
 
     encoder: ChunkEncoder
     key: str
-
-    @property
-    def is_annotated(self) -> bool:
-        return self.encoder.is_annotated
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         if any(item.key == self.key for item in task.items):

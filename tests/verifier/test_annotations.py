@@ -26,7 +26,7 @@ from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, CROWD, MASK, O
 from shardprep.storage.folder import LocalFolder
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset
-from shardprep.writer.shard import Receipt, read_receipt, write_receipt
+from shardprep.writer.shard import ReceiptFacts, read_receipt, write_receipt
 from tests.support.annotated import HEIGHT, MARKED, WIDTH, annotated, grey_png
 from tests.support.builders import Quiet, Told, build, encoded, tree, write, write_folder
 from tests.support.examples import fuzzed, texts
@@ -221,7 +221,8 @@ def test_an_intact_shard_keeps_the_facts_on_its_objects_when_others_are_built_ag
     shard = load_manifest(folder).shards[SHARD]
     table = rows_by_shard(read_items(folder / "items.parquet"))[SHARD]
     folders: Any = SimpleNamespace(state=LocalFolder(tmp_path / "state"), build="")
-    write_receipt(folders.state, Receipt(shard, "", table.replace_schema_metadata(None)))
+    facts = ReceiptFacts(shard=shard, mark="", build="")
+    write_receipt(folders.state, facts, table.replace_schema_metadata(None))
     found = read_receipt(folders, SHARD)
     assert found is not None
     assert found.table.schema.names == ANNOTATED_COLUMNS.names

@@ -21,7 +21,7 @@ from shardprep.dataset.item_table import read_items
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import DatasetError, SourceError
 from shardprep.verifier.dataset import compare_source
-from shardprep.writer.source_hashes import _AT_ONCE
+from shardprep.writer.originals import _AT_ONCE
 from tests.support.annotated import grey_png
 from tests.support.builders import (
     Quiet,

@@ -31,8 +31,8 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import BuildError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan.fingerprint import versions
+from shardprep.writer.record_copier import RecordCopier
 from shardprep.writer.repack import open_parent, repack_dataset
-from shardprep.writer.reuse.record_copier import RecordCopier
 from tests.support.builders import (
     Quiet,
     build,
@@ -70,7 +70,7 @@ LEAST = {
 }
 """Plan → how many faults it makes at least, of all that there are (`step` is 1)."""
 GATE_STEP, QUICK_STEP = 3, 12
-"""The suite makes one fault in so many, `make soak` all."""
+"""The suite makes one fault in this many, `make soak` all."""
 PARENT_KILLS = 3
 MIN_WORKER_KILLS = 2
 ENDS_OF_WORKERS = [
@@ -191,7 +191,7 @@ def exit_with(error: BuildError, number: int) -> None:
 
 
 def fill_but(pages: int, filler: Path) -> None:
-    """Fill the disk that a file lies on by it, but for so many pages."""
+    """Fill the disk of a file with it, except for some pages."""
     with filler.open("wb") as file:
         size = (os.statvfs(filler.parent).f_bavail - pages) * _PAGE_BYTES
         os.posix_fallocate(file.fileno(), 0, size)
@@ -208,7 +208,6 @@ def whole_build(source: Path) -> Work:
 
 
 def _after(begin: Callable[[], object]) -> Any:
-    """Return an engine that is `in_process`, after a call."""
 
     def run(*arguments: Any) -> Iterator[Any]:
         begin()
@@ -227,7 +226,6 @@ def build_in_parts(source: Path) -> Work:
 
 
 def copies(source: Path, folder: Path) -> dict[str, Work]:
-    """Return what reuses a dataset, and what repacks it."""
     undisturbed(lambda out: build(source, out, **KEYS, version="0.9.0"), folder / "old")
     (old,) = folder.glob("old/*/0.9.0")
 
@@ -335,7 +333,6 @@ def on_a_full_disk(folder: Path, step: int, works: Sequence[Work]) -> int:
 
 
 def read_only(source: Path, folder: Path) -> int:
-    """Build onto a disk that may not be written, then make it writable."""
     work = whole_build(source)
     whole = undisturbed(work, folder / "whole")
     place = folder / "disk"
@@ -362,7 +359,6 @@ def read_only(source: Path, folder: Path) -> int:
 
 
 def parts_together(source: Path, folder: Path, num_rounds: int) -> int:
-    """Build each part in two processes at the same time, and end the build in two at once."""
     whole = undisturbed(build_in_parts(source), folder / "whole")
     for number in range(num_rounds):
         out = folder / f"round{number}"

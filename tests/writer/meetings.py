@@ -1,8 +1,8 @@
-"""Two runs of the writer at once over object storage: what is there, who runs, what must be true.
+"""Two runs of the writer at once over object storage: objects, runs, and what must be true.
 
 The gate plays a part of the orders; `python -m tests.soak.repeated` more, or all of them.
 
-The runs are those of the program, from the first look at the store to the last; only listing,
+The runs are real runs of the program, from the first look at the store to the last; only listing,
 decoding and encoding of images, which ask no store, are done once for all schedules.
 """
 
@@ -84,7 +84,6 @@ class Recipe:
     # --- what `BuildImages` promises ---
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
-        """Return the plan, made once."""
         del scratch, watcher
         return self._plan
 
@@ -92,11 +91,9 @@ class Recipe:
         return self._images.outline(plan, num_parts)
 
     def write(self, *arguments: Any) -> None:
-        """Write shards from chunks that were encoded once."""
         self._images.write(*arguments)
 
-    def check(self) -> None:
-        """Do nothing: the source stays."""
+    def check(self) -> None: ...
 
     def _engine(
         self, job: ShardJob, shards: Sequence[ShardPlan], _: int, on_progress: OnProgress
@@ -117,7 +114,7 @@ class Recipe:
         return self._to_dataset(overwrite=False)
 
     def overwrite(self) -> object:
-        """Build the dataset in place of whatever is there."""
+        """Build the dataset and replace what exists."""
         return self._to_dataset(overwrite=True)
 
     def _to_dataset(self, *, overwrite: bool) -> BuildResult:
@@ -148,7 +145,7 @@ def after(there: Objects, *runs: Callable[[], object], steps: int | None = None)
 
 
 def files_of(objects: Objects) -> dict[str, bytes]:
-    """Return the files of the dataset as a reader of it finds them, {} where there is none."""
+    """Return the files of the dataset as a reader finds them; {} without a dataset."""
     root = {key.removeprefix(f"{WHERE}/"): data for key, data in objects.items() if WHERE in key}
     manifest = root.get(MANIFEST_FILE)
     if manifest is None:

@@ -257,7 +257,7 @@ def planned(case: Case, folder: Path) -> BuildPlan | str:
 
 
 def digest(plan: BuildPlan | str, *, has_sizes: bool = False) -> str:
-    """Return the hash of all that a plan says, and of what its parts do; an error as it is.
+    """Return the hash of all that a plan says, and of what its parts do; errors are raised.
 
     Sizes and checksums of members depend on the versions of what has packed and drawn them; they
     count with `has_sizes`.
@@ -292,7 +292,7 @@ def _facts(item: Item, *, has_sizes: bool) -> tuple[object, ...]:
 
 
 def _place(extent: object, *, has_sizes: bool) -> tuple[object, ...]:
-    """Return where the bytes of an item lie, without the folder that it is planned in."""
+    """Return the place of the bytes of an item, without the folder that it is planned in."""
     assert isinstance(extent, PlainExtent | ZipExtent | RefusedExtent)
     if isinstance(extent, RefusedExtent):
         return "refused", *((extent.num_bytes, extent.reason) if has_sizes else ())

@@ -16,8 +16,7 @@ from shardprep.errors import BuildError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import Workers
-from shardprep.writer.engine.ray import node_checks
-from shardprep.writer.engine.ray.cluster import connected
+from shardprep.writer.engine.ray_cluster import connected
 from shardprep.writer.plan.fingerprint import versions
 from tests.support.builders import Deadly, Quiet
 
@@ -58,8 +57,8 @@ def built(folder: Path, out: str, engine: Engine) -> str:
 
 def asked_a_worker_that_dies(mark: Path) -> str:
     """Ask each node a question; the first worker that hears it is killed. Return the error."""
-    from shardprep.writer.engine.ray import engine
-    from shardprep.writer.engine.ray.cluster import nodes
+    from shardprep.writer.engine import ray_engine
+    from shardprep.writer.engine.ray_cluster import nodes
 
     def question(mark: str) -> str:
         import os
@@ -73,7 +72,7 @@ def asked_a_worker_that_dies(mark: Path) -> str:
         return "is not dead"
 
     try:
-        engine._check(engine._ask(nodes(), question, str(mark)))
+        ray_engine._check(ray_engine._ask(nodes(), question, str(mark)))
     except BuildError as error:
         return str(error)
     return "" if mark.exists() else "nobody died"
@@ -81,17 +80,17 @@ def asked_a_worker_that_dies(mark: Path) -> str:
 
 def main(address: str, folder: Path) -> None:
     with connected(address):
-        from shardprep.writer.engine.ray import engine
-        from shardprep.writer.engine.ray.engine import by_shards
+        from shardprep.writer.engine import ray_cluster, ray_engine
+        from shardprep.writer.engine.ray_engine import by_shards
 
         found = {
             "as ever": built(folder, "ray", by_shards),
             "a deadly image": built(folder, "ray-deadly", WithADeadlyImage(by_shards)),
         }
         other = {**versions(), "libjpeg_turbo": "9.9.9"}
-        with mock.patch.object(node_checks, "versions", return_value=other):
+        with mock.patch.object(ray_cluster, "versions", return_value=other):
             found["another libjpeg"] = built(folder, "other", by_shards)
-        with mock.patch.object(engine, "version", return_value="9.9.9"):
+        with mock.patch.object(ray_engine, "version", return_value="9.9.9"):
             found["another shardprep"] = built(folder, "other", by_shards)
         found["a worker that dies"] = asked_a_worker_that_dies(folder / "died")
     print(json.dumps(found))  # noqa: T201 - the report

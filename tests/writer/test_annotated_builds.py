@@ -48,7 +48,7 @@ real = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real archives ar
 
 
 def drawn(number: int = 24) -> dict[str, bytes]:
-    """Return images in which what COCO's outlines name is bright; every sixth has nothing."""
+    """Return images with bright objects in COCO's outlines; every sixth has no object."""
     draw = np.random.default_rng(14)
     images = {
         f"images/{i}.png": encoded(
@@ -121,7 +121,7 @@ def test_boxes_and_masks_lie_on_what_was_drawn(tmp_path: Path) -> None:
                 edges = (rows[0], columns[0], rows[-1] + 1, columns[-1] + 1)
                 sides = (height, width, height, width)
                 np.testing.assert_allclose(box * sides, edges, atol=1.01)
-            if fit != "pad" and union.any():  # the ground beside a padded image is white
+            if fit != "pad" and union.any():  # the padding is white
                 both = np.count_nonzero(bright & union) / np.count_nonzero(bright | union)
                 assert both > 0.9
 

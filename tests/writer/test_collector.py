@@ -36,19 +36,14 @@ USES: dict[str, Callable[[Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_collector_that_is_on_stays_on(source: Path, tmp_path: Path, use: str) -> None:
-    USES[use](source, tmp_path)
-    assert gc.isenabled()
-
-
-@pytest.mark.parametrize("use", USES)
-def test_objects_that_the_program_has_frozen_stay_so_and_no_others(
+def test_a_collector_stays_on_and_frozen_objects_stay_so_and_no_others(
     source: Path, tmp_path: Path, use: str
 ) -> None:
     """The suite has frozen what it imported."""
     frozen = gc.get_freeze_count()
     USES[use](source, tmp_path)
-    assert 0 < gc.get_freeze_count() <= frozen  # those that died meanwhile are gone
+    assert gc.isenabled()
+    assert 0 < gc.get_freeze_count() <= frozen  # dead ones are gone
     assert gc.get_freeze_count() > frozen - 1000
 
 
@@ -65,7 +60,7 @@ def test_nothing_is_frozen_where_the_program_has_frozen_nothing(
 
 def test_a_plan_holds_few_objects_that_a_collection_looks_at(source: Path, tmp_path: Path) -> None:
     recipe = make_recipe({"source": str(source)}, "test")
-    make_plan(recipe, tmp_path, Quiet())  # what is imported and kept at first use
+    make_plan(recipe, tmp_path, Quiet())  # imports and caches of the first use
     many = write(
         tmp_path / "many.zip", zip_bytes({f"{i}.jpg": b"\xff\xd8\xff" for i in range(500)})
     )

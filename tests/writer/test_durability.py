@@ -1,7 +1,7 @@
 """A power cut leaves no name without its content: content is on the disk before its name.
 
-None can be tried, so the order of the calls is what is tested: content before name, name before
-what is built upon it.
+A power cut cannot be tried, so the order of the calls is tested: content before name, name before
+everything that depends on it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Call = tuple[str, str]
 def _calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     """Return the calls that make a build durable, in their order, as they come.
 
-    A file is told by the name that it gets, though it is synced under a temporary one.
+    A file has the name that it gets, though it is synced under a temporary one.
     """
     calls: list[Call] = []
 

@@ -15,7 +15,7 @@ import pytest
 from shardprep.catalog.items import Item
 from shardprep.errors import BuildError, InternalError
 from shardprep.source.byte_range import PlainExtent
-from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
+from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.worker_process import WorkerLimits
 from tests.support.builders import StoppedError
@@ -249,7 +249,6 @@ def test_workers_that_cannot_start_end_the_build() -> None:
 
 
 def workers() -> set[int]:
-    """Return the children of the server that workers are forked from."""
     server, found = server_process(), set()
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """Whatever happens to a build, the next run ends with the bytes of an undisturbed one.
 
-Meanwhile nothing has its final name that is not complete, and no process is left behind.
+Nothing incomplete ever has its final name, and no process is left behind.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardprep.writer.encode.chunk import EncodedChunk
-    from shardprep.writer.encode.chunk_encoder import ChunkEncoder
+    from shardprep.writer.chunk import EncodedChunk
+    from shardprep.writer.chunk_encoder import ChunkEncoder
 
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
 LONG: dict[str, Any] = {"shards": 12, "size": "300x300", "format": "png"}
@@ -165,7 +165,7 @@ def test_ctrl_c_exits_130_and_leaves_no_worker(
 
 @pytest.mark.thorough
 def test_workers_start_where_the_temporary_folder_has_a_long_name(tmp_path: Path) -> None:
-    """As those of batch systems: the name of a socket in it would be too long for the system."""
+    """As in batch systems: the name of a socket in it would be too long for the system."""
     source = write(tmp_path / "pets.zip", zip_bytes(animals(4)))
     temporary = tmp_path / ("job-" * 30)
     temporary.mkdir()
@@ -217,7 +217,7 @@ def test_a_source_that_changes_while_it_is_read_gives_no_dataset(
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_source_that_is_away_for_a_while_costs_no_image(kind: str, tmp_path: Path) -> None:
-    """Its name and times are what they were: nothing else tells that images are missing."""
+    """Its name and times are unchanged: nothing else shows that images are missing."""
     source = SOURCES[kind](tmp_path, animals(100))
     whole = tree(build(source, tmp_path / "whole", **KEYS).path)
 

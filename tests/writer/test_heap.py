@@ -10,7 +10,7 @@ import pytest
 
 HEAPS = """
 import ctypes, sys, threading
-from shardprep.writer.reuse.record_copier import share_heap
+from shardprep.writer.record_copier import share_heap
 
 if sys.argv[1] == "True":
     share_heap()

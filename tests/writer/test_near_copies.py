@@ -21,7 +21,7 @@ from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.reporter.report import Report, make_report
 from shardprep.reporter.report_data import ReportOptions
-from shardprep.writer.encode.chunk import Outcome
+from shardprep.writer.chunk import Outcome
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.plan import near_copies
 from shardprep.writer.plan.near_copies import ImageHasher, hash_images
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from shardprep.catalog.items import Item
     from shardprep.image.phash import Pixels
-    from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk
+    from shardprep.writer.chunk import ChunkTask, EncodedChunk
 
 CUT: dict[str, Any] = {"size": "64x64", "split": "train=0.5,test=0.5", "labels": "folder"}
 
@@ -89,7 +89,6 @@ def reported(path: Path) -> Report:
 
 
 def pairs_across(report: Report) -> int:
-    """Count the near pairs of stored images in different splits, each two compared."""
     assert report.measured is not None
     hashes = [int(one) for one in report.measured.measures["hash"]]
     splits = report.contents.split.tolist()

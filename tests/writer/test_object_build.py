@@ -1,4 +1,4 @@
-"""Datasets written to object storage: whole or not at all, by one build, as they are on a disk."""
+"""Datasets written to object storage: whole or not at all, by one build, as on a disk."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_build_there_is_a_build_here_byte_for_byte(
 def test_unpacked_archives_of_a_killed_build_are_removed_by_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But not those of one that is at work, of another address, or what is only called alike."""
+    """But not archives of a running build, of another address, or folders with a similar name."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     mine, other = (
         workspace_of(make_recipe({"source": "-", "out": "s3://sets", "name": name}, "test"))
@@ -138,7 +138,6 @@ class DiesOnce:
 
     encoder: Any
     mark: Path
-    is_annotated: bool = False
 
     def __call__(self, task: Any, before_item: Any) -> Any:
         if task.start and not self.mark.exists():
@@ -296,7 +295,7 @@ def test_a_driver_killed_in_the_middle_of_an_upload_leaves_no_object(
 def begin_together(proxy: Proxy, before_end: threading.Event | None = None) -> None:
     """Let two builds find nobody there, then begin: neither has ended before the other begins.
 
-    Nor is a dataset finished before the event, if there is one.
+    If there is an event, no dataset is finished before it.
     """
     at_the_door, first_two = threading.Barrier(2), threading.Semaphore(2)
 
@@ -319,46 +318,10 @@ def at_once(*runs: Callable[[], None]) -> None:
         thread.join()
 
 
-def test_two_of_the_same_end_well_with_one_dataset(
-    source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
-) -> None:
-    begin_together(proxy)
-    found: list[Any] = []
-    at_once(*[lambda: found.append(build_there(source, bucket))] * 2)
-    assert len(found) == 2
-    assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
-
-
-def test_one_that_begins_as_the_same_ends_finds_its_dataset(
-    source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
-) -> None:
-    """It saw nobody there, and is about to begin when the other one is done."""
-    begin_together(proxy)
-    together, is_first, is_over = proxy.rule, threading.Lock(), threading.Event()
-
-    def wait(request: Request) -> Fault | None:
-        fault = together(request)
-        is_begin = request.method == "PUT" and request.path.endswith(".build.json")
-        if is_begin and not is_first.acquire(blocking=False):
-            assert is_over.wait(20)
-        return fault
-
-    proxy.rule = wait
-    found: list[Any] = []
-
-    def run() -> None:
-        found.append(build_there(source, bucket))
-        is_over.set()
-
-    at_once(run, run)
-    assert [result.was_there for result in found] == [False, True]
-    assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
-
-
 def test_one_that_is_slow_to_begin_removes_nothing_that_the_same_has_finished(
     source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
 ) -> None:
-    """Both clear away what a build of another number of shards has left; one is over meanwhile."""
+    """Both remove leftovers of a build with other shards; one ends while the other waits."""
     bucket.put(f"{WHERE}/pets-train.tfrecord-00007-of-00009", b"left")
     begin_together(proxy)
     together, is_first, is_over = proxy.rule, threading.Lock(), threading.Event()

@@ -76,7 +76,7 @@ def built(folder: Path, members: dict[str, bytes], **keys: Any) -> BuildResult:
 
 
 def classes(result: BuildResult) -> dict[str, list[str]]:
-    """Return the classes of the objects of each image, whose masks must lie in their order."""
+    """Return the classes of the objects of each image, whose masks must be in their order."""
     names = (result.path / "objects-label.labels.txt").read_text().split()
     found = {}
     for key, features in records(result.path).items():
@@ -126,7 +126,7 @@ def test_numbered_objects_keep_their_classes(
     for key, features in records(result.path).items():
         width = 10 * (len(OBJECTS[key[-5]]) + 2)
         left = (boxes(features) * width)[:, 1]
-        first = 11 if "boxes" in keys else 10  # those of the XML are smaller than the masks
+        first = 11 if "boxes" in keys else 10  # boxes of the XML are smaller than the masks
         assert left.round(3).tolist() == [first + 10 * i for i in range(len(left))]
 
 

@@ -163,13 +163,13 @@ def test_an_interruption_in_the_middle_leaves_it_and_the_same_command_goes_on(
 
 
 class Killed(BaseException):
-    """A driver is no more from a change of the store on."""
+    """The driver is killed at a change of the store."""
 
 
 def killed_before(number: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let no change of the store happen from the one with this number on.
 
-    Return the names of those that happen, which grow.
+    Return the names of the changes that happen, a growing list.
     """
     done: list[str] = []
     lock = threading.Lock()
@@ -251,7 +251,7 @@ def test_what_was_put_in_force_is_brought_home_by_whatever_comes_next(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A driver dies before it has copied so many, or before it removes the first."""
+    """A driver dies after `copied` copies, or before it removes the first file."""
     done: list[ObjectUrl] = []
     copy, delete = objects.copy, objects.delete
 

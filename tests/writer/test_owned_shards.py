@@ -19,8 +19,8 @@ from shardprep.catalog.items import Item
 from shardprep.errors import BuildError, InternalError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.encode.chunk import EncodedChunk, Outcome
-from shardprep.writer.engine import worker_handle, worker_main
+from shardprep.writer.chunk import EncodedChunk, Outcome
+from shardprep.writer.engine import pool, worker_main
 from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.engine.worker_process import WorkerLimits
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shardprep.writer.encode.chunk import ChunkTask
+    from shardprep.writer.chunk import ChunkTask
 
 NUM_ITEMS = 640
-"""So many that a chunk has ten."""
+"""Chosen so that a chunk has ten items."""
 LIMITS = WorkerLimits(item_s=0.3)
 
 
@@ -49,7 +49,6 @@ class Encode:
     at: str = ""
     fault: str = ""
     is_once: bool = False
-    is_annotated: bool = False
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         data, outcomes = b"", []
@@ -109,7 +108,7 @@ def job_in(out: Path, **fault: Any) -> ShardJob:
 
 
 def written(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> dict[str, bytes]:
-    """Write the shards; see that progress comes to all items, and return the files."""
+    """Write the shards; check that progress counts all items, and return the files."""
     steps: list[ItemCounts] = []
     write_shards(job, shards, num_workers, steps.append)
     total = ItemCounts(*map(sum, zip(*steps, strict=True)))
@@ -165,7 +164,7 @@ def test_records_of_owned_shards_do_not_pass_through_the_parent(
         received.append(num_bytes)
         return receive(pipe, num_bytes)
 
-    monkeypatch.setattr(worker_handle, "receive_bytes", counted)
+    monkeypatch.setattr(pool, "receive_bytes", counted)
     shards = shards_of(9)
     files = written(job_in(tmp_path / "out"), shards, 2)
     assert sum(received) == len(files[shards[-1].name])
@@ -180,18 +179,16 @@ def test_a_shard_larger_than_all_others_has_no_owner(
 ) -> None:
     """Its owner would be at work when the other workers have nothing left to do."""
     owned: list[str] = []
-    begin = worker_handle.Worker.assign_shard
+    begin = pool.Worker.assign_shard
 
-    def noted(self: worker_handle.Worker, shard: worker_handle.OwnedShard) -> None:
+    def noted(self: pool.Worker, shard: pool.OwnedShard) -> None:
         owned.append(shard.plan.name)
         begin(self, shard)
 
-    monkeypatch.setattr(worker_handle.Worker, "assign_shard", noted)
+    monkeypatch.setattr(pool.Worker, "assign_shard", noted)
     items = iter(shards_of(1)[0].items)
-    shards = [
-        ShardPlan(f"set-{i}.tfrecord", "train", tuple(islice(items, size)))
-        for i, size in enumerate(sizes)
-    ]
+    cuts = (plan_shards(f"set{i}", [*islice(items, n)], 1, 0, 0) for i, n in enumerate(sizes))
+    shards = [shard for cut in cuts for shard in cut]
     steps: list[ItemCounts] = []
     write_shards(job_in(tmp_path / "out"), shards, 2, steps.append)
     assert sum(step.num_items for step in steps) == sum(sizes)
@@ -254,7 +251,6 @@ class DeadlyAt:
 
     encoder: Encode
     keys: frozenset[str]
-    is_annotated: bool = False
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         if not self.keys.isdisjoint(item.key for item in task.items):
@@ -291,7 +287,7 @@ def test_owners_commit_nothing_for_a_build_that_is_gone(tmp_path: Path) -> None:
 def test_shards_that_are_whole_are_kept_and_others_leave_nothing_where_a_run_is_ended(
     tmp_path: Path,
 ) -> None:
-    """A shard whose worker is ended between its rename and its receipt is one to be made again."""
+    """A shard whose worker ends between its rename and its receipt is written again."""
     shards = shards_of(8)
     job = job_in(tmp_path / "out")
     with pytest.raises(StoppedError):
@@ -387,13 +383,18 @@ def test_an_image_that_needs_too_much_memory_is_rejected_in_the_end(tmp_path: Pa
 
 @dataclass(frozen=True)
 class SlowOutput(LocalFolder):
-    """A folder whose files take a while to commit."""
+    """A folder whose files take a while to commit, with a log until it has a key twice."""
+
+    log: Path | None = None
+    key: str = ""
 
     def new_file(self, name: str, token: str = "") -> Any:
         file = super().new_file(name, token)
         commit = file.commit
 
         def slow() -> None:
+            while self.log and self.log.read_text().split().count(self.key) < 2:
+                time.sleep(0.01)
             time.sleep(0.2)
             commit()
 
@@ -409,3 +410,19 @@ def test_a_run_that_is_ended_waits_for_the_shards_that_are_being_committed(tmp_p
         write_shards(job, shards, 1, stop_after(len(shards[0].items) + 1))
     assert read_receipt(job.folders, shards[0].name) is not None
     assert not [name for name in tree(tmp_path / "out") if name.endswith(".tmp")]
+
+
+def test_a_chunk_is_kept_whose_last_item_ends_a_worker_that_is_committing_a_shard(
+    tmp_path: Path,
+) -> None:
+    """The other shard is lost with the worker, the nine items before it are not."""
+    shards = shards_of(2)
+    key = shards[0].items[9].key
+    job = job_in(tmp_path / "out", at=key, fault="segfault")
+    output = SlowOutput(tmp_path / "out", log=job.encoder.log, key=key)  # type: ignore[attr-defined]
+    written(replace(job, folders=Folders(output, job.folders.state)), shards, 1)
+    receipt = read_receipt(job.folders, shards[0].name)
+    assert receipt is not None
+    assert [row["key"] for row in receipt.table.to_pylist() if row["kind"] == "crashed"] == [key]
+    assert times_encoded(job)[key] == 2
+    assert times_encoded(job)[shards[1].items[0].key] == 2, "it was not being committed"

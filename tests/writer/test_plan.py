@@ -18,8 +18,8 @@ from shardprep.dataset.documents import shard_name
 from shardprep.errors import RecipeError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.plan import shard_plan
-from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS, SHARD_BYTES, ShardPlan, chunks
-from shardprep.writer.plan.split_cut import _shares, cut_splits
+from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS, SHARD_BYTES, chunks
+from shardprep.writer.plan.source_plan import _shares, cut_splits
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -72,13 +72,27 @@ def _largest(items: Sequence[Item]) -> int:
 
 @given(ITEMS, st.integers(1, 20), SEEDS)
 @SIXTY
-def test_shards_are_a_partition_of_the_items(items: list[Item], num_shards: int, seed: int) -> None:
-    num_shards = min(num_shards, _largest(items))
+def test_shards_are_a_partition_of_the_items_in_equal_sizes(
+    items: list[Item], num_shards: int, seed: int
+) -> None:
+    """A split has as many as keep them so, named by number and count."""
+    largest = _largest(items)
+    num_shards = min(num_shards, largest)
     shards = plan_shards(items, num_shards, 0, seed)
     planned = [item for shard in shards for item in shard.items]
     assert sorted(keys(planned)) == sorted(keys(items))
     assert set(planned) == set(items)
-    assert all(item.split == shard.split for shard in shards for item in shard.items)
+    sizes = Counter(item.split for item in items)
+    for split, group in groupby(shards, lambda shard: shard.split):
+        own = list(group)
+        assert all(item.split == split for shard in own for item in shard.items)
+        lengths = [len(shard.items) for shard in own]
+        assert 1 <= min(lengths) <= max(lengths) <= min(lengths) + 1
+        exact = Fraction(num_shards * sizes[split], largest)
+        assert len(own) == 1 or abs(len(own) - exact) <= Fraction(1, 2)
+        assert sizes[split] != largest or len(own) == num_shards
+        names = [shard_name("pets", split, i, len(own)) for i in range(len(own))]
+        assert [shard.name for shard in own] == names
 
 
 @given(ITEMS, st.integers(1, 20), SEEDS, st.integers())
@@ -89,44 +103,6 @@ def test_the_plan_does_not_depend_on_the_order_of_the_items(
     num_shards = min(num_shards, _largest(items))
     plan = plan_shards(items, num_shards, 0, seed)
     assert plan_shards(shuffled(items, order), num_shards, 0, seed) == plan
-
-
-@given(ITEMS, st.integers(1, 20), SEEDS)
-@SIXTY
-def test_shards_of_a_split_differ_by_at_most_one_item(
-    items: list[Item], num_shards: int, seed: int
-) -> None:
-    num_shards = min(num_shards, _largest(items))
-    sizes: dict[str, list[int]] = {}
-    for shard in plan_shards(items, num_shards, 0, seed):
-        sizes.setdefault(shard.split, []).append(len(shard.items))
-    assert all(1 <= min(split) <= max(split) <= min(split) + 1 for split in sizes.values())
-
-
-@given(ITEMS, st.integers(1, 20), SEEDS)
-@SIXTY
-def test_splits_get_as_many_shards_as_keep_them_of_equal_size(
-    items: list[Item], num_shards: int, seed: int
-) -> None:
-    largest = _largest(items)
-    num_shards = min(num_shards, largest)
-    counts = Counter(shard.split for shard in plan_shards(items, num_shards, 0, seed))
-    for split, size in Counter(item.split for item in items).items():
-        exact = Fraction(num_shards * size, largest)
-        assert counts[split] == 1 or abs(counts[split] - exact) <= Fraction(1, 2)
-        assert size != largest or counts[split] == num_shards
-
-
-@given(ITEMS, st.integers(1, 20), SEEDS)
-@SIXTY
-def test_shards_are_numbered_from_0_and_know_their_count(
-    items: list[Item], num_shards: int, seed: int
-) -> None:
-    num_shards = min(num_shards, _largest(items))
-    for _, group in groupby(plan_shards(items, num_shards, 0, seed), lambda shard: shard.split):
-        shards = list(group)
-        names = [shard_name("pets", shards[0].split, i, len(shards)) for i in range(len(shards))]
-        assert [shard.name for shard in shards] == names
 
 
 def test_train_comes_first_and_other_splits_by_name() -> None:
@@ -208,21 +184,21 @@ def test_a_shard_travels_without_the_items_of_others() -> None:
 def test_chunks_are_the_items_of_the_shard_in_order(
     size: int, more_items: int, record_bytes: int
 ) -> None:
-    shard = ShardPlan("pets", "train", tuple(items_of("train", size)))
+    (shard,) = plan_shards(items_of("train", size), 1, 0, 0)
     cut = list(chunks(shard, size + more_items, record_bytes))
-    assert tuple(item for chunk in cut for item in chunk) == shard.items
+    assert tuple(item for chunk in cut for item in chunk) == tuple(shard.items)
     assert all(1 <= len(chunk) <= MAX_CHUNK_ITEMS == 256 for chunk in cut)
 
 
 def test_a_chunk_of_large_records_stays_small() -> None:
-    shard = ShardPlan("pets", "train", tuple(items_of("train", 300)))
+    (shard,) = plan_shards(items_of("train", 300), 1, 0, 0)
     for record_bytes in (1 << 20, 100 << 20, 4 << 30):
         most = max(len(chunk) for chunk in chunks(shard, 10**6, record_bytes))
         assert most == 1 or most * record_bytes <= 64 << 20
 
 
 def test_a_small_build_is_cut_into_chunks_for_many_workers() -> None:
-    shard = ShardPlan("pets", "train", tuple(items_of("train", 256)))
+    (shard,) = plan_shards(items_of("train", 256), 1, 0, 0)
     assert len(list(chunks(shard, 256, 10_000))) >= 32
 
 
@@ -245,7 +221,7 @@ def _floats(ratios: dict[str, Fraction]) -> dict[str, float]:
 
 @given(_COUNTS, _WEIGHTS, SEEDS)
 @SIXTY
-def test_a_cut_puts_every_item_into_exactly_one_split(
+def test_a_cut_puts_every_item_into_one_split_and_its_share_of_every_class(
     counts: list[int], weights: list[int], seed: int
 ) -> None:
     items = labelled(counts)
@@ -255,32 +231,14 @@ def test_a_cut_puts_every_item_into_exactly_one_split(
     assert {item.split for item in cut.items} <= set(ratios)
     assert {i.key: i.target for i in cut.items} == {i.key: i.target for i in items}
     assert cut.left_out == []
-
-
-@given(_COUNTS, _WEIGHTS, SEEDS)
-@SIXTY
-def test_a_cut_gives_every_split_its_share_of_every_class(
-    counts: list[int], weights: list[int], seed: int
-) -> None:
-    ratios = _ratios(weights)
-    cut = cut_splits(labelled(counts), _floats(ratios), seed)
     found = Counter((item.label, item.split) for item in cut.items)
     for label, number in enumerate(counts):
         for split, ratio in ratios.items():
             exact = number * ratio
             assert math.floor(exact) <= found[label, split] <= math.ceil(exact)
-
-
-@given(_COUNTS, _WEIGHTS, SEEDS)
-@SIXTY
-def test_a_cut_gives_every_split_its_share_of_all_items(
-    counts: list[int], weights: list[int], seed: int
-) -> None:
-    ratios = _ratios(weights)
-    cut = cut_splits(labelled(counts), _floats(ratios), seed)
-    found = Counter(item.split for item in cut.items)
+    totals = Counter(item.split for item in cut.items)
     bound = 1 if len(ratios) <= 2 else 2
-    assert all(abs(found[split] - sum(counts) * r) <= bound for split, r in ratios.items())
+    assert all(abs(totals[split] - sum(counts) * r) <= bound for split, r in ratios.items())
 
 
 @given(_COUNTS, _WEIGHTS, SEEDS, st.integers(), st.integers(0, 5))
@@ -300,18 +258,6 @@ def test_many_small_classes_do_not_add_up_to_a_wrong_share() -> None:
     found = Counter(item.split for item in cut.items)
     assert abs(found["train"] - 288) <= 2
     assert abs(found["validation"] - 36) <= 2
-
-
-def test_shares_of_large_classes_are_exact() -> None:
-    cut = cut_splits(labelled([10_000, 5_000]), {"train": 0.8, "validation": 0.1, "test": 0.1}, 0)
-    assert Counter((item.label, item.split) for item in cut.items) == {
-        (0, "train"): 8_000,
-        (0, "validation"): 1_000,
-        (0, "test"): 1_000,
-        (1, "train"): 4_000,
-        (1, "validation"): 500,
-        (1, "test"): 500,
-    }
 
 
 @pytest.mark.parametrize("ratio", [0.1999991, 0.2000009])
@@ -335,26 +281,25 @@ def test_the_order_in_a_shard_does_not_tell_how_splits_were_cut() -> None:
     assert 0.4 < share < 0.6
 
 
-def test_an_unlabelled_test_set_stays_test_where_the_cut_makes_none() -> None:
-    cut = cut_splits(labelled([10, 10]) + items_of("test", 5), {"train": 0.5, "validation": 0.5}, 0)
-    assert Counter(item.split for item in cut.items) == {"train": 10, "validation": 10, "test": 5}
-    assert {item.key for item in cut.items if item.split == "test"} == set(
-        keys(items_of("test", 5))
-    )
-    assert cut.left_out == []
-
-
-def test_an_unlabelled_test_set_is_left_out_where_the_cut_makes_one() -> None:
+@pytest.mark.parametrize(
+    ("num_labelled", "second", "wanted", "num_left_out"),
+    [
+        ([10, 10], "validation", {"train": 10, "validation": 10, "test": 5}, 0),
+        ([10, 10], "test", {"train": 10, "test": 10}, 5),
+        ([], "test", {"train": 15, "test": 15}, 0),
+    ],
+    ids=["it stays test", "the cut makes test of labelled ones", "nothing is labelled"],
+)
+def test_an_unlabelled_test_set_beside_a_cut(
+    num_labelled: list[int], second: str, wanted: dict[str, int], num_left_out: int
+) -> None:
     given_test = items_of("test", 5)
-    cut = cut_splits(labelled([10, 10]) + given_test, {"train": 0.5, "test": 0.5}, 0)
-    assert Counter(item.split for item in cut.items) == {"train": 10, "test": 10}
-    assert set(cut.left_out) == set(given_test)
-
-
-def test_items_without_any_label_are_all_cut() -> None:
-    cut = cut_splits(items_of("train", 90) + items_of("test", 10), {"train": 0.5, "test": 0.5}, 0)
-    assert Counter(item.split for item in cut.items) == {"train": 50, "test": 50}
-    assert cut.left_out == []
+    items = (labelled(num_labelled) or items_of("train", 25)) + given_test
+    cut = cut_splits(items, {"train": 0.5, second: 0.5}, 0)
+    assert Counter(item.split for item in cut.items) == wanted
+    if second == "validation":
+        assert {*keys(given_test)} == {one.key for one in cut.items if one.split == "test"}
+    assert {*cut.left_out} == {*given_test[:num_left_out]}
 
 
 # Cutting splits of groups, and of items with several classes

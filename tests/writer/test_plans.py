@@ -1,4 +1,4 @@
-"""Plans stay what they were, item by item, whatever they are made with."""
+"""Plans do not change, item by item, whatever they are made with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A build on a Ray cluster gives the bytes of one machine, whoever dies meanwhile."""
+"""A build on a Ray cluster gives the bytes of one machine, whatever dies during it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ from shardprep.catalog.items import Item
 from shardprep.errors import BuildError, RecipeError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.engine.ray import cluster
-from shardprep.writer.engine.ray.cluster import connected
-from shardprep.writer.engine.ray.node_checks import difference, terms, unfit
+from shardprep.writer.engine.ray_cluster import _LAST_WORDS, connected, difference, terms, unfit
 from shardprep.writer.engine.worker_process import WorkerLimits, limited, start_clock
-from shardprep.writer.plan.shard_plan import ShardPlan
+from shardprep.writer.plan.shard_plan import plan_shards
 from tests.support.annotated import outlined
 from tests.support.builders import Deadly, animals, build, in_workers, tree, write, zip_bytes
 from tests.support.processes import loaded, wait_until, written
@@ -36,13 +34,12 @@ from tests.writer.ray_driver import DEADLY, KEYS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardprep.writer.engine.ray.node_checks import Terms
+    from shardprep.writer.engine.ray_cluster import Terms
 
 MOST_S = 5.0
-"""Seconds of a refusal; Ray itself tries for minutes."""
 NUM_IMAGES, NUM_SHARDS = 240, 12
 LONG: dict[str, Any] = {"shards": NUM_SHARDS, "size": "128x128", "format": "png"}
-"""Long enough to do harm meanwhile."""
+"""Takes long enough to be disturbed."""
 OPTIONS = [str(word) for key, value in LONG.items() for word in (f"--{key}", value)]
 
 
@@ -227,15 +224,15 @@ def test_the_death_of_the_command_s_own_node_is_one_line(monkeypatch: pytest.Mon
     ray = pytest.importorskip("ray")
     from ray.exceptions import LocalRayletDiedError
 
-    from shardprep.writer.engine.ray import engine
+    from shardprep.writer.engine import ray_engine
 
     def get(_: object) -> None:
         raise LocalRayletDiedError
 
     monkeypatch.setattr(ray, "get", get)
-    shard = ShardPlan("pets-train", "train", ())
+    (shard,) = plan_shards("pets", [Item("0", PlainExtent("pets", 0, 8), "train")], 1, 0, 0)
     with pytest.raises(BuildError) as error:
-        engine._result(None, shard)
+        ray_engine._result(None, shard)
     assert str(error.value) == (
         "the Ray node of this machine: has died, and with it the way to the cluster (its raylet "
         "was ended); finished shards are kept: ray start it again, and run the same command again"
@@ -256,7 +253,7 @@ def test_a_command_that_is_ended_at_once_leaves_one_line(end: str) -> None:
     code, exit_code, speaks = ENDS[end]
     program = (
         "import os, signal, sys\n"
-        "from shardprep.writer.engine.ray.cluster import last_words\n"
+        "from shardprep.writer.engine.ray_cluster import last_words\n"
         "signal.signal(signal.SIGINT, lambda *_: sys.exit(130))\n"
         f"with last_words():\n    {code}"
     )
@@ -265,13 +262,13 @@ def test_a_command_that_is_ended_at_once_leaves_one_line(end: str) -> None:
         start_new_session=True,
     )  # fmt: skip
     assert done.returncode == exit_code, done.stderr
-    assert done.stderr == (f"{cluster._LAST_WORDS}\n" if speaks else "")
+    assert done.stderr == (f"{_LAST_WORDS}\n" if speaks else "")
 
 
 @pytest.mark.thorough
 def test_workers_never_import_tensorflow() -> None:
     pytest.importorskip("ray")
-    assert not loaded("import shardprep.writer.engine.ray.engine") & {
+    assert not loaded("import shardprep.writer.engine.ray_engine") & {
         "tensorflow",
         "keras",
         "kaggle",
@@ -280,15 +277,15 @@ def test_workers_never_import_tensorflow() -> None:
 
 def test_the_document_says_what_is_said_and_counted() -> None:
     pytest.importorskip("ray")
-    from shardprep.writer.engine.ray import engine
+    from shardprep.writer.engine import ray_engine
 
     text = (ROOT / "docs" / "ray.md").read_text()
     problem = "has libjpeg_turbo 3.1.0, where the build was started 3.2.0"
     assert str(unfit("10.0.0.7", problem)) in text
-    assert engine._MOST_DEATHS == 4
+    assert ray_engine._MOST_DEATHS == 4
     assert "four workers over one shard" in text
-    megabytes = round(engine._BASE_BYTES / 1e6)
-    assert f"{megabytes} MB and {engine._BYTES_A_BYTE} bytes for each" in text
+    megabytes = round(ray_engine._BASE_BYTES / 1e6)
+    assert f"{megabytes} MB and {ray_engine._BYTES_A_BYTE} bytes for each" in text
 
 
 WRONG = {
@@ -313,18 +310,18 @@ def test_what_cluster_is_meant_must_be_said(case: str, monkeypatch: pytest.Monke
 def test_a_task_that_is_ended_stays_where_its_commits_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that commits a shard meanwhile would make its folder wherever Ray was started."""
+    """A thread that is committing a shard would make its folder wherever Ray was started."""
     pytest.importorskip("ray")
-    from shardprep.writer.engine.ray import task
+    from shardprep.writer.engine.ray_engine import _in
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "build").mkdir()
-    with task._in("build"):
+    with _in("build"):
         assert Path.cwd() == tmp_path / "build"
     assert Path.cwd() == tmp_path
-    with task._in("no such folder"):
+    with _in("no such folder"):
         assert Path.cwd() == tmp_path
-    with pytest.raises(SystemExit), task._in("build"):
+    with pytest.raises(SystemExit), _in("build"):
         sys.exit(1)
     assert Path.cwd() == tmp_path / "build"
 
@@ -333,9 +330,9 @@ def test_a_task_that_is_ended_stays_where_its_commits_write(
 def _agreed(tmp_path: Path) -> Iterator[Terms]:
     source = write(tmp_path / "pets.tar", b"a source")
     item = Item("0", PlainExtent(str(source), 0, 8), "train")
-    shard = ShardPlan("pets-train", "train", (item,))
+    shards = plan_shards("pets", [item], 1, 0, 0)
     (tmp_path / "out").mkdir()
-    with terms([shard], LocalFolder(tmp_path / "out")) as agreed:
+    with terms(shards, LocalFolder(tmp_path / "out")) as agreed:
         yield agreed
     assert list((tmp_path / "out").iterdir()) == []
 

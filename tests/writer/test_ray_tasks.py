@@ -14,7 +14,7 @@ from shardprep.catalog.items import Item
 from shardprep.errors import BuildError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.encode.chunk import EncodedChunk, Outcome
+from shardprep.writer.chunk import EncodedChunk, Outcome
 from shardprep.writer.engine.job import ItemCounts, ShardJob
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import plan_shards
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from shardprep.writer.encode.chunk import ChunkTask
+    from shardprep.writer.chunk import ChunkTask
     from shardprep.writer.plan.shard_plan import ShardPlan
 
 NUM_ITEMS = 64
@@ -40,9 +40,8 @@ class Encode:
     at: str = ""
     fault: Callable[[], Outcome] | None = None
     begun: set[str] = field(default_factory=set)
-    """Shards of which anything was encoded."""
+    """Shards with any encoded item."""
     has_begun: threading.Condition = field(default_factory=threading.Condition)
-    is_annotated = False
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         with self.has_begun:
@@ -73,10 +72,10 @@ def job_in(out: Path, encode: Encode) -> ShardJob:
 @pytest.fixture(name="task")
 def _task(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     pytest.importorskip("ray")
-    from shardprep.writer.engine.ray import task
+    from shardprep.writer.engine import ray_engine
 
-    monkeypatch.setattr(task, "probe", lambda _: "")
-    return task
+    monkeypatch.setattr(ray_engine, "probe", lambda _: "")
+    return ray_engine
 
 
 def answers(task: Any, job: ShardJob, run: Sequence[ShardPlan]) -> Iterator[Any]:
@@ -135,7 +134,7 @@ LACKS = {
 
 
 class EndedError(BaseException):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 @pytest.mark.parametrize("lack", LACKS)
@@ -155,7 +154,7 @@ def test_a_process_that_lacks_memory_ends_and_rejects_nothing(
 
 
 class Cluster:
-    """Stands for Ray: tasks answer in turn, and die where a rule says so."""
+    """Simulates Ray: tasks answer in turn, and die where a rule says so."""
 
     def __init__(self, dies: Callable[[Sequence[str], int, bool], bool]) -> None:
         """`dies` is asked with the shards of a task, how many it has done, and whether it cares."""
@@ -177,17 +176,17 @@ def run(
 ) -> int:
     from ray.exceptions import WorkerCrashedError
 
-    from shardprep.writer.engine.ray import engine
+    from shardprep.writer.engine import ray_engine
 
     def result(answer: Any, _: ShardPlan) -> Any:
         if answer is None:
             raise WorkerCrashedError
         return answer
 
-    patch.setattr(engine, "_awaited", lambda running: next(iter(running)))
-    patch.setattr(engine, "_result", result)
+    patch.setattr(ray_engine, "_awaited", lambda running: next(iter(running)))
+    patch.setattr(ray_engine, "_result", result)
     steps: list[ItemCounts] = []
-    engine._run(cluster.submit, deque(shards), number, {}, steps.append)
+    ray_engine._run(cluster.submit, deque(shards), number, {}, steps.append)
     return sum(step.num_items for step in steps)
 
 

@@ -1,4 +1,4 @@
-"""A receipt whose rows are not those of its shard counts for nothing."""
+"""A receipt with rows of another shard is ignored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from shardprep.dataset.item_table import COLUMNS
 from shardprep.dataset.manifest import Shard
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.shard import Receipt, read_receipt, write_receipt
+from shardprep.writer.shard import Receipt, ReceiptFacts, read_receipt, write_receipt
 from shardprep.writer.workspace.files import Folders
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ ROWS = (
 
 def read_back(folder: Path, rows: list[dict[str, Any]], shard: Shard) -> Receipt | None:
     folders = Folders(LocalFolder(folder), LocalFolder(folder / ".parts"))
-    write_receipt(folders.state, Receipt(shard, "", pa.Table.from_pylist(rows, schema=COLUMNS)))
+    facts = ReceiptFacts(shard=shard, mark="", build="")
+    write_receipt(folders.state, facts, pa.Table.from_pylist(rows, schema=COLUMNS))
     return read_receipt(folders, shard.name)
 
 

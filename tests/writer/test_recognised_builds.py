@@ -45,7 +45,7 @@ def test_recognised_boxes_are_padded_stored_and_verified(tmp_path: Path) -> None
 
 
 def test_colours_of_a_palette_are_looked_up_in_a_table(tmp_path: Path) -> None:
-    """As CVAT writes them: a palette PNG, and labelmap.txt beside it."""
+    """As CVAT writes them: a palette PNG, and labelmap.txt in its folder."""
     mask = Image.fromarray(np.tile(np.array([0, 1, 2, 2], np.uint8), (4, 1)), "P")
     mask.putpalette([0, 0, 0, 0, 128, 0, 128, 0, 0])
     members = {"images/x.jpg": jpeg(4, 4), "masks/x.png": encoded(mask, "PNG")}

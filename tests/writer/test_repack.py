@@ -1,4 +1,4 @@
-"""Repacked datasets: those that a build of the same images would have written, for the most part.
+"""A repacked dataset is mostly the dataset that a build of the same images would have written.
 
 The oracle is that build: its shards and item table are compared byte by byte.
 """
@@ -59,7 +59,7 @@ def _pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def records(folder: Path) -> dict[str, bytes]:
-    """Return all files but those that say what a dataset was made of."""
+    """Return all files except the manifest, which names the parents."""
     return {name: data for name, data in tree(folder).items() if name != "manifest.json"}
 
 
@@ -264,7 +264,7 @@ def test_a_run_of_records_is_that_of_each(
     batch_bytes: int, pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records are read, hashed and written many at a time; an error names the one at fault."""
-    monkeypatch.setattr("shardprep.writer.reuse.stored_records._BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr("shardprep.writer.record_copier._BATCH_BYTES", batch_bytes)
     again = shardprep.repack(pets, tmp_path / "out", shards=3)
     assert records(again.path) == records(pets)
     copy = shutil.copytree(pets, tmp_path / "copy")
@@ -320,7 +320,7 @@ def test_a_dataset_that_is_there_stays_unless_it_is_to_be_replaced(
 ) -> None:
     there = made(tmp_path, animals(4), shards=1)
     before = tree(there)
-    with pytest.raises(shardprep.BuildError, match="is there already; add overwrite"):
+    with pytest.raises(shardprep.BuildError, match="already exists; add overwrite"):
         shardprep.repack(pets, tmp_path / "out")
     assert tree(there) == before
     copy = shutil.copytree(pets, tmp_path / "copy")
@@ -381,7 +381,7 @@ def test_a_damaged_one_is_mended_by_doing_it_again(pets: Path, tmp_path: Path) -
 def test_the_command_copies_and_says_so(pets: Path, tmp_path: Path) -> None:
     shutil.copytree(pets.parent, tmp_path / "tfrecords/pets")
     said = error_of(run("repack", "--shards", "5", cwd=tmp_path), 1)
-    assert "is there already; add --overwrite to replace it, or give another --version" in said
+    assert "already exists; add --overwrite to replace it, or give another --version" in said
     done = run("repack", "--shards", "5", "--version", "1.0.1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "42 images to 5 shards" in done.stderr

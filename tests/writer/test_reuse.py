@@ -30,13 +30,12 @@ from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
 from shardprep.storage.regular_file import sha256_of
 from shardprep.writer.build import build_dataset
-from shardprep.writer.encode import chunk_encoder
 from shardprep.writer.engine.job import ShardJob, Workers
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.fingerprint import versions
 from shardprep.writer.plan.plan import recorded_recipe
-from shardprep.writer.plan.shard_plan import ShardPlan
-from shardprep.writer.reuse.reuse import open_old_dataset
+from shardprep.writer.plan.shard_plan import plan_shards
+from shardprep.writer.reuse import open_old_dataset
 from shardprep.writer.workspace.files import Folders
 from tests.support.annotated import outlined
 from tests.support.builders import (
@@ -60,7 +59,7 @@ from tests.support.odd_images import heic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardprep.writer.encode.chunk import EncodedChunk
+    from shardprep.writer.chunk import EncodedChunk
     from shardprep.writer.finalize import BuildResult
     from tests.support.object_store import Bucket, Proxy
 
@@ -77,14 +76,13 @@ def _old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="processed")
 def _processed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Return what collects the originals that are decoded."""
     seen: list[bytes] = []
 
     def process(data: bytes, spec: ImageSpec) -> Any:
         seen.append(data)
         return process_image(data, spec)
 
-    monkeypatch.setattr(chunk_encoder, "process_image", process)
+    monkeypatch.setattr("shardprep.writer.chunk_encoder.process_image", process)
     return seen
 
 
@@ -112,7 +110,7 @@ def moved() -> dict[str, bytes]:
 
 
 def other_bytes() -> dict[str, bytes]:
-    """Return images of which two have changed, one to as many bytes as it had."""
+    """Return the images with two changed ones; one of them has as many bytes as before."""
     images = dict(IMAGES)
     images["train/cat.3.jpg"] = jpeg(seed=77)
     data = bytearray(images["train/dog.3.jpg"])
@@ -254,7 +252,7 @@ def test_options_and_versions_that_differ_are_named(
     build(source, tmp_path / "a", reuse=old, watcher=watcher, **{**KEYS, "quality": 80})
     line = f"no image is copied from {old}: made with other quality (90, now 80)"
     assert watcher.lines[-1] == line
-    monkeypatch.setattr("shardprep.writer.reuse.reuse.versions", lambda: {"libjpeg_turbo": "99"})
+    monkeypatch.setattr("shardprep.writer.reuse.versions", lambda: {"libjpeg_turbo": "99"})
     result = build(source, tmp_path / "b", reuse=old, watcher=watcher, **KEYS)
     assert "libjpeg_turbo (" in watcher.lines[-1]
     assert result.num_copied == 0
@@ -268,7 +266,7 @@ def test_decoders_count_where_images_needed_them(
     with_heic = build(source, tmp_path / "out", size="32x32")
     assert with_heic.manifest.totals.num_written == 2
     newer = {**versions(), "pydicom": "99", "pillow-heif": "99"}
-    monkeypatch.setattr("shardprep.writer.reuse.reuse.versions", lambda: newer)
+    monkeypatch.setattr("shardprep.writer.reuse.versions", lambda: newer)
     spec = recorded_recipe(with_heic.manifest, "-", "-").image_spec
     assert open_old_dataset(open_dataset(old)).changes(spec) == []
     (change,) = open_old_dataset(open_dataset(with_heic.path)).changes(spec)
@@ -407,7 +405,7 @@ def test_shards_travel_with_their_old_images(old: Path, tmp_path: Path) -> None:
 def test_chunks_travel_with_their_own_old_rows_alone(old: Path) -> None:
     rows = pa.concat_tables([open_old_dataset(open_dataset(old)).rows] * 50)
     items = tuple(Item(f"{i}", PlainExtent("none", 0, 7), "train", 0) for i in range(len(rows)))
-    shard = ShardPlan("set", "train", items, rows)
+    shard = plan_shards("set", items, 1, 0, 0)[0]._replace(old=rows)
     encoder: Any = None
     job = ShardJob(Folders(LocalFolder(old), LocalFolder(old)), encoder, WorkerLimits(), 512, 10)
     first = next(job.tasks(shard))

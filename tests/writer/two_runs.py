@@ -1,9 +1,10 @@
 """Runs of the writer over a store in memory, where a schedule orders every request.
 
 Each run has a thread that waits before each request to the store until the schedule lets it go on,
-so that one run moves at a time and a schedule is a list of names. A run is what it was told: the
-same answers of the store bring it to the same place. So two schedules that give each run the same
-answers and leave the same objects are in one state, and only one of them needs to be continued.
+so that one run moves at a time and a schedule is a list of names. A run depends on its answers
+alone: the same answers of the store bring it to the same place. So two schedules that give each run
+the same answers and leave the same objects are in one state, and only one of them needs to be
+continued.
 """
 
 from __future__ import annotations
@@ -46,23 +47,20 @@ _POOLS = (
 
 
 class Killed(BaseException):
-    """The process of a run is no more: none of its further requests happens."""
+    """The process of a run was killed: none of its further requests happens."""
 
 
 class Pool:
     """A pool of threads that does all at once, in the thread that asks: so runs are repeatable."""
 
-    def __init__(self, *_: object) -> None:
-        """Take what a pool does."""
+    def __init__(self, *_: object) -> None: ...
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: all is done."""
+    def __exit__(self, *_: object) -> None: ...
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Return what is done, or has failed."""
         done: Future[Any] = Future()
         try:
             done.set_result(work(*arguments))
@@ -71,16 +69,12 @@ class Pool:
         return done
 
     def map(self, work: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
-        """Return the results in order."""
         return list(map(work, *arguments))
 
-    def shutdown(self, **_: object) -> None:
-        """Do nothing: all is done."""
+    def shutdown(self, **_: object) -> None: ...
 
 
 class _Runner(threading.Thread):
-    """A run, and where it stands."""
-
     def __init__(self, name: str, work: Callable[[], object], world: World) -> None:
         super().__init__(name=name, daemon=True)
         self.work, self.world = work, world
@@ -118,7 +112,6 @@ class _Runner(threading.Thread):
             raise KeyboardInterrupt
 
     def hear(self, request: str, answer: object) -> None:
-        """Note a request and its answer."""
         self.requests.append(request)
         self.heard = hashlib.blake2b(self.heard + repr((request, answer)).encode()).digest()
 
@@ -128,7 +121,6 @@ class World:
     """A store and the runs that use it, from their beginning up to some step."""
 
     objects: dict[str, bytes]
-    """Key → bytes."""
     moved: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     runners: dict[str, _Runner] = field(default_factory=dict)
     is_prompt: bool = False
@@ -136,14 +128,13 @@ class World:
     num_steps: int = 0
 
     def start(self, runs: Mapping[str, Callable[[], object]]) -> None:
-        """Let all runs come to their first request, one after the other."""
+        """Bring all runs to their first request, one after the other."""
         for name, work in runs.items():
             self.runners[name] = _Runner(name, work, self)
             self.runners[name].start()
             self.moved.acquire()
 
     def step(self, name: str, fate: str = "") -> None:
-        """Let a run do its request and come to the next one, or to its end."""
         self.num_steps += 1
         runner = self.runners[name]
         runner.fate = fate
@@ -151,14 +142,12 @@ class World:
         self.moved.acquire()
 
     def end(self) -> None:
-        """Kill what is not over."""
         for name in self.waiting():
             self.step(name, "kill")
         for runner in self.runners.values():
             runner.join()
 
     def waiting(self) -> list[str]:
-        """Return the names of the runs that are not over."""
         return [name for name, runner in self.runners.items() if not runner.is_over]
 
     def state(self) -> bytes:
@@ -197,7 +186,6 @@ class World:
 
 
 def is_change(request: str) -> bool:
-    """Tell whether a request changes the store."""
     return not request.startswith(("get ", "head ", "list "))
 
 
@@ -311,7 +299,7 @@ class _Store:
 def opened(
     there: Objects, runs: Mapping[str, Callable[[], object]], *, is_prompt: bool = False
 ) -> Iterator[World]:
-    """Give a world in which the runs have come to their first request."""
+    """Give a world whose runs are at their first request."""
     world = World(dict(there), is_prompt=is_prompt)
     store = _Store(world)
     memory = Path("/dev/shm")
@@ -342,7 +330,7 @@ Step = tuple[str, str]
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is there, the runs that begin together, and what must be true whatever their order."""
+    """Objects, runs that begin together, and what must be true for every order."""
 
     there: Objects
     runs: Mapping[str, Callable[[], object]]
@@ -351,7 +339,6 @@ class Scenario:
     always: Callable[[Objects], None] = lambda _: None
     """Raises AssertionError about the objects of a moment."""
     is_prompt: bool = False
-    """As in `World`."""
 
     def play(self, choose: Callable[[World], Step | None]) -> None:
         """Play one schedule; a choice of None leaves it."""
@@ -427,7 +414,7 @@ def _orders_beside(
 
 
 def one_change(scenario: Scenario, first: str, num_steps: int) -> None:
-    """Play the schedule in which a run pauses after some steps until the other one is over."""
+    """Play one schedule: a run pauses after some steps until the other one is over."""
 
     def choose(world: World) -> Step:
         is_first = world.num_steps < num_steps and first in world.waiting()

@@ -1,7 +1,7 @@
-"""Engines write the shards of a build: on this machine (`pool`) or on a Ray cluster (`ray`).
+"""Engines write the shards of a build: on this machine (`pool`) or on a Ray cluster (`ray_engine`).
 
-The bytes do not depend on the engine. `job` says what to write, `worker_handle` is a worker as its
-parent sees it, `worker_main` is what runs in the process, `worker_process` sets that process up.
+The bytes do not depend on the engine. `job` says what to write, `worker_main` is what runs in a
+process of `pool`, `worker_process` sets that process up.
 
 How parent and worker work together on this machine:
 

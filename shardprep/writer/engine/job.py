@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from shardprep import profiling
 from shardprep.profiling import stage
-from shardprep.writer.encode.chunk import UNREADABLE, ChunkTask, EncodedChunk
+from shardprep.writer.chunk import UNREADABLE, ChunkTask, Encode, EncodedChunk
 from shardprep.writer.plan.shard_plan import ShardPlan, chunks
 from shardprep.writer.shard import ShardHead, ShardWriter
 from shardprep.writer.workspace.files import Folders
@@ -27,36 +27,22 @@ LEAVE_S = 10.0
 """Seconds that running commits get to end when a build fails."""
 
 
-class Encoder(Protocol):
-    """Makes the records of a chunk: a small value that travels to every worker."""
-
-    @property
-    def is_annotated(self) -> bool:
-        """Whether the records have boxes or masks."""
-
-    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Return the records of the task's items; a bad image is an outcome, never an error.
-
-        Calls `before_item` before each item, so that an engine can restart its clock.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class ShardJob:
     """How shards are written: a small value that travels to every worker."""
 
     folders: Folders
-    encoder: Encoder
+    encoder: Encode
     limits: WorkerLimits
     num_items: int
     """Items of the whole build; their number decides the size of chunks."""
     record_bytes: int
     """Estimated size of a record, which bounds the size of chunks."""
+    is_annotated: bool = False
+    """Whether the records have boxes or masks."""
     is_timed: bool = False
-    """Whether workers count the seconds of each stage."""
 
     def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
-        """Yield the chunks of a shard."""
         start = 0
         for items in chunks(shard, self.num_items, self.record_bytes):
             stop = start + len(items)
@@ -66,8 +52,7 @@ class ShardJob:
             start = stop
 
     def writer(self, shard: ShardHead) -> ShardWriter:
-        """Return the writer of a shard."""
-        return ShardWriter(self.folders, shard, is_annotated=self.encoder.is_annotated)
+        return ShardWriter(self.folders, shard, is_annotated=self.is_annotated)
 
 
 class ItemCounts(NamedTuple):
@@ -81,7 +66,6 @@ class ItemCounts(NamedTuple):
     """Rejected items whose bytes the source did not give."""
 
     def plus(self, more: ItemCounts) -> ItemCounts:
-        """Return the sums."""
         return ItemCounts(*map(sum, zip(self, more, strict=True)))
 
     def negative(self) -> ItemCounts:
@@ -90,12 +74,13 @@ class ItemCounts(NamedTuple):
 
     @classmethod
     def of(cls, chunk: EncodedChunk) -> ItemCounts:
-        """Return the counts of a chunk."""
         num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
         num_copied = sum(outcome.is_copied for outcome in chunk.outcomes)
         num_unreadable = sum(outcome.kind == UNREADABLE for outcome in chunk.outcomes)
         return cls(len(chunk.outcomes), num_rejected, num_copied, num_unreadable)
 
+
+NOTHING_DONE = ItemCounts()
 
 OnProgress = Callable[[ItemCounts], None]
 """Called with the items that are done since the last call."""
@@ -133,7 +118,7 @@ class ShardSink:
             self._writer = self._job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
         profiling.add(chunk.seconds)
         start = self._writer.num_items
-        self._writer.append(shard.part(slice(start, start + len(chunk.outcomes))), chunk)
+        self._writer.append(shard.items.part(slice(start, start + len(chunk.outcomes))), chunk)
         if not self._writer.is_full:
             return None
         self._await_all_but(_COMMITS_AT_ONCE - 1)
@@ -159,7 +144,6 @@ class ShardSink:
 
 
 def _begin_commit(writer: ShardWriter) -> Future[None]:
-    """Commit a full shard in a thread of its own; the future raises its errors."""
     future: Future[None] = Future()
 
     def run() -> None:

@@ -15,12 +15,12 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep import profiling
 from shardprep.errors import InternalError, ShardprepError, is_short_of_memory
 from shardprep.profiling import stage
-from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
+from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk, Outcome
 from shardprep.writer.engine import worker_process
 from shardprep.writer.engine.job import ItemCounts
 from shardprep.writer.engine.worker_process import WorkerLimits
@@ -28,8 +28,6 @@ from shardprep.writer.shard import ShardHead, ShardWriter
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-
-Encode: TypeAlias = "Callable[[ChunkTask, Callable[[], None]], EncodedChunk]"
 
 ALARM = getattr(signal, "SIGALRM", None)
 """Signal that ends a process whose item takes too long; None on Windows."""
@@ -45,9 +43,7 @@ class Work(NamedTuple):
     encode: Encode
     limits: WorkerLimits
     new_writer: Callable[[ShardHead], ShardWriter] | None = None
-    """Begins an owned shard; None if no shard is owned."""
     is_timed: bool = False
-    """Whether to count the seconds of each stage."""
 
 
 class ChunkOrder(NamedTuple):
@@ -79,7 +75,6 @@ class ShardCommitted(NamedTuple):
     """From a worker: the commit of its oldest full shard has ended."""
 
     error: Exception | None
-    """None if the shard is committed."""
 
 
 class LogLine(NamedTuple):
@@ -158,7 +153,6 @@ class _OwnedShards:
         self._commit: threading.Thread | None = None
 
     def write(self, task: ChunkTask, head: ShardHead, chunk: EncodedChunk) -> ShardProgress:
-        """Write a chunk to its shard."""
         if self._writer is None:
             assert self._work.new_writer is not None  # noqa: S101 - a shard is owned
             self._writer = self._work.new_writer(head)
@@ -230,7 +224,6 @@ def _sendable(error: Exception, where: str) -> Exception:
 
 
 def _fault(where: str) -> InternalError:
-    """Return the error for the exception that is being handled."""
     what = f"a worker failed: {traceback.format_exc(limit=-3)}"
     return InternalError(where, what, "this is a fault of shardprep")
 

@@ -4,7 +4,6 @@ The server imports modules, has one thread, and ends when its parent does. It is
 that it is ready when the plan is. The operating system enforces the limits: a decoder that never
 returns, or asks for all memory, costs one image and not the build. Windows has no such server,
 alarm or memory limit: fresh processes do the work there.
-
 """
 
 from __future__ import annotations
@@ -31,10 +30,8 @@ try:
 except ImportError:  # Windows
     forkserver = resource = None  # type: ignore[assignment]
 
-_PR_SET_PDEATHSIG = 1
-"""linux/prctl.h"""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""malloc.h"""
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES = 512 << 20
 """Bytes of freed memory that malloc keeps. To map it anew for each image of several megapixels
 takes 6 % of the processor time of a build."""
@@ -47,9 +44,8 @@ _ENOUGH_BYTES = 32 << 20
 _PRELOADED = [
     "shardprep.writer.engine.worker_main",
     "shardprep.catalog.catalog",
-    "shardprep.writer.reuse.reuse",
+    "shardprep.writer.reuse",
 ]
-"""Modules that the server imports for all workers."""
 _MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")
 """Longest name of a folder for sockets, in bytes."""
 _ENVIRONMENT = {
@@ -68,16 +64,13 @@ class WorkerLimits:
     item_s: float = 0.0
     """Wall seconds for reading, decoding and encoding one item."""
     worker_bytes: int = 0
-    """Memory that a worker may allocate."""
 
     @classmethod
     def of(cls, item_s: float, max_pixels: int) -> WorkerLimits:
-        """Return the limits for images of at most `max_pixels`."""
         return cls(item_s=item_s, worker_bytes=_WORKER_BYTES + _PIXEL_BYTES * max_pixels)
 
 
 def _preparation(name: str) -> dict[str, object]:
-    """Return the preparation of a new process, without the main program."""
     data = spawn.get_preparation_data(name)
     return {key: value for key, value in data.items() if not key.startswith("init_main")}
 
@@ -87,7 +80,6 @@ def _without_program(popen: Any) -> Any:
 
     `multiprocessing` imports it to find functions of the program. Ours are in modules, and a script
     without `if __name__ == "__main__"` would run again in each process.
-
     """
     launch = popen._launch  # noqa: SLF001 - no public name exists
     ours = SimpleNamespace(**{**vars(spawn), "get_preparation_data": _preparation})
@@ -142,7 +134,6 @@ def interrupts_blocked() -> Iterator[None]:
 
     Else Ctrl-C ends them with a traceback while they import. It reaches this process at the end of
     the block. Windows has no such masks.
-
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -158,7 +149,6 @@ def _shorten_sockets() -> None:
     """Let `multiprocessing` keep its sockets in /tmp if the temporary folder has a long name.
 
     Batch systems use long names, and the name of a socket has at most 107 bytes (unix(7)).
-
     """
     before = tempfile.gettempdir()
     if len(os.fsencode(before)) > _MOST_FOLDER_BYTES:
@@ -208,13 +198,14 @@ def limited(limits: WorkerLimits) -> Iterator[None]:
 
     Memory that is already allocated does not count. The clock is for `start_clock`, and is stopped
     at the end. For the main thread only.
-
     """
     before = resource.getrlimit(resource.RLIMIT_DATA)
     handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     try:
         if limits.worker_bytes:
-            hold_memory(_data_bytes() + limits.worker_bytes)
+            status = Path("/proc/self/status").read_text()
+            data_bytes = int(status.partition("VmData:")[2].split()[0]) << 10
+            hold_memory(data_bytes + limits.worker_bytes)
         yield
     finally:
         start_clock(0)
@@ -233,7 +224,6 @@ def start_clock(seconds: float) -> None:
     """End this process by SIGALRM after some seconds, unless called again; 0 stops the clock.
 
     A signal without a handler also ends a process inside a C library that never returns.
-
     """
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -243,11 +233,6 @@ def die_with_parent() -> None:
     """Let the system end this process when its parent dies, even by SIGKILL (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _data_bytes() -> int:
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmData:")[2].split()[0]) << 10
 
 
 def cause_of_death(exit_code: int | None) -> str:

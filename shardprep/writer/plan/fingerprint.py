@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 SPLIT_RATIOS = "split ratios"
-"""Name of the version of `--split` ratios."""
 _SPLIT_RATIOS_VERSION = "2"
 """Since 2, a split of the source that the ratios do not name stays whole."""
 _FIT_WITHIN = {"fit within": "2"}
@@ -56,9 +55,8 @@ _BLOCK_BYTES = 1 << 20
 
 def make_fingerprint(recipe: Recipe) -> Fingerprint:
     """Return the fingerprint of what a recipe would build now; raises as `source_signature`."""
-    follow_links = recipe.follow_links
-    signature = source_signature(recipe.source, outputs(recipe), follow_links=follow_links)
-    inputs = {"source": signature}
+    links = recipe.follow_links
+    inputs = {"source": source_signature(recipe.source, outputs(recipe), follow_links=links)}
     for file in recipe.named_files:
         if Path(file).is_file():
             inputs[file] = _sha256(read_table(file, recipe.max_member_size))
@@ -67,15 +65,12 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
         inputs["schema"] = (
             _sha256(read_named(schema, MAX_DOCUMENT_BYTES)) if schema.is_file() else "missing"
         )
-    draws = recipe.rules.masks.kind == "format"
-    drawn = {"pycocotools": version("pycocotools")} if draws else {}
-    is_cut = recipe.rules.split.kind == "ratio"
-    rules = {SPLIT_RATIOS: _SPLIT_RATIOS_VERSION} if is_cut else {}
-    return Fingerprint(
-        inputs=inputs,
-        options=recipe.fingerprint_options(),
-        versions=versions() | fit_version(recipe.fit) | drawn | rules,
-    )
+    used = versions() | fit_version(recipe.fit)
+    if recipe.rules.masks.kind == "format":
+        used["pycocotools"] = version("pycocotools")
+    if recipe.rules.split.kind == "ratio":
+        used[SPLIT_RATIOS] = _SPLIT_RATIOS_VERSION
+    return Fingerprint(inputs=inputs, options=recipe.fingerprint_options(), versions=used)
 
 
 def source_signature(
@@ -91,7 +86,6 @@ def source_signature(
 
     Raises:
         SourceError: the file or folder does not exist.
-
     """
     is_object = is_url(str(source))
     if is_object:
@@ -123,8 +117,7 @@ def _file_signature(whole: PlainExtent, mark: str) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of everything that shapes the bytes of a dataset."""
-    known = {name: _version(name) for name in _PACKAGES}
-    known |= {name: number for name in _EXTRAS if (number := _extra_version(name))}
+    known = {name: there for name in (*_PACKAGES, *_EXTRAS) if (there := _version(name))}
     # A process that has loaded these asks Pillow for the version of their zlib, not of its own.
     is_shared = not _WITH_CODECS.isdisjoint(sys.modules)
     return known | (_codecs_of_workers() if is_shared else _codecs())
@@ -139,7 +132,6 @@ def used_versions(of: Mapping[str, str], formats: Collection[str]) -> dict[str, 
     """Return the versions that shape images of some formats.
 
     A build does not know its formats before it reads, so its fingerprint has all that is installed.
-
     """
     return {name: number for name, number in of.items() if _EXTRAS.get(name) in (None, *formats)}
 
@@ -172,12 +164,6 @@ def _tell_codecs(pipe: Connection) -> None:
 
 @functools.cache
 def _version(package: str) -> str:
-    """Return the version of a package; its metadata take a millisecond to parse."""
-    return version(package)
-
-
-@functools.cache
-def _extra_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:

@@ -3,14 +3,13 @@
 Each image is processed as in the build, and the result is hashed as `shardprep report` does. So
 both find the same near copies. The hashes are kept in the cache of this machine for later builds of
 this source with the same stored images.
-
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,8 +39,9 @@ from shardprep.source.listing import Skipped
 from shardprep.source.range_reads import read_ahead
 from shardprep.source.string_column import Coded
 from shardprep.storage.cache import array_file, keep_arrays, kept_arrays
-from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
-from shardprep.writer.encode.chunk_encoder import read_item
+from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
+from shardprep.writer.chunk_encoder import read_item
+from shardprep.writer.engine.job import ItemCounts
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.fingerprint import fit_version, source_signature, versions
@@ -55,7 +55,6 @@ NEAR_COPY = "a near copy of another"
 _KEPT_FIRST = ("test", "validation", "train")
 """Splits by precedence of the copy that is kept; splits of other names count as test."""
 _MOST_SHOWN = 60
-"""Characters of a key in a remark."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,6 @@ class NearCopies:
         """Position of each copy that is left out → position of the one that is kept.
 
         That is the first one in the test or validation set if any is there, else the first.
-
         """
         kept_of: dict[int, int] = {}
         for group in self.groups:
@@ -94,7 +92,6 @@ class NearCopies:
         return kept_of
 
     def without(self) -> tuple[Items, list[Skipped]]:
-        """Return the items with one of each group, and the others as skipped."""
         items, kept_of = self.items, self._kept_of
         skipped = [
             Skipped(items[i].key, NEAR_COPY, items[i].extent.num_bytes, items[kept].key)
@@ -107,7 +104,6 @@ class NearCopies:
 
         Groups that near copies connect become one, with the name of the first. A new group is named
         by the key of its first item.
-
         """
         items = self.items
         firsts: dict[str, int] = {}
@@ -143,7 +139,6 @@ class NearCopies:
         return [f"{text}; the largest has {max(sizes):,}", *self._across(final)]
 
     def _across(self, final: Iterable[Item]) -> list[str]:
-        """Return a remark on the groups that are in several splits, if there are any."""
         wanted = {self.items[i].key for group in self.groups for i in group}
         split_of = {first.key: first.split for first in final if first.key in wanted}
         parted: list[dict[str, str]] = []
@@ -168,19 +163,17 @@ def _rank(split: str) -> int:
 _VERSION = 1
 """Version of the cached hashes, for changes of the hash function."""
 _AT_ONCE = 64
-"""Largest number of items that a worker hashes at a time."""
 _TASKS_A_WORKER = 8
 """Least number of tasks per worker if there are enough items."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageHasher:
-    """An `Encoder` that hashes items."""
+    """An `Encode` that hashes items."""
 
     spec: ImageSpec
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Return the `PHASH` of each item that can be stored, and the outcome of every item."""
         tiles: list[Pixels] = []
         outcomes: list[Outcome] = []
         spans = [item.extent.span for item in task.items]
@@ -196,7 +189,6 @@ class ImageHasher:
         return EncodedChunk(phashes(stack, grey_levels(stack)).tobytes(), tuple(outcomes))
 
     def _tile(self, item: Item) -> Pixels | Outcome:
-        """Return the tile of the stored image of an item, or its rejection."""
         data = read_item(item)
         if isinstance(data, Outcome):
             return data
@@ -213,17 +205,13 @@ def hash_images(
     """Return the `PHASH` of the stored image of each item, from the cache if possible.
 
     An image that cannot be stored is not `decoded`; the build rejects it with the reason.
-
-    Raises:
-        BuildError: many workers die, one after the other.
-        SourceError, StorageError: the source cannot be read.
-
     """
     signature = source_signature(recipe.source, outputs(recipe), follow_links=recipe.follow_links)
     made_by = sorted((versions() | fit_version(spec.fit)).items())
     made_of = f"{_VERSION} {signature} {spec} {made_by}"
     file = array_file("near", hashlib.sha256(made_of.encode()).hexdigest()[:32])
-    keys = np.array([_hash_of(key) for key in items.members.keys], np.uint64)
+    digests = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in items.members.keys)
+    keys = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
     result, is_known = _kept(file, keys)
     todo = np.flatnonzero(~is_known).tolist()
     if not todo:
@@ -243,29 +231,22 @@ def hash_images(
             is_known[i] = outcome.kind not in RETRIED
             if not outcome.kind:
                 result[i] = next(hashes)
-        num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
-        watcher.advance(len(chunk.outcomes), num_rejected)
+        counts = ItemCounts.of(chunk)
+        watcher.advance(counts.num_items, counts.num_rejected)
 
+    some = items.take(np.array(todo))
+    tasks = (
+        ChunkTask("near copies", start, tuple(some[start : start + size]))
+        for start in range(0, len(some), size)
+    )
     try:
-        tasks = _tasks(items.take(np.array(todo)), size)
         run_chunks(ImageHasher(spec), tasks, num_workers, limits, on_chunk)
     finally:
         _keep(file, keys[is_known], result[is_known])
     return result
 
 
-def _tasks(items: Sequence[Item], size: int) -> Iterator[ChunkTask]:
-    for start in range(0, len(items), size):
-        yield ChunkTask("near copies", start, tuple(items[start : start + size]))
-
-
-def _hash_of(key: str) -> int:
-    """Return a hash of the key of an item, 64 bits."""
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
-
-
 def _kept(file: Path, keys: Keys) -> tuple[Phashes, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Return the cached hashes of items, and whether each is known."""
     result, is_known = np.zeros(len(keys), PHASH), np.zeros(len(keys), bool)
     cached = kept_arrays(file) or {}
     there, hashes = cached.get("keys"), cached.get("hashes")

@@ -2,14 +2,12 @@
 
 Its outline, the plan without the items, is written to the folder of receipts, so that `finalize`
 needs no source.
-
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -24,7 +22,7 @@ from shardprep.image.spec import ImageSpec
 from shardprep.recipe.recipe import Recipe, stored_recipe
 from shardprep.source.listing import Skipped
 from shardprep.storage.folder import Folder
-from shardprep.writer.plan.shard_plan import Part, ShardItems, ShardPlan
+from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.workspace.files import OUTLINE_FILE
 
 if TYPE_CHECKING:
@@ -46,15 +44,12 @@ class BuildPlan:
     """Names of the features that `Item.columns` holds."""
     findings: list[str]
     annotations: AnnotationFacts | None
-    """Boxes and masks, None if none are stored."""
     estimated_bytes: int
-    """Estimated size of all shards."""
     near_copies: str = ""
     """`NearCopies.digest`; "" if near copies are not searched for."""
 
     @property
     def num_items(self) -> int:
-        """Number of items in all shards."""
         return sum(len(shard.items) for shard in self.shards)
 
     def of_part(self, part: Part) -> BuildPlan:
@@ -69,18 +64,16 @@ class BuildPlan:
         if part.count == 1:
             return self
         mine = {shard.name for shard in part.of(self.shards)}
-        return replace(self, shards=tuple(_kept(shard, mine) for shard in self.shards))
-
-
-def _kept(shard: ShardPlan, wanted: Collection[str]) -> ShardPlan:
-    if not isinstance(shard.items, ShardItems):
-        return shard
-    is_wanted = shard.name in wanted
-    return shard._replace(items=shard.items.alone() if is_wanted else shard.items.counted())
+        shards = (
+            shard._replace(
+                items=shard.items.alone() if shard.name in mine else shard.items.counted()
+            )
+            for shard in self.shards
+        )
+        return replace(self, shards=tuple(shards))
 
 
 _SHOWN_ROWS = 10
-"""Number of rows without an image that are listed."""
 
 
 class PlannedShard(Document):
@@ -101,26 +94,21 @@ class Outline(Document):
     labels_from: str
     num_rows_without_image: Count
     rows_without_image: tuple[str, ...]
-    """Some of their ids."""
     unmatched: Unmatched | None = None
     """Annotations without an image, and images without an annotation; None without annotations."""
     num_rescaled: Count = 0
     """Images of repacked datasets whose annotations were scaled when they were built."""
     shards: tuple[PlannedShard, ...]
-    """In the order of the dataset."""
     skipped: dict[str, Count]
     """Inputs that never became items, by reason."""
     max_rejected: float = Field(ge=0, le=1)
-    """Largest share of rejected images."""
     max_dropped: float = Field(default=1, ge=0, le=1)
-    """Largest share of bad objects."""
     near_copies: str = ""
     """`NearCopies.digest`; "" if near copies are not searched for."""
     mask_padding: int | None = None
     """Value of class masks in the padding, unless it is the background; None in other builds, and
     in those begun by versions that wrote the background."""
     findings: tuple[str, ...] = ()
-    """Remarks on the plan for the user, a line each."""
     num_parts: int = Field(ge=1)
     """Number of parts of the build, as given to the run that wrote this; 1: not cut."""
 
@@ -171,10 +159,10 @@ def make_outline(
 
 
 def _mask_padding(plan: BuildPlan) -> int | None:
-    form = None if plan.annotations is None else plan.annotations.spec
-    if form is None or form.masks != "classes" or plan.spec.fit != "pad":
+    if plan.annotations is None or plan.spec.fit != "pad":
         return None
-    return None if form.background == form.ignore else form.ignore
+    form = plan.annotations.spec
+    return form.ignore if form.masks == "classes" and form.background != form.ignore else None
 
 
 def write_outline(state: Folder, outline: Outline) -> None:
@@ -188,7 +176,6 @@ def check_outline(state: Folder, outline: Outline) -> None:
 
     The fingerprint covers the plan, except for near copies, which an unreadable image may change,
     and for the padding of masks, which is known after these are recognised.
-
     """
     there = None
     if outline.near_copies or outline.mask_padding is not None:
@@ -222,12 +209,7 @@ def read_outline(state: Folder) -> Outline | None:
 
 
 def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
-    """Return the recipe of a dataset, with a source and an output folder of today.
-
-    Raises:
-        DatasetError: this version does not know all of its keys.
-
-    """
+    """Return the recipe of a dataset; DatasetError if this version does not know all its keys."""
     keys = {"source": source, "out": out, "name": manifest.name, "version": manifest.version}
     try:
         return stored_recipe({**manifest.fingerprint.options, **keys, "max_rejected": 1.0})

@@ -3,7 +3,6 @@
 The result follows from keys, labels, options and seed. It does not depend on the order of files on
 a disk, on the number of workers, or on time. Items are sorted by a hash of each key, so adding an
 item does not change the order of the others.
-
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.documents import shard_name
 from shardprep.errors import OptionName, RecipeError
-from shardprep.source.members import Member, Members
+from shardprep.source.members import Members
 from shardprep.source.string_column import Texts
 
 if TYPE_CHECKING:
@@ -42,32 +41,17 @@ class ShardPlan(NamedTuple):
 
     name: str
     split: str
-    items: ShardItems | tuple[Item, ...]
-    """Items in the order of their records; a slice of them is a tuple."""
+    items: ShardItems
+    """Items in the order of their records."""
     old: Table | None = None
     """For each item, the row of its stored record in another dataset, of nulls if it has none.
 
     In a repack these are the rows of the items of all shards, by `ShardItems.rows`.
-
     """
 
     @property
-    def members(self) -> Members:
-        """Key and extent of each item."""
-        if isinstance(self.items, ShardItems):
-            return self.items.members
-        return Members.of(Member(item.key, item.extent) for item in self.items)
-
-    @property
     def columns(self) -> Items:
-        """All items as columns, without an object for each."""
-        return self.part(slice(None))
-
-    def part(self, rows: slice) -> Items:
-        """Return some items as columns of their own."""
-        if isinstance(self.items, ShardItems):
-            return self.items.part(rows)
-        return Items.of(self.items[rows])
+        return self.items.part(slice(None))
 
 
 class ShardItems(Sequence["Item"]):
@@ -76,7 +60,6 @@ class ShardItems(Sequence["Item"]):
     __slots__ = ("_items", "rows")
 
     def __init__(self, items: Items, rows: NDArray[Any]) -> None:
-        """Take the columns, and the positions of the items in them."""
         self._items = items
         self.rows = rows
 
@@ -103,7 +86,6 @@ class ShardItems(Sequence["Item"]):
 
     @property
     def members(self) -> Members:
-        """Key and extent of each item."""
         return self._items.members.take(self.rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -111,16 +93,13 @@ class ShardItems(Sequence["Item"]):
 
     def alone(self) -> ShardItems:
         """Return the items in columns of their own, which do not keep the others in memory."""
-        make, columns = self.__reduce__()
-        alone: ShardItems = make(*columns)
-        return alone
+        _, columns = self.__reduce__()
+        return ShardItems(*columns)
 
     def part(self, rows: slice) -> Items:
-        """Return some items as columns of their own."""
         return self._items.take(self.rows[rows])
 
     def counted(self) -> ShardItems:
-        """Return a value that only has the number of the items."""
         nothing = self._items.take(np.empty(0, np.int64))
         return ShardItems(nothing, np.broadcast_to(np.int32(0), len(self)))
 
@@ -153,17 +132,11 @@ def plan_shards(
 ) -> tuple[ShardPlan, ...]:
     """Return the shards of all splits, each split shuffled by the seed and cut evenly.
 
-    Args:
-        dataset: name of the dataset.
-        items: with their final splits.
-        num_shards: of the largest split; the others get as many as keep shards of equal size, at
-            least 1. None: by size, about `SHARD_BYTES` each.
-        estimated_bytes: of all records together.
-        seed: of the order.
+    `num_shards` is the number for the largest split; the others get as many as keep shards of equal
+    size, at least 1. None: by `estimated_bytes` of all records, about `SHARD_BYTES` each.
 
     Raises:
         RecipeError: more shards are asked for than the largest split has items.
-
     """
     columns = Items.of(items)
     sizes = columns.split.counts()
@@ -198,20 +171,18 @@ def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Seque
 
     Chunks are small enough that a build of `num_items` keeps many workers busy to its end, and that
     many chunks of records of about `record_bytes` fit in memory.
-
     """
     size = min(MAX_CHUNK_ITEMS, max(1, _CHUNK_BYTES // max(1, record_bytes)))
     size = max(1, min(size, -(-num_items // _CHUNKS_A_BUILD)))
     for start in range(0, len(plan.items), size):
         rows = slice(start, start + size)
-        yield plan.items[rows] if size <= _FEW_ITEMS else plan.part(rows)
+        yield plan.items[rows] if size <= _FEW_ITEMS else plan.items.part(rows)
 
 
 def numbers_of(shards: Iterable[int], count: int) -> str:
     """Return the numbers of the parts, of `count`, that have these shards, as "2,5,7-9".
 
     Shards are counted from 0, parts from 1. Array jobs accept the text.
-
     """
     numbers = sorted({shard % count + 1 for shard in shards})
     runs = [
@@ -228,14 +199,12 @@ def _split_order(split: str) -> tuple[int, str]:
 
 _HASH_BYTES = 16
 _AT_ONCE = 1 << 16
-"""Number of keys that are objects at a time."""
 
 
 def shuffled(keys: Texts, seed: int, purpose: bytes) -> NDArray[np.int64]:
     """Return the positions of keys in shuffled order, int64[keys].
 
     Shuffles of one seed for different purposes are independent.
-
     """
     begun = hashlib.blake2b(digest_size=_HASH_BYTES, key=b"%s %d" % (purpose, seed))
     hashes = np.empty((len(keys), 2), ">u8")

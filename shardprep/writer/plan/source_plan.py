@@ -1,17 +1,28 @@
-"""The plan of a source: its images are listed, labelled, split and cut into shards."""
+"""The plan of a source: its images are listed, labelled, split and cut into shards.
+
+Ratios cut the train split, and every split that they name; other splits stay whole. The cut is a
+pure function of keys, labels, groups and a seed. Items with groups or several classes are cut by
+iterative stratification (Sechidis, Tsoumakas, Vlahavas: On the Stratification of Multi-label Data,
+ECML PKDD 2011), with groups instead of single examples: the rarest class is distributed first, its
+largest groups first, each to the split that still needs most of this class.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.objects.combine import AnnotationFacts
+from shardprep.catalog.splits import is_cut
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -29,11 +40,12 @@ from shardprep.profiling import stage
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
+from shardprep.source.string_column import Coded
 from shardprep.writer.plan.near_copies import NearCopies, hash_images
 from shardprep.writer.plan.plan import BuildPlan
-from shardprep.writer.plan.shard_plan import plan_shards
-from shardprep.writer.plan.split_cut import Cut, cut_splits, rows_to_cut, without_spoilers
+from shardprep.writer.plan.shard_plan import plan_shards, shuffled
 
+_NO_LABEL = "no label, and --split makes this split of labelled images"
 _RECORD_OVERHEAD_BYTES = 200
 """Bytes of a record in addition to image and key: framing and feature names."""
 
@@ -57,7 +69,6 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
 
     Compressed inner archives are unpacked in `work_dir`, which must exist until the items are read.
     The workers search for near copies.
-
     """
     catalog = make_catalog(recipe, work_dir, watcher.notice)
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
@@ -65,8 +76,8 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
     near = None
     if recipe.finds_near:
-        items, spoilers = without_spoilers(items, ratios)
-        left_out += spoilers
+        items, unlabelled = without_spoilers(items, ratios)
+        left_out += unlabelled
         near = NearCopies.among(items, hash_images(items, spec, recipe, num_workers, watcher))
         items, copies = near.without() if recipe.dedup == "near" else (near.together(), [])
     findings = catalog.findings + _recut(items, ratios)
@@ -74,35 +85,26 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     left_out += more
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
+    spoilers = [Skipped(item.key, _NO_LABEL, item.extent.num_bytes) for item in left_out]
     estimate = _records_bytes(items, spec)
+    found_by, without_image = [catalog.labels_from], catalog.rows_without_image
+    if catalog.annotations is not None:
+        found_by = [*(found_by if catalog.target_kind != "none" else ()), catalog.annotations.how]
+        without_image += catalog.annotations.without_image
     return BuildPlan(
         name=recipe.dataset_name,
         shards=plan_shards(recipe.dataset_name, items, recipe.shards, estimate, recipe.seed),
-        skipped=[*catalog.skipped, *copies, *map(_spoiler, left_out)],
+        skipped=[*catalog.skipped, *copies, *spoilers],
         spec=spec,
         schema=_schema(recipe, catalog, spec),
-        labels_from=_found_by(catalog),
-        rows_without_image=_without_image(catalog),
+        labels_from="; ".join(found_by),
+        rows_without_image=without_image,
         columns=tuple(column.name for column in catalog.columns),
         findings=findings,
         annotations=catalog.annotations,
         estimated_bytes=estimate,
         near_copies="" if near is None else near.digest,
     )
-
-
-def _found_by(catalog: Catalog) -> str:
-    """Return the sources of labels, boxes and masks in one line."""
-    if catalog.annotations is None:
-        return catalog.labels_from
-    labels = () if catalog.target_kind == "none" else (catalog.labels_from,)
-    return "; ".join((*labels, catalog.annotations.how))
-
-
-def _without_image(catalog: Catalog) -> tuple[str, ...]:
-    """Return ids in label tables and names in annotations without an image."""
-    annotations = catalog.annotations
-    return catalog.rows_without_image + (() if annotations is None else annotations.without_image)
 
 
 def _records_bytes(items: Items, spec: ImageSpec) -> int:
@@ -114,7 +116,6 @@ def _records_bytes(items: Items, spec: ImageSpec) -> int:
 
 
 def _cut(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
-    """Return the items in their final splits, and the left out ones."""
     if not ratios:
         return Cut(items, items.take(np.empty(0, np.int64)))
     num_cut = len(rows_to_cut(items, ratios))
@@ -135,7 +136,6 @@ def _cut(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
 
 
 def _recut(items: Items, ratios: Mapping[str, float]) -> list[str]:
-    """Return a remark if ratios mix several splits of the source."""
     if not ratios:
         return []
     counts = items.split.take(rows_to_cut(items, ratios)).counts()
@@ -145,11 +145,6 @@ def _recut(items: Items, ratios: Mapping[str, float]) -> list[str]:
     given = " and ".join(f"{split} ({counts[split]:,} images)" for split in ordered)
     stays = "a split that the ratios leave out stays whole, as in --split validation=0.1"
     return [f"--split cuts {given} of the source anew, as one set; {stays}"]
-
-
-def _spoiler(item: Item) -> Skipped:
-    reason = "no label, and --split makes this split of labelled images"
-    return Skipped(item.key, reason, item.extent.num_bytes)
 
 
 def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
@@ -180,7 +175,6 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
 
 
 def _annotation_features(facts: AnnotationFacts) -> dict[str, tuple[str, ...]]:
-    """Return the features of boxes and masks, with their class names."""
     spec, features = facts.spec, dict[str, tuple[str, ...]]()
     if spec.has_objects:
         features.update({BOX: (), BOX_LABEL: facts.names})
@@ -193,6 +187,137 @@ def _annotation_features(facts: AnnotationFacts) -> dict[str, tuple[str, ...]]:
 
 
 def _without_target(annotations: Collection[str]) -> str:
-    """Return the name of the shipped schema for images without targets."""
     names = {OBJECT_MASK: "instances", BOX: "detection", MASK: "segmentation"}
     return next((name for feature, name in names.items() if feature in annotations), "unlabelled")
+
+
+Ints = NDArray[np.int64]
+
+_NO_CLASS = -1
+
+
+class Cut(NamedTuple):
+    """Items with their new splits, and the left out ones."""
+
+    items: Items
+    left_out: Items
+
+
+def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) -> Cut:
+    """Return the items with splits cut by ratio, the same share of every class in each.
+
+    Per class and split, the count is the exact share rounded down or up. Groups are not divided,
+    and the counts come as near to the shares as the groups allow. If there are labels, unlabelled
+    items are not cut: they keep their split, or are left out if the cut makes a split of that name.
+    """
+    stay, left_out = without_spoilers(items, ratios)
+    pool = rows_to_cut(stay, ratios)
+    pool = pool[shuffled(stay.members.keys.take(pool), seed, b"split")]
+    strata, group = stay.strata.take(pool), stay.group.take(pool)
+    is_apart = all(len(several) < 2 for several in strata.firsts().values())
+    if is_apart and not group.fit(bool).any():
+        places = _cut_apart(strata, ratios)
+    else:
+        places = _cut_together(strata, group, ratios)
+    names = list(dict.fromkeys((*ratios, *stay.split.values)))
+    number = {name: i for i, name in enumerate(names)}
+    codes = np.array([number[name] for name in stay.split.values])[stay.split.codes]
+    codes[pool] = places
+    return Cut(stay.in_splits(Coded(codes.astype(np.int32), names)), left_out)
+
+
+def rows_to_cut(items: Items, ratios: Mapping[str, float]) -> Ints:
+    """Return the positions of the items to cut: labelled ones if the source has any."""
+    labelled = items.are_labelled
+    is_cut_split = items.split.fit(lambda split: is_cut(split, ratios))
+    return np.flatnonzero(is_cut_split & (labelled if labelled.any() else ~labelled))
+
+
+def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
+    """Return the items without unlabelled ones in splits that a cut makes of labelled ones."""
+    columns = Items.of(items)
+    labelled = columns.are_labelled
+    spoils = ~labelled & columns.split.fit(lambda split: split in ratios) & labelled.any()
+    if not spoils.any():
+        return Cut(columns, columns.take(np.empty(0, np.int64)))
+    return Cut(columns.take(np.flatnonzero(~spoils)), columns.take(np.flatnonzero(spoils)))
+
+
+def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> Ints:
+    """Return the index into `ratios` for each item, cut class by class.
+
+    Items have no groups and at most one class, `strata`, and are in shuffled order.
+    """
+    counts = strata.counts()
+    ordered = sorted(counts)
+    rank = {stratum: i for i, stratum in enumerate(ordered)}
+    ranks = np.array([rank.get(stratum, -1) for stratum in strata.values])
+    by_stratum = np.argsort(ranks[strata.codes], kind="stable")
+    debts = dict.fromkeys(ratios, 0.0)
+    shares = [list(_shares(counts[stratum], ratios, debts).values()) for stratum in ordered]
+    places = np.empty(len(strata), np.int64)
+    places[by_stratum] = np.repeat(
+        np.tile(np.arange(len(ratios)), len(ordered)), np.array(shares, np.int64).ravel()
+    )
+    return places
+
+
+def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]) -> dict[str, int]:
+    """Return the number of items of a class per split; rounding evens out over classes."""
+    total = sum(ratios.values())  # 1 within a rounding error, which would cost items
+    exact = {split: num_items * ratio / total for split, ratio in ratios.items()}
+    counts = {split: int(share + 1e-9) for split, share in exact.items()}
+    for split in ratios:
+        debts[split] += exact[split] - counts[split]
+    by_debt = sorted(ratios, key=lambda split: -debts[split])
+    owed = [split for split in by_debt if exact[split] - counts[split] > 1e-9]
+    for split in owed[: num_items - sum(counts.values())]:
+        counts[split] += 1
+        debts[split] -= 1.0
+    return counts
+
+
+def _cut_together(
+    strata: Coded[tuple[int, ...]], group: Coded[str], ratios: Mapping[str, float]
+) -> Ints:
+    """Return the index into `ratios` for each item, near the ratios in total and per class.
+
+    Groups are not divided. Ties are decided by the order of the items.
+    """
+    alone = ~group.fit(bool)
+    names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)
+    _, first_rows, groups = np.unique(names, return_index=True, return_inverse=True)
+    number = np.empty(len(first_rows), np.int64)  # of each group, in the order of its first item
+    number[np.argsort(first_rows)] = np.arange(len(first_rows))
+    group_of = number[groups].tolist()
+    counts: list[Counter[int]] = [Counter() for _ in range(len(first_rows))]
+    sizes = np.bincount(group_of, minlength=len(counts)).tolist()
+    left: Counter[int] = Counter()
+    for unit, labels in zip(group_of, strata, strict=True):
+        counts[unit].update(labels or (_NO_CLASS,))
+        left.update(labels or (_NO_CLASS,))
+    by_class: dict[int, list[int]] = defaultdict(list)
+    for unit, classes in enumerate(counts):
+        for label in classes:
+            by_class[label].append(unit)
+    wanted = {
+        split: Counter({k: n * share for k, n in left.items()}) for split, share in ratios.items()
+    }
+    room = {split: len(group_of) * share for split, share in ratios.items()}
+    owed = dict.fromkeys(ratios, 0.0)
+    split_of: dict[int, str] = {}
+    while left:
+        label = min(left, key=lambda label: (left[label], label))
+        waiting = [unit for unit in by_class[label] if unit not in split_of]
+        for unit in sorted(waiting, key=lambda unit: -counts[unit][label]):
+            split = max(ratios, key=lambda s: (wanted[s][label] + owed[s], room[s]))
+            split_of[unit] = split
+            wanted[split].subtract(counts[unit])
+            room[split] -= sizes[unit]
+            left.subtract(counts[unit])
+        for split in ratios:  # what rounding left: over many small classes it adds up
+            owed[split] += wanted[split][label]
+        left = +left
+    place = {split: i for i, split in enumerate(ratios)}
+    places: Ints = np.array([place[split_of[unit]] for unit in range(len(counts))], np.int64)
+    return places[np.array(group_of, np.int64)]

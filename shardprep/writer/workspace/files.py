@@ -25,7 +25,6 @@ OUTLINE_FILE = f"{RECEIPTS_DIR}/outline.json"
 SKIPPED_FILE = f"{RECEIPTS_DIR}/skipped.parquet"
 """Rows of the inputs that never became items."""
 SCRATCH_DIR = ".work"
-"""Unpacked archives, on a disk only."""
 
 
 class Build(NamedTuple):
@@ -64,7 +63,6 @@ class Folders:
     build: str = ""
     """Hash of the build's fingerprint, which receipts carry; with "", nothing is checked."""
     token: str = ""
-    """The token of the `BUILD_FILE`."""
 
     def check_build(self) -> None:
         """Check that this build still owns the folder, and has not been published."""
@@ -96,6 +94,12 @@ def disturbed(state: Folder) -> DisturbedError:
     return DisturbedError(
         state.located(BUILD_FILE), "another run has removed it", "run the same command again"
     )
+
+
+def replace_hint() -> str:
+    """Return the hint of errors about a dataset that is in the way."""
+    others = f"{OptionName('version')} or {OptionName('name')}"
+    return f"add {OptionName('overwrite')} to replace it, or give another {others}"
 
 
 def read_build(state: Folder) -> Build | None:

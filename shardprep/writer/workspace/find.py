@@ -26,10 +26,6 @@ def find_workspace(where: str) -> Workspace:
     """Return the workspace of a dataset, finished or not, or of the only one in a folder.
 
     An unfinished build has precedence over finished datasets.
-
-    Raises:
-        DatasetError: no dataset or several datasets are found.
-
     """
     root = parse_place(where)
     named = root.resolve() if root.name in ("", "..") and isinstance(root, Path) else root

@@ -37,17 +37,14 @@ class LocalWorkspace:
 
     @property
     def location(self) -> str:
-        """Path or address of the finished dataset."""
         return str(self.final)
 
     @property
     def incomplete(self) -> Path:
-        """Folder of the unfinished build."""
         return self.final.with_name(self.final.name + INCOMPLETE_SUFFIX)
 
     @property
     def state(self) -> LocalFolder:
-        """Folder of the files in `workspace.files`."""
         return LocalFolder(self.incomplete)
 
     def output(self, build: Build, old: bytes | None) -> Folder:
@@ -56,7 +53,6 @@ class LocalWorkspace:
         return self.state
 
     def stands(self) -> bool:
-        """Return whether there is a finished dataset, damaged or not."""
         return has_manifest(self.final)
 
     def published(self) -> bytes | None:
@@ -64,7 +60,6 @@ class LocalWorkspace:
         return None
 
     def finished(self) -> Manifest | None:
-        """Return the manifest of the finished dataset, or None."""
         return load_manifest(self.final) if self.stands() else None
 
     def sealed(self) -> Manifest | None:
@@ -84,7 +79,6 @@ class LocalWorkspace:
         """Return a local folder with all files of the finished dataset except its shards.
 
         With `output`, return the files that a build without a manifest has written there.
-
         """
         return self.final if output is None else self.incomplete
 
@@ -94,7 +88,6 @@ class LocalWorkspace:
 
         Yields whether this storage has locks. Alone, it also removes temporary files of dead
         processes.
-
         """
         with locked(self.incomplete, alone=alone) as is_held:
             if alone and is_held:
@@ -120,7 +113,6 @@ class LocalWorkspace:
 
         `over` is the `BUILD_FILE` of a build that is taken over; return False if another one is
         there now. A finished dataset is not touched.
-
         """
         del over  # the lock is held, and the finished dataset is in another folder
         for path in self.incomplete.iterdir():
@@ -133,7 +125,6 @@ class LocalWorkspace:
         """Make a file of the finished dataset the file `name` of the build, by a link if possible.
 
         `mark` is its ETag, "" on a disk; returns its ETag in the build.
-
         """
         path, to = self.final / file, self.incomplete / name
         if not to.exists():
@@ -145,7 +136,6 @@ class LocalWorkspace:
         return mark
 
     def discard(self) -> None:
-        """Remove a build without work."""
         shutil.rmtree(self.incomplete, ignore_errors=True)
         with contextlib.suppress(OSError):  # other datasets are in there, or it is not ours
             self.final.parent.rmdir()
@@ -156,7 +146,6 @@ class LocalWorkspace:
         output.write(MANIFEST_FILE, manifest.dumps().encode())
 
     def is_settled(self, manifest: Manifest) -> bool:
-        """Return whether `publish` of the finished dataset has ended."""
         del manifest
         return True  # a rename does all at once
 
@@ -168,7 +157,6 @@ class LocalWorkspace:
         """Rename the sealed dataset and remove the rest; continues an interrupted run.
 
         `old` is the manifest of the dataset that it replaces.
-
         """
         del manifest, old
         incomplete, final = self.incomplete, self.final

@@ -20,7 +20,6 @@ store can write an object on a condition, but not remove one. Five rules make th
 
 A run whose `BUILD_FILE` was exchanged by another build stops when it looks at it next, which is
 just before each write under a final name.
-
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from shardprep.dataset.remote_files import (
     under,
 )
 from shardprep.dataset.schema import parse_schema
-from shardprep.errors import BuildError, BusyError, OptionName
+from shardprep.errors import BuildError, BusyError
 from shardprep.storage import objects
 from shardprep.storage.folder import Folder, ObjectFolder
 from shardprep.storage.lock import locked
@@ -58,13 +57,13 @@ from shardprep.writer.workspace.files import (
     disturbed,
     new_build,
     read_build,
+    replace_hint,
     taken_over,
 )
 
 Found = TypeVar("Found")
 
 _NUM_THREADS = 16
-"""Number of threads that wait for the store."""
 _MOST_LOOKS = 4
 """Times that the files of a dataset are listed while other runs move them."""
 
@@ -142,17 +141,13 @@ class ObjectWorkspace:
     def start(self, fingerprint: Fingerprint, *, over: bytes | None) -> bool:
         state, build = self.state, new_build(fingerprint)
         left = state.names()
-        place = self._build_url
+        place = state.url / BUILD_FILE
         if not (
             objects.create(place, build) if over is None else objects.replace(place, over, build)
         ):
             return False
         state.remove([name for name in left if name != BUILD_FILE])
         return True
-
-    @property
-    def _build_url(self) -> ObjectUrl:
-        return self.state.url / BUILD_FILE
 
     def discard(self) -> None:
         begun = read_build(self.state)
@@ -220,8 +215,7 @@ class ObjectWorkspace:
         return BuildError(
             self.location,
             "another build was published here at the same time",
-            f"add {OptionName('overwrite')} to replace it, or give another "
-            f"{OptionName('version')} or {OptionName('name')}",
+            replace_hint(),
         )
 
     def _owner(self, manifest: Manifest) -> Build | None:
@@ -232,7 +226,6 @@ class ObjectWorkspace:
         return begun
 
     def _check_published(self, manifest: Manifest) -> None:
-        """Check that no other build has taken over or was published since."""
         if self._owner(manifest) is None and self.published() != manifest.dumps().encode():
             raise disturbed(self.state)
 
@@ -264,12 +257,12 @@ class ObjectWorkspace:
             (self._root.read(SCHEMA_FILE) or b"").decode(), str(self.url / SCHEMA_FILE)
         )
         stays = inventory(manifest, schema)
-        others = [name for name in found if _is_removed(name) and name not in stays]
+        of_datasets = (name for name in found if is_own(name) or name.startswith(DRAFT_PREFIX))
+        others = [name for name in of_datasets if name not in stays]
         self._check_published(manifest)
         self._root.remove(others)
 
     def _forget(self, fingerprint: Fingerprint) -> None:
-        """Remove the state of the build, `BUILD_FILE` last."""
         state = self.state
         others = [name for name in state.names() if name != BUILD_FILE]
         for names in (others, [BUILD_FILE]):
@@ -294,11 +287,6 @@ class ObjectWorkspace:
 
 def _draft_of(build: Build) -> str:
     return f"{DRAFT_PREFIX}{build.token or 'unnamed'}"
-
-
-def _is_removed(name: str) -> bool:
-    """Return whether a file belongs to a dataset or a draft."""
-    return is_own(name) or name.startswith(DRAFT_PREFIX)
 
 
 def _sweep(folder: Path) -> None:

@@ -15,12 +15,11 @@ from shardprep.dataset.item_table import columns_of, read_items, rows_by_shard
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
 from shardprep.errors import BuildError, OptionName, ShardprepError, some_of
 from shardprep.storage.regular_file import sha256_of
-from shardprep.writer.shard import Receipt, write_receipt
+from shardprep.writer.shard import ReceiptFacts, write_receipt
 from shardprep.writer.workspace.files import RECEIPTS_DIR, SCRATCH_DIR
 from shardprep.writer.workspace.states import Workspace
 
 _NUM_THREADS = 16
-"""Number of threads that wait for object storage."""
 
 
 class IntactShard(NamedTuple):
@@ -37,9 +36,7 @@ class DamagedDataset:
     """A dataset that is built again with the same bytes."""
 
     manifest: Manifest
-    """The manifest that must come out."""
     intact: Mapping[str, IntactShard]
-    """Intact shards by name."""
     items: Path | None
     """`items.parquet`; None if it is damaged: then every shard is written again."""
     foreign: Sequence[str]
@@ -64,7 +61,8 @@ class DamagedDataset:
             columns = rows[name].to_pydict()
             table = pa.Table.from_pydict(columns, schema=columns_of(items.schema))
             mark = workspace.adopt(*self.intact[name], name)
-            write_receipt(workspace.state, Receipt(shards[name], mark, table))
+            facts = ReceiptFacts(shard=shards[name], mark=mark, build="")
+            write_receipt(workspace.state, facts, table)
 
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             list(pool.map(take, self.intact))
@@ -76,7 +74,6 @@ def find_damage(
     """Return the damage of a finished dataset, None if no file is missing or cut.
 
     Only names and lengths are compared; `verify` checks the bytes.
-
     """
     files = workspace.files()
     folder = workspace.documents()

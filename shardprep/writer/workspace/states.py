@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
 from shardprep.errors import BuildError, DatasetError, OptionName, ShardprepError
@@ -21,6 +21,7 @@ from shardprep.writer.workspace.files import (
     parse_build,
     read_build,
     receipt_name,
+    replace_hint,
     taken_over,
 )
 from shardprep.writer.workspace.local import LocalWorkspace
@@ -30,38 +31,11 @@ Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
 Result = TypeVar("Result")
 
 
-class BuildState(NamedTuple):
-    """The files in a state of a build.
-
-    `<v>` is `<out>/<name>/<version>`, `<token>` the random number in `.build.json`.
-
-    """
-
-    on_disk: str
-    in_store: str
-
-
-STATES = {
-    "absent": BuildState("nothing", "nothing"),
-    "begun": BuildState("`<v>.incomplete/.build.json`", "the same, created only if none exists"),
-    "writing": BuildState(
-        "+ shards and receipts in `<v>.incomplete/`",
-        "+ receipts there; shards in `<v>/`, or in `<v>/.draft-<token>/` over a dataset",
-    ),
-    "documented": BuildState(
-        "+ tables and documents", "+ tables and documents in the folder of the shards"
-    ),
-    "sealed": BuildState("+ the manifest", "+ the manifest in the draft"),
-    "in force": BuildState("–", "the manifest in `<v>/`; draft or `.build.json` still there"),
-    "published": BuildState("folder renamed to `<v>`", "all files in `<v>/`, nothing else left"),
-}
+STATES = ("absent", "begun", "writing", "documented", "sealed", "in force", "published")
+"""docs/architecture.md says which files each has."""
 TRANSITIONS = {
     "begin": {
-        ("absent", "begun"),
-        ("published", "begun"),
-        ("writing", "begun"),
-        ("documented", "begun"),
-        ("sealed", "begun"),
+        (before, "begun") for before in ("absent", "published", "writing", "documented", "sealed")
     },
     "take back": {("begun", "absent"), ("begun", "published")},
     "write": {("begun", "writing")},
@@ -124,7 +98,6 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
 
     An unfinished build of another fingerprint is removed with `overwrite`; else it is an error if
     it has done any work. A finished dataset may be there, which the build is to replace.
-
     """
     there = workspace.state.read(BUILD_FILE)
     sealed = workspace.sealed() if there is None else None
@@ -181,9 +154,8 @@ def refuse_other_dataset(
     if changes := fingerprint_differences(there, fingerprint):
         raise BuildError(
             workspace.location,
-            f"is there already, and was built with other {', '.join(changes)}",
-            f"add {OptionName('overwrite')} to replace it, or give another "
-            f"{OptionName('version')} or {OptionName('name')}",
+            f"already exists, and was built with other {', '.join(changes)}",
+            replace_hint(),
         )
 
 
@@ -198,7 +170,6 @@ def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None
     """Return the folders that the unfinished build of this fingerprint writes to.
 
     `old` is the manifest of the dataset that is replaced, or None.
-
     """
     build = read_build(workspace.state)
     if build is None:
@@ -222,7 +193,6 @@ def begun(
 
     `replaced` is the manifest that was published when this run began. In object storage other runs
     may use the build, so only the run that has begun it removes it.
-
     """
     is_new = begin(workspace, fingerprint, overwrite=overwrite)
     try:
@@ -270,7 +240,6 @@ def shared(
 
     An attempt takes the manifest that is published when it begins. It is repeated if an equal run
     has removed files of the build. Without a fingerprint, all runs count as equal.
-
     """
     for num_left in reversed(range(_MOST_TRIES)):
         old = workspace.published()

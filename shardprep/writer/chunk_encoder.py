@@ -24,7 +24,7 @@ from shardprep.profiling import stage
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.range_reads import read_ahead
-from shardprep.writer.encode.chunk import (
+from shardprep.writer.chunk import (
     UNREADABLE,
     ChunkTask,
     EncodedChunk,
@@ -44,13 +44,8 @@ class ChunkEncoder:
     annotations: AnnotationSpec | None = None
     """Form of boxes and masks, None if none are stored."""
 
-    @property
-    def is_annotated(self) -> bool:
-        """Whether boxes or masks are stored."""
-        return self.annotations is not None
-
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Read, process, encode and frame the items of a task, in order; see `Encoder`."""
+        """Read, process, encode and frame the items of a task, in order; an `Encode`."""
         records: list[bytes] = []
         outcomes: list[Outcome] = []
         items = list(task.items)
@@ -69,7 +64,6 @@ class ChunkEncoder:
 
 
 wait_for = stage("read")(next)
-"""Waits until the next range that is read ahead has arrived."""
 
 
 def encode_item(
@@ -81,13 +75,8 @@ def encode_item(
 ) -> tuple[bytes, Outcome]:
     """Return the framed record of an item, b"" if it is rejected, and its outcome.
 
-    Args:
-        item: of the plan.
-        data: bytes of the original.
-        sha256: SHA-256 of `data` in hexadecimal.
-        encoder: has the options.
-        stored: the result of `process_image` if it is known.
-
+    `data` are the bytes of the original, `sha256` their hash in hexadecimal, and `stored` is the
+    result of `process_image` if it is known.
     """
     image = stored or process_image(data, encoder.spec)
     original = image.original

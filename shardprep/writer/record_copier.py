@@ -1,8 +1,8 @@
-"""Copy framed records into new shards, several shards at a time.
+"""Framed records of finished datasets: read in runs and checked, and copied into new shards.
 
-The bytes are hashed and written as they were read, and the rows of a shard are made by column: to
-write them through `ShardWriter` would take several times as long.
-
+Both `build --reuse` and `repack` read records here. Adjacent records of a shard are read as one
+run. A repack hashes and writes the bytes as they were read, several shards at a time, and makes the
+rows of a shard by column: to write them through `ShardWriter` would take several times as long.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import ctypes
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,16 +24,94 @@ import pyarrow.compute as pc
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS
 from shardprep.dataset.manifest import Shard
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS, UNLABELLED, Schema
 from shardprep.errors import DatasetError, RecordError
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
-from shardprep.source.string_column import release
+from shardprep.source.string_column import integers, release
+from shardprep.storage.url import is_url
 from shardprep.writer.engine.job import ItemCounts, OnProgress
-from shardprep.writer.plan.shard_plan import ShardItems, ShardPlan
-from shardprep.writer.reuse.stored_records import RecordRun, StoredRecords
-from shardprep.writer.shard import Receipt, write_receipt
+from shardprep.writer.plan.shard_plan import ShardPlan
+from shardprep.writer.shard import ReceiptFacts, write_receipt
 from shardprep.writer.workspace.files import Folders
+
+_BATCH_BYTES = 1 << 20
+"""Bytes of records that are read, hashed and written at a time, unless one record has more."""
+
+
+class RecordRun(NamedTuple):
+    """Records that are adjacent in a shard, and wanted in this order."""
+
+    start: int
+    stop: int
+    batch: int
+    """Number of its batch, which has about `_BATCH_BYTES` in one or several runs."""
+    extent: PlainExtent
+
+
+class StoredRecords:
+    """Records of finished datasets, in the wanted order."""
+
+    def __init__(self, rows: pa.Table, *, have_keys: bool) -> None:
+        """Take rows of records from item tables, with their `file`.
+
+        `have_keys` tells whether the records hold the keys of their items.
+        """
+        file = rows["file"].unify_dictionaries().combine_chunks()
+        self._codes = integers(file.indices)
+        self.files: list[str] = file.cast("string").to_pylist()
+        self.is_remote = any(map(is_url, file.dictionary.to_pylist()))
+        self.offsets, self.lengths = (
+            pc.fill_null(rows[name], 0).to_numpy() for name in ("offset", "length")
+        )
+        self._keys: list[bytes] | None = None
+        if have_keys:
+            self._keys = pc.fill_null(rows["key"], "").cast(pa.binary()).to_pylist()
+
+    def runs(self) -> list[RecordRun]:
+        if not len(self.lengths):
+            return []
+        ends = self.offsets + self.lengths
+        batches = (np.cumsum(self.lengths) - self.lengths) // _BATCH_BYTES
+        is_next = (
+            (np.diff(batches) == 0) & (np.diff(self._codes) == 0) & (self.offsets[1:] == ends[:-1])
+        )
+        starts = np.flatnonzero(np.append(True, ~is_next))
+        stops = np.append(starts[1:], len(ends))
+        columns = (starts, stops, batches[starts], self.offsets[starts], ends[stops - 1])
+        return [
+            RecordRun(start, stop, batch, PlainExtent(self.files[start], offset, end - offset))
+            for start, stop, batch, offset, end in zip(*(c.tolist() for c in columns), strict=True)
+        ]
+
+    def extent(self, number: int) -> PlainExtent:
+        return PlainExtent(self.files[number], int(self.offsets[number]), int(self.lengths[number]))
+
+    def are_sound(self, start: int, stop: int, data: bytes | bytearray) -> list[bool]:
+        """Return which records from `start` to `stop`, all at the front of `data`, are sound.
+
+        A record with another key is not: a shard may have been replaced.
+        """
+        lengths = self.lengths[start:stop]
+        sound: list[bool] = tfrecord.are_sound(np.frombuffer(data, np.uint8), lengths).tolist()
+        if self._keys is not None:
+            ends = np.cumsum(lengths).tolist()
+            for i, key in enumerate(self._keys[start:stop]):
+                if sound[i] and data.rfind(key, ends[i - 1] if i else 0, ends[i]) < 0:
+                    sound[i] = False
+        return sound
+
+
+def with_files(rows: pa.Table, dataset: OpenDataset) -> pa.Table:
+    """Return rows with the path or address of the shard, `file`, instead of its name."""
+    shards = rows["shard"].cast("string").combine_chunks().dictionary_encode()
+    names: Sequence[str] = shards.dictionary.to_pylist()
+    files = pa.array([dataset.files.location(name) for name in names], pa.string())
+    column = rows.schema.get_field_index("shard")
+    file = pa.DictionaryArray.from_arrays(shards.indices, files)
+    return rows.set_column(column, "file", file)
+
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -46,47 +123,7 @@ _TRUSTED_BYTES = 64 << 20
 """Size of a batch above which its records are read one by one first, as sizes may be wrong."""
 _LEAVE_S = 10.0
 """Seconds that running copies get to end when one fails."""
-_M_ARENA_MAX = -8
-"""malloc.h of glibc"""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordCopier:
-    """Copies the records of the rows in `ShardPlan.old`."""
-
-    schema: Schema
-    relabelled: frozenset[str]
-    """Shards whose records get other class numbers."""
-    check: Callable[[], None]
-    """Raises ChangedError if a dataset was replaced."""
-
-    def copy(self, folders: Folders, shards: Sequence[ShardPlan], on_progress: OnProgress) -> None:
-        """Write shards and their receipts, a few at a time.
-
-        Raises:
-            DatasetError: a shard of a parent is missing or cut, or has another record.
-            RecordError: a record is damaged.
-            ChangedError: as `check`.
-            BuildError: another build has taken this one over, or the disk is full.
-
-        """
-        common = _Common(self, folders)
-        for shard in shards:
-            common.waiting.put(shard)
-        # Daemons: one that hangs in the network must not keep an interrupted program from ending.
-        threads = [
-            threading.Thread(target=common.work, name="shardprep copy", daemon=True)
-            for _ in shards[:_SHARDS_AT_ONCE]
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            common.pass_on(len(threads), on_progress)
-        finally:
-            common.has_ended.set()
-            end = time.monotonic() + _LEAVE_S
-            for thread in threads:
-                thread.join(max(0.0, end - time.monotonic()))
+_M_ARENA_MAX = -8  # malloc.h of glibc
 
 
 def share_heap() -> None:
@@ -106,17 +143,24 @@ class Buffer:
         self._data = bytearray()
 
     def sized(self, num_bytes: int) -> bytearray:
-        """Return the memory, of at least `num_bytes`."""
         if len(self._data) < num_bytes:
             self._data = bytearray(num_bytes)
         return self._data
 
 
-class _Common:
-    """The state that the copying threads share."""
+class RecordCopier:
+    """Copies the records of the rows in `ShardPlan.old`, in threads that share it."""
 
-    def __init__(self, copier: RecordCopier, folders: Folders) -> None:
-        self.copier, self.folders = copier, folders
+    def __init__(
+        self,
+        folders: Folders,
+        schema: Schema,
+        relabelled: Iterable[str],
+        check: Callable[[], None],
+    ) -> None:
+        """Take the shards whose records get other class numbers; `check` looks for replacements."""
+        self.folders, self.schema, self.check = folders, schema, check
+        self.relabelled = pa.array([*relabelled], pa.string())
         self.reading = threading.RLock()
         """Held by the thread that reads and checks a batch: with several at once, the threads would
         compete for the interpreter lock at each record."""
@@ -130,6 +174,32 @@ class _Common:
         for _ in range(_COPIES_AT_ONCE):
             self.buffers.put((Buffer(), Buffer()))
 
+    def copy(self, shards: Sequence[ShardPlan], on_progress: OnProgress) -> None:
+        """Write shards and their receipts, a few at a time.
+
+        Raises:
+            DatasetError: a shard of a parent is missing or cut, or has another record.
+            RecordError: a record is damaged.
+            ChangedError: as `check`.
+            BuildError: another build has taken this one over, or the disk is full.
+        """
+        for shard in shards:
+            self.waiting.put(shard)
+        # Daemons: one that hangs in the network must not keep an interrupted program from ending.
+        threads = [
+            threading.Thread(target=self._work, name="shardprep copy", daemon=True)
+            for _ in shards[:_SHARDS_AT_ONCE]
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._pass_on(len(threads), on_progress)
+        finally:
+            self.has_ended.set()
+            end = time.monotonic() + _LEAVE_S
+            for thread in threads:
+                thread.join(max(0.0, end - time.monotonic()))
+
     @contextlib.contextmanager
     def copying(self, *, is_remote: bool) -> Iterator[tuple[Buffer, Buffer]]:
         """Give buffers to a copy. Objects are fetched ahead for one copy at a time."""
@@ -140,8 +210,7 @@ class _Common:
         finally:
             self.buffers.put(buffers)
 
-    def work(self) -> None:
-        """Copy waiting shards, one after the other."""
+    def _work(self) -> None:
         try:
             while not self.has_ended.is_set():
                 _Copy(self, self.waiting.get_nowait()).write()
@@ -150,7 +219,7 @@ class _Common:
         except BaseException as error:
             self.events.put(error)
 
-    def pass_on(self, num_threads: int, on_progress: OnProgress) -> None:
+    def _pass_on(self, num_threads: int, on_progress: OnProgress) -> None:
         """Pass on counts until all threads have ended; raise the first error."""
         while num_threads:
             event = self.events.get()
@@ -163,11 +232,10 @@ class _Common:
 
 
 class _Copy:
-    def __init__(self, common: _Common, plan: ShardPlan) -> None:
-        copier, old, items = common.copier, plan.old, plan.items
-        if old is None or not isinstance(items, ShardItems):
-            raise TypeError("records are copied of rows")
-        self._common, self._schema, self._plan = common, copier.schema, plan
+    def __init__(self, copier: RecordCopier, plan: ShardPlan) -> None:
+        old, items = plan.old, plan.items
+        assert old is not None  # noqa: S101 - of a repack
+        self._copier, self._schema, self._plan = copier, copier.schema, plan
         self._rows = _taken(old, items.rows)
         self._keys = items.members.keys.array.cast(pa.string())
         is_record = self._rows["kind"].is_null()
@@ -178,29 +246,28 @@ class _Copy:
         has_new_key = pc.not_equal(
             self._keys.filter(is_record.combine_chunks()), pc.fill_null(records["key"], "")
         )
-        relabelled = pa.array([*copier.relabelled], pa.string())
-        has_new_label = pc.is_in(records["file"].cast("string"), relabelled)
+        has_new_label = pc.is_in(records["file"].cast("string"), copier.relabelled)
         self._is_changed = pc.or_(has_new_key, has_new_label).to_numpy()
         self._new_lengths = self._records.lengths.copy()
         """Bytes of each new record, known once its batch was written."""
 
     def write(self) -> None:
         """Write the shard and its receipt; stop if another copy has failed."""
-        common, folders, name = self._common, self._common.folders, self._plan.name
+        copier, folders, name = self._copier, self._copier.folders, self._plan.name
         file, hashed = folders.output.new_file(name), hashlib.sha256()
         try:
-            with common.copying(is_remote=self._records.is_remote) as buffers:
+            with copier.copying(is_remote=self._records.is_remote) as buffers:
                 num_done = 0
                 for data, stop in self._batches(*buffers):
-                    if common.has_ended.is_set():
+                    if copier.has_ended.is_set():
                         return
                     hashed.update(data)
                     file.write(data)
                     end = int(self._places[stop - 1]) + 1
-                    common.events.put(self._counts(num_done, end))
+                    copier.events.put(self._counts(num_done, end))
                     num_done = end
             folders.check_build()
-            common.copier.check()
+            copier.check()
             mark = file.commit() or ""
         finally:
             file.abandon()
@@ -212,9 +279,10 @@ class _Copy:
         )
         columns = ANNOTATED_COLUMNS if self._schema.annotations else COLUMNS
         table = _moved(self._rows, name, self._keys, self._new_lengths, columns)
-        write_receipt(folders.state, Receipt(shard, mark, table, folders.build))
+        facts = ReceiptFacts(shard=shard, mark=mark, build=folders.build)
+        write_receipt(folders.state, facts, table)
         release()
-        common.events.put(self._counts(num_done, len(self._rows)))
+        copier.events.put(self._counts(num_done, len(self._rows)))
 
     def _counts(self, start: int, stop: int) -> ItemCounts:
         num_written = int(np.diff(np.searchsorted(self._places, (start, stop)))[0])
@@ -224,7 +292,6 @@ class _Copy:
         """Yield batches of framed records in order, each with the number of records until its end.
 
         A batch is in one of the buffers, and is valid until the next one.
-
         """
         records = self._records
         is_below = (records.offsets < 0) | (records.lengths < 0)
@@ -237,7 +304,7 @@ class _Copy:
             for _, some in groupby(runs, key=lambda run: run.batch):
                 batch = list(some)
                 start, stop = batch[0].start, batch[-1].stop
-                with self._common.reading:
+                with self._copier.reading:
                     data = self._read(batch, ahead, read)
                     self._check(start, stop, data)
                 yield self._renewed(start, stop, data, renewed), stop
@@ -313,7 +380,6 @@ class _Copy:
         return whole[:at]
 
     def _new_values(self, start: int, stop: int) -> list[dict[str, Any]]:
-        """Return the features of key and classes for the items of some rows."""
         some = self._rows.slice(start, stop - start)
         keys = self._keys.slice(start, stop - start).cast(pa.binary()).to_pylist()
         columns = (keys, some["label"].to_pylist(), some["labels"].to_pylist())
@@ -332,13 +398,8 @@ def _moved(
 ) -> pa.Table:
     """Return rows of parents as the rows of one shard of a new dataset.
 
-    Args:
-        rows: of its items, in order.
-        shard: name of its file.
-        keys: the new key of each item.
-        lengths: bytes of each of its framed records.
-        columns: of the new item table.
-
+    `keys` has the new key of each item, `lengths` the bytes of each of its framed records, and
+    `columns` are those of the new item table.
     """
     is_written = rows["kind"].is_null().to_numpy()
     places = {"record": np.arange(len(lengths)), "offset": np.cumsum(lengths) - lengths}

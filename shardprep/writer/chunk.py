@@ -1,8 +1,11 @@
-"""The chunk, which is the unit of parallel work: some items of one shard, and their outcomes."""
+"""The chunk, which is the unit of parallel work: some items of one shard, and their outcomes.
+
+Processes that encode nothing import this module, so it imports no decoder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,7 +33,6 @@ class ImageObjectCounts(NamedTuple):
 
     @classmethod
     def of(cls, placed: PlacedObjects, spec: AnnotationSpec) -> ImageObjectCounts:
-        """Return the counts of placed objects."""
         ignored = {spec.ignore: placed.num_ignored} if placed.num_ignored else {}
         return cls(
             placed.labels if spec.has_objects else None,
@@ -58,7 +60,6 @@ class Outcome(NamedTuple):
     """Height and width of the original in pixels, 0 if its header cannot be read."""
     format: str
     num_bytes: int
-    """Bytes of the original."""
     sha256: str
     """SHA-256 of the original in hexadecimal; "" if it cannot be read."""
     is_dark: bool = False
@@ -66,11 +67,9 @@ class Outcome(NamedTuple):
     objects: ImageObjectCounts | None = None
     """Counts of objects and masks of a written item, None without annotations."""
     is_copied: bool = False
-    """Whether the stored image was copied from another dataset."""
 
     @classmethod
     def unread(cls, item: Item | Member, kind: RejectionKind, reason: str) -> Outcome:
-        """Return the rejection of an item that was not read."""
         return cls(kind, reason, 0, 0, 0, "", item.extent.num_bytes, "")
 
 
@@ -80,7 +79,6 @@ class ChunkTask:
 
     shard: str
     start: int
-    """Position of the first item in the shard."""
     items: Sequence[Item]
     """Items as columns, or few of them as objects."""
     old: pa.Table | None = None
@@ -91,7 +89,6 @@ class ChunkTask:
         return f"{self.shard}, items {self.start}-{last} (from {self.items[0].key})"
 
     def apart(self) -> Iterator[ChunkTask]:
-        """Yield a task for each item, in order."""
         for at in range(len(self.items)):
             old = None if self.old is None else self.old.slice(at, 1)
             yield ChunkTask(self.shard, self.start + at, self.items[at : at + 1], old)
@@ -109,7 +106,6 @@ class EncodedChunk:
 
     @classmethod
     def joined(cls, pieces: Sequence[EncodedChunk]) -> EncodedChunk:
-        """Return consecutive pieces as one chunk."""
         if len(pieces) == 1:
             return pieces[0]
         outcomes = tuple(outcome for piece in pieces for outcome in piece.outcomes)
@@ -117,5 +113,12 @@ class EncodedChunk:
 
     @classmethod
     def lost(cls, item: Item, kind: RejectionKind, reason: str) -> EncodedChunk:
-        """Return the chunk of one item that ended its worker."""
         return cls(b"", (Outcome.unread(item, kind, reason),))
+
+
+Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
+"""Makes the records of a chunk: a small value that travels to every worker.
+
+A bad image is an outcome, never an error. The second argument is called before each item, so that
+an engine can restart its clock.
+"""

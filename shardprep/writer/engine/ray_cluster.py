@@ -1,23 +1,30 @@
-"""The connection to a Ray cluster that runs already.
+"""The connection to a Ray cluster that runs already, and checks of its nodes.
 
-Ray waits for minutes and prints pages if an address or a token is wrong; here one line
-follows after seconds.
-
+Ray waits for minutes and prints pages if an address or a token is wrong; here one line follows
+after seconds. A node with another libjpeg would write other bytes, and one that cannot see the
+source would reject every image. So both are checked before the first image of each node.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
+import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from shardprep.errors import BuildError, OptionName, RecipeError
+from shardprep.errors import BuildError, OptionName, RecipeError, StorageError
+from shardprep.source.byte_range import MemberError, RefusedExtent, StoredExtent
+from shardprep.storage.folder import Folder
 from shardprep.writer.engine.worker_process import silence_stderr
+from shardprep.writer.plan.fingerprint import versions
+from shardprep.writer.plan.shard_plan import ShardPlan
 
 _ADDRESS = "RAY_ADDRESS"
 _AUTO = "auto"
@@ -45,7 +52,6 @@ class Node(NamedTuple):
     id: str
     address: str
     num_cpus: int
-    """Processors for tasks."""
     memory_bytes: int
 
 
@@ -54,10 +60,6 @@ def connected(address: str) -> Iterator[None]:
     """Connect to the cluster of an address from `wanted_address`.
 
     An existing connection is used, and is not closed.
-
-    Raises:
-        BuildError: the cluster does not answer, or refuses.
-
     """
     ray = _ray()
     if ray.is_initialized():
@@ -83,7 +85,6 @@ def last_words() -> Iterator[None]:
 
     Ray's core ends its process without a message if it has lost its own node. So a second process
     waits until the block ends, or until this process is silent.
-
     """
     beside = subprocess.Popen(  # noqa: S603 - words of ours
         [sys.executable, "-I", "-S", "-c", _LISTEN, _LAST_WORDS],
@@ -122,10 +123,6 @@ def wanted_address(address: str | None) -> str:
     """Return the address to connect to: HOST:PORT, or "auto".
 
     None means $RAY_ADDRESS, and so does "auto" if that is set, as in Ray itself.
-
-    Raises:
-        RecipeError: no address is given, or its form is wrong.
-
     """
     where: str | OptionName = OptionName("ray_address")
     text = address
@@ -151,7 +148,6 @@ def wanted_address(address: str | None) -> str:
 
 
 def _knock(address: str) -> None:
-    """Check that somebody listens: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
@@ -178,7 +174,6 @@ def _silent() -> Iterator[None]:
 
 
 def _refused(address: str, said: str) -> BuildError:
-    """Return the error of a connection as one line of Ray's message."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     if "oken" in said and "uthenticat" in said:
         return BuildError(
@@ -219,3 +214,96 @@ def _ray() -> Any:
             OptionName("engine", "ray"), "needs Ray", "pip install 'shardprep[ray]'"
         ) from error
     return ray
+
+
+_MOST_FILES = 16
+_HEAD_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What every node must find as the node that started the build did."""
+
+    versions: Mapping[str, str]
+    samples: tuple[tuple[StoredExtent, str], ...]
+    """Some items, with the hash of their beginning or why it cannot be read."""
+    folder: Folder
+    token: str
+
+
+@contextlib.contextmanager
+def terms(shards: Iterable[ShardPlan], folder: Folder) -> Iterator[Terms]:
+    """Give the terms as this machine finds them; they hold until the end of the block."""
+    token = os.urandom(8).hex()
+    name = _token_file(token)
+    folder.write(name, token.encode())
+    try:
+        yield Terms(_versions(), tuple(_samples(shards)), folder, token)
+    finally:
+        folder.remove([name])
+
+
+def difference(terms: Terms) -> str:
+    """Return the first difference of this machine from the terms, or ""."""
+    here = _versions()
+    for name, wanted in terms.versions.items():
+        if here.get(name) != wanted:
+            return f"has {name} {here.get(name, 'None')}, where the build was started {wanted}"
+    for extent, wanted in terms.samples:
+        content = _content(extent)
+        if content != wanted:
+            what = "other bytes" if len(content) == len(wanted) else content
+            return f"does not read {extent.file} as where the build was started ({what})"
+    return _trouble_with(terms.folder, terms.token)
+
+
+def unfit(address: str, problem: str) -> BuildError:
+    """Return the error of a node that does not meet the terms."""
+    return BuildError(
+        f"node {address}",
+        problem,
+        "all nodes need the same versions, and source and --out on storage that all of them share",
+    )
+
+
+def _versions() -> dict[str, str]:
+    major, minor, _ = platform.python_version_tuple()
+    return {"Python": f"{major}.{minor}", **versions()}
+
+
+def _samples(shards: Iterable[ShardPlan]) -> Iterator[tuple[StoredExtent, str]]:
+    seen: set[str] = set()
+    for shard in shards:
+        for item in shard.items:
+            if isinstance(item.extent, RefusedExtent) or item.extent.file in seen:
+                continue
+            seen.add(item.extent.file)
+            yield item.extent, _content(item.extent)
+            if len(seen) == _MOST_FILES:
+                return
+
+
+def _content(extent: StoredExtent) -> str:
+    try:
+        return hashlib.sha256(extent.read_head(_HEAD_BYTES)).hexdigest()
+    except MemberError as error:
+        return str(error)
+
+
+def _trouble_with(folder: Folder, token: str) -> str:
+    name = _token_file(token)
+    mine = _token_file(f"{token}-{os.urandom(8).hex()}")
+    try:
+        if folder.read(name) != token.encode():
+            return f"does not see {folder}, which the build writes to"
+        folder.write(mine, token.encode())
+        was_kept = folder.read(mine) == token.encode()
+        folder.remove([mine])
+    except (OSError, StorageError) as error:
+        return f"cannot write to {folder} ({error})"
+    return "" if was_kept else f"does not find in {folder} what it has written there"
+
+
+def _token_file(token: str) -> str:
+    """Return a name that is removed like other temporary files."""
+    return f".machines-{token}.tmp"

@@ -5,14 +5,17 @@ encodes the next one. It encodes in the process that Ray gives it. If that proce
 are tried again. The shards that it was at are tried with care: the task then encodes in a process
 of its own, so that, as on one machine, an item that kills costs only that item. Retries of Ray
 itself are off, because deaths are counted here.
-
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import os
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,28 +25,23 @@ from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shardprep import profiling
-from shardprep.errors import BuildError, ShardprepError
+from shardprep.errors import BuildError, ShardprepError, is_short_of_memory
 from shardprep.profiling import stage
-from shardprep.writer.engine.job import OnProgress, ShardJob
-from shardprep.writer.engine.ray.cluster import Node, nodes
-from shardprep.writer.engine.ray.node_checks import terms, unfit
-from shardprep.writer.engine.ray.task import (
-    MOST_BEGUN,
-    Done,
-    SharedJob,
-    has_pandas,
-    probe,
-    write,
-)
+from shardprep.writer.chunk import EncodedChunk
+from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob, ShardSink
+from shardprep.writer.engine.pool import run_chunks
+from shardprep.writer.engine.ray_cluster import Node, Terms, difference, nodes, terms, unfit
+from shardprep.writer.engine.worker_main import STARVED, Work, encoded
+from shardprep.writer.engine.worker_process import keep_buffers, limited, without_pandas
 from shardprep.writer.plan.shard_plan import ShardPlan
+from shardprep.writer.shard import done_receipt
 
 Asked = dict[Any, Node]
 """The node of each question, by the reference to its answer."""
 
-_MODULES = ("shardprep.writer.engine.ray.task", "shardprep.catalog.catalog")
+_MODULES = ("shardprep.writer.engine.ray_engine", "shardprep.catalog.catalog")
 """Modules that a worker imports while the plan is made."""
 _MOST_SHARDS = 8
-"""Largest number of shards of a task."""
 _MOST_DEATHS = 4
 """Workers that die at one shard before the build ends: then the cluster is at fault."""
 _BASE_BYTES = 300_000_000
@@ -76,7 +74,6 @@ def by_shards(
         ShardprepError: the nodes do not fit the build, or a shard cannot be written; the other
             tasks are cancelled, and finished shards are kept.
         OSError: a node cannot write.
-
     """
     with terms(shards, job.folders.state) as agreed:
         order = SharedJob(job, agreed, str(Path.cwd()), has_pandas())
@@ -140,7 +137,6 @@ def _next_run(
     """Take the shards of the next task: fewer towards the end, so that tasks end together.
 
     A shard at which a worker has died is a task of its own.
-
     """
     number = min(max(1, len(todo) // (2 * num_workers)), _MOST_SHARDS)
     run = [todo.popleft()]
@@ -169,7 +165,6 @@ def _awaited(running: dict[Any, deque[ShardPlan]]) -> Any:
 
 
 def _result(ready: Any, shard: ShardPlan) -> Done:
-    """Return the answer for a shard, or raise its error."""
     try:
         answer: Done | ShardprepError | OSError = ray.get(ready)
     except _DEATHS:
@@ -190,7 +185,6 @@ def _result(ready: Any, shard: ShardPlan) -> Done:
 
 
 def _cancel(running: dict[Any, deque[ShardPlan]]) -> None:
-    """Cancel the running tasks, and wait until they have ended."""
     for task in running:
         with contextlib.suppress(exceptions.RayError, ValueError):
             ray.cancel(task, force=True)
@@ -220,7 +214,6 @@ def ask_versions(among: Sequence[Node]) -> Asked:
 
 
 def _ask(among: Sequence[Node], question: Callable[..., str], *arguments: object) -> Asked:
-    """Run a function on all nodes at once; it returns a problem, or ""."""
     remote = ray.remote(num_cpus=0, max_retries=_MOST_REPEATS)(question)
     return {
         remote.options(
@@ -231,7 +224,6 @@ def _ask(among: Sequence[Node], question: Callable[..., str], *arguments: object
 
 
 def _check(asked: Asked) -> None:
-    """Wait for the answers of all nodes; BuildError if anything is wrong with a node."""
     ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S)
     for ref in (*ready, *late):
         try:
@@ -245,7 +237,7 @@ def _check(asked: Asked) -> None:
 
 
 def _memory(job: ShardJob, shards: Sequence[ShardPlan]) -> int:
-    largest = max(int(shard.members.num_bytes.max(initial=0)) for shard in shards)
+    largest = max(int(shard.items.members.num_bytes.max(initial=0)) for shard in shards)
     estimate = _BASE_BYTES + _BYTES_A_BYTE * largest
     return min(estimate, job.limits.worker_bytes or estimate)
 
@@ -253,3 +245,146 @@ def _memory(job: ShardJob, shards: Sequence[ShardPlan]) -> int:
 def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
+
+
+Done = tuple[ItemCounts, dict[str, float]]
+"""Counts of a shard that is committed, and seconds by stage."""
+
+MOST_BEGUN = 2
+"""Shards that a task is at: one is committed while the next one is encoded."""
+
+_agreed: set[str] = set()
+"""Tokens of the builds that this process has checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedJob:
+    """Values that all tasks of a build share."""
+
+    job: ShardJob
+    terms: Terms
+    folder: str
+    has_pandas: bool
+    """Whether pandas can be imported where the build was started."""
+
+
+def has_pandas() -> bool:
+    """Return whether pandas can be imported here."""
+    try:
+        return importlib.util.find_spec("pandas") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def probe(order: SharedJob) -> str:
+    """Return the problem of this node, or ""; runs there."""
+    if order.terms.token in _agreed:
+        return ""
+    with _in(order.folder):
+        problem = difference(order.terms)
+    if not problem:
+        _agreed.add(order.terms.token)
+    return problem
+
+
+def write(
+    order: SharedJob,
+    shards: Sequence[ShardPlan],
+    is_careful: bool,  # noqa: FBT001 - Ray
+) -> Generator[Done | ShardprepError | OSError]:
+    """Write shards; runs on a node. Errors are values, as Ray would wrap exceptions.
+
+    A process that lacks memory exits, which counts as a death.
+    """
+    if not order.has_pandas:
+        without_pandas()
+    try:
+        if problem := probe(order):
+            yield unfit(ray.util.get_node_ip_address(), problem)
+            return
+        with (
+            _in(order.folder),
+            contextlib.closing(_written(order.job, shards, is_careful=is_careful)) as results,
+        ):
+            yield from results
+    except Exception as error:
+        if is_short_of_memory(error):
+            os._exit(STARVED)
+        if not isinstance(error, ShardprepError | OSError):
+            raise
+        yield error
+
+
+def _written(job: ShardJob, shards: Sequence[ShardPlan], *, is_careful: bool) -> Generator[Done]:
+    profiling.taken()
+    begun: deque[tuple[Future[None], ItemCounts]] = deque()
+    with ShardSink(job) as sink:
+        for shard in shards:
+            begun.append(_begun(job, sink, shard, is_careful=is_careful))
+            if len(begun) == MOST_BEGUN:
+                yield _committed(*begun.popleft())
+        while begun:
+            yield _committed(*begun.popleft())
+
+
+def _begun(
+    job: ShardJob, sink: ShardSink, shard: ShardPlan, *, is_careful: bool
+) -> tuple[Future[None], ItemCounts]:
+    commit: Future[None] = Future()
+    receipt = done_receipt(job.folders, shard.name)
+    if receipt is not None:
+        commit.set_result(None)
+        num_items = len(shard.items)
+        return commit, ItemCounts(num_items, num_items - receipt.facts.shard.num_records)
+    counts = ItemCounts()
+
+    def on_chunk(chunk: EncodedChunk) -> None:
+        nonlocal commit, counts
+        counts = counts.plus(ItemCounts.of(chunk))
+        commit = sink.append(shard, chunk) or commit
+
+    if is_careful:
+        run_chunks(job.encoder, job.tasks(shard), 1, job.limits, on_chunk)
+    else:
+        _encode(job, shard, on_chunk)
+    return commit, counts
+
+
+def _committed(commit: Future[None], counts: ItemCounts) -> Done:
+    _await_commit(commit)
+    seconds = profiling.taken()
+    seconds.pop("wait", None)
+    if "store" in seconds:
+        seconds["store"] += seconds.pop("write", 0.0)
+    return counts, seconds
+
+
+@stage("write")
+def _await_commit(commit: Future[None]) -> None:
+    error = commit.exception()
+    if error is not None and not isinstance(error, Exception):  # a panic of the store's client
+        os._exit(STARVED)
+    commit.result()
+
+
+def _encode(job: ShardJob, shard: ShardPlan, on_chunk: Callable[[EncodedChunk], None]) -> None:
+    work = Work(job.encoder, job.limits, is_timed=job.is_timed)
+    keep_buffers()
+    with limited(job.limits):
+        for task in job.tasks(shard):
+            on_chunk(encoded(work, task))
+
+
+@contextlib.contextmanager
+def _in(folder: str) -> Generator[None]:
+    """Change into a folder if it exists; else paths must be absolute.
+
+    After an error the process stays there, as a commit in a thread may use relative paths.
+    """
+    if not Path(folder).is_dir():
+        yield
+        return
+    before = Path.cwd()
+    os.chdir(folder)
+    yield
+    os.chdir(before)

@@ -34,19 +34,12 @@ from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
-from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, Outcome
-from shardprep.writer.encode.chunk_encoder import (
-    ChunkEncoder,
-    encode_item,
-    read_item,
-    sha256_of,
-    wait_for,
-)
-from shardprep.writer.engine.job import Encoder
+from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk, Outcome
+from shardprep.writer.chunk_encoder import ChunkEncoder, encode_item, read_item, sha256_of, wait_for
 from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
 from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan
-from shardprep.writer.reuse.stored_records import RecordRun, StoredRecords, with_files
+from shardprep.writer.record_copier import RecordRun, StoredRecords, with_files
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -63,22 +56,18 @@ class OldDataset:
     """A finished dataset that images are copied from."""
 
     where: str
-    """Path or address."""
     made_by: Fingerprint
     """The options and versions that its images depend on."""
     mark: ManifestMark
     dtypes: tuple[tuple[str, str], ...]
-    """Name and dtype of each feature of its records."""
     rows: pa.Table
-    """Rows of its written items."""
 
     def applied(
         self, encoder: ChunkEncoder, shards: Sequence[ShardPlan]
-    ) -> tuple[Encoder, Sequence[ShardPlan], str]:
+    ) -> tuple[Encode, Sequence[ShardPlan], str]:
         """Return the encoder that copies stored images, shards with their rows, and a remark.
 
         If the images were made with other options, return the encoder and the shards unchanged.
-
         """
         places = self.places(shards)
         remark = self.prospect(encoder.spec, places)
@@ -105,7 +94,7 @@ class OldDataset:
 
     def places(self, shards: Sequence[ShardPlan]) -> Rows:
         """Return the row of each item that may have the same bytes, −1 for none."""
-        members = [shard.members for shard in shards]
+        members = [shard.items.members for shard in shards]
         keys = pa.chunked_array(
             [member.keys.array.cast(pa.string()) for member in members], pa.string()
         )
@@ -120,13 +109,7 @@ class OldDataset:
 
 
 def open_old_dataset(dataset: OpenDataset) -> OldDataset:
-    """Return a dataset to copy images from.
-
-    Raises:
-        DatasetError: a document is missing or damaged, or was written by another version.
-        StorageError: object storage does not answer, or refuses.
-
-    """
+    """Return a dataset to copy images from."""
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(_COLUMNS, intact=True)
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
@@ -134,8 +117,7 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     made_by = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
     several = {name for name in made_by.options if name not in manifest.fingerprint.options}
     made_by.options.update(dict.fromkeys(several, "several"))  # of datasets that were merged
-    dtypes = tuple(schema.dtypes.items())
-    return OldDataset(str(dataset), made_by, dataset.mark, dtypes, rows)
+    return OldDataset(str(dataset), made_by, dataset.mark, tuple(schema.dtypes.items()), rows)
 
 
 def _formats(rows: pa.Table) -> set[str]:
@@ -143,7 +125,6 @@ def _formats(rows: pa.Table) -> set[str]:
 
 
 def _making(spec: ImageSpec, of: Mapping[str, str], formats: Collection[str]) -> Fingerprint:
-    """Return the options and versions that images of originals of some formats depend on."""
     options = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(spec).items()
@@ -179,20 +160,7 @@ class ReuseEncoder:
 
     encoder: ChunkEncoder
     mark: ManifestMark
-    """Used to detect that the other dataset was replaced."""
     dtypes: tuple[tuple[str, str], ...]
-    """Name and dtype of each feature of its records."""
-
-    @property
-    def is_annotated(self) -> bool:
-        """Whether boxes or masks are stored."""
-        return self.encoder.is_annotated
-
-    @property
-    def copies_records(self) -> bool:
-        """Whether the record of an unchanged item is copied."""
-        own = dict(self.dtypes)
-        return own == self.encoder.schema.dtypes and _TABLED.issuperset(own)
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         """Return the records of the task's items; ChangedError if the dataset was replaced."""
@@ -202,8 +170,6 @@ class ReuseEncoder:
 
 
 class _ChunkCopy:
-    """The records of one chunk."""
-
     def __init__(self, task: ChunkTask, old: pa.Table, reuse: ReuseEncoder) -> None:
         self._reuse = reuse
         self._items = items = Items.of(task.items)
@@ -213,9 +179,10 @@ class _ChunkCopy:
             Outcome._make(("", *values, False, None, True)) for values in zip(*facts, strict=True)
         ]
         """Outcome of each item whose record is copied."""
+        have = [name for name, _ in reuse.dtypes]
         self._is_same = [False] * len(items)
         """Whether the record of each item is the stored one, if its original is."""
-        if reuse.copies_records:
+        if reuse.encoder.schema.dtypes == dict(reuse.dtypes) and _TABLED.issuperset(have):
             now = ((m.key, target) for m, target in zip(self._members, items.target, strict=True))
             before = zip(old["key"].to_pylist(), targets_of(old), strict=True)
             self._is_same = [one == two for one, two in zip(now, before, strict=True)]
@@ -227,15 +194,13 @@ class _ChunkCopy:
         )
         self._places: list[int] = np.flatnonzero(has_record.to_numpy()).tolist()
         """Place of the item of each stored record."""
-        have_keys = any(name == FILENAME for name, _ in reuse.dtypes)
-        self._records = StoredRecords(old.filter(has_record), have_keys=have_keys)
+        self._records = StoredRecords(old.filter(has_record), have_keys=FILENAME in have)
         self._runs = {self._places[run.start]: run for run in self._records.runs()}
         """Runs by the place of the item of their first record."""
         self._sound: dict[int, memoryview] = {}
         """The sound records of the last run, framed, by the place of their item."""
 
     def encoded(self, before_item: Callable[[], None]) -> EncodedChunk:
-        """Copy or encode the items, in order."""
         records: list[bytes | memoryview] = []
         outcomes: list[Outcome] = []
         with closing(read_ahead(self._spans())) as ahead:
@@ -305,7 +270,7 @@ class _ChunkCopy:
         """
         encoder = self._reuse.encoder
         spec, placement = encoder.spec, None
-        if encoder.is_annotated:
+        if encoder.annotations is not None:
             placement = None if stored.reason else ordinary_placement(data, spec)
             if placement is None:
                 return None

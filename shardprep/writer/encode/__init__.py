@@ -1,1 +1,0 @@
-"""Encode a chunk of items to framed records; bad images become rejections."""

@@ -1,1 +1,0 @@
-"""The engine on a Ray cluster; the only importer of Ray."""

@@ -1,0 +1,187 @@
+"""Read the originals of a dataset again: hash them, or copy the rejected ones for people to see."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import io
+import re
+import tempfile
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardprep.dataset import item_table
+from shardprep.dataset.card import to_cell
+from shardprep.dataset.diff import ORIGINALS
+from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset.item_table import SKIPPED
+from shardprep.errors import SourceError
+from shardprep.image.process import RejectionKind
+from shardprep.progress import Watcher
+from shardprep.recipe.recipe import Recipe, outputs
+from shardprep.source.byte_range import MemberError
+from shardprep.source.listing import Listing, list_source
+from shardprep.source.members import Member
+from shardprep.source.range_reads import read_ahead
+from shardprep.storage.atomic_file import write_durably
+from shardprep.storage.regular_file import read_regular
+from shardprep.storage.url import is_url
+
+_AT_ONCE = 64
+"""Images that a thread reads before it reports them."""
+
+
+class _HashedImage(NamedTuple):
+    key: str
+    sha256: str | None
+    """Hexadecimal; None if the bytes cannot be read."""
+    reason: str
+
+
+def hash_originals(
+    recipe: Recipe, items: pa.Table, *, is_annotated: bool, num_threads: int, watcher: Watcher
+) -> pa.Table:
+    """Return the `ORIGINALS` of a source: images of a dataset, and new ones.
+
+    `recipe` is the dataset's, with the source of today; new images are those it selects, whatever
+    their labels. `items` are `key` and `status` of all inputs of the dataset, which `is_annotated`
+    if it has boxes or masks. Images in object storage are fetched ahead.
+
+    Raises:
+        SourceError, StorageError: the source cannot be read, or has no image that is wanted.
+    """
+    with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
+        members = _members(recipe, items, Path(work), watcher, is_annotated=is_annotated)
+        watcher.start("hashing the source", len(members), "images")
+        originals = []
+        with contextlib.closing(_hashed(members, num_threads)) as hashed:
+            for some in hashed:
+                watcher.advance(len(some))
+                originals += some
+    place = {original.key: number for number, original in enumerate(originals)}
+    ordered = [originals[place[member.key]] for member in sorted(members)]
+    columns = zip(*ordered, strict=True) if ordered else ((),) * len(ORIGINALS)
+    return pa.table(list(map(list, columns)), ORIGINALS)
+
+
+def _members(
+    recipe: Recipe, items: pa.Table, work: Path, watcher: Watcher, *, is_annotated: bool
+) -> list[Member]:
+    from shardprep.catalog.source_images import no_image, source_images
+
+    listing = _listing(recipe, work, watcher.notice)
+    if not listing.images:
+        raise no_image(recipe.source, listing)
+    if not (is_annotated and recipe.may_be_annotated):
+        recipe = recipe.with_rules(labels="none")  # labels are not needed
+    known = {*items["key"].to_pylist()}
+    is_item = pc.not_equal(items["status"].cast("string"), SKIPPED)
+    stored = {*items["key"].filter(is_item).to_pylist()}
+    wanted = [member for member in listing.images if member.key in stored]
+    wanted += [
+        member for member in source_images(recipe, listing).members if member.key not in known
+    ]
+    return sorted(wanted, key=lambda member: member.extent.span)
+
+
+def _listing(recipe: Recipe, work: Path, notice: Callable[[str], None]) -> Listing:
+    return list_source(
+        recipe.source,
+        work,
+        notice,
+        zip_encoding=recipe.zip_encoding or None,
+        limits=recipe.source_limits,
+        leave_out=outputs(recipe),
+    )
+
+
+def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_HashedImage]]:
+    runs = [members[at : at + _AT_ONCE] for at in range(0, len(members), _AT_ONCE)]
+    if any(is_url(member.extent.span.file) for member in members):
+        with contextlib.closing(read_ahead([member.extent.span for member in members])) as ahead:
+            for run in runs:
+                yield [_original(member) for member, _ in zip(run, ahead, strict=False)]
+        return
+    with ThreadPoolExecutor(num_threads) as pool:
+        try:
+            yield from pool.map(lambda run: [*map(_original, run)], runs)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _original(member: Member) -> _HashedImage:
+    try:
+        return _HashedImage(member.key, hashlib.sha256(member.extent.read()).hexdigest(), "")
+    except MemberError as error:
+        return _HashedImage(member.key, None, str(error))
+    except MemoryError:
+        return _HashedImage(member.key, None, "is larger than the memory that there is")
+
+
+LIST_FILE = "rejected.csv"
+_ODD = re.compile(r"[^A-Za-z0-9._-]+")
+_MOST_NAME = 80
+"""Characters of a key that the name of its copy ends with, after the key's hash."""
+_MOST_BYTES = 256 << 20
+"""Largest copy that is read."""
+
+
+def save_rejected(
+    folder: Path, recipe: Recipe, into: Path, notice: Callable[[str], None]
+) -> tuple[int, int]:
+    """Copy the bytes of every rejected item of a dataset to `into`/<kind>/.
+
+    `rejected.csv` in the same folder has a row for each: key, kind, reason and file. The file is ""
+    if the source no longer gives its bytes.
+
+    The dataset in `folder` may be unfinished. Files of an earlier copy are replaced. Returns the
+    number of files that were written, and the number of rejected items.
+    """
+    table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
+    table = item_table.with_status(table, item_table.REJECTED)
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(("key", "kind", "reason", "file"))
+    num_files = 0
+    with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
+        extents = {}
+        if len(table):
+            listing = _listing(recipe, Path(work), notice)
+            extents = {member.key: member.extent for member in listing.images}
+        for row in table.to_pylist():
+            key = row["key"]
+            file = _copy_name(key, row["kind"])
+            try:
+                data = extents[key].read()
+            except (KeyError, MemberError):
+                file = ""
+            else:
+                (into / file).parent.mkdir(parents=True, exist_ok=True)
+                (into / file).write_bytes(data)
+                num_files += 1
+            rows.writerow(map(to_cell, (key, row["kind"], row["reason"], file)))
+    into.mkdir(parents=True, exist_ok=True)
+    write_durably(into / LIST_FILE, out.getvalue().encode())
+    return num_files, len(table)
+
+
+def read_copy(folder: Path, key: str, kind: str) -> bytes:
+    """Return the copy of a rejected item from a folder that `save_rejected` has written."""
+    try:
+        if kind not in get_args(RejectionKind):  # it names a folder, and may come from a request
+            raise FileNotFoundError
+        return read_regular(folder / _copy_name(key, kind), _MOST_BYTES)
+    except OSError as error:
+        what = (error.strerror or "the copy is missing").lower()
+        raise SourceError(key, f"is not in {folder} ({what})") from error
+
+
+def _copy_name(key: str, kind: str) -> str:
+    mark = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{kind}/{mark}-{_ODD.sub('_', key.rpartition('/')[2])[-_MOST_NAME:]}"

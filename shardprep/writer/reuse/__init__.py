@@ -1,1 +1,0 @@
-"""Copy stored images and records of finished datasets, for `build --reuse` and `repack`."""
