@@ -35,7 +35,7 @@ import json, os, sys
 import simplejpeg
 from shardprep.__main__ import main
 from shardprep.writer.engine import worker_main
-from shardprep.writer.engine.worker_handle import Worker
+from shardprep.writer.engine.pool import Worker
 
 def decode(*_, **__):
     frame, names = sys._getframe(1), []
