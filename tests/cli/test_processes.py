@@ -92,7 +92,7 @@ def test_a_server_of_workers_never_hears_of_it_from_its_first_moment(
 
 # --- memory ---
 
-_BYTES = 220 << 20
+_BYTES = 245 << 20
 
 
 @pytest.mark.parametrize(
