@@ -16,7 +16,7 @@ from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.config import BoxFormat
-from shardprep.reader.tf import batch_decode, decode, pipeline
+from shardprep.reader.tf import decode, pipeline
 from tests.support import annotated as support
 from tests.support.annotated import CLASSES, HEIGHT, MASK_CLASSES, WIDTH, Marked, annotated
 
@@ -135,14 +135,14 @@ def test_a_transform_of_the_image_alone_is_refused_for_boxes_and_masks(
 def _by_threads(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[Any]:
     """Fill batches by threads, or decode in the graph; the decoders with threads."""
     decoders: list[Any] = []
-    monkeypatch.setattr(pipeline, "is_faster", lambda *_: request.param)
-    begin = batch_decode.ThreadDecoder.__init__
+    monkeypatch.setattr(pipeline, "threads_are_faster", lambda *_: request.param)
+    begin = decode.ThreadDecoder.__init__
 
     def noted(self: Any, *args: Any, **options: Any) -> None:
         begin(self, *args, **options)
         decoders.append(self)
 
-    monkeypatch.setattr(batch_decode.ThreadDecoder, "__init__", noted)
+    monkeypatch.setattr(decode.ThreadDecoder, "__init__", noted)
     return decoders
 
 

@@ -22,7 +22,7 @@ import tensorflow as tf
 from shardprep import reader
 from shardprep.errors import BusyError, DatasetError
 from shardprep.reader import BadRecord, ReadConfig
-from shardprep.reader.tf.cache import memory
+from shardprep.reader.tf import folder_cache
 from shardprep.storage.atomic_file import DurableFile
 from tests.reader.datasets import pets
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
@@ -174,7 +174,7 @@ def test_a_cache_that_does_not_fit_is_refused_before_it_is_written(
         with pytest.raises(DatasetError) as caught:
             reader.load(whole, batch_size=8, cache=place)
         said = f"{place}: the decoded images do not fit: "
-        assert str(caught.value).startswith(said)
+        assert str(caught.value).startswith(start)
         assert str(caught.value).endswith(" left; free some, or give cache another folder")
         assert not list(tmp_path.iterdir())
     usage = usage._replace(free=(1 << 20) + needed * 110 // 100)
@@ -247,7 +247,7 @@ def test_the_filling_of_a_cache_tells_its_progress(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """To the log where it is kept, else on stderr; nowhere, where not even a warning is."""
-    monkeypatch.setattr(memory, "_SECONDS_A_LINE", 0.0)
+    monkeypatch.setattr(folder_cache, "_SECONDS_A_LINE", 0.0)
     logger, root = logging.getLogger("shardprep.reader"), logging.getLogger()
     monkeypatch.setattr(logger, "level", level)
     # As without the libraries of other tests, which log to stderr.
@@ -261,10 +261,12 @@ def test_the_filling_of_a_cache_tells_its_progress(
         caplog.clear()
         said = {logging.NOTSET: printed, logging.INFO: logged}
         lines = said.get(level, [])
-        assert sum(map(len, (logged, printed))) == (0 if level == logging.ERROR else NUM_TRAIN)
-        if lines:
-            assert lines[29].startswith(f"cache: 30 of {NUM_TRAIN} images decoded to {where}")
-            assert lines[-1].endswith(", about 0 s left")
+        num_lines = 1 if cache == "memory" else NUM_TRAIN  # memory is filled a batch at a time
+        assert sum(map(len, (logged, printed))) == (0 if level == logging.ERROR else num_lines)
+        for number in {1, 30, NUM_TRAIN} if len(lines) > 1 else {NUM_TRAIN} if lines else ():
+            start = f"cache: {number} of {NUM_TRAIN} images decoded to {where}"
+            assert lines[number - NUM_TRAIN - 1].startswith(start)
+        assert not lines or lines[-1].endswith(", about 0 s left")
 
 
 @pytest.fixture(name="photos", scope="module")
@@ -288,8 +290,8 @@ def test_the_filling_of_a_cache_is_interrupted_within_a_second(
         import os, sys, time
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one second of it is one here
         from shardprep import reader
-        from shardprep.reader.tf.cache import memory
-        memory._SECONDS_A_LINE = 0.05
+        from shardprep.reader.tf import folder_cache
+        folder_cache._SECONDS_A_LINE = 0.05
         try:
             dataset = reader.load(
                 sys.argv[1], batch_size=8, cache=sys.argv[2], split="train",
@@ -539,10 +541,10 @@ def test_a_program_ends_though_it_holds_iterators_without_end(whole: Path) -> No
     code = """
 import sys
 from shardprep import reader
-from shardprep.reader.tf import batch_decode
-batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {"jpeg": 1024}
-made, init = [], batch_decode.ThreadDecoder.__init__
-batch_decode.ThreadDecoder.__init__ = (
+from shardprep.reader.tf import decode
+decode._PIXELS_A_CORE, decode._MOST_CORES = 0, {"jpeg": 1024}
+made, init = [], decode.ThreadDecoder.__init__
+decode.ThreadDecoder.__init__ = (
     lambda self, *args, **own: (made.append(1), init(self, *args, **own))[1]
 )
 kept = []

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from shardprep.errors import DatasetError
 from shardprep.reader.tf.batching import zeros
-from shardprep.reader.tf.resume.iterator import Batches
+from shardprep.reader.tf.iterator import Batches
 from shardprep.reader.validators import Count, File, having, validated
 from shardprep.storage.atomic_file import DurableFile
 
