@@ -74,15 +74,11 @@ class Color:
 
 
 def adjust(images: Any, brightness: Any, contrast: Any, saturation: Any, hue: Any) -> Any:
-    """Return the images with these changes, each a float32[batch], or None for no change.
+    """Return a batch of images with these changes, each a float32[batch], or None for no change.
 
-    Args:
-        images: uint8, or floats of 0 to 1, [batch, height, width, 3].
-        brightness: factor of all values.
-        contrast: factor of the distance from the image's mean luma.
-        saturation: factor of the distance from each pixel's luma.
-        hue: share of the circle; positive turns red towards green, as in `tf.image.adjust_hue`.
-
+    `brightness` is a factor of all values, `contrast` of the distance from the image's mean luma,
+    `saturation` of the distance from each pixel's luma. `hue` is a share of the circle; positive
+    turns red towards green, as in `tf.image.adjust_hue`.
     """
     pixels = tf.cast(images, tf.float32)
     ones, zeros = tf.ones(tf.shape(images)[:1]), tf.zeros(tf.shape(images)[:1])

@@ -58,7 +58,6 @@ class Compose:
     jit_compile: bool = True
 
     def __post_init__(self) -> None:
-        """Raise DatasetError if an op has no parameter `seed`."""
         for op in self.ops:
             if "seed" not in _parameters(op):
                 raise DatasetError(
@@ -68,12 +67,10 @@ class Compose:
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
         """Return the images; with labels, (images, labels).
 
-        Args:
-            images: uint8, or floats of 0 to 1, [batch, height, width, 3] or [height, width, 3].
-            labels: as `reader.load` yields them, boxes as "rel_yxyx". Boxes and masks follow the
-                pixels; other labels are given to ops that mix images.
-            seed: a pair of integers; the same pair gives the same result.
-
+        Images are uint8, or floats of 0 to 1, [batch, height, width, 3] or [height, width, 3].
+        Labels are those of `reader.load`, boxes as "rel_yxyx": boxes and masks follow the pixels,
+        others are given to ops that mix images. The same `seed`, a pair of integers, gives the
+        same result.
         """
         images = tf.convert_to_tensor(images)
         for position, op in enumerate(self.ops):
@@ -202,7 +199,6 @@ class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
         self.seed_generator = keras.random.SeedGenerator(seed)
 
     def call(self, images: Any, labels: Any = None, training: bool | None = None) -> Any:  # noqa: FBT001 - so Keras calls it
-        """Return the images; with labels, (images, labels)."""
         if training:
             given = (images,) if labels is None else (images, labels)
             seed = tf.cast(self.seed_generator.next(), tf.int32)
@@ -216,7 +212,6 @@ class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
         return images if labels is None else (images, labels)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of an equal layer."""
         return {**super().get_config(), "recipe": _to_config(self.recipe), "seed": self.seed}
 
 

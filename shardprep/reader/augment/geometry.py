@@ -284,7 +284,6 @@ class Mosaic(Move):
 
     @as_written
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
-        """Return the images in their dtype; with labels, (images, labels)."""
         spatial = spatial_labels(labels)
         others = labels.keys() - spatial.keys() if isinstance(labels, dict) else ()
         if labels is not None and (others or not spatial):
@@ -351,16 +350,10 @@ def resample(
     """Resize a box of each image to one size: bilinear, antialiased when it shrinks.
 
     The result equals Pillow's `Image.resize(size, BILINEAR, box)`: a triangle filter, as wide as an
-    output pixel when that covers more than one input pixel.
-
-    Args:
-        images: uint8 or floats, [batch, height, width, channels].
-        boxes: float32[batch, 4]: top, left, bottom, right as shares of the image; outside 0 to 1
-            only with `fill`.
-        size: height and width of the results, integers or int32[].
-        fill: share of white outside the image.
-        most: largest share of an axis that a box covers.
-
+    output pixel when that covers more than one input pixel. `boxes` are float32[batch, 4]: top,
+    left, bottom, right as shares of the image, outside 0 to 1 only with `fill`, the share of white
+    there. `size` is height and width, integers or int32[]; `most` is the largest share of an axis
+    that a box covers.
     """
     top, left, bottom, right = tf.unstack(boxes, axis=1)
     rows = _resample_axis(images, 1, (top, bottom), size[0], most)
@@ -423,11 +416,9 @@ def _sum(term: Callable[[Any], Any], num: Any) -> Any:
 def _filling(frames: Any, offsets: Any, least: float) -> Any:
     """Return windows that fill frames with as much of an image as its aspect ratio allows.
 
-    Args:
-        frames: float32[batch, 4]: top, left, bottom, right, as shares of the result.
-        offsets: float32[batch, 2]: visible part of the image, 0 for top or left, 1 for the end.
-        least: smallest size of the image, as a share of the result.
-
+    `frames` are shares of the result. `offsets`, float32[batch, 2], decide which part of the image
+    is visible, 0 for top or left, 1 for the end. `least` is the smallest size of the image, as a
+    share of the result.
     """
     sides = frames[:, 2:] - frames[:, :2]
     scale = tf.maximum(tf.reduce_max(sides, axis=1, keepdims=True), least)

@@ -69,7 +69,6 @@ class MixUp(_Mix):
 
     @as_written
     def __call__(self, images: Any, labels: Any, *, seed: Any) -> tuple[Any, Any]:
-        """Return images in their dtype, and soft labels, float32[batch, …]."""
         images, labels = self._pairs(images, labels)
         share = self._share(*draw(images, seed, 2))
         pixels = tf.cast(images, tf.float32)
@@ -95,7 +94,6 @@ class CutMix(_Mix):
 
     @as_written
     def __call__(self, images: Any, labels: Any, *, seed: Any) -> tuple[Any, Any]:
-        """Return images in their dtype, and soft labels, float32[batch, …]."""
         images, labels = self._pairs(images, labels)
         share, down, across, chance = draw(images, seed, 4)
         side = tf.sqrt(1.0 - self._share(share, chance))

@@ -158,13 +158,9 @@ def map_labels(
 def follow(labels: Labels, windows: Any, size: tuple[Any, Any], min_visible: float) -> Labels:
     """Return the labels of images after each was replaced by a window of itself.
 
-    Args:
-        labels: boxes and masks of a batch.
-        windows: float32[batch, 4]: top, left, bottom, right as shares of the image; below 0 and
-            above 1 is outside the image.
-        size: height and width of the results.
-        min_visible: smallest visible share of a box's area; below it the box is cut away.
-
+    `windows` are float32[batch, 4]: top, left, bottom, right as shares of the image; below 0 and
+    above 1 is outside the image. `size` is height and width of the results. A box is cut away if
+    less than `min_visible` of its area is visible.
     """
     moved = map_labels(
         labels,
@@ -186,15 +182,10 @@ def in_window(boxes: Any, windows: Any) -> Any:
 def clip_objects(
     moved: Labels, before: Any, frames: Any, size: tuple[Any, Any], min_visible: float
 ) -> Labels:
-    """Return objects with boxes clipped to frames; boxes too little visible are cut away.
+    """Return objects with their boxes clipped to frames, as for `follow`.
 
-    Args:
-        moved: labels with their boxes as shares of the result.
-        before: their boxes before, negative in padding rows.
-        frames: [batch, 4] or [1, 4]: part of the result that the image fills.
-        size: as for `follow`.
-        min_visible: as for `follow`.
-
+    Boxes `before` are negative in padding rows; after, they are shares of the result. `frames`,
+    [batch, 4] or [1, 4], are the part of the result that the image fills.
     """
     boxes, frames = moved[BOXES], tf.convert_to_tensor(frames)[:, tf.newaxis]
     low, high = (tf.concat([corner] * 2, -1) for corner in tf.split(frames, 2, axis=-1))
@@ -225,17 +216,11 @@ def keep_objects(labels: Labels, is_left: Any) -> Labels:
 
 
 def resample_masks(values: Any, windows: Any, size: tuple[Any, Any], axis: int) -> Any:
-    """Return a window of masks by nearest pixel centres.
+    """Return a window of masks by nearest pixel centres, as for `follow`.
 
-    Outside the image, masks of objects are 0, and a mask of classes has the highest value of its
-    dtype, which means "no class".
-
-    Args:
-        values: [batch, n, height, width] with `axis` 2, or [batch, height, width, 1] with 1.
-        windows: as for `follow`.
-        size: as for `follow`.
-        axis: axis of the rows.
-
+    Masks are [batch, n, height, width] with `axis` 2, or [batch, height, width, 1] with 1. Outside
+    the image, masks of objects are 0, and a mask of classes has the highest value of its dtype,
+    which means "no class".
     """
     insides = []
     sides = tf.split(windows, 4, axis=1)  # grappler would turn [:, i, newaxis] into [:, i]

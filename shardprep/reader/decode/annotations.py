@@ -67,14 +67,10 @@ class AnnotationDecoder:
         return {name: shapes[name] for name in self._features}
 
     def values(self, raw: Mapping[str, Any], size: tuple[int, ...] | None) -> dict[str, Any]:
-        """Return the arrays of an example by feature.
+        """Return the arrays of an example by feature. Raises ValueError if a value is damaged.
 
         `size` is height and width of the image, None if masks are not decoded. With a crop, the
         values describe the whole image; `cropped` follows.
-
-        Raises:
-            ValueError: a value is damaged.
-
         """
         values = self._objects(raw, size) if BOX in self._features else {}
         if MASK in self._features:

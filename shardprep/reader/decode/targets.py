@@ -112,7 +112,6 @@ class BoxLimit:
         self._lock = threading.Lock()
 
     def warn(self, num_boxes: int) -> None:
-        """Warn of an image with more boxes than that."""
         with self._lock:
             if self._has_warned:
                 return
@@ -138,14 +137,8 @@ _SIDES: dict[str, Callable[[Any, Any, Any, Any], list[Any]]] = {
 def formatted(boxes: Any, box_format: BoxFormat, height: Any, width: Any) -> list[Any]:
     """Return the four numbers of boxes in a format, to be stacked along the last axis.
 
-    Works on NumPy arrays and TensorFlow tensors.
-
-    Args:
-        boxes: float32[…, 4], ymin, xmin, ymax, xmax in 0 to 1.
-        box_format: a format name of Keras.
-        height: float32 height of the image in pixels, used by formats without "rel_".
-        width: likewise.
-
+    Works on NumPy arrays and TensorFlow tensors. `boxes` are float32[…, 4], ymin, xmin, ymax, xmax
+    in 0 to 1; `height` and `width` are float32, in pixels, used by formats without "rel_".
     """
     sides = [boxes[..., place] for place in range(4)]
     if not box_format.startswith("rel_"):

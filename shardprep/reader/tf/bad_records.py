@@ -39,16 +39,10 @@ class CheckedRecords:
         decode: Callable[[Any], Any] | None = None,
         report: Callable[[BadRecord], None] | None = None,
     ) -> None:
-        """Read `records`.
+        """Read `records`, whose features have `dtypes`.
 
-        Args:
-            records: the records.
-            dtypes: dtype of each feature.
-            decode: function of a serialized Example, a tensor, which the graph calls too. A record
-                that it cannot decode is bad as well, and bad records are replaced. None: a bad
-                record is an error.
-            report: called once for each bad record that is replaced.
-
+        With `decode`, the function of the graph for a serialized Example, a record that it cannot
+        decode is bad as well, and bad records are replaced. `report` is called once for each.
         """
         self._records = records
         self._decoder = ExampleDecoder(dtypes, {IMAGE, MASK, OBJECT_MASK})
@@ -120,7 +114,6 @@ class CheckedRecords:
             raise RecordError("image", what) from error
 
     def _note(self, position: int, error: RecordError) -> None:
-        """Report a bad record, once."""
         with self._lock:
             is_new = position not in self._bad
             self._bad.add(position)

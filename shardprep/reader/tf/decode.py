@@ -9,7 +9,7 @@ images on many cores the graph is faster. The workers of a tf.data service canno
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +21,7 @@ from shardprep.reader.array_types import Ints
 from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
 from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
-from shardprep.reader.decode.targets import PADDING, BoxLimit, Target, target_of
+from shardprep.reader.decode.targets import PADDING, BoxLimit, target_of
 from shardprep.reader.tf.python_calls import as_written, in_python
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
@@ -32,29 +32,21 @@ _MOST_CORES: dict[str | None, int] = {"jpeg": 8, "raw": 3}
 """Most cores for which threads are faster, by encoding; one thread copies raw images."""
 
 
-class Elements(NamedTuple):
+class Elements:
     """How the features of records become elements of a dataset: pairs, or dicts of all features."""
 
-    schema: Schema
-    target: Target
-    as_supervised: bool
-
-    @classmethod
-    def of(cls, schema: Schema, *, as_supervised: bool) -> Elements:
-        """Return the elements of a dataset with a schema."""
-        return cls(schema, target_of(schema), as_supervised)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Features of an element."""
-        return (IMAGE, *self.target.names) if self.as_supervised else tuple(self.schema.features)
+    def __init__(self, schema: Schema, *, as_supervised: bool) -> None:
+        self.schema = schema
+        self.target = target_of(schema)
+        self._as_supervised = as_supervised
+        self.names = (IMAGE, *self.target.names) if as_supervised else tuple(schema.features)
 
     def pack(self, features: dict[str, Any]) -> Any:
         """Return the element of features: a dict of all, (image, target) or only the image."""
-        return self.target.pair(features[IMAGE], features) if self.as_supervised else features
+        return self.target.pair(features[IMAGE], features) if self._as_supervised else features
 
     def unpack(self, element: Any) -> dict[str, Any]:
-        """Undo `pack`."""
+        """Return the features of an element: the inverse of `pack`."""
         if isinstance(element, dict):
             return element
         image, *labels = element if isinstance(element, tuple) else (element,)
@@ -72,14 +64,10 @@ class Decoder:
         max_boxes: int | None,
         limit: BoxLimit | None,
     ) -> None:
-        """Decode the features of `elements`.
+        """Decode the features of `elements`, and resize images to `resize` if given.
 
-        Args:
-            elements: the result of each record.
-            resize: height and width to resize images to, None to keep their size.
-            max_boxes: number of rows of boxes; None for as many as an image has.
-            limit: warns of images with more boxes; None for workers without Python.
-
+        `max_boxes` is the number of rows of boxes, None for as many as an image has. `limit` warns
+        of images with more boxes; it is None for workers without Python.
         """
         self._elements = elements
         self._schema = schema = elements.schema
@@ -101,7 +89,6 @@ class Decoder:
         return self._schema.image.encoding == "raw" and not self._annotations
 
     def one(self, record: Any) -> Any:
-        """Return the element of one record."""
         features = tf.io.parse_single_example(record, self._specs)
         features[IMAGE] = self._resized(self._pixels(features[IMAGE]))
         if self._annotations:
@@ -109,7 +96,6 @@ class Decoder:
         return self._packed(features)
 
     def batch(self, records: Any) -> Any:
-        """Return the elements of a batch of records with raw images."""
         features = tf.io.parse_example(records, self._specs)
         height, width = self._stored_size()
         flat = tf.io.decode_raw(features[IMAGE], tf.uint8, fixed_length=height * width * 3)
@@ -129,7 +115,7 @@ class Decoder:
         return record, tf.cond(is_empty, lambda: tf.zeros((*size, 3), tf.uint8), pixels)
 
     def pixels(self, data: bytes) -> Any:
-        """Return the pixels of an encoded image as an array, not resized."""
+        """Return the pixels of an encoded image, uint8[height, width, 3], not resized."""
         return self._pixels(tf.constant(data)).numpy()
 
     def _pixels(self, data: Any) -> Any:
@@ -193,7 +179,6 @@ class Decoder:
             return {**values, BOX: tf.identity(values[BOX])}
 
     def _largest(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the largest boxes with their other features, in their order."""
         most = self._max_boxes
         if most is None:
             return values
@@ -308,15 +293,9 @@ class ThreadDecoder:
         num_threads: int | None,
         crop_key: int | None,
     ) -> None:
-        """Decode `examples`.
+        """Decode `examples`, at most `batch_size` in a call, by one thread per core by default.
 
-        Args:
-            examples: the records.
-            elements: the result of each record.
-            batch_size: most tags at a time.
-            num_threads: threads that decode; None for one per core.
-            crop_key: key of the order, which decides the crops; None without a crop.
-
+        `crop_key` is the key of the order, which decides the crops; None without a crop.
         """
         self._decoder = examples.decoder
         self._elements = elements

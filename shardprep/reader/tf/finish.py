@@ -34,7 +34,6 @@ class Finisher:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anything to change."""
         return self._augment is not None or (
             (self._dtype, self._box_format) != ("uint8", "rel_yxyx")
         )
@@ -45,7 +44,6 @@ class Finisher:
         return "seed" in self._takes
 
     def __call__(self, element: Any, tag: Any = None) -> Any:
-        """Return the changed element."""
         if isinstance(element, dict):
             images, labels = self._finished(element[IMAGE], self._target.packed(element), tag)
             return {**element, IMAGE: images, **self._target.unpacked(labels)}

@@ -59,19 +59,8 @@ def twins(
 ) -> Subset:
     """Return the subset with decoded shards, which are written first if they are missing.
 
-    Another process that needs the same twins waits.
-
-    Args:
-        subset: the records.
-        place: folder of all caches.
-        size: height and width of the images, None if they differ.
-        decode: decodes records.
-        skips: whether bad records are replaced.
-
-    Raises:
-        DatasetError: images differ in size, they do not fit on the disk, the folder cannot be
-            written, or a record is bad.
-
+    Another process that needs the same twins waits. `place` is the folder of all caches, `size` the
+    size of the images, None if they differ; `skips` says whether bad records are replaced.
     """
     import tensorflow as tf  # `clear` needs none of it
 
@@ -269,13 +258,7 @@ def _remove(folder: Path, shards: Iterable[Shard]) -> None:
 
 
 def clear(place: Path) -> int:
-    """Remove all twins in the folder of all caches, and nothing else; return their bytes.
-
-    Raises:
-        DatasetError: the folder does not exist, or a file cannot be removed.
-        BusyError: another process is filling a cache.
-
-    """
+    """Remove all twins in the folder of all caches, and nothing else; return their bytes."""
     if not place.is_dir():
         raise DatasetError(str(place), "no such folder", "give the one that cache= was")
     num_bytes = 0

@@ -50,7 +50,7 @@ def cache_of(subset: Subset, request: Request) -> str:
 
 def _bytes_per_pixel(subset: Subset, request: Request) -> float:
     """Return the bytes of a decoded record for each pixel, of its image and its masks."""
-    names = Elements.of(subset.schema, as_supervised=request.as_supervised).names
+    names = Elements(subset.schema, as_supervised=request.as_supervised).names
     num_bytes = 3.0
     if MASK in names:
         num_bytes += np.dtype(subset.schema.features[MASK].mask_dtype).itemsize
@@ -95,13 +95,9 @@ class DecodedRows:
 
 
 def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> DecodedRows:
-    """Return the elements of a dataset in memory.
+    """Return the elements of the dataset `decoded`, which has all of them in order.
 
-    Args:
-        decoded: dataset of all elements in order.
-        num_records: number of elements.
-        batch_size: number of elements of a batch, None for single elements.
-
+    It yields batches of `batch_size` elements, or single elements if that is None.
     """
     spec = decoded.element_spec
     if batch_size is not None:

@@ -41,7 +41,7 @@ from shardprep.reader.records.open import Subset, open_request
 from shardprep.reader.records.records import Records
 from shardprep.reader.selection.selection import Selection
 from shardprep.reader.tf.bad_records import CheckedRecords, log_bad_records
-from shardprep.reader.tf.batching import BatchPlan, batched, count_steps, counted, padded
+from shardprep.reader.tf.batching import batched, count_steps, counted, num_batches, padded
 from shardprep.reader.tf.decode import (
     Decoder,
     Elements,
@@ -184,30 +184,25 @@ def make_dataset(
     each iteration continues with the next epochs.
     """
     subset, config = source.subset, request.config
-    advise(subset, request, is_cached=source.is_cached or source.rows is not None)
+    is_cached = source.is_cached or source.rows is not None
+    for line in _advice(subset, request, is_cached=is_cached):
+        warn(line)
     total = None
     if cursor is None and config.assert_cardinality:
         epochs, endless = request.num_epochs, int(tf.data.INFINITE_CARDINALITY)
         total = endless if epochs is None else subset.epoch_records * epochs
     stages = _Stages(source, request, cursor or _next_epochs(request))
     dataset = stages.dataset(total)
-    plan = BatchPlan.of(subset, request)
     if request.drop_remainder and total is not None and not request.repeat:
-        dataset = dataset.take(plan.num_batches)
-    if plan.pads:
-        dataset = padded(dataset, plan, stages.calls.finish)
+        dataset = dataset.take(num_batches(subset, request))
+    if config.pad_batches:
+        dataset = padded(dataset, subset, request, stages.calls.finish)
     # Prefetching comes last, so that all stages work while the accelerator does.
     dataset = dataset.with_options(_options(request))
     return ahead(dataset, is_batched=request.batch_size is not None)
 
 
-def advise(subset: Subset, request: Request, *, is_cached: bool) -> None:
-    """Warn of each thing that a request would do better without."""
-    for line in _lines(subset, request, is_cached=is_cached):
-        warn(line)
-
-
-def _lines(subset: Subset, request: Request, *, is_cached: bool) -> Iterator[str]:
+def _advice(subset: Subset, request: Request, *, is_cached: bool) -> Iterator[str]:
     schema = subset.schema
     stored, asked = schema.image_size, request.config.image_size
     if stored and asked and not is_cached and math.prod(stored) >= _TOO_LARGE * math.prod(asked):
@@ -246,25 +241,18 @@ def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, in
 
 
 class Calls(NamedTuple):
-    """Numbers of parallel calls of the stages of a pipeline."""
+    """Numbers of parallel calls that decode an image each, decode a batch each, or change those."""
 
     images: int
-    """Calls that decode one image each, and may wait for a file."""
     batches: int
-    """Calls that decode a batch each."""
     finish: int
-    """Calls that change decoded batches or images."""
 
 
 def parallel_calls(config: ReadConfig, batch_bytes: int | None) -> Calls:
-    """Return the parallel calls of a pipeline.
+    """Return the parallel calls of a pipeline; numbers of the user win.
 
     tf.data keeps a result for each call, so few calls make batches if memory is small.
-
-    Args:
-        config: the user's numbers, which win.
-        batch_bytes: bytes of the images of a batch, 0 if unknown; None for single images.
-
+    `batch_bytes` are those of the images of a batch, 0 if unknown; None for single images.
     """
     finish = usable_cores()
     if batch_bytes is None:
@@ -305,7 +293,7 @@ class _Stages:
         self._tags = EpochTags(order, records, request.num_epochs, window, cursor)
         self._blocks = order.blocks or subset.blocks(config, shuffle=request.is_shuffled)
         self._block_length = subset.block_length
-        self._elements = Elements.of(subset.schema, as_supervised=request.as_supervised)
+        self._elements = Elements(subset.schema, as_supervised=request.as_supervised)
         most = request.max_boxes
         self._limit = None if most is None or config.service else BoxLimit(most)
         self._decoder = Decoder(
