@@ -15,7 +15,7 @@ from shardprep.errors import DatasetError
 from shardprep.reader.decode.targets import KEYS
 from tests.support.annotated import Marked, annotated
 from tests.support.builders import pixels
-from tests.support.examples import examples
+from tests.support.examples import examples, thorough
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,7 +158,7 @@ def test_one_image_is_the_first_of_a_batch(op: Any) -> None:
 
 @pytest.mark.parametrize(
     "op",
-    [pytest.param(augment.Zoom((0.4, 2.5)), marks=pytest.mark.thorough), augment.Mosaic()],
+    [thorough(augment.Zoom((0.4, 2.5))), augment.Mosaic()],
     ids=name,
 )
 def test_sizes_that_only_the_images_know_are_the_same_to_it(op: Any) -> None:

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NUM_TRAIN = 70
+Sets = dict[str, "Path"]
 MEMBERS = {**animals(NUM_TRAIN), "train/cat.900.jpg": jpeg(seed=900, quality=60)}
 
 
 @pytest.fixture(scope="module", name="sets")
-def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
     root = tmp_path_factory.mktemp("sets")
     source = write(root / "pets.zip", zip_bytes(MEMBERS))
     return {form: made(source, root / form, form) for form in ("jpeg", "raw")}
@@ -40,7 +41,7 @@ def made(source: Path, out: Path, form: str, **keys: Any) -> Path:
 
 
 @pytest.fixture(name="copies")
-def _copies(sets: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
+def _copies(sets: Sets, tmp_path: Path) -> Sets:
     """Return copies of the datasets, to be damaged."""
     return {form: shutil.copytree(folder, tmp_path / form) for form, folder in sets.items()}
 
@@ -109,7 +110,7 @@ def flip(images: Any, *, seed: Any) -> Any:
     ],
 )  # fmt: skip
 def test_filled_batches_are_those_of_the_graph_of_records(
-    sets: dict[str, Path],
+    sets: Sets,
     as_records: Callable[..., list[Any]],
     form: str,
     options: dict[str, Any],
@@ -123,16 +124,16 @@ def test_filled_batches_are_those_of_the_graph_of_records(
 
 
 def test_what_a_cache_keeps_in_a_folder_is_filled_too(
-    sets: dict[str, Path], as_records: Callable[..., list[Any]], tmp_path: Path
+    sets: Sets, as_records: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
     same(batches(sets["jpeg"], cache=tmp_path), as_records(sets["jpeg"]))
 
 
-def test_there_is_no_end_of_batches_that_repeat(sets: dict[str, Path]) -> None:
+def test_there_is_no_end_of_batches_that_repeat(sets: Sets) -> None:
     assert load(sets["jpeg"], repeat=True).cardinality() == tf.data.INFINITE_CARDINALITY
 
 
-def test_an_epoch_goes_on_in_its_middle(sets: dict[str, Path]) -> None:
+def test_an_epoch_goes_on_in_its_middle(sets: Sets) -> None:
     every = reader.iterate(sets["jpeg"], batch_size=8, seed=1)
     list(every)
     iterator = iter(every)
@@ -226,7 +227,7 @@ def test_an_image_that_nothing_decodes_is_named_by_shard_and_number(
     ],
 )
 def test_what_cannot_be_filled_is_left_to_the_graph_of_records(
-    sets: dict[str, Path],
+    sets: Sets,
     options: dict[str, Any],
     config: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -256,7 +257,7 @@ def test_small_images_on_many_cores_are_left_to_the_graph_of_records(
 
 
 @pytest.mark.thorough
-def test_replicas_share_them(sets: dict[str, Path]) -> None:
+def test_replicas_share_them(sets: Sets) -> None:
     """In a process of its own: two devices cannot be made in this one."""
     found = run_program(
         """

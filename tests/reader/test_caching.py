@@ -15,7 +15,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
@@ -24,8 +23,9 @@ from shardprep.errors import BusyError, DatasetError
 from shardprep.reader import BadRecord, ReadConfig
 from shardprep.reader.tf import folder_cache
 from shardprep.storage.atomic_file import DurableFile
-from tests.reader.datasets import pets
+from tests.reader.datasets import flip, pets, written
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
+from tests.support.examples import thorough
 from tests.support.processes import Program
 
 if TYPE_CHECKING:
@@ -235,9 +235,7 @@ def test_a_cache_that_is_being_filled_or_is_none_is_not_cleared(place: Path) -> 
         reader.clear_cache(place / "nothing")
 
 
-@pytest.mark.parametrize(
-    "level", [logging.NOTSET, pytest.param(logging.INFO, marks=pytest.mark.thorough), logging.ERROR]
-)
+@pytest.mark.parametrize("level", [logging.NOTSET, thorough(logging.INFO), logging.ERROR])
 def test_the_filling_of_a_cache_tells_its_progress(
     whole: Path,
     tmp_path: Path,
@@ -263,9 +261,9 @@ def test_the_filling_of_a_cache_tells_its_progress(
         lines = said.get(level, [])
         # Memory is filled a batch at a time.
         numbers = [NUM_TRAIN] if cache == "memory" else range(1, NUM_TRAIN + 1)
-        whole_lines = [f"cache: {i} of {NUM_TRAIN} images decoded to {where}" for i in numbers]
         assert sum(map(len, (logged, printed))) == (0 if level == logging.ERROR else len(numbers))
-        assert [line.partition(", about")[0] for line in lines] == (whole_lines if lines else [])
+        for number, line in zip(numbers, lines, strict=True) if lines else ():
+            assert line.startswith(f"cache: {number} of {NUM_TRAIN} images decoded to {where}")
         assert not lines or lines[-1].endswith(", about 0 s left")
 
 
@@ -346,17 +344,12 @@ def test_auto_is_memory_where_it_fits_and_says_why(
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    table = pq.read_table(folder / "items.parquet").to_pylist()
-    return [row for row in table if row["status"] == "written" and row["split"] == "train"]
+    return [row for row in written(folder) if row["split"] == "train"]
 
 
-def flip(folder: Path, row: dict[str, Any]) -> None:
+def hurt(folder: Path, row: dict[str, Any]) -> None:
     """Damage the data of a record: its checksum finds it."""
-    with (folder / row["shard"]).open("r+b") as file:
-        file.seek(row["offset"] + 40)
-        byte = file.read(1)
-        file.seek(row["offset"] + 40)
-        file.write(bytes([byte[0] ^ 0xFF]))
+    flip(folder / row["shard"], row["offset"] + 40)
 
 
 def spoil(folder: Path, row: dict[str, Any]) -> None:
@@ -381,14 +374,14 @@ def spoil(folder: Path, row: dict[str, Any]) -> None:
     "options",
     [
         {},
-        pytest.param({"shuffle": 20}, marks=pytest.mark.thorough),
-        pytest.param({"cache": "memory"}, marks=pytest.mark.thorough),
+        thorough({"shuffle": 20}),
+        thorough({"cache": "memory"}),
     ],
 )
 def test_a_bad_record_costs_itself_alone(folder: Path, options: dict[str, Any]) -> None:
     every = rows(folder)
     flipped, spoiled = every[3], every[30]
-    flip(folder, flipped)
+    hurt(folder, flipped)
     spoil(folder, spoiled)
     with pytest.raises(tf.errors.OpError):
         keys(load(folder, batch_size=8, **options))
@@ -412,7 +405,7 @@ def test_a_bad_record_costs_itself_alone(folder: Path, options: dict[str, Any]) 
 
 
 def test_what_stands_in_for_a_bad_record_is_whole(folder: Path, plain: dict[str, Any]) -> None:
-    flip(folder, rows(folder)[59])  # the last one: the first stands in
+    hurt(folder, rows(folder)[59])  # the last one: the first stands in
     config = ReadConfig(on_error="skip")
     found = load(folder, read_config=config, shuffle=False)
     for one in found.as_numpy_iterator():
@@ -424,7 +417,7 @@ def test_skipped_records_are_named_once_in_the_log(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     row = rows(folder)[7]
-    flip(folder, row)
+    hurt(folder, row)
     dataset = load(folder, read_config=ReadConfig(on_error="skip"))
     for _ in range(2):
         list(dataset)
@@ -435,7 +428,7 @@ def test_skipped_records_are_named_once_in_the_log(
 
 
 def test_bad_records_do_not_get_into_a_cache(folder: Path, tmp_path: Path) -> None:
-    flip(folder, rows(folder)[3])
+    hurt(folder, rows(folder)[3])
     with pytest.raises(tf.errors.UnknownError, match=r"record 3: offset [\d,]+: data CRC"):
         reader.load(folder, batch_size=8, cache=tmp_path / "cache")
     config = ReadConfig(on_error="skip")
@@ -448,7 +441,7 @@ def test_bad_records_do_not_get_into_a_cache(folder: Path, tmp_path: Path) -> No
 
 def test_a_set_without_a_good_record_is_an_error(folder: Path) -> None:
     for row in rows(folder):
-        flip(folder, row)
+        hurt(folder, row)
     dataset = load(folder, read_config=ReadConfig(on_error="skip"))
     with pytest.raises(tf.errors.OpError, match="has no good record"):
         list(dataset)

@@ -173,8 +173,7 @@ class Zoom(Move):
         scale: smallest and largest factor, uniform in its logarithm; 2 shows half of height and
             width, 0.5 shows the image on a quarter of the area.
         fill: colour of the frame as a share of white.
-        min_visible: an object is cut away when less than this share of its box's area is visible,
-            or when a side of its box is shorter than a pixel.
+        min_visible: as in `RandomResizedCrop`.
 
     """
 
@@ -239,8 +238,7 @@ class Mosaic(Move):
     Args:
         middle: smallest and largest share of height and width at which the images meet.
         probability: probability that an image is joined with others.
-        min_visible: an object is cut away when less than this share of its box's area is visible,
-            or when a side of its box is shorter than a pixel.
+        min_visible: as in `RandomResizedCrop`.
 
     """
 

@@ -187,12 +187,6 @@ def resized_mask(data: bytes, size: tuple[int, int] | None) -> bytes:
 
 
 def boxes_as(boxes: Array, box_format: BoxFormat, size: tuple[int, ...]) -> Array:
-    """Return float32[…, 4] boxes of an image of (height, width) pixels in another format.
-
-    Padding rows (−1) are left unchanged.
-    """
-    if box_format == "rel_yxyx":
-        return boxes
-    height, width = map(np.float32, size)
-    changed: Array = np.stack(formatted(boxes, box_format, height, width), axis=-1)
-    return np.where(boxes[..., :1] < 0, boxes, changed)
+    """Return float32[…, 4] boxes of an image of (height, width) pixels in another format."""
+    changed: Array = formatted(boxes, box_format, np.array(size, np.float32), np)
+    return changed

@@ -66,7 +66,8 @@ class Finisher:
         if isinstance(labels, dict) and KEYS[BOX] in labels:
             if self._augment is not None:
                 labels = trim_boxes(labels, self._max_boxes)
-            boxes = boxes_as(labels[KEYS[BOX]], self._box_format, images)
+            size = tf.unstack(tf.cast(tf.shape(images)[-3:-1], tf.float32), 2)
+            boxes = formatted(labels[KEYS[BOX]], self._box_format, size, tf)
             labels = {**labels, KEYS[BOX]: boxes}
         return images, labels
 
@@ -131,12 +132,3 @@ def trim_boxes(target: dict[str, Any], max_boxes: int | None) -> dict[str, Any]:
         for name, value in values.items()
     }
     return {**target, **trimmed}
-
-
-def boxes_as(boxes: Any, box_format: BoxFormat, images: Any) -> Any:
-    """Return boxes, float32[…, n, 4], in another format; padding rows (−1) are left unchanged."""
-    if box_format == "rel_yxyx":
-        return boxes
-    size = tf.cast(tf.shape(images)[-3:-1], tf.float32)
-    changed = tf.stack(formatted(boxes, box_format, size[0], size[1]), axis=-1)
-    return tf.where(boxes[..., :1] < 0, boxes, changed)
