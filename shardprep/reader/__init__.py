@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from shardprep.reader.selection.selection import Selection
     from shardprep.reader.selection.statistics import mean_std
     from shardprep.reader.selection.weights import Weights, class_weights
-    from shardprep.reader.tf.resume.iterator import Batches
-    from shardprep.reader.tf.resume.resume_in_epoch import ResumeInEpoch
+    from shardprep.reader.tf.iterator import Batches
+    from shardprep.reader.tf.resume_in_epoch import ResumeInEpoch
 
 __all__ = [
     "Advice",
@@ -85,7 +85,7 @@ Strategy = Annotated[
 _ELSEWHERE = {"read_config=reader.ReadConfig({}=…)": ReadConfig}
 _LAZY = {
     "Dataset": "shardprep.reader.arrays.dataset",
-    "ResumeInEpoch": "shardprep.reader.tf.resume.resume_in_epoch",
+    "ResumeInEpoch": "shardprep.reader.tf.resume_in_epoch",
     "Selection": "shardprep.reader.selection.selection",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
     "Weights": "shardprep.reader.selection.weights",
@@ -213,7 +213,7 @@ def iterate(request: Request) -> Batches:
             "leave out service" if service else "leave out repeat",
         )
     with needing_tensorflow("reader.iterate"):
-        from shardprep.reader.tf.resume import iterator
+        from shardprep.reader.tf import iterator
     return iterator.Batches(request)
 
 
@@ -247,7 +247,7 @@ def clear_cache(folder: Folder) -> int:
         BusyError: another process is filling a cache.
 
     """
-    from shardprep.reader.tf.cache.cache_folder import clear
+    from shardprep.reader.tf.folder_cache import clear
 
     return clear(Path(folder))
 

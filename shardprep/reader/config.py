@@ -93,9 +93,6 @@ class BadRecord:
         return f"{self.shard}: record {self.record} (offset {self.offset:,}): {self.reason}"
 
 
-TellOfBadRecord = Callable[[BadRecord], None]
-
-
 class CropWindow(NamedTuple):
     """The part of an image that a crop shows, in pixels of the image."""
 
@@ -162,7 +159,6 @@ class CenterCrop:
     min_visible: Share = 0.1
 
     def window(self, height: int, width: int, draws: Iterator[float]) -> CropWindow:
-        """Return the box in an image of that size; `draws` is not used."""
         del draws
         return _middle(height, width, self.size[1] / self.size[0], self.fraction)
 
@@ -219,8 +215,8 @@ class ReadConfig:
             `compile(weighted_metrics=…)`; plain `metrics` also count padding rows. All hosts yield
             the same number of batches.
         on_error: "skip" replaces a record that is damaged or cannot be decoded by the next good
-            one and logs its name. A callable gets each `BadRecord` once. Slower than "raise",
-            because every image passes through Python.
+            one and logs its name. A callable gets each `BadRecord` once. The first epoch is slower
+            than with "raise", because each record is decoded once more to check it.
         service: Address of a tf.data service, "grpc://host:port". Its workers read, decode and
             batch; they must see the dataset under the same path.
         staging_bytes: Disk space for copies of shards from object storage, for all datasets on
@@ -246,7 +242,7 @@ class ReadConfig:
     shard_index: Number = 0
     input_context: InputContext | None = None
     pad_batches: bool = False
-    on_error: Literal["raise", "skip"] | TellOfBadRecord = "raise"
+    on_error: Literal["raise", "skip"] | Callable[[BadRecord], None] = "raise"
     service: Address | None = None
     staging_bytes: Number | None = None
     cache_ram_share: Share = 0.5
@@ -255,19 +251,16 @@ class ReadConfig:
     options: DataOptions | None = None
 
     def __post_init__(self) -> None:
-        """Raise DatasetError if `shard_index` is not below `num_shards`."""
         index, number = self.shard_of
         check_position("reader.ReadConfig", shard_index=index, num_shards=number)
 
     @property
     def shard_of(self) -> tuple[int, int]:
         """Number of this host, and number of hosts."""
-        if self.input_context is not None:
-            return (
-                self.input_context.input_pipeline_id,
-                self.input_context.num_input_pipelines,
-            )
-        return self.shard_index, self.num_shards
+        context = self.input_context
+        if context is None:
+            return self.shard_index, self.num_shards
+        return context.input_pipeline_id, context.num_input_pipelines
 
     @property
     def replicas(self) -> int:
@@ -277,7 +270,6 @@ class ReadConfig:
 
     @property
     def threads(self) -> int:
-        """Number of threads of the pipeline."""
         return self.private_threadpool_size or max(4, 2 * usable_cores())
 
 
@@ -309,7 +301,6 @@ class Request:
 
     @cached_property
     def config(self) -> ReadConfig:
-        """The `read_config`, or its defaults."""
         return self.read_config or ReadConfig()
 
     @cached_property

@@ -273,16 +273,12 @@ class Arguments:
     def __init__(
         self, where: str, *calls: Callable[..., Any], elsewhere: Mapping[str, Any] | None = None
     ) -> None:
-        """Read the annotations of functions or dataclasses.
+        """Read the annotations of functions or dataclasses; `where` is shown in errors.
 
-        Args:
-            where: name of the call, for errors.
-            calls: functions or dataclasses.
-            elsewhere: hint with {} for a name → dataclass of options that the call does not take.
-                The hint is shown for an argument that is a field of the dataclass.
-
+        `elsewhere` is {hint with {} for a name: dataclass of options that the call does not take}.
+        The hint is shown for an argument that is a field of the dataclass.
         """
-        self.where = where
+        self._where = where
         self._elsewhere = elsewhere or {}
         self.kinds = {
             name: kind_of(hint)
@@ -292,35 +288,35 @@ class Arguments:
 
     def converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments in the form that is used. DatasetError if a value is not allowed."""
-        return {name: self._convert(name, value) for name, value in given.items()}
+        return {
+            name: self._convert(name, value) if name in self.kinds else value
+            for name, value in given.items()
+        }
 
     def bind(self, signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
         """Return the converted arguments of a call. DatasetError if it does not take them."""
         for name in kwargs:
             if name not in signature.parameters:
                 what = f"got an unexpected keyword argument {short_repr(name)}"
-                raise DatasetError(self.where, what, self._hint_for(name))
+                raise DatasetError(self._where, what, self._hint_for(name))
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise DatasetError(self.where, str(error), self._takes) from None
+            raise DatasetError(self._where, str(error), self._takes) from None
         bound.arguments.update(self.converted(bound.arguments))
         return bound
 
     def _convert(self, name: str, value: Any) -> Any:
-        if name not in self.kinds:
-            return value
         kind = self.kinds[name]
         try:
             return kind.take(value)
         except (TypeError, ValueError):
             *others, last = kind.expected
             hint = f"use {', '.join(others)} or {last}" if others else f"use {last}"
-            near = _nearest(
-                value, [word[1:-1] for word in kind.expected if word[0] == word[-1] == "'"]
-            )
-            hint = f"did you mean {near!r}? {hint}" if near else hint
-            raise DatasetError(self.where, f"{name}={short_repr(value)}", hint) from None
+            words = [word[1:-1] for word in kind.expected if word[0] == word[-1] == "'"]
+            if near := _nearest(value, words):
+                hint = f"did you mean {near!r}? {hint}"
+            raise DatasetError(self._where, f"{name}={short_repr(value)}", hint) from None
 
     @property
     def _takes(self) -> str:
@@ -390,7 +386,6 @@ class WithOptions(Generic[_P, _Options]):
         options: Callable[_P, _Options],
         elsewhere: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take the dataclass `options`; the rest as of `Arguments`."""
         self._where = where
         self._options = options
         self._elsewhere = elsewhere

@@ -242,7 +242,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from shardprep.benchmark import measure as tracing
 from shardprep.benchmark.pipelines import Source
-from shardprep.reader.tf import batch_decode
+from shardprep.reader.tf import decode
 
 def traced(name, step_s=0.05):
     # The last step takes twice the time of all before it: a thread that is not let run meanwhile,
@@ -259,9 +259,9 @@ def traced(name, step_s=0.05):
     tracing.time = SimpleNamespace(sleep=sleep, perf_counter=time.perf_counter)
     return tracing.trace(name, Source(Path(sys.argv[1]), "train", 40, 8), step_s)
 
-batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {"raw": 1024}
+decode._PIXELS_A_CORE, decode._MOST_CORES = 0, {"raw": 1024}
 found = {"load, a batch at a time": traced("load")}
-batch_decode._MOST_CORES = {"raw": 0}
+decode._MOST_CORES = {"raw": 0}
 found |= {name: traced(name) for name in ("load", "dataset")}
 print(json.dumps({name: asdict(one) for name, one in found.items()}))
 """

@@ -16,15 +16,17 @@ from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.config import BoxFormat
-from shardprep.reader.tf import batch_decode, decode, pipeline
+from shardprep.reader.tf import decode, pipeline
 from tests.support import annotated as support
 from tests.support.annotated import CLASSES, HEIGHT, MASK_CLASSES, WIDTH, Marked, annotated
+from tests.support.examples import thorough
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 INSTANCES = (BOX, BOX_LABEL, CROWD, OBJECT_MASK)
 FORMATS = typing.get_args(BoxFormat)
+Sets = dict[str, "Path"]
 
 
 def many() -> dict[str, Marked]:
@@ -45,7 +47,7 @@ MANY = many()
 
 
 @pytest.fixture(scope="module", name="sets")
-def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
     """Return a dataset of each kind."""
     kinds: dict[str, tuple[Any, ...]] = {
         "boxes": (BOX, BOX_LABEL),
@@ -99,9 +101,7 @@ def marked_of(name: Any) -> Marked:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_transform_gets_image_and_target_and_gives_the_item(
-    sets: dict[str, Path], kind: str
-) -> None:
+def test_a_transform_gets_image_and_target_and_gives_the_item(sets: Sets, kind: str) -> None:
     def mirrored(image: Any, target: Any) -> Any:
         return image[:, ::-1], {"boxes of": target}
 
@@ -115,7 +115,7 @@ def test_a_transform_gets_image_and_target_and_gives_the_item(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_transform_of_the_image_alone_is_refused_for_boxes_and_masks(
-    sets: dict[str, Path], kind: str
+    sets: Sets, kind: str
 ) -> None:
     def both(image: Any, target: Any) -> Any:
         return image, target
@@ -135,14 +135,14 @@ def test_a_transform_of_the_image_alone_is_refused_for_boxes_and_masks(
 def _by_threads(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[Any]:
     """Fill batches by threads, or decode in the graph; the decoders with threads."""
     decoders: list[Any] = []
-    monkeypatch.setattr(pipeline, "is_faster", lambda *_: request.param)
-    begin = batch_decode.ThreadDecoder.__init__
+    monkeypatch.setattr(pipeline, "threads_are_faster", lambda *_: request.param)
+    begin = decode.ThreadDecoder.__init__
 
     def noted(self: Any, *args: Any, **options: Any) -> None:
         begin(self, *args, **options)
         decoders.append(self)
 
-    monkeypatch.setattr(batch_decode.ThreadDecoder, "__init__", noted)
+    monkeypatch.setattr(decode.ThreadDecoder, "__init__", noted)
     return decoders
 
 
@@ -162,7 +162,7 @@ def test_both_readers_give_the_same_batches(
     kind: str,
     as_supervised: bool,  # noqa: FBT001
     by_threads: list[Any],
-    sets: dict[str, Path],
+    sets: Sets,
 ) -> None:
     options: dict[str, Any] = {"seed": 3, "as_supervised": as_supervised}
     if kind != "masks":
@@ -173,7 +173,7 @@ def test_both_readers_give_the_same_batches(
     assert not by_threads or as_supervised
 
 
-def test_what_is_read_is_what_was_drawn(sets: dict[str, Path]) -> None:
+def test_what_is_read_is_what_was_drawn(sets: Sets) -> None:
     """Each image has its own boxes, labels and masks, in their order, and padding behind."""
     for batch in by_load(sets["all"], batch_size=4, as_supervised=False, seed=1):
         of = [marked_of(name) for name in batch["image/filename"]]
@@ -194,7 +194,7 @@ def test_what_is_read_is_what_was_drawn(sets: dict[str, Path]) -> None:
             assert not masks[number:].any()
 
 
-def test_targets_have_the_names_and_types_that_are_said(sets: dict[str, Path]) -> None:
+def test_targets_have_the_names_and_types_that_are_said(sets: Sets) -> None:
     images, mask = by_load(sets["masks"], batch_size=4)[0]
     assert (images.dtype, mask.dtype, mask.shape) == (np.uint8, np.uint8, (4, HEIGHT, WIDTH, 1))
     dtypes = {"boxes": np.float32, "labels": np.int64}
@@ -209,14 +209,14 @@ def test_targets_have_the_names_and_types_that_are_said(sets: dict[str, Path]) -
 
 @pytest.mark.parametrize(("kind", "names"), [("boxes", CLASSES), ("masks", MASK_CLASSES)])
 def test_class_names_are_those_of_objects_or_of_masks(
-    kind: str, names: tuple[str, ...], sets: dict[str, Path]
+    kind: str, names: tuple[str, ...], sets: Sets
 ) -> None:
     assert tuple(reader.load(sets[kind]).class_names) == names
     assert tuple(reader.Dataset(sets[kind]).class_names) == names
     assert tuple(reader.iterate(sets[kind], batch_size=2).class_names) == names
 
 
-def test_the_spec_of_elements_says_what_is_known(sets: dict[str, Path]) -> None:
+def test_the_spec_of_elements_says_what_is_known(sets: Sets) -> None:
     _, target = reader.load(sets["all"], batch_size=4, drop_remainder=True).element_spec
     assert target["boxes"].shape.as_list() == [4, None, 4]
     assert target["masks"].shape.as_list() == [4, None, HEIGHT, WIDTH]
@@ -230,9 +230,7 @@ def test_the_spec_of_elements_says_what_is_known(sets: dict[str, Path]) -> None:
 
 
 @both_ways
-def test_max_boxes_keeps_the_largest_and_says_so_once(
-    by_threads: list[Any], sets: dict[str, Path]
-) -> None:
+def test_max_boxes_keeps_the_largest_and_says_so_once(by_threads: list[Any], sets: Sets) -> None:
     whole = by_dataset(sets["all"], 4, seed=3)
     with pytest.warns(reader.Advice, match="max_boxes=3 keeps the largest") as told:
         cut = by_load(sets["all"], batch_size=4, seed=3, max_boxes=3)
@@ -256,7 +254,7 @@ def test_max_boxes_keeps_the_largest_and_says_so_once(
             assert (short["labels"][row, number:] == -1).all()
 
 
-def test_where_nothing_is_cut_nothing_is_said(sets: dict[str, Path]) -> None:
+def test_where_nothing_is_cut_nothing_is_said(sets: Sets) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         by_load(sets["boxes"], batch_size=4, max_boxes=6)
@@ -264,7 +262,7 @@ def test_where_nothing_is_cut_nothing_is_said(sets: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("box_format", FORMATS)
-def test_boxes_come_in_every_format_of_keras(box_format: str, sets: dict[str, Path]) -> None:
+def test_boxes_come_in_every_format_of_keras(box_format: str, sets: Sets) -> None:
     from keras.src.layers.preprocessing.image_preprocessing.bounding_boxes import converters
 
     options = {"seed": 3, "box_format": box_format}
@@ -282,7 +280,7 @@ def test_boxes_come_in_every_format_of_keras(box_format: str, sets: dict[str, Pa
         assert (found["boxes"][~there] == -1).all()
 
 
-def test_pixels_are_those_of_the_images_that_are_yielded(sets: dict[str, Path]) -> None:
+def test_pixels_are_those_of_the_images_that_are_yielded(sets: Sets) -> None:
     config = reader.ReadConfig(image_size=(24, 96))
     options: dict[str, Any] = {"batch_size": 4, "seed": 3}
     found = by_load(sets["boxes"], box_format="yxyx", read_config=config, **options)
@@ -302,14 +300,12 @@ def _flat(masks: Any) -> Any:
 @pytest.mark.parametrize(
     "size",
     [
-        pytest.param((24, 32), marks=pytest.mark.thorough),
+        thorough((24, 32)),
         (31, 90),
-        pytest.param((100, 20), marks=pytest.mark.thorough),
+        thorough((100, 20)),
     ],
 )
-def test_masks_are_resized_as_pillow_does_by_nearest(
-    size: tuple[int, int], sets: dict[str, Path]
-) -> None:
+def test_masks_are_resized_as_pillow_does_by_nearest(size: tuple[int, int], sets: Sets) -> None:
     config = reader.ReadConfig(image_size=size)
     found = by_load(sets["all"], batch_size=4, seed=3, read_config=config)
     # On the border of two pixels, Pillow's sum of floats may fall to either side.
@@ -344,16 +340,14 @@ ONE_BY_ONE = {("labelled", "smaller"), ("masks", "as they are"), ("raw", "two bo
     [
         ("labelled", "two boxes"),
         *(
-            pytest.param(kind, more, marks=pytest.mark.thorough)
+            thorough(kind, more)
             for kind in ("labelled", "masks", "raw")
             for more in OPTIONS
             if more != "two boxes" or kind == "raw"
         ),
     ],
 )
-def test_no_cache_changes_a_batch(
-    kind: str, more: str, sets: dict[str, Path], tmp_path: Path
-) -> None:
+def test_no_cache_changes_a_batch(kind: str, more: str, sets: Sets, tmp_path: Path) -> None:
     """Batches are compared with those of the other reader, where it has the option."""
     path, options = sets[kind], OPTIONS[more]
     folder = tmp_path / "cache"
@@ -374,7 +368,7 @@ def test_no_cache_changes_a_batch(
 
 
 @pytest.mark.thorough
-def test_an_epoch_goes_on_where_it_stopped(sets: dict[str, Path]) -> None:
+def test_an_epoch_goes_on_where_it_stopped(sets: Sets) -> None:
     options: dict[str, Any] = {"batch_size": 4, "seed": 3, "max_boxes": 9, "box_format": "xyxy"}
     batches = reader.iterate(sets["all"], **options)
     every = [tf.nest.map_structure(lambda one: one.numpy(), batch) for batch in batches]
@@ -389,7 +383,7 @@ def test_an_epoch_goes_on_where_it_stopped(sets: dict[str, Path]) -> None:
     assert all_same(list(numpy), left)
 
 
-def test_items_are_not_padded(sets: dict[str, Path]) -> None:
+def test_items_are_not_padded(sets: Sets) -> None:
     dataset = reader.Dataset(sets["labelled"], as_supervised=True)
     singles = by_load(sets["labelled"], shuffle=False)
     assert all_same([*dataset], singles)
@@ -403,7 +397,7 @@ def test_items_are_not_padded(sets: dict[str, Path]) -> None:
     assert both.element_spec[1]["boxes"].shape.as_list() == [8, 4]
 
 
-def test_ragged_batches_are_lists_of_what_items_hold(sets: dict[str, Path]) -> None:
+def test_ragged_batches_are_lists_of_what_items_hold(sets: Sets) -> None:
     for kind in ("labelled", "masks"):
         dataset = reader.Dataset(sets[kind], as_supervised=True)
         found: list[Any] = []
@@ -431,7 +425,7 @@ def test_images_of_many_sizes_are_read_one_by_one_and_in_lists(tmp_path: Path) -
         assert np.allclose(target["boxes"][row], one["boxes"] * np.array(size))
 
 
-def test_padded_batches_are_filled_with_nothing(sets: dict[str, Path]) -> None:
+def test_padded_batches_are_filled_with_nothing(sets: Sets) -> None:
     config = reader.ReadConfig(pad_batches=True, num_shards=3)
     for kind in ("labelled", "masks"):
         *_, (images, target, weights) = by_load(
@@ -449,7 +443,7 @@ def test_padded_batches_are_filled_with_nothing(sets: dict[str, Path]) -> None:
 
 
 @pytest.mark.thorough
-def test_two_replicas_share_the_batches(sets: dict[str, Path]) -> None:
+def test_two_replicas_share_the_batches(sets: Sets) -> None:
     devices = tf.config.list_logical_devices("CPU")
     strategy = tf.distribute.MirroredStrategy([devices[0].name])
     for max_boxes in (None, 9):
@@ -460,7 +454,7 @@ def test_two_replicas_share_the_batches(sets: dict[str, Path]) -> None:
 
 
 @pytest.mark.thorough
-def test_a_service_sends_batches_of_one_shape(sets: dict[str, Path]) -> None:
+def test_a_service_sends_batches_of_one_shape(sets: Sets) -> None:
     service = tf.data.experimental.service
     dispatcher = service.DispatchServer()
     worker = service.WorkerServer(service.WorkerConfig(dispatcher.target.split("://")[1]))
@@ -478,7 +472,7 @@ def test_a_service_sends_batches_of_one_shape(sets: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("option", [{"max_boxes": 3}, {"box_format": "xyxy"}], ids=str)
 def test_options_of_boxes_are_refused_where_there_are_none(
-    option: dict[str, Any], sets: dict[str, Path]
+    option: dict[str, Any], sets: Sets
 ) -> None:
     for call in (
         lambda: reader.load(sets["masks"], batch_size=4, **option),
@@ -553,10 +547,8 @@ def test_a_bad_mask_or_box_is_an_error_by_default(damaged: Path, tmp_path: Path)
         by_load(damaged, batch_size=4, cache=tmp_path / "cache", read_config=config)
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.thorough)])
-def test_a_loader_of_torch_gives_what_torchvision_takes(
-    num_workers: int, sets: dict[str, Path]
-) -> None:
+@pytest.mark.parametrize("num_workers", [0, thorough(1)])
+def test_a_loader_of_torch_gives_what_torchvision_takes(num_workers: int, sets: Sets) -> None:
     torch = pytest.importorskip("torch")
     dataset = reader.Dataset(sets["labelled"], as_supervised=True)
     context = "forkserver" if num_workers else None
@@ -594,7 +586,7 @@ def test_a_loader_of_torch_gives_what_torchvision_takes(
 
 
 @pytest.mark.parametrize("kind", ["boxes", "all", "labelled"])
-def test_collating_copies_no_pixel(sets: dict[str, Path], kind: str) -> None:
+def test_collating_copies_no_pixel(sets: Sets, kind: str) -> None:
     pytest.importorskip("torch")
     items = [*reader.Dataset(sets[kind])]
     images, targets = reader.collate(items)
@@ -607,7 +599,7 @@ def test_collating_copies_no_pixel(sets: dict[str, Path], kind: str) -> None:
     assert np.array_equal(mirrored[3].numpy(), images[3].numpy()[:, :, ::-1])
 
 
-def test_what_has_no_boxes_is_not_collated(sets: dict[str, Path]) -> None:
+def test_what_has_no_boxes_is_not_collated(sets: Sets) -> None:
     pytest.importorskip("torch")
     for dataset in (
         reader.Dataset(sets["boxes"], as_supervised=False),

@@ -95,6 +95,16 @@ def test_an_item_is_what_tensorflow_reads(sets: Set, form: str) -> None:
         assert type(item.get("label", 0)) is int
 
 
+def test_jpeg_pixels_are_those_of_tensorflow_s_own_decoder(sets: Set) -> None:
+    tf = pytest.importorskip("tensorflow")
+    undecoded = reader.Dataset(sets["jpeg"], decode=False, as_supervised=False)
+    for item, encoded in zip(
+        reader.Dataset(sets["jpeg"], as_supervised=False), undecoded, strict=True
+    ):
+        pixels = tf.io.decode_jpeg(encoded["image"], dct_method="INTEGER_ACCURATE").numpy()
+        assert np.array_equal(item["image"], pixels)
+
+
 @pytest.mark.parametrize("form", ["jpeg", "png", "keep"])
 def test_undecoded_images_are_the_bytes_of_a_file(sets: Set, form: str) -> None:
     decoded = reader.Dataset(sets[form], as_supervised=True)

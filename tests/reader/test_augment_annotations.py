@@ -15,7 +15,7 @@ from shardprep.errors import DatasetError
 from shardprep.reader.decode.targets import KEYS
 from tests.support.annotated import Marked, annotated
 from tests.support.builders import pixels
-from tests.support.examples import examples
+from tests.support.examples import examples, thorough
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,7 +158,7 @@ def test_one_image_is_the_first_of_a_batch(op: Any) -> None:
 
 @pytest.mark.parametrize(
     "op",
-    [pytest.param(augment.Zoom((0.4, 2.5)), marks=pytest.mark.thorough), augment.Mosaic()],
+    [thorough(augment.Zoom((0.4, 2.5))), augment.Mosaic()],
     ids=name,
 )
 def test_sizes_that_only_the_images_know_are_the_same_to_it(op: Any) -> None:
@@ -182,20 +182,15 @@ def test_sizes_that_only_the_images_know_are_the_same_to_it(op: Any) -> None:
 
 def test_what_is_less_visible_than_asked_is_cut_away() -> None:
     """A crop of the left half of the height and width: of each box a known share is inside."""
-    from shardprep.reader.augment import augmented_annotations
+    from shardprep.reader.augment import op
 
     _, target = drawn([(0, 0, 32, 40), (0, 0, 32, 64), (0, 31, 20, 64), (32, 32, 64, 64)])
     windows = tf.constant([[0.0, 0.0, 0.5, 0.5]] * 4)
     shares = [32 / 40, 0.5, 1 / 33, 0.0]
     for least in (0.0, 0.02, 0.04, 0.5, 0.51, 0.9):
-        left = (
-            augmented_annotations.follow(target, windows, (SIDE, SIDE), least)["labels"].numpy()[
-                :, 0
-            ]
-            >= 0
-        )
+        left = op.follow(target, windows, (SIDE, SIDE), least)["labels"].numpy()[:, 0] >= 0
         assert left.tolist() == [share >= least and share > 0 for share in shares]
-    boxes = augmented_annotations.follow(target, windows, (SIDE, SIDE), 0.1)["boxes"].numpy()[:, 0]
+    boxes = op.follow(target, windows, (SIDE, SIDE), 0.1)["boxes"].numpy()[:, 0]
     assert boxes[0].tolist() == boxes[1].tolist() == [0, 0, 1, 1]
 
 

@@ -15,7 +15,7 @@ from shardprep.dataset import example
 from shardprep.dataset.schema import IMAGE
 from shardprep.dataset.tfrecord import frame, read_records
 from shardprep.reader import ReadConfig
-from shardprep.reader.tf import batch_decode, pipeline
+from shardprep.reader.tf import decode, pipeline
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.processes import run_program
 
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NUM_TRAIN = 70
+Sets = dict[str, "Path"]
 MEMBERS = {**animals(NUM_TRAIN), "train/cat.900.jpg": jpeg(seed=900, quality=60)}
 
 
 @pytest.fixture(scope="module", name="sets")
-def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
     root = tmp_path_factory.mktemp("sets")
     source = write(root / "pets.zip", zip_bytes(MEMBERS))
     return {form: made(source, root / form, form) for form in ("jpeg", "raw")}
@@ -40,7 +41,7 @@ def made(source: Path, out: Path, form: str, **keys: Any) -> Path:
 
 
 @pytest.fixture(name="copies")
-def _copies(sets: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
+def _copies(sets: Sets, tmp_path: Path) -> Sets:
     """Return copies of the datasets, to be damaged."""
     return {form: shutil.copytree(folder, tmp_path / form) for form, folder in sets.items()}
 
@@ -48,8 +49,8 @@ def _copies(sets: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
 @pytest.fixture(autouse=True)
 def _fills_whatever_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny images and any number of cores are served here as what is faster so would be."""
-    monkeypatch.setattr(batch_decode, "_PIXELS_A_CORE", 0)
-    monkeypatch.setattr(batch_decode, "_MOST_CORES", {"jpeg": 1024, "raw": 1024})
+    monkeypatch.setattr(decode, "_PIXELS_A_CORE", 0)
+    monkeypatch.setattr(decode, "_MOST_CORES", {"jpeg": 1024, "raw": 1024})
 
 
 @pytest.fixture(name="as_records")
@@ -58,7 +59,7 @@ def _as_records(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
 
     def load(*args: Any, **options: Any) -> list[Any]:
         with monkeypatch.context() as patch:
-            patch.setattr(pipeline, "is_faster", lambda *_: False)
+            patch.setattr(pipeline, "threads_are_faster", lambda *_: False)
             return batches(*args, **options)
 
     return load
@@ -109,7 +110,7 @@ def flip(images: Any, *, seed: Any) -> Any:
     ],
 )  # fmt: skip
 def test_filled_batches_are_those_of_the_graph_of_records(
-    sets: dict[str, Path],
+    sets: Sets,
     as_records: Callable[..., list[Any]],
     form: str,
     options: dict[str, Any],
@@ -123,16 +124,16 @@ def test_filled_batches_are_those_of_the_graph_of_records(
 
 
 def test_what_a_cache_keeps_in_a_folder_is_filled_too(
-    sets: dict[str, Path], as_records: Callable[..., list[Any]], tmp_path: Path
+    sets: Sets, as_records: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
     same(batches(sets["jpeg"], cache=tmp_path), as_records(sets["jpeg"]))
 
 
-def test_there_is_no_end_of_batches_that_repeat(sets: dict[str, Path]) -> None:
+def test_there_is_no_end_of_batches_that_repeat(sets: Sets) -> None:
     assert load(sets["jpeg"], repeat=True).cardinality() == tf.data.INFINITE_CARDINALITY
 
 
-def test_an_epoch_goes_on_in_its_middle(sets: dict[str, Path]) -> None:
+def test_an_epoch_goes_on_in_its_middle(sets: Sets) -> None:
     every = reader.iterate(sets["jpeg"], batch_size=8, seed=1)
     list(every)
     iterator = iter(every)
@@ -226,19 +227,19 @@ def test_an_image_that_nothing_decodes_is_named_by_shard_and_number(
     ],
 )
 def test_what_cannot_be_filled_is_left_to_the_graph_of_records(
-    sets: dict[str, Path],
+    sets: Sets,
     options: dict[str, Any],
     config: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoders = []
-    begin = batch_decode.ThreadDecoder.__init__
+    begin = decode.ThreadDecoder.__init__
 
     def noted(self: Any, *args: Any, **own: Any) -> None:
         begin(self, *args, **own)
         decoders.append(self)
 
-    monkeypatch.setattr(batch_decode.ThreadDecoder, "__init__", noted)
+    monkeypatch.setattr(decode.ThreadDecoder, "__init__", noted)
     load(sets["jpeg"])
     assert len(decoders) == 1
     load(sets["jpeg"], **options, read_config=ReadConfig(**config))
@@ -248,15 +249,15 @@ def test_what_cannot_be_filled_is_left_to_the_graph_of_records(
 def test_small_images_on_many_cores_are_left_to_the_graph_of_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batch_decode, "_PIXELS_A_CORE", 100)
-    monkeypatch.setattr(batch_decode, "usable_cores", lambda: 1)
-    assert batch_decode.is_faster((12, 16), "jpeg")
-    monkeypatch.setattr(batch_decode, "usable_cores", lambda: 2)
-    assert not batch_decode.is_faster((12, 16), "jpeg")
+    monkeypatch.setattr(decode, "_PIXELS_A_CORE", 100)
+    monkeypatch.setattr(decode, "usable_cores", lambda: 1)
+    assert decode.threads_are_faster((12, 16), "jpeg")
+    monkeypatch.setattr(decode, "usable_cores", lambda: 2)
+    assert not decode.threads_are_faster((12, 16), "jpeg")
 
 
 @pytest.mark.thorough
-def test_replicas_share_them(sets: dict[str, Path]) -> None:
+def test_replicas_share_them(sets: Sets) -> None:
     """In a process of its own: two devices cannot be made in this one."""
     found = run_program(
         """
@@ -265,11 +266,11 @@ def test_replicas_share_them(sets: dict[str, Path]) -> None:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, two)
         from shardprep import reader
-        from shardprep.reader.tf import batch_decode
-        batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {"jpeg": 1024, "raw": 1024}
+        from shardprep.reader.tf import decode
+        decode._PIXELS_A_CORE, decode._MOST_CORES = 0, {"jpeg": 1024, "raw": 1024}
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-        made, init = [], batch_decode.ThreadDecoder.__init__
-        batch_decode.ThreadDecoder.__init__ = (
+        made, init = [], decode.ThreadDecoder.__init__
+        decode.ThreadDecoder.__init__ = (
             lambda self, *args, **own: (made.append(1), init(self, *args, **own))[1]
         )
         for folder in sys.argv[1:]:

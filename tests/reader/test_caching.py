@@ -15,17 +15,17 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
 from shardprep import reader
 from shardprep.errors import BusyError, DatasetError
 from shardprep.reader import BadRecord, ReadConfig
-from shardprep.reader.tf.cache import memory
+from shardprep.reader.tf import folder_cache
 from shardprep.storage.atomic_file import DurableFile
-from tests.reader.datasets import pets
+from tests.reader.datasets import flip, pets, written
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
+from tests.support.examples import thorough
 from tests.support.processes import Program
 
 if TYPE_CHECKING:
@@ -235,9 +235,7 @@ def test_a_cache_that_is_being_filled_or_is_none_is_not_cleared(place: Path) -> 
         reader.clear_cache(place / "nothing")
 
 
-@pytest.mark.parametrize(
-    "level", [logging.NOTSET, pytest.param(logging.INFO, marks=pytest.mark.thorough), logging.ERROR]
-)
+@pytest.mark.parametrize("level", [logging.NOTSET, thorough(logging.INFO), logging.ERROR])
 def test_the_filling_of_a_cache_tells_its_progress(
     whole: Path,
     tmp_path: Path,
@@ -247,7 +245,7 @@ def test_the_filling_of_a_cache_tells_its_progress(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """To the log where it is kept, else on stderr; nowhere, where not even a warning is."""
-    monkeypatch.setattr(memory, "_SECONDS_A_LINE", 0.0)
+    monkeypatch.setattr(folder_cache, "_SECONDS_A_LINE", 0.0)
     logger, root = logging.getLogger("shardprep.reader"), logging.getLogger()
     monkeypatch.setattr(logger, "level", level)
     # As without the libraries of other tests, which log to stderr.
@@ -261,10 +259,12 @@ def test_the_filling_of_a_cache_tells_its_progress(
         caplog.clear()
         said = {logging.NOTSET: printed, logging.INFO: logged}
         lines = said.get(level, [])
-        assert sum(map(len, (logged, printed))) == (0 if level == logging.ERROR else NUM_TRAIN)
-        if lines:
-            assert lines[29].startswith(f"cache: 30 of {NUM_TRAIN} images decoded to {where}")
-            assert lines[-1].endswith(", about 0 s left")
+        # Memory is filled a batch at a time.
+        numbers = [NUM_TRAIN] if cache == "memory" else range(1, NUM_TRAIN + 1)
+        assert sum(map(len, (logged, printed))) == (0 if level == logging.ERROR else len(numbers))
+        for number, line in zip(numbers, lines, strict=True) if lines else ():
+            assert line.startswith(f"cache: {number} of {NUM_TRAIN} images decoded to {where}")
+        assert not lines or lines[-1].endswith(", about 0 s left")
 
 
 @pytest.fixture(name="photos", scope="module")
@@ -288,8 +288,8 @@ def test_the_filling_of_a_cache_is_interrupted_within_a_second(
         import os, sys, time
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one second of it is one here
         from shardprep import reader
-        from shardprep.reader.tf.cache import memory
-        memory._SECONDS_A_LINE = 0.05
+        from shardprep.reader.tf import folder_cache
+        folder_cache._SECONDS_A_LINE = 0.05
         try:
             dataset = reader.load(
                 sys.argv[1], batch_size=8, cache=sys.argv[2], split="train",
@@ -344,17 +344,12 @@ def test_auto_is_memory_where_it_fits_and_says_why(
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    table = pq.read_table(folder / "items.parquet").to_pylist()
-    return [row for row in table if row["status"] == "written" and row["split"] == "train"]
+    return [row for row in written(folder) if row["split"] == "train"]
 
 
-def flip(folder: Path, row: dict[str, Any]) -> None:
+def hurt(folder: Path, row: dict[str, Any]) -> None:
     """Damage the data of a record: its checksum finds it."""
-    with (folder / row["shard"]).open("r+b") as file:
-        file.seek(row["offset"] + 40)
-        byte = file.read(1)
-        file.seek(row["offset"] + 40)
-        file.write(bytes([byte[0] ^ 0xFF]))
+    flip(folder / row["shard"], row["offset"] + 40)
 
 
 def spoil(folder: Path, row: dict[str, Any]) -> None:
@@ -379,14 +374,14 @@ def spoil(folder: Path, row: dict[str, Any]) -> None:
     "options",
     [
         {},
-        pytest.param({"shuffle": 20}, marks=pytest.mark.thorough),
-        pytest.param({"cache": "memory"}, marks=pytest.mark.thorough),
+        thorough({"shuffle": 20}),
+        thorough({"cache": "memory"}),
     ],
 )
 def test_a_bad_record_costs_itself_alone(folder: Path, options: dict[str, Any]) -> None:
     every = rows(folder)
     flipped, spoiled = every[3], every[30]
-    flip(folder, flipped)
+    hurt(folder, flipped)
     spoil(folder, spoiled)
     with pytest.raises(tf.errors.OpError):
         keys(load(folder, batch_size=8, **options))
@@ -410,7 +405,7 @@ def test_a_bad_record_costs_itself_alone(folder: Path, options: dict[str, Any]) 
 
 
 def test_what_stands_in_for_a_bad_record_is_whole(folder: Path, plain: dict[str, Any]) -> None:
-    flip(folder, rows(folder)[59])  # the last one: the first stands in
+    hurt(folder, rows(folder)[59])  # the last one: the first stands in
     config = ReadConfig(on_error="skip")
     found = load(folder, read_config=config, shuffle=False)
     for one in found.as_numpy_iterator():
@@ -422,7 +417,7 @@ def test_skipped_records_are_named_once_in_the_log(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     row = rows(folder)[7]
-    flip(folder, row)
+    hurt(folder, row)
     dataset = load(folder, read_config=ReadConfig(on_error="skip"))
     for _ in range(2):
         list(dataset)
@@ -433,7 +428,7 @@ def test_skipped_records_are_named_once_in_the_log(
 
 
 def test_bad_records_do_not_get_into_a_cache(folder: Path, tmp_path: Path) -> None:
-    flip(folder, rows(folder)[3])
+    hurt(folder, rows(folder)[3])
     with pytest.raises(tf.errors.UnknownError, match=r"record 3: offset [\d,]+: data CRC"):
         reader.load(folder, batch_size=8, cache=tmp_path / "cache")
     config = ReadConfig(on_error="skip")
@@ -446,7 +441,7 @@ def test_bad_records_do_not_get_into_a_cache(folder: Path, tmp_path: Path) -> No
 
 def test_a_set_without_a_good_record_is_an_error(folder: Path) -> None:
     for row in rows(folder):
-        flip(folder, row)
+        hurt(folder, row)
     dataset = load(folder, read_config=ReadConfig(on_error="skip"))
     with pytest.raises(tf.errors.OpError, match="has no good record"):
         list(dataset)
@@ -539,10 +534,10 @@ def test_a_program_ends_though_it_holds_iterators_without_end(whole: Path) -> No
     code = """
 import sys
 from shardprep import reader
-from shardprep.reader.tf import batch_decode
-batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {"jpeg": 1024}
-made, init = [], batch_decode.ThreadDecoder.__init__
-batch_decode.ThreadDecoder.__init__ = (
+from shardprep.reader.tf import decode
+decode._PIXELS_A_CORE, decode._MOST_CORES = 0, {"jpeg": 1024}
+made, init = [], decode.ThreadDecoder.__init__
+decode.ThreadDecoder.__init__ = (
     lambda self, *args, **own: (made.append(1), init(self, *args, **own))[1]
 )
 kept = []

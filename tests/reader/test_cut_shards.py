@@ -49,8 +49,8 @@ def test_a_cut_shard_is_an_error_and_no_signal(folder: Path, batches: str) -> No
     code = CUT.replace("{batches}", batches)
     if batches == LOAD:  # images that small are else left to TensorFlow
         code = (
-            "from shardprep.reader.tf import batch_decode\n"
-            "batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {'jpeg': 99, 'raw': 99}\n"
+            "from shardprep.reader.tf import decode\n"
+            "decode._PIXELS_A_CORE, decode._MOST_CORES = 0, {'jpeg': 99, 'raw': 99}\n"
         ) + code
     done = Program(code, folder).wait()
     assert done.returncode == 0, (done.returncode, done.stderr)

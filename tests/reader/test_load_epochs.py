@@ -18,16 +18,18 @@ from shardprep.errors import DatasetError
 from shardprep.reader import ReadConfig
 from tests.reader.datasets import pets, stored
 from tests.support.builders import animals
+from tests.support.examples import thorough
 from tests.support.processes import Program, run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NUM_TRAIN = 150
+Sets = dict[str, "Path"]
 
 
 @pytest.fixture(scope="module", name="sets")
-def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
     """Return one source as PNG and raw, 4 shards."""
     members = animals(NUM_TRAIN)
     return {
@@ -60,7 +62,7 @@ def load(folder: Path, split: str | reader.EvenSplit = "train", **options: Any) 
 
 
 @pytest.mark.thorough
-def test_an_epoch_is_mixed_over_all_shards(sets: dict[str, Path]) -> None:
+def test_an_epoch_is_mixed_over_all_shards(sets: Sets) -> None:
     place = {key: i for i, key in enumerate(stored(sets["png"]))}
     every = [place[key] for key in keys(load(sets["png"], seed=0, repeat=4))]
     for start in range(0, 4 * NUM_TRAIN, NUM_TRAIN):
@@ -70,7 +72,7 @@ def test_an_epoch_is_mixed_over_all_shards(sets: dict[str, Path]) -> None:
         assert np.mean(np.abs(np.diff(found)) == 1) < 0.25  # in a group of 20, of blocks of 4
 
 
-def test_records_of_a_block_stay_in_its_group(sets: dict[str, Path]) -> None:
+def test_records_of_a_block_stay_in_its_group(sets: Sets) -> None:
     """A group is all that is mixed at a time, which holds memory down."""
     place = {key: i for i, key in enumerate(stored(sets["png"]))}
     config = ReadConfig(interleave_block_length=5, interleave_cycle_length=2)
@@ -82,7 +84,7 @@ def test_records_of_a_block_stay_in_its_group(sets: dict[str, Path]) -> None:
     assert max(abs(at[i] - at[i + 1]) for i in range(0, 35, 5)) < 10
 
 
-def test_the_order_is_that_of_the_seed_whatever_runs_in_parallel(sets: dict[str, Path]) -> None:
+def test_the_order_is_that_of_the_seed_whatever_runs_in_parallel(sets: Sets) -> None:
     orders = []
     for calls, threads in ((1, 1), (8, 2)):
         config = ReadConfig(
@@ -97,9 +99,7 @@ def test_the_order_is_that_of_the_seed_whatever_runs_in_parallel(sets: dict[str,
 
 @pytest.mark.parametrize("shuffle", [True, 20])
 @pytest.mark.thorough
-def test_the_order_is_the_same_from_every_cache(
-    sets: dict[str, Path], tmp_path: Path, shuffle: int
-) -> None:
+def test_the_order_is_the_same_from_every_cache(sets: Sets, tmp_path: Path, shuffle: int) -> None:
     options: dict[str, Any] = {"seed": 3, "batch_size": 16, "repeat": 2, "shuffle": shuffle}
     plain = batches(load(sets["png"], **options))
     assert batches(load(sets["png"], cache="memory", **options)) == plain
@@ -113,18 +113,14 @@ def test_the_order_is_the_same_from_every_cache(
 @pytest.mark.parametrize(
     ("form", "options"),
     [
-        pytest.param("png", {}, marks=pytest.mark.thorough),
+        thorough("png", {}),
         ("raw", {"shuffle": 20}),
-        pytest.param("raw", {"shuffle": False, "drop_remainder": True}, marks=pytest.mark.thorough),
-        pytest.param(
-            "png",
-            {"cache": "memory", "read_config": ReadConfig(pad_batches=True)},
-            marks=pytest.mark.thorough,
-        ),
+        thorough("raw", {"shuffle": False, "drop_remainder": True}),
+        thorough("png", {"cache": "memory", "read_config": ReadConfig(pad_batches=True)}),
     ],
 )
 def test_a_saved_place_goes_on_with_the_batches_that_were_left(
-    sets: dict[str, Path], form: str, options: dict[str, Any]
+    sets: Sets, form: str, options: dict[str, Any]
 ) -> None:
     def fresh(seed: int) -> Any:
         return reader.iterate(
@@ -155,15 +151,7 @@ def test_a_saved_place_goes_on_with_the_batches_that_were_left(
         assert [values(batch) for batch in other] == epochs[1][done:]
 
 
-def test_iterate_gives_what_load_gives(sets: dict[str, Path]) -> None:
-    options: dict[str, Any] = {"seed": 3, "batch_size": 16, "as_supervised": False}
-    dataset = reader.load(sets["png"], **options)
-    same = reader.iterate(sets["png"], **options)
-    for _ in range(2):
-        assert batches(same) == batches(dataset)
-
-
-def test_a_state_of_something_else_is_refused(sets: dict[str, Path]) -> None:
+def test_a_state_of_something_else_is_refused(sets: Sets) -> None:
     saved = reader.iterate(sets["png"], batch_size=16).state_dict()
     changes: list[dict[str, Any]] = [{"batch_size": 8}, {"shuffle": False}, {"split": "train[:80]"}]
     for change in changes:
@@ -172,7 +160,7 @@ def test_a_state_of_something_else_is_refused(sets: dict[str, Path]) -> None:
             other.load_state_dict(saved)
 
 
-def test_an_epoch_a_loop_is_not_repeated(sets: dict[str, Path]) -> None:
+def test_an_epoch_a_loop_is_not_repeated(sets: Sets) -> None:
     with pytest.raises(DatasetError, match="leave out repeat"):
         reader.iterate(sets["png"], repeat=2)
 
@@ -190,7 +178,7 @@ def test_an_epoch_a_loop_is_not_repeated(sets: dict[str, Path]) -> None:
         pytest.param(140, True, marks=pytest.mark.thorough),
     ],
 )
-def test_even_splits_are_those_of_tfds(sets: dict[str, Path], n: int, drop: int) -> None:
+def test_even_splits_are_those_of_tfds(sets: Sets, n: int, drop: int) -> None:
     """To `Dataset`, which reads the same records as `load`; one is loaded as well."""
     import tensorflow_datasets as tfds
 
@@ -207,7 +195,7 @@ def test_even_splits_are_those_of_tfds(sets: dict[str, Path], n: int, drop: int)
             assert keys(load(sets["png"], ours[i], shuffle=False)) == expected
 
 
-def test_readers_share_the_records(sets: dict[str, Path]) -> None:
+def test_readers_share_the_records(sets: Sets) -> None:
     """More readers than shards as well: none is idle, none has a record more than one."""
     parts = []
     for i in range(5):
@@ -217,8 +205,8 @@ def test_readers_share_the_records(sets: dict[str, Path]) -> None:
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@pytest.mark.parametrize("number", [4, pytest.param(11, marks=pytest.mark.thorough)])
-def test_readers_have_as_many_batches(sets: dict[str, Path], number: int) -> None:
+@pytest.mark.parametrize("number", [4, thorough(11)])
+def test_readers_have_as_many_batches(sets: Sets, number: int) -> None:
     """4 readers of 150 records have 38 or 37, 11 have 14 or 13; the first has most, the last least.
 
     A reader's batches follow from its own records and from the most that one has.
@@ -240,7 +228,7 @@ def test_readers_have_as_many_batches(sets: dict[str, Path], number: int) -> Non
         assert found == [[size] * (2 if pad else 1)] * 2
 
 
-def test_an_input_context_says_who_reads_what(sets: dict[str, Path]) -> None:
+def test_an_input_context_says_who_reads_what(sets: Sets) -> None:
     parts = []
     for i in range(2):
         context = tf.distribute.InputContext(2, i, 4)
@@ -250,12 +238,12 @@ def test_an_input_context_says_who_reads_what(sets: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize(("index", "number"), [(2, 2), (-1, 2), (0, 0), (0, 151)])
-def test_a_reader_that_cannot_be_is_refused(sets: dict[str, Path], index: int, number: int) -> None:
+def test_a_reader_that_cannot_be_is_refused(sets: Sets, index: int, number: int) -> None:
     with pytest.raises(DatasetError):
         load(sets["png"], read_config=ReadConfig(shard_index=index, num_shards=number))
 
 
-def test_a_padded_batch_says_what_is_real(sets: dict[str, Path]) -> None:
+def test_a_padded_batch_says_what_is_real(sets: Sets) -> None:
     config = ReadConfig(pad_batches=True)
     options: dict[str, Any] = {"batch_size": 40, "shuffle": False}
     plain = list(reader.load(sets["png"], **options).as_numpy_iterator())
@@ -312,7 +300,7 @@ EVALUATE = """
 
 
 @pytest.mark.thorough
-def test_evaluation_of_padded_batches_is_the_mean_of_the_records(sets: dict[str, Path]) -> None:
+def test_evaluation_of_padded_batches_is_the_mean_of_the_records(sets: Sets) -> None:
     """150 in 4 batches of 40: 10 rows of the last one are no records."""
     names: dict[str, Any] = {}
     exec(textwrap.dedent(EVALUATE), names)  # as the program below has it
@@ -322,7 +310,7 @@ def test_evaluation_of_padded_batches_is_the_mean_of_the_records(sets: dict[str,
 
 
 @pytest.mark.thorough
-def test_replicas_evaluate_the_mean_of_the_records(sets: dict[str, Path]) -> None:
+def test_replicas_evaluate_the_mean_of_the_records(sets: Sets) -> None:
     """Batches of 20 a replica: the last of one is full, of the other half a batch of nothing."""
     found = run_program(
         EVALUATE
@@ -340,7 +328,7 @@ def test_replicas_evaluate_the_mean_of_the_records(sets: dict[str, Path]) -> Non
     assert said == pytest.approx([loss, accuracy] * 2, abs=1e-6)
 
 
-def test_weights_are_one_in_the_mean_of_all_readers(sets: dict[str, Path]) -> None:
+def test_weights_are_one_in_the_mean_of_all_readers(sets: Sets) -> None:
     """Though one of these has a batch of nothing but zeros."""
     weights = []
     for i in range(3):
@@ -354,7 +342,7 @@ def test_weights_are_one_in_the_mean_of_all_readers(sets: dict[str, Path]) -> No
 
 
 @pytest.mark.thorough
-def test_replicas_of_one_host_share_every_record(sets: dict[str, Path]) -> None:
+def test_replicas_of_one_host_share_every_record(sets: Sets) -> None:
     """Two virtual devices, in a process of their own: they cannot be made in this one."""
     found = run_program(
         """
@@ -384,7 +372,7 @@ def test_replicas_of_one_host_share_every_record(sets: dict[str, Path]) -> None:
 
 
 @pytest.mark.thorough
-def test_hosts_of_a_strategy_read_every_record_once(sets: dict[str, Path]) -> None:
+def test_hosts_of_a_strategy_read_every_record_once(sets: Sets) -> None:
     ports = [free_port() for _ in range(2)]
     program = """
         import sys, tensorflow as tf
@@ -410,14 +398,14 @@ def test_hosts_of_a_strategy_read_every_record_once(sets: dict[str, Path]) -> No
     assert Counter(said[0][1:] + said[1][1:]) == Counter(stored(sets["raw"]))
 
 
-def test_a_batch_that_replicas_cannot_share_is_refused(sets: dict[str, Path]) -> None:
+def test_a_batch_that_replicas_cannot_share_is_refused(sets: Sets) -> None:
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with pytest.raises(DatasetError, match="use a multiple of 1"):
         reader.distribute(strategy, sets["png"])
 
 
 @pytest.mark.thorough
-def test_a_service_reads_every_record_once(sets: dict[str, Path]) -> None:
+def test_a_service_reads_every_record_once(sets: Sets) -> None:
     dispatcher = tf.data.experimental.service.DispatchServer()
     address = dispatcher.target
     workers = [
@@ -451,7 +439,7 @@ def test_a_service_reads_every_record_once(sets: dict[str, Path]) -> None:
     ],
 )
 def test_what_a_service_cannot_do_is_refused(
-    sets: dict[str, Path], options: dict[str, Any], said: str
+    sets: Sets, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(DatasetError, match=said):
         load(sets["png"], read_config=ReadConfig(service="grpc://127.0.0.1:1"), **options)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from shardprep import reader
 from shardprep.reader.config import Request
 from shardprep.reader.records.open import open_request
-from shardprep.reader.tf import parallelism, pipeline
+from shardprep.reader.tf import pipeline
 from shardprep.reader.tf.records import Cursor
 from tests.reader.datasets import pets
 from tests.support.builders import animals
@@ -30,8 +30,8 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def calls(folder: Path, monkeypatch: pytest.MonkeyPatch, free: int, **options: Any) -> int:
-    monkeypatch.setattr(parallelism, "usable_cores", lambda: CORES)
-    monkeypatch.setattr(parallelism, "free_bytes", lambda: free)
+    monkeypatch.setattr(pipeline, "usable_cores", lambda: CORES)
+    monkeypatch.setattr(pipeline, "free_bytes", lambda: free)
     request = Request(str(folder), **{"batch_size": 256, "dtype": "float32", **options})
     source = pipeline.Source(open_request(request))
     return pipeline._Stages(source, request, Cursor).calls.batches

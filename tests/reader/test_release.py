@@ -15,7 +15,7 @@ import tensorflow as tf
 from shardprep import reader
 from shardprep.machine import usable_cores
 from shardprep.reader.tf import python_calls
-from shardprep.reader.tf.cache.memory import DecodedRows
+from shardprep.reader.tf.memory_cache import DecodedRows
 from tests.reader.datasets import pets
 from tests.support.builders import animals
 

@@ -152,7 +152,7 @@ def test_without_copies_a_block_comes_by_one_request(
     from shardprep.reader.tf import pipeline
 
     monkeypatch.setenv("SHARDPREP_CACHE_BYTES", "0")
-    monkeypatch.setattr(pipeline, "is_faster", lambda *_: is_filled)
+    monkeypatch.setattr(pipeline, "threads_are_faster", lambda *_: is_filled)
     found = batches(url)
     assert found == batches(local)
     asked = sum("range" in one.headers for one in proxy.requests)

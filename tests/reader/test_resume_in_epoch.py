@@ -19,6 +19,7 @@ from shardprep import reader
 from shardprep.errors import DatasetError
 from tests.reader.datasets import pets
 from tests.support.builders import write
+from tests.support.examples import thorough
 from tests.support.processes import Program
 
 pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
@@ -223,10 +224,10 @@ def test_the_weights_may_be_small_floats_and_the_stall_is_measured(
 @pytest.mark.parametrize(
     ("step", "options"),
     [
-        pytest.param(2, {}, marks=pytest.mark.thorough),
-        pytest.param(12, {}, marks=pytest.mark.thorough),
+        thorough(2, {}),
+        thorough(12, {}),
         (19, {}),
-        pytest.param(19, {"steps_per_execution": 5}, marks=pytest.mark.thorough),
+        thorough(19, {"steps_per_execution": 5}),
     ],
 )
 def test_what_goes_on_ends_as_if_nothing_had_been(

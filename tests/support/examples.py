@@ -96,3 +96,8 @@ def flipped(data: bytes, bit: int) -> bytes:
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
+
+
+def thorough(*values: Any) -> Any:
+    """Return a case of a parametrised test that `--quick` leaves out."""
+    return pytest.param(*values, marks=pytest.mark.thorough)

@@ -17,8 +17,14 @@ from shardprep.reader.validators import needing_tensorflow
 with needing_tensorflow("reader.augment"):
     from shardprep.reader.augment.color import Color
     from shardprep.reader.augment.compose import Compose, Layer, classic
-    from shardprep.reader.augment.geometry import Flip, QuarterTurn, RandomResizedCrop
-    from shardprep.reader.augment.letterbox import Letterbox, Mosaic, Zoom
+    from shardprep.reader.augment.geometry import (
+        Flip,
+        Letterbox,
+        Mosaic,
+        QuarterTurn,
+        RandomResizedCrop,
+        Zoom,
+    )
     from shardprep.reader.augment.mixup import CutMix, MixUp
 
 __all__ = [

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 import tensorflow as tf
 
-from shardprep.reader.augment.batch import between, draw, each, like, on_batch, white
+from shardprep.reader.augment.op import between, checked, draw, each, like, white
 from shardprep.reader.tf.python_calls import as_written
 from shardprep.reader.validators import number, validated_fields
 
@@ -57,30 +57,28 @@ class Color:
     @as_written
     def __call__(self, images: Any, *, seed: Any) -> Any:
         """Return the images, uint8 or floats of 0 to 1, in their dtype and range."""
+        images = checked(images)
+        if images.shape.rank == 3:
+            return self._changed(images[tf.newaxis], seed)[0]
+        return self._changed(images, seed)
 
-        def change(images: Any) -> Any:
-            *drawn, turn = draw(images, seed, 4)
-            strengths = (self.brightness, self.contrast, self.saturation)
-            brightness, contrast, saturation = (
-                between(max(0.0, 1 - strength), 1 + strength, share) if strength else None
-                for strength, share in zip(strengths, drawn, strict=True)
-            )
-            hue = between(-self.hue, self.hue, turn) if self.hue else None
-            return adjust(images, brightness, contrast, saturation, hue)
-
-        return on_batch(change, images)
+    def _changed(self, images: Any, seed: Any) -> Any:
+        *drawn, turn = draw(images, seed, 4)
+        strengths = (self.brightness, self.contrast, self.saturation)
+        brightness, contrast, saturation = (
+            between(max(0.0, 1 - strength), 1 + strength, share) if strength else None
+            for strength, share in zip(strengths, drawn, strict=True)
+        )
+        hue = between(-self.hue, self.hue, turn) if self.hue else None
+        return adjust(images, brightness, contrast, saturation, hue)
 
 
 def adjust(images: Any, brightness: Any, contrast: Any, saturation: Any, hue: Any) -> Any:
-    """Return the images with these changes, each a float32[batch], or None for no change.
+    """Return a batch of images with these changes, each a float32[batch], or None for no change.
 
-    Args:
-        images: uint8, or floats of 0 to 1, [batch, height, width, 3].
-        brightness: factor of all values.
-        contrast: factor of the distance from the image's mean luma.
-        saturation: factor of the distance from each pixel's luma.
-        hue: share of the circle; positive turns red towards green, as in `tf.image.adjust_hue`.
-
+    `brightness` is a factor of all values, `contrast` of the distance from the image's mean luma,
+    `saturation` of the distance from each pixel's luma. `hue` is a share of the circle; positive
+    turns red towards green, as in `tf.image.adjust_hue`.
     """
     pixels = tf.cast(images, tf.float32)
     ones, zeros = tf.ones(tf.shape(images)[:1]), tf.zeros(tf.shape(images)[:1])

@@ -13,12 +13,18 @@ import keras
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.augment.augmented_annotations import Move, join_labels, split_labels
-from shardprep.reader.augment.batch import fold_in
 from shardprep.reader.augment.color import Color
-from shardprep.reader.augment.geometry import Flip, QuarterTurn, RandomResizedCrop
-from shardprep.reader.augment.letterbox import Letterbox, Mosaic, Zoom
+from shardprep.reader.augment.geometry import (
+    Flip,
+    Letterbox,
+    Mosaic,
+    QuarterTurn,
+    RandomResizedCrop,
+    Stretch,
+    Zoom,
+)
 from shardprep.reader.augment.mixup import CutMix, MixUp
+from shardprep.reader.augment.op import Move, fold_in, join_labels, spatial_labels
 from shardprep.reader.validators import Count, Kind, Size, validated, validated_fields
 
 
@@ -52,7 +58,6 @@ class Compose:
     jit_compile: bool = True
 
     def __post_init__(self) -> None:
-        """Raise DatasetError if an op has no parameter `seed`."""
         for op in self.ops:
             if "seed" not in _parameters(op):
                 raise DatasetError(
@@ -62,12 +67,10 @@ class Compose:
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
         """Return the images; with labels, (images, labels).
 
-        Args:
-            images: uint8, or floats of 0 to 1, [batch, height, width, 3] or [height, width, 3].
-            labels: as `reader.load` yields them, boxes as "rel_yxyx". Boxes and masks follow the
-                pixels; other labels are given to ops that mix images.
-            seed: a pair of integers; the same pair gives the same result.
-
+        Images are uint8, or floats of 0 to 1, [batch, height, width, 3] or [height, width, 3].
+        Labels are those of `reader.load`, boxes as "rel_yxyx": boxes and masks follow the pixels,
+        others are given to ops that mix images. The same `seed`, a pair of integers, gives the
+        same result.
         """
         images = tf.convert_to_tensor(images)
         for position, op in enumerate(self.ops):
@@ -75,15 +78,16 @@ class Compose:
             compiled = self.jit_compile and known and not isinstance(op, Compose)
             run = _compiled(op) if compiled else op
             own = fold_in(seed, position)
-            given, others = _given(op, labels)
-            if given and compiled and isinstance(op, Move):
-                before, images = images, run(images, seed=own)
-                labels = join_labels(_labels_only(op)(before, *given, seed=own), others)
-            elif given:
-                images, changed = run(images, *given, seed=own)
-                labels = join_labels(changed, others)
-            else:
+            given = _given(op, labels)
+            if not given:
                 images = run(images, seed=own)
+                continue
+            if compiled and isinstance(op, Move):
+                before, images = images, run(images, seed=own)
+                changed = _labels_only(op)(before, *given, seed=own)
+            else:
+                images, changed = run(images, *given, seed=own)
+            labels = changed if given[0] is labels else join_labels(labels, changed)
         return images if labels is None else (images, labels)
 
 
@@ -104,18 +108,18 @@ def classic(size: Size, num_classes: Count | None = None) -> Compose:
     return Compose(ops)
 
 
-def _given(op: Callable[..., Any], labels: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the labels to call an op with, none or one, and the labels that it is not given.
+def _given(op: Callable[..., Any], labels: Any) -> tuple[Any, ...]:
+    """Return the labels to call an op with, none or one.
 
     Ops that move pixels get only boxes and masks: XLA does not compile strings.
     """
     if isinstance(op, Move) and not isinstance(op, Mosaic):
-        spatial, others = (None, {}) if labels is None else split_labels(labels)
-        return (() if spatial is None else (spatial,)), others
+        spatial = spatial_labels(labels)
+        return (spatial,) if spatial else ()
     parameter = _parameters(op).get("labels")
     # A required parameter is passed even without labels: the op then says what is missing.
     wants = parameter is not None and (parameter.default is parameter.empty or labels is not None)
-    return ((labels,) if wants else ()), {}
+    return (labels,) if wants else ()
 
 
 def _parameters(op: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -195,7 +199,6 @@ class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
         self.seed_generator = keras.random.SeedGenerator(seed)
 
     def call(self, images: Any, labels: Any = None, training: bool | None = None) -> Any:  # noqa: FBT001 - so Keras calls it
-        """Return the images; with labels, (images, labels)."""
         if training:
             given = (images,) if labels is None else (images, labels)
             seed = tf.cast(self.seed_generator.next(), tf.int32)
@@ -203,13 +206,12 @@ class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
                 return self.recipe(*given, seed=seed)
             except DatasetError as error:  # Keras would show only its first argument
                 raise ValueError(str(error)) from error
-        resizing = _last_resizing(self.recipe)
+        resizing = _resizing(self.recipe)
         if resizing is not None and tuple(images.shape[-3:-1]) != resizing.size:
-            return _Whole(resizing)(images, labels, seed=None)
+            return resizing(images, labels, seed=None)
         return images if labels is None else (images, labels)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of an equal layer."""
         return {**super().get_config(), "recipe": _to_config(self.recipe), "seed": self.seed}
 
 
@@ -235,20 +237,10 @@ def _from_config(config: dict[str, Any]) -> Any:
     return op(**values)
 
 
-def _last_resizing(recipe: Any) -> Any:
-    """Return the last op that sets the size of images, or None."""
+def _resizing(recipe: Any) -> Any:
+    """Return what the last op that sets the size of images does in inference, if any."""
     if isinstance(recipe, Compose):
-        return next(filter(None, map(_last_resizing, reversed(recipe.ops))), None)
-    return recipe if isinstance(recipe, (RandomResizedCrop, Letterbox)) else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Whole(Move):
-    """A crop or letterbox in inference: it shows the whole image."""
-
-    op: Any
-
-    def _moved(self, images: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
-        del seed
-        whole: tuple[Any, Any] = self.op.whole(images, labels)
-        return whole
+        return next(filter(None, map(_resizing, reversed(recipe.ops))), None)
+    if isinstance(recipe, RandomResizedCrop):
+        return Stretch(recipe.size)
+    return recipe if isinstance(recipe, Letterbox) else None

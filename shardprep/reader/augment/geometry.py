@@ -1,4 +1,4 @@
-"""Ops that move pixels within the image: flips, quarter turns and crops.
+"""Ops that move pixels: flips, quarter turns, crops, zoom, letterbox and mosaic.
 
 Every op gathers pixels by index along one axis, with separate indices for each image. This keeps
 uint8, and XLA compiles it, unlike `tf.image.crop_and_resize` and `ImageProjectiveTransformV3`.
@@ -11,18 +11,46 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.augment.augmented_annotations import Move, follow, map_labels
-from shardprep.reader.augment.batch import between, draw, like, white
+from shardprep.reader.augment.op import (
+    BOXES,
+    CLASSES,
+    Labels,
+    Move,
+    Moved,
+    between,
+    centers,
+    clip_objects,
+    draw,
+    follow,
+    in_window,
+    keep_objects,
+    like,
+    map_labels,
+    resample_masks,
+    spatial_labels,
+    white,
+)
 from shardprep.reader.config import Ratio, Scale
-from shardprep.reader.validators import Share, Size, validated_fields
+from shardprep.reader.tf.python_calls import as_written
+from shardprep.reader.validators import Share, Size, number, pair, validated_fields
 
+_ZoomScale = Annotated[
+    tuple[float, float],
+    pair(number(0.05, 20), "(smallest, largest), two numbers from 0.05 to 20", rising=True),
+]
+_Middle = Annotated[
+    tuple[float, float],
+    pair(number(0.1, 0.9), "(smallest, largest), two numbers from 0.1 to 0.9", rising=True),
+]
 _LEAST_WEIGHT = 1e-6
 """Smallest divisor: outside the image the sum of weights is 0."""
+_NUM_PARTS = 4
+_WHOLE = (0.0, 0.0, 1.0, 1.0)
 
 
 @validated_fields("augment.Flip")
@@ -39,7 +67,7 @@ class Flip(Move):
     horizontal: Share = 0.5
     vertical: Share = 0.0
 
-    def _moved(self, images: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
+    def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
         across, down = draw(images, seed, 2)
         for axis, chance, probability in ((1, down, self.vertical), (2, across, self.horizontal)):
             if probability:
@@ -59,7 +87,7 @@ class QuarterTurn(Move):
 
     probability: Share = 0.75
 
-    def _moved(self, images: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
+    def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
         height, width = images.shape[1:3]
         if height != width and height is not None and width is not None:
             raise DatasetError(
@@ -98,15 +126,10 @@ class RandomResizedCrop(Move):
     ratio: Ratio = (3 / 4, 4 / 3)
     min_visible: Share = 0.1
 
-    def _moved(self, images: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
-        boxes = self.boxes(images, seed)
-        labels = follow(labels, boxes, self.size, self.min_visible)
-        return resample(images, boxes, self.size), labels
-
-    def whole(self, images: Any, labels: Any) -> tuple[Any, Any]:
-        """Return the images resized without a crop, for inference."""
-        boxes = tf.repeat(tf.constant([[0.0, 0.0, 1.0, 1.0]]), tf.shape(images)[0], axis=0)
-        return resample(images, boxes, self.size), follow(labels, boxes, self.size, 0.0)
+    def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
+        windows = self.boxes(images, seed)
+        labels = follow(labels, windows, self.size, self.min_visible)
+        return resample(images, windows, self.size), labels
 
     def boxes(self, images: Any, seed: Any) -> Any:
         """Return a window for each image, float32[batch, 4]: top, left, bottom, right, 0 to 1."""
@@ -126,15 +149,163 @@ class RandomResizedCrop(Move):
         return tf.stack([top, left, top + height, left + width], axis=1)
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch(Move):
+    """Resize whole images without keeping their aspect ratio: a crop in inference."""
+
+    size: tuple[int, int]
+
+    def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
+        del seed
+        windows = tf.repeat(tf.constant([_WHOLE]), tf.shape(images)[0], axis=0)
+        return resample(images, windows, self.size), follow(labels, windows, self.size, 0.0)
+
+
+@validated_fields("augment.Zoom")
+@dataclass(frozen=True, slots=True)
+class Zoom(Move):
+    """Zoom into a part of each image, or out, with a frame around it, at a random position.
+
+    Images keep their size and aspect ratio. Boxes are clipped, masks are resized by nearest
+    neighbour, and masks of classes have the value of "no class" in the frame.
+
+    Args:
+        scale: smallest and largest factor, uniform in its logarithm; 2 shows half of height and
+            width, 0.5 shows the image on a quarter of the area.
+        fill: colour of the frame as a share of white.
+        min_visible: as in `RandomResizedCrop`.
+
+    """
+
+    scale: _ZoomScale = (0.5, 1.5)
+    fill: Share = 0.0
+    min_visible: Share = 0.1
+
+    def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
+        scale, down, across = draw(images, seed, 3)
+        low, high = map(math.log, self.scale)
+        side = tf.exp(-between(low, high, scale))
+        top, left = down * (1.0 - side), across * (1.0 - side)
+        windows = tf.stack([top, left, top + side, left + side], axis=1)
+        size = _size(images)
+        most = max(1.0, 1.0 / self.scale[0])
+        labels = follow(labels, windows, size, self.min_visible)
+        return resample(images, windows, size, fill=self.fill, most=most), labels
+
+
+@validated_fields("augment.Letterbox")
+@dataclass(frozen=True, slots=True)
+class Letterbox(Move):
+    """Resize whole images to one size, keep their aspect ratio and pad with a frame.
+
+    Nothing is random. Masks are resized by nearest neighbour; masks of classes have the value of
+    "no class" in the frame.
+
+    Args:
+        size: height and width of the results.
+        fill: colour of the frame as a share of white.
+
+    """
+
+    size: Size
+    fill: Share = 0.0
+
+    def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
+        del seed
+        shape = tf.cast(tf.shape(images)[1:3], tf.float32)
+        wanted = tf.constant(self.size, tf.float32)
+        shares = wanted / (shape * tf.reduce_min(wanted / shape))  # of the image, at least 1
+        window = tf.concat([0.5 - shares / 2, 0.5 + shares / 2], 0)
+        windows = tf.repeat(window[tf.newaxis], tf.shape(images)[0], axis=0)
+        height, width = images.shape[1:3]
+        most = tf.reduce_max(shares)
+        if height is not None and width is not None:  # a constant for the graph
+            down, across = self.size[0] / height, self.size[1] / width
+            most = max(down, across) / min(down, across)
+        labels = follow(labels, windows, self.size, 0.0)
+        return resample(images, windows, self.size, fill=self.fill, most=most), labels
+
+
+@validated_fields("augment.Mosaic")
+@dataclass(frozen=True, slots=True)
+class Mosaic(Move):
+    """Join parts of four images: each image with the three before it in the batch.
+
+    The images meet at a random point. Each is scaled to just fill its quarter, with its aspect
+    ratio kept; which part of it is visible is random. Boxes are clipped to their quarter, so a
+    batch has four times as many rows of boxes until padding is removed.
+
+    Args:
+        middle: smallest and largest share of height and width at which the images meet.
+        probability: probability that an image is joined with others.
+        min_visible: as in `RandomResizedCrop`.
+
+    """
+
+    middle: _Middle = (0.3, 0.7)
+    probability: Share = 1.0
+    min_visible: Share = 0.1
+
+    def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
+        chance, down, across, *offsets = draw(images, seed, 11)
+        joins = chance < self.probability
+        row, column = (
+            tf.where(joins, between(*self.middle, share), 1.0) for share in (down, across)
+        )
+        zero, one = tf.zeros_like(row), tf.ones_like(row)
+        size = _size(images)
+        # One batch of four times as many images: the program is a quarter as long.
+        quarters = (
+            (zero, zero, row, column),
+            (zero, column, row, one),
+            (row, zero, one, column),
+            (row, column, one, one),
+        )
+        frames = tf.concat([tf.stack(quarter, axis=1) for quarter in quarters], 0)
+        offsets = tf.concat([tf.stack(offsets[i : i + 2], axis=1) for i in (0, 2, 4, 6)], 0)
+        low = min(self.middle[0], 1.0 - self.middle[1])
+        windows = _filling(frames, offsets, low)
+        parts = resample(_rolled(images), windows, size, fill=0.0, most=1.0 / low)
+        within = _within(frames, size)
+        mosaic = _added(tf.where(within[..., tf.newaxis], parts, tf.zeros_like(parts)))
+        labels = tf.nest.map_structure(_rolled, labels)
+
+        def pixels(masks: Any, axis: int) -> Any:
+            masks = resample_masks(masks, windows, size, axis)
+            inside = within[:, tf.newaxis] if axis == 2 else within[..., tf.newaxis]
+            return tf.where(inside, masks, tf.zeros_like(masks))
+
+        moved = map_labels(labels, lambda boxes: in_window(boxes, windows), pixels)
+        if BOXES in moved:
+            moved = clip_objects(moved, labels[BOXES], frames, size, self.min_visible)
+        return mosaic, _joined(moved)
+
+    @as_written
+    def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
+        spatial = spatial_labels(labels)
+        others = labels.keys() - spatial.keys() if isinstance(labels, dict) else ()
+        if labels is not None and (others or not spatial):
+            raise DatasetError(
+                "augment.Mosaic",
+                "labels of whole images cannot be joined",
+                "leave it out of the recipe, or read a dataset that has only boxes or masks",
+            )
+        if tf.convert_to_tensor(images).shape.rank == 3:
+            raise DatasetError(
+                "augment.Mosaic", "a single image has no neighbour", "give load a batch_size"
+            )
+        return Move.__call__(self, images, labels, seed=seed)
+
+
 def mirror(images: Any, flipped: Any, axis: int) -> Any:
-    """Return the images, those where `flipped`, bool[batch], is true mirrored; axis 1 or 2."""
+    """Mirror the images where `flipped`, bool[batch], is true; axis 1 or 2."""
     length = tf.shape(images)[axis]
     indices = tf.range(length)
     indices = tf.where(flipped[:, tf.newaxis], length - 1 - indices, indices)
     return tf.gather(images, indices, axis=axis, batch_dims=1)
 
 
-def _mirrored(images: Any, labels: Any, flipped: Any, axis: int) -> tuple[Any, Any]:
+def _mirrored(images: Any, labels: Labels, flipped: Any, axis: int) -> Moved:
 
     def boxes(boxes: Any) -> Any:
         top, left, bottom, right = tf.unstack(boxes, axis=-1)
@@ -149,7 +320,7 @@ def _mirrored(images: Any, labels: Any, flipped: Any, axis: int) -> tuple[Any, A
     return mirror(images, flipped, axis), map_labels(labels, boxes, pixels)
 
 
-def _transposed(images: Any, labels: Any, chosen: Any) -> tuple[Any, Any]:
+def _transposed(images: Any, labels: Labels, chosen: Any) -> Moved:
     """Exchange rows and columns of the chosen images, which are square."""
 
     def pixels(values: Any, rows: int) -> Any:
@@ -177,16 +348,10 @@ def resample(
     """Resize a box of each image to one size: bilinear, antialiased when it shrinks.
 
     The result equals Pillow's `Image.resize(size, BILINEAR, box)`: a triangle filter, as wide as an
-    output pixel when that covers more than one input pixel.
-
-    Args:
-        images: uint8 or floats, [batch, height, width, channels].
-        boxes: float32[batch, 4]: top, left, bottom, right as shares of the image; outside 0 to 1
-            only with `fill`.
-        size: height and width of the results, integers or int32[].
-        fill: share of white outside the image.
-        most: largest share of an axis that a box covers.
-
+    output pixel when that covers more than one input pixel. `boxes` are float32[batch, 4]: top,
+    left, bottom, right as shares of the image, outside 0 to 1 only with `fill`, the share of white
+    there. `size` is height and width, integers or int32[]; `most` is the largest share of an axis
+    that a box covers.
     """
     top, left, bottom, right = tf.unstack(boxes, axis=1)
     rows = _resample_axis(images, 1, (top, bottom), size[0], most)
@@ -199,8 +364,7 @@ def resample(
 
 def _inside(low: Any, high: Any, size: Any) -> Any:
     """Return which pixels of an axis have their centre in the image, bool[batch, size]."""
-    centers = (tf.cast(tf.range(size), tf.float32) + 0.5) / tf.cast(size, tf.float32)
-    at = low[:, tf.newaxis] + centers * (high - low)[:, tf.newaxis]
+    at = low[:, tf.newaxis] + centers(size) * (high - low)[:, tf.newaxis]
     return (at >= 0.0) & (at < 1.0)
 
 
@@ -245,3 +409,51 @@ def _sum(term: Callable[[Any], Any], num: Any) -> Any:
     if isinstance(num, int):
         return sum((term(tap) for tap in range(1, num)), start=term(0))
     return tf.foldl(lambda done, tap: done + term(tap), tf.range(1, num), initializer=term(0))
+
+
+def _filling(frames: Any, offsets: Any, least: float) -> Any:
+    """Return windows that fill frames with as much of an image as its aspect ratio allows.
+
+    `frames` are shares of the result. `offsets`, float32[batch, 2], decide which part of the image
+    is visible, 0 for top or left, 1 for the end. `least` is the smallest size of the image, as a
+    share of the result.
+    """
+    sides = frames[:, 2:] - frames[:, :2]
+    scale = tf.maximum(tf.reduce_max(sides, axis=1, keepdims=True), least)
+    begin = offsets * (1.0 - sides / scale) - frames[:, :2] / scale
+    return tf.concat([begin, begin + 1.0 / scale], axis=1)
+
+
+def _within(frames: Any, size: tuple[Any, Any]) -> Any:
+    """Return which pixels have their centre in a frame, bool[batch, height, width]."""
+    inside = []
+    sides = tf.split(frames, 4, axis=1)
+    for i in (0, 1):
+        at = centers(size[i])
+        inside.append((at >= sides[i]) & (at < sides[i + 2]))
+    return inside[0][:, :, tf.newaxis] & inside[1][:, tf.newaxis]
+
+
+def _rolled(values: Any) -> Any:
+    """Return four copies of a batch, rolled by 0, 1, 2 and 3 images."""
+    return tf.concat([tf.roll(values, shift, 0) for shift in range(_NUM_PARTS)], 0)
+
+
+def _added(parts: Any) -> Any:
+    """Return the sum of the four parts of each image; a part is 0 outside its frame."""
+    return tf.add_n(tf.split(parts, _NUM_PARTS))
+
+
+def _joined(parts: Labels) -> Any:
+    """Return the labels of four parts as those of one image."""
+    labels = {
+        name: _added(value) if name == CLASSES else tf.concat(tf.split(value, _NUM_PARTS), axis=1)
+        for name, value in parts.items()
+    }
+    return keep_objects(labels, labels[BOXES][..., 0] >= 0) if BOXES in labels else labels
+
+
+def _size(images: Any) -> tuple[Any, Any]:
+    height, width = images.shape[1:3]
+    shape = tf.shape(images)
+    return shape[1] if height is None else height, shape[2] if width is None else width

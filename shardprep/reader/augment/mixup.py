@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.augment.augmented_annotations import split_labels
-from shardprep.reader.augment.batch import draw, each, like, on_batch
+from shardprep.reader.augment.op import checked, draw, each, like, spatial_labels
 from shardprep.reader.tf.python_calls import as_written
 from shardprep.reader.validators import Count, Share, number, validated_fields
 
@@ -28,12 +27,12 @@ class _Mix:
     def _pairs(self, images: Any, labels: Any) -> tuple[Any, Any]:
         """Return the images, and their labels as numbers that can be mixed."""
         where = f"augment.{type(self).__name__}"
-        images = on_batch(lambda batch: batch, images)
+        images = checked(images)
         if images.shape.rank == 3:
             raise DatasetError(where, "a single image has no neighbour", "give load a batch_size")
         if labels is None:
             raise DatasetError(where, "there are no labels to mix", "leave it out of the recipe")
-        if split_labels(labels)[0] is not None or isinstance(labels, dict):
+        if isinstance(labels, dict) or spatial_labels(labels):
             raise DatasetError(
                 where, "boxes and masks cannot be mixed", "use augment.Mosaic, which joins them"
             )
@@ -70,7 +69,6 @@ class MixUp(_Mix):
 
     @as_written
     def __call__(self, images: Any, labels: Any, *, seed: Any) -> tuple[Any, Any]:
-        """Return images in their dtype, and soft labels, float32[batch, …]."""
         images, labels = self._pairs(images, labels)
         share = self._share(*draw(images, seed, 2))
         pixels = tf.cast(images, tf.float32)
@@ -96,7 +94,6 @@ class CutMix(_Mix):
 
     @as_written
     def __call__(self, images: Any, labels: Any, *, seed: Any) -> tuple[Any, Any]:
-        """Return images in their dtype, and soft labels, float32[batch, …]."""
         images, labels = self._pairs(images, labels)
         share, down, across, chance = draw(images, seed, 4)
         side = tf.sqrt(1.0 - self._share(share, chance))

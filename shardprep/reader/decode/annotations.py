@@ -67,14 +67,10 @@ class AnnotationDecoder:
         return {name: shapes[name] for name in self._features}
 
     def values(self, raw: Mapping[str, Any], size: tuple[int, ...] | None) -> dict[str, Any]:
-        """Return the arrays of an example by feature.
+        """Return the arrays of an example by feature. Raises ValueError if a value is damaged.
 
         `size` is height and width of the image, None if masks are not decoded. With a crop, the
         values describe the whole image; `cropped` follows.
-
-        Raises:
-            ValueError: a value is damaged.
-
         """
         values = self._objects(raw, size) if BOX in self._features else {}
         if MASK in self._features:
@@ -191,12 +187,6 @@ def resized_mask(data: bytes, size: tuple[int, int] | None) -> bytes:
 
 
 def boxes_as(boxes: Array, box_format: BoxFormat, size: tuple[int, ...]) -> Array:
-    """Return float32[…, 4] boxes of an image of (height, width) pixels in another format.
-
-    Padding rows (−1) are left unchanged.
-    """
-    if box_format == "rel_yxyx":
-        return boxes
-    height, width = map(np.float32, size)
-    changed: Array = np.stack(formatted(boxes, box_format, height, width), axis=-1)
-    return np.where(boxes[..., :1] < 0, boxes, changed)
+    """Return float32[…, 4] boxes of an image of (height, width) pixels in another format."""
+    changed: Array = formatted(boxes, box_format, np.array(size, np.float32), np)
+    return changed

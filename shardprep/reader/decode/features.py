@@ -44,16 +44,9 @@ class FeatureDecoder:
         limit: BoxLimit | None = None,
         crop: Crop | None = None,
     ) -> None:
-        """Take the features to decode.
+        """Decode the features `names`; without `decode`, images and masks stay bytes.
 
-        Args:
-            schema: schema of the dataset.
-            names: features to return.
-            decode: False leaves images and masks as the bytes that are stored.
-            fallback: decodes an image that Pillow and simplejpeg cannot decode; may raise anything.
-            limit: maximum number of boxes per image.
-            crop: part of each image to return, with its boxes and masks.
-
+        `fallback` decodes images that Pillow and simplejpeg cannot decode; it may raise anything.
         """
         self.names = names
         self.image_size = schema.image_size if crop is None else crop.size
@@ -230,7 +223,6 @@ class ExampleReader:
         return len(self.records)
 
     def item(self, number: int) -> dict[str, Any]:
-        """Return the values of an example by feature. Raises as `Records.payload`."""
         payload = self.records.payload(number)
         try:
             return self.decoder.item(payload)
@@ -238,7 +230,6 @@ class ExampleReader:
             raise self._record_error(number, error) from error
 
     def fill(self, number: int, columns: Columns, row: int, key: int) -> None:
-        """Write the values of an example into a row. Raises as `Records.payload`."""
         payload = self.records.payload(number)
         try:
             self.decoder.fill(payload, columns, row, key)
@@ -265,7 +256,6 @@ class DecodedExamples:
         return len(self.arrays[IMAGE])
 
     def fill(self, number: int, columns: Columns, row: int, key: int) -> None:
-        """Write the crop of an example into a row."""
         values = {name: column[number] for name, column in self.arrays.items()}
         self.decoder.fill_crop(values, columns, row, key)
 

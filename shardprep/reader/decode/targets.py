@@ -112,7 +112,6 @@ class BoxLimit:
         self._lock = threading.Lock()
 
     def warn(self, num_boxes: int) -> None:
-        """Warn of an image with more boxes than that."""
         with self._lock:
             if self._has_warned:
                 return
@@ -135,19 +134,16 @@ _SIDES: dict[str, Callable[[Any, Any, Any, Any], list[Any]]] = {
 """Format without "rel_" → the four numbers of a box."""
 
 
-def formatted(boxes: Any, box_format: BoxFormat, height: Any, width: Any) -> list[Any]:
-    """Return the four numbers of boxes in a format, to be stacked along the last axis.
+def formatted(boxes: Any, box_format: BoxFormat, size: Any, library: Any) -> Any:
+    """Return boxes in another format; padding rows (−1) are left unchanged.
 
-    Works on NumPy arrays and TensorFlow tensors.
-
-    Args:
-        boxes: float32[…, 4], ymin, xmin, ymax, xmax in 0 to 1.
-        box_format: a format name of Keras.
-        height: float32 height of the image in pixels, used by formats without "rel_".
-        width: likewise.
-
+    `boxes` are float32[…, 4], ymin, xmin, ymax, xmax in 0 to 1, of `library`, numpy or tensorflow.
+    `size` is height and width of the image as float32, used by formats without "rel_".
     """
+    if box_format == "rel_yxyx":
+        return boxes
     sides = [boxes[..., place] for place in range(4)]
     if not box_format.startswith("rel_"):
-        sides = [side * length for side, length in zip(sides, (height, width) * 2, strict=True)]
-    return _SIDES[box_format.removeprefix("rel_")](*sides)
+        sides = [side * length for side, length in zip(sides, (*size, *size), strict=True)]
+    changed = library.stack(_SIDES[box_format.removeprefix("rel_")](*sides), axis=-1)
+    return library.where(boxes[..., :1] < 0, boxes, changed)

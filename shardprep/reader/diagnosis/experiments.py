@@ -21,7 +21,7 @@ from shardprep.reader.config import Request
 from shardprep.reader.decode.targets import target_of
 from shardprep.reader.diagnosis.diagnosis import Candidate
 from shardprep.reader.records.open import Subset, open_request
-from shardprep.reader.tf.finish import Changes, Finisher
+from shardprep.reader.tf.finish import Finisher
 from shardprep.reader.tf.pipeline import cached_sample, load, make_dataset
 
 _SAMPLE_BYTES = 1 << 29
@@ -136,7 +136,7 @@ def image_bytes(subset: Subset, request: Request) -> int | None:
 def _finishing(request: Request, train: Train) -> Train:
     """Return a step that first applies `augment` and `dtype`, as layers of a model would."""
     target = target_of(open_request(request).schema)
-    finish = tf.function(Finisher(Changes.of(request), target, 0))
+    finish = tf.function(Finisher(request, target, 0))
     return lambda batch: train(finish(batch, tf.zeros(1, tf.int64)))
 
 

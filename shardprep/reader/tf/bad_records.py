@@ -26,45 +26,77 @@ _log = logging.getLogger("shardprep.reader")
 
 
 class CheckedRecords:
-    """Reads records, and checks each of them once.
+    """Reads records and checks each of them once, when it is first read.
 
     TensorFlow's own error for a record that is not an Example quotes its bytes, which Python cannot
     show as text, and its limit on the size of a PNG is three times its limit on a JPEG.
     """
 
-    def __init__(self, records: Records, dtypes: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        records: Records,
+        dtypes: Mapping[str, str],
+        decode: Callable[[Any], Any] | None = None,
+        report: Callable[[BadRecord], None] | None = None,
+    ) -> None:
+        """Read `records`, whose features have `dtypes`.
+
+        With `decode`, the function of the graph for a serialized Example, a record that it cannot
+        decode is bad as well, and bad records are replaced. `report` is called once for each.
+        """
         self._records = records
         self._decoder = ExampleDecoder(dtypes, {IMAGE, MASK, OBJECT_MASK})
-        self._is_checked = bytearray(len(records))
+        self._decode = decode
+        self._report = report
+        self._is_good = bytearray(len(records))
+        self._bad: set[int] = set()
+        self._lock = threading.Lock()
 
     def read(self, positions: Ints) -> list[bytes]:
-        """Return the payloads of records. Raises the RecordError of a bad one."""
-        read = self._records.read(positions)
+        """Return the payloads of records. Raises the RecordError of a bad one, or replaces it."""
+        payloads = self.read_or_empty(positions)
+        if self._decode is None:
+            return payloads
         return [
-            self._read(position, payload)
-            for position, payload in zip(positions.tolist(), read, strict=True)
+            payload or self._records.next_good(position, self._payload, self._bad, self._note)
+            for position, payload in zip(positions.tolist(), payloads, strict=True)
         ]
 
     def read_or_empty(self, positions: Ints) -> list[bytes]:
-        """Return the payloads of records, b"" for a bad one that is to be skipped."""
-        return self.read(positions)
+        """Return the payloads of records, b"" for a bad one that is to be replaced."""
+        read = self._records.read(positions)
+        return [
+            self._good_or_empty(position, payload)
+            for position, payload in zip(positions.tolist(), read, strict=True)
+        ]
 
-    def _read(self, position: int, read: memoryview | RecordError) -> bytes:
-        return self._sound(position, read)
+    def _good_or_empty(self, position: int, read: memoryview | RecordError) -> bytes:
+        if position in self._bad:
+            return b""
+        try:
+            return self._good(position, read)
+        except RecordError as error:
+            if self._decode is None:
+                raise
+            self._note(position, error)
+            return b""
 
-    def _sound(self, position: int, read: memoryview | RecordError) -> bytes:
+    def _payload(self, position: int) -> bytes:
+        return self._good(position, self._records.payload(position))
+
+    def _good(self, position: int, read: memoryview | RecordError) -> bytes:
         """Return a payload, checked the first time. Raises the RecordError of a bad record."""
         if isinstance(read, RecordError):
             raise read
         payload = bytes(read)
-        if not self._is_checked[position]:
+        if not self._is_good[position]:
             try:
                 self._check(payload)
             except RecordError as error:
                 raise self._records.damaged(position, error.what) from error
             except TooLargeError as error:
                 raise self._records.damaged(position, str(error)) from error
-            self._is_checked[position] = 1
+            self._is_good[position] = 1
         return payload
 
     def _check(self, payload: bytes) -> None:
@@ -73,58 +105,8 @@ class CheckedRecords:
             for data in values.get(name, ()):
                 if not isinstance(data, int | float):
                     check_stored_png(data)
-
-
-class GoodRecords(CheckedRecords):
-    """Reads records, and replaces bad ones; each record is decoded once to check it."""
-
-    def __init__(
-        self,
-        records: Records,
-        dtypes: Mapping[str, str],
-        decode: Callable[[Any], Any],
-        report: Callable[[BadRecord], None] | None,
-    ) -> None:
-        """Check records by `decode`, the function of the graph.
-
-        Args:
-            records: the records.
-            dtypes: dtype of each feature.
-            decode: function of a serialized Example, a tensor.
-            report: called once for each bad record; None for no report.
-
-        """
-        super().__init__(records, dtypes)
-        self._decode = decode
-        self._report = report
-        self._bad: set[int] = set()
-        self._lock = threading.Lock()
-
-    def read(self, positions: Ints) -> list[bytes]:
-        """Return the payloads of records, with bad ones replaced."""
-        return [
-            payload or self._records.next_good(position, self._payload, self._bad, self._note)
-            for position, payload in zip(
-                positions.tolist(), self.read_or_empty(positions), strict=True
-            )
-        ]
-
-    def read_or_empty(self, positions: Ints) -> list[bytes]:
-        """Return the payloads of records, b"" for a bad one."""
-        return super().read(positions)
-
-    def _read(self, position: int, read: memoryview | RecordError) -> bytes:
-        try:
-            return self._sound(position, read)
-        except RecordError as error:
-            self._note(position, error)
-            return b""
-
-    def _payload(self, position: int) -> bytes:
-        return self._sound(position, self._records.payload(position))
-
-    def _check(self, payload: bytes) -> None:
-        super()._check(payload)
+        if self._decode is None:
+            return
         try:
             self._decode(tf.constant(payload))
         except tf.errors.InvalidArgumentError as error:
@@ -132,7 +114,6 @@ class GoodRecords(CheckedRecords):
             raise RecordError("image", what) from error
 
     def _note(self, position: int, error: RecordError) -> None:
-        """Report a bad record, once."""
         with self._lock:
             is_new = position not in self._bad
             self._bad.add(position)

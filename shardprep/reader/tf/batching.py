@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,48 +12,19 @@ from shardprep.reader.records.open import Subset
 from shardprep.reader.tf.python_calls import as_written
 
 
-class BatchPlan(NamedTuple):
-    """How the records of an epoch become batches of one host."""
+def num_batches(subset: Subset, request: Request) -> int:
+    """Return the number of batches of an epoch of this host.
 
-    batch_size: int
-    drop_remainder: bool
-    pads: bool
-    """Whether the last batch is padded to full size."""
-    num_records: int
-    """Records of an epoch of this host."""
-    num_all: int
-    """Records of an epoch of all hosts."""
-    num_hosts: int
-    num_replicas: int
-    """Replicas that this host feeds."""
-
-    @classmethod
-    def of(cls, subset: Subset, request: Request) -> BatchPlan:
-        """Return the plan of a request."""
-        config = request.config
-        return cls(
-            batch_size=request.batch_size or 1,
-            drop_remainder=request.drop_remainder,
-            pads=config.pad_batches,
-            num_records=subset.epoch_records,
-            num_all=subset.num_all,
-            num_hosts=config.shard_of[1],
-            num_replicas=config.replicas,
-        )
-
-    @property
-    def num_batches(self) -> int:
-        """Number of batches of an epoch.
-
-        With padding, or without the remainder, every host has the same number, and so has every
-        replica: the replicas of a strategy wait for each other.
-        """
-        size, replicas = self.batch_size, self.num_replicas
-        if self.pads:
-            return _ceil(_ceil(self.num_all, self.num_hosts), size * replicas) * replicas
-        if self.drop_remainder:
-            return self.num_all // self.num_hosts // size // replicas * replicas
-        return _ceil(self.num_records, size)
+    With padding, or without the remainder, every host has the same number, and so has every
+    replica: the replicas of a strategy wait for each other.
+    """
+    config, size = request.config, request.batch_size or 1
+    num_hosts, replicas = config.shard_of[1], config.replicas
+    if config.pad_batches:
+        return _ceil(_ceil(subset.num_all, num_hosts), size * replicas) * replicas
+    if request.drop_remainder:
+        return subset.num_all // num_hosts // size // replicas * replicas
+    return _ceil(subset.epoch_records, size)
 
 
 def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -> Any:
@@ -66,15 +37,15 @@ def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -
 
 
 @as_written
-def padded(dataset: Any, plan: BatchPlan, num_calls: int) -> Any:
+def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> Any:
     """Return full batches with sample weights, the same number for every host.
 
     Padding rows weigh 0, and records weigh rows / records, both counted over all hosts, so that the
     mean weight is 1. Keras divides the sum of weighted losses by the rows of a batch, and averages
     over batches: the result is the mean over the records.
     """
-    size, number = plan.batch_size, plan.num_batches
-    weight = number * size * plan.num_hosts / plan.num_all
+    size, number = request.batch_size or 1, num_batches(subset, request)
+    weight = number * size * request.config.shard_of[1] / subset.num_all
     values = padding_values(dataset.element_spec)
 
     def pad(*element: Any) -> tuple[Any, ...]:
@@ -90,12 +61,12 @@ def padded(dataset: Any, plan: BatchPlan, num_calls: int) -> Any:
         return (*filled, tf.ensure_shape(weights, (size,)))
 
     dataset = dataset.map(pad, num_calls)
-    more = number - _ceil(plan.num_records, size)
+    more = number - _ceil(subset.epoch_records, size)
     if not more:
         return dataset
     spec = dataset.element_spec
     empty = tf.nest.map_structure(
-        lambda one, value: tf.fill(_known(one.shape), value), spec, padding_values(spec)
+        lambda one, value: tf.fill(known(one.shape), value), spec, padding_values(spec)
     )
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(more))
 
@@ -141,12 +112,8 @@ def count_steps(distributed: Any, replicas: int) -> Any:
     return distributed
 
 
-def zeros(shape: Any, dtype: Any) -> Any:
-    """Return a tensor of zeros or empty strings; unknown lengths are 0."""
-    return tf.fill(_known(shape), tf.constant("" if dtype == tf.string else 0, dtype))
-
-
-def _known(shape: Any) -> list[int]:
+def known(shape: Any) -> list[int]:
+    """Return a shape with 0 for unknown lengths."""
     return [length or 0 for length in shape]
 
 

@@ -1,48 +1,52 @@
-"""Decode records in the graph: the same results as `decode/`, for workers without Python.
+"""Decode records: in the graph, or by threads of this package. Both have the results of `decode/`.
 
-The graph is faster than threads for small images on many cores, and the workers of a tf.data
-service cannot call Python. What annotations become is documented in `decode/annotations`.
+Threads decode each image into its row of the batch, and the graph carries tags only. In a graph of
+records, every image is allocated and then copied into its batch, raw images four times. But only
+one thread at a time runs Python, and passing that on costs as much as a small image: for small
+images on many cores the graph is faster. The workers of a tf.data service cannot call Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from shardprep.dataset.schema import BOX, CROWD, IMAGE, LABELS, MASK, OBJECT_MASK, Feature, Schema
 from shardprep.errors import DatasetError
-from shardprep.reader.decode.targets import PADDING, BoxLimit, Target, target_of
+from shardprep.machine import usable_cores
+from shardprep.reader.array_types import Ints
+from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
+from shardprep.reader.decode.crop import crop_keys
+from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
+from shardprep.reader.decode.targets import PADDING, BoxLimit, target_of
 from shardprep.reader.tf.python_calls import as_written, in_python
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _WHITE = 255.0
+_PIXELS_A_CORE = 8192
+"""Smallest image, in pixels for each core, for which threads are faster than the graph."""
+_MOST_CORES: dict[str | None, int] = {"jpeg": 8, "raw": 3}
+"""Most cores for which threads are faster, by encoding; one thread copies raw images."""
 
 
-class Elements(NamedTuple):
+class Elements:
     """How the features of records become elements of a dataset: pairs, or dicts of all features."""
 
-    schema: Schema
-    target: Target
-    as_supervised: bool
-
-    @classmethod
-    def of(cls, schema: Schema, *, as_supervised: bool) -> Elements:
-        """Return the elements of a dataset with a schema."""
-        return cls(schema, target_of(schema), as_supervised)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Features of an element."""
-        return (IMAGE, *self.target.names) if self.as_supervised else tuple(self.schema.features)
+    def __init__(self, schema: Schema, *, as_supervised: bool) -> None:
+        self.schema = schema
+        self.target = target_of(schema)
+        self._as_supervised = as_supervised
+        self.names = (IMAGE, *self.target.names) if as_supervised else tuple(schema.features)
 
     def pack(self, features: dict[str, Any]) -> Any:
         """Return the element of features: a dict of all, (image, target) or only the image."""
-        return self.target.pair(features[IMAGE], features) if self.as_supervised else features
+        return self.target.pair(features[IMAGE], features) if self._as_supervised else features
 
     def unpack(self, element: Any) -> dict[str, Any]:
-        """Undo `pack`."""
+        """Return the features of an element: the inverse of `pack`."""
         if isinstance(element, dict):
             return element
         image, *labels = element if isinstance(element, tuple) else (element,)
@@ -60,14 +64,10 @@ class Decoder:
         max_boxes: int | None,
         limit: BoxLimit | None,
     ) -> None:
-        """Decode the features of `elements`.
+        """Decode the features of `elements`, and resize images to `resize` if given.
 
-        Args:
-            elements: the result of each record.
-            resize: height and width to resize images to, None to keep their size.
-            max_boxes: number of rows of boxes; None for as many as an image has.
-            limit: warns of images with more boxes; None for workers without Python.
-
+        `max_boxes` is the number of rows of boxes, None for as many as an image has. `limit` warns
+        of images with more boxes; it is None for workers without Python.
         """
         self._elements = elements
         self._schema = schema = elements.schema
@@ -89,7 +89,6 @@ class Decoder:
         return self._schema.image.encoding == "raw" and not self._annotations
 
     def one(self, record: Any) -> Any:
-        """Return the element of one record."""
         features = tf.io.parse_single_example(record, self._specs)
         features[IMAGE] = self._resized(self._pixels(features[IMAGE]))
         if self._annotations:
@@ -97,7 +96,6 @@ class Decoder:
         return self._packed(features)
 
     def batch(self, records: Any) -> Any:
-        """Return the elements of a batch of records with raw images."""
         features = tf.io.parse_example(records, self._specs)
         height, width = self._stored_size()
         flat = tf.io.decode_raw(features[IMAGE], tf.uint8, fixed_length=height * width * 3)
@@ -117,7 +115,7 @@ class Decoder:
         return record, tf.cond(is_empty, lambda: tf.zeros((*size, 3), tf.uint8), pixels)
 
     def pixels(self, data: bytes) -> Any:
-        """Return the pixels of an encoded image as an array, not resized."""
+        """Return the pixels of an encoded image, uint8[height, width, 3], not resized."""
         return self._pixels(tf.constant(data)).numpy()
 
     def _pixels(self, data: Any) -> Any:
@@ -181,7 +179,6 @@ class Decoder:
             return {**values, BOX: tf.identity(values[BOX])}
 
     def _largest(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the largest boxes with their other features, in their order."""
         most = self._max_boxes
         if most is None:
             return values
@@ -272,3 +269,91 @@ def pad_rows(rows: Any, number: int, value: int, axis: int = 0) -> Any:
     shape = rows.shape.as_list()
     shape[axis] = number
     return tf.ensure_shape(padded, shape)
+
+
+def threads_are_faster(image_size: tuple[int, int] | None, encoding: str | None) -> bool:
+    """Return whether threads fill batches of whole images faster than the graph."""
+    cores = usable_cores()
+    return (
+        image_size is not None
+        and cores <= _MOST_CORES.get(encoding, 0)
+        and cores * _PIXELS_A_CORE <= image_size[0] * image_size[1]
+    )
+
+
+class ThreadDecoder:
+    """Decodes batches, or single elements, given their tags."""
+
+    def __init__(
+        self,
+        examples: ExampleReader | DecodedExamples,
+        elements: Elements,
+        *,
+        batch_size: int,
+        num_threads: int | None,
+        crop_key: int | None,
+    ) -> None:
+        """Decode `examples`, at most `batch_size` in a call, by one thread per core by default.
+
+        `crop_key` is the key of the order, which decides the crops; None without a crop.
+        """
+        self._decoder = examples.decoder
+        self._elements = elements
+        self._num_records = len(examples)
+        self._crop_key = crop_key
+        is_copied = self._decoder.encoding == "raw" and crop_key is None
+        threads = 1 if is_copied else num_threads or usable_cores()
+        batches = 1 + max(1, -(-threads * IMAGES_A_TURN // batch_size))
+        self.num_calls = 1 if threads == 1 else batches
+        """Batches at a time, so that no thread waits while others fill the last rows of one."""
+        self._filler = Filler(
+            examples, batch_size=batch_size, num_threads=threads, num_kept=2 * self.num_calls
+        )
+
+    def __call__(self, tags: Any) -> Any:
+        """Return the elements of int64[batch] tags, or of a single tag; for a graph.
+
+        A bad record is an error of the graph that names its shard, number and offset.
+        """
+        return _in_python(self._filled, [tags], self._decoder, self._elements, tags.shape)
+
+    def _filled(self, tags: Ints) -> list[Any]:
+        every = tags.reshape(-1)
+        keys = [0] * len(every) if self._crop_key is None else crop_keys(self._crop_key, every)
+        filling = self._filler.begin((every % self._num_records).tolist(), keys)
+        filling.wait()
+        for row in sorted(filling.errors):
+            raise filling.errors[row]
+        columns = self._decoder.annotations.padded(filling.columns)
+        values = [columns[name] for name in self._decoder.names]
+        return values if tags.ndim else [value[0] for value in values]
+
+
+def crop_of_record(
+    decoder: FeatureDecoder, elements: Elements, key: int
+) -> Callable[[Any, Any], Any]:
+    """Return a function of a record and its tag that decodes the crop of its image, for a graph.
+
+    TensorFlow's own resize takes twice as long as all of this. `key` is the key of the order.
+    """
+
+    def filled(record: bytes, tag: Any) -> list[Any]:
+        columns = decoder.columns(1)
+        columns[IMAGE] = np.empty((1, *(decoder.image_shape or ())), np.uint8)
+        decoder.fill(memoryview(record), columns, 0, *crop_keys(key, tag[np.newaxis]))
+        columns = decoder.annotations.padded(columns)
+        return [columns[name][0] for name in decoder.names]
+
+    return lambda record, tag: _in_python(filled, [record, tag], decoder, elements, ())
+
+
+def _in_python(
+    function: Callable[..., list[Any]],
+    inputs: list[Any],
+    decoder: FeatureDecoder,
+    elements: Elements,
+    shape: Any,
+) -> Any:
+    shapes = decoder.shapes()
+    specs = [tf.TensorSpec((*shape, *row), dtype) for row, dtype in shapes.values()]
+    return elements.pack(dict(zip(shapes, in_python(function, inputs, specs), strict=True)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,38 +17,25 @@ from shardprep.reader.validators import AUGMENT_OPTIONS, parameters, short_repr
 _WHITE = 255.0
 
 
-class Changes(NamedTuple):
-    """The options of `load` that change decoded batches."""
-
-    augment: Any = None
-    dtype: str = "uint8"
-    box_format: BoxFormat = "rel_yxyx"
-    max_boxes: int | None = None
-
-    @classmethod
-    def of(cls, request: Request) -> Changes:
-        """Return the changes of a request."""
-        return cls(request.augment, request.dtype, request.box_format, request.max_boxes)
-
-
 class Finisher:
-    """Applies changes to a batch or a single element."""
+    """Applies `augment`, `dtype`, `box_format` and `max_boxes` to a batch or a single element."""
 
-    def __init__(self, changes: Changes, target: Target, key: int) -> None:
+    def __init__(self, request: Request, target: Target, key: int) -> None:
         """`key` is the key of the order; seeds of augmentation follow from it."""
-        self._changes = changes
+        self._augment = request.augment
+        self._dtype = request.dtype
+        self._box_format: BoxFormat = request.box_format
+        self._max_boxes = request.max_boxes
         self._target = target
         self._key = key
-        named = parameters(changes.augment) if changes.augment is not None else None
+        named = parameters(self._augment) if self._augment is not None else None
         self._takes = frozenset(AUGMENT_OPTIONS).intersection(named or ())
         self._fault: DatasetError | None = None
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anything to change."""
-        changes = self._changes
-        return changes.augment is not None or (
-            (changes.dtype, changes.box_format) != ("uint8", "rel_yxyx")
+        return self._augment is not None or (
+            (self._dtype, self._box_format) != ("uint8", "rel_yxyx")
         )
 
     @property
@@ -57,7 +44,6 @@ class Finisher:
         return "seed" in self._takes
 
     def __call__(self, element: Any, tag: Any = None) -> Any:
-        """Return the changed element."""
         if isinstance(element, dict):
             images, labels = self._finished(element[IMAGE], self._target.packed(element), tag)
             return {**element, IMAGE: images, **self._target.unpacked(labels)}
@@ -78,24 +64,24 @@ class Finisher:
     def _finished(self, images: Any, labels: Any, tag: Any) -> tuple[Any, Any]:
         images, labels = self._augmented(images, labels, tag)
         if isinstance(labels, dict) and KEYS[BOX] in labels:
-            if self._changes.augment is not None:
-                labels = trim_boxes(labels, self._changes.max_boxes)
-            boxes = boxes_as(labels[KEYS[BOX]], self._changes.box_format, images)
+            if self._augment is not None:
+                labels = trim_boxes(labels, self._max_boxes)
+            size = tf.unstack(tf.cast(tf.shape(images)[-3:-1], tf.float32), 2)
+            boxes = formatted(labels[KEYS[BOX]], self._box_format, size, tf)
             labels = {**labels, KEYS[BOX]: boxes}
         return images, labels
 
     def _augmented(self, images: Any, labels: Any, tag: Any) -> tuple[Any, Any]:
-        if self._changes.dtype == "float32":
+        if self._dtype == "float32":
             images = tf.cast(images, tf.float32) / _WHITE
-        augment = self._changes.augment
-        if augment is None:
+        if self._augment is None:
             return images, labels
         given = {"labels": labels, "training": True}
         if self.wants_seed:
             given["seed"] = self._seed(tag)
         # An error raised here would show up inside a trace of the graph.
         try:
-            result = augment(images, **{name: given[name] for name in self._takes})
+            result = self._augment(images, **{name: given[name] for name in self._takes})
         except DatasetError as error:
             self._fault = error
             return images, labels
@@ -103,7 +89,7 @@ class Finisher:
         if len(changed) != len(("images", "labels")) or changed[0] is None:
             what = "None" if result is None else f"a {type(result).__name__} of {len(changed)}"
             self._fault = DatasetError(
-                f"augment={short_repr(augment)}",
+                f"augment={short_repr(self._augment)}",
                 f"returned {what}",
                 "let it return images, or (images, labels)",
             )
@@ -146,12 +132,3 @@ def trim_boxes(target: dict[str, Any], max_boxes: int | None) -> dict[str, Any]:
         for name, value in values.items()
     }
     return {**target, **trimmed}
-
-
-def boxes_as(boxes: Any, box_format: BoxFormat, images: Any) -> Any:
-    """Return boxes, float32[…, n, 4], in another format; padding rows (−1) are left unchanged."""
-    if box_format == "rel_yxyx":
-        return boxes
-    size = tf.cast(tf.shape(images)[-3:-1], tf.float32)
-    changed = tf.stack(formatted(boxes, box_format, size[0], size[1]), axis=-1)
-    return tf.where(boxes[..., :1] < 0, boxes, changed)

@@ -1,21 +1,28 @@
-"""The tf.data pipeline of a request. Only this module takes a `Request` apart.
+"""The tf.data pipeline of a request.
 
 The stages, in order:
 
 1. Tags name the records of all epochs in order. Encoded records are shuffled here, where they are a
    tenth of their pixels; epochs repeat here too, so that all records of an epoch come before the
    next one begins.
-2. Tags become decoded batches: threads of this package fill them (`batch_decode`), or they are
-   copied from a cache in memory, or the graph decodes records (`decode`).
+2. Tags become decoded batches: threads of this package fill them (`decode`), or they are
+   copied from a cache in memory, or the graph decodes records.
 3. `augment`, `dtype` and `box_format` change batches (`finish`): one call for many images, after
    the cache, so that nothing random is cached.
 4. The last batch is dropped or padded (`batching`), and batches are prepared ahead.
+
+Numbers of parallel calls are computed from this machine, without tf.data's autotuning. That finds
+similar numbers, but a dropped iterator waits for its thread: sometimes until its next turn, and
+turns become a minute apart. (TensorFlow wakes that thread before it sets the cancellation that the
+thread looks for.) Workers of a tf.data service have other cores, so there autotuning stays on.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,30 +31,55 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from shardprep.dataset.schema import BOX
+from shardprep.dataset.schema import BOX, LABEL, LABELS, TARGET, TEXT
 from shardprep.errors import DatasetError
-from shardprep.reader.config import Request
+from shardprep.machine import free_bytes, usable_cores
+from shardprep.reader.config import ReadConfig, Request, warn
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import BoxLimit
 from shardprep.reader.records.open import Subset, open_request
 from shardprep.reader.records.records import Records
-from shardprep.reader.tf.advice import advise
-from shardprep.reader.tf.bad_records import CheckedRecords, GoodRecords, log_bad_records
-from shardprep.reader.tf.batch_decode import ThreadDecoder, crop_of_record, is_faster
-from shardprep.reader.tf.batching import BatchPlan, batched, count_steps, counted, padded
-from shardprep.reader.tf.cache.decoded_shards import small_twin, twins
-from shardprep.reader.tf.cache.memory import DecodedRows, cache_of, memory_cache, rows_a_turn
-from shardprep.reader.tf.decode import Decoder, Elements
-from shardprep.reader.tf.finish import Changes, Finisher
-from shardprep.reader.tf.parallelism import ahead, parallel_calls, untuned
+from shardprep.reader.selection.selection import Selection
+from shardprep.reader.tf.bad_records import CheckedRecords, log_bad_records
+from shardprep.reader.tf.batching import batched, count_steps, counted, num_batches, padded
+from shardprep.reader.tf.decode import (
+    Decoder,
+    Elements,
+    ThreadDecoder,
+    crop_of_record,
+    threads_are_faster,
+)
+from shardprep.reader.tf.finish import Finisher
+from shardprep.reader.tf.folder_cache import small_twin, twins
+from shardprep.reader.tf.memory_cache import DecodedRows, cache_of, memory_cache, rows_a_turn
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
-from shardprep.reader.tf.records import Cursor, EpochTags, Read, ShuffleWindow
-from shardprep.reader.tf.service import served, served_records
+from shardprep.reader.tf.records import (
+    Cursor,
+    EpochTags,
+    Read,
+    ShuffleWindow,
+    served,
+    served_records,
+)
+
+# Keras's `fit` has shuffle=True by default, and warns of each tf.data.Dataset that this is ignored,
+# even if the dataset is shuffled already.
+warnings.filterwarnings("ignore", "`shuffle=True` was passed.* as a tf.data.Dataset")
 
 _TAGS_A_STEP = 64
 """Tags computed at a time for single elements."""
 _NUM_READS = 2
 """Parallel calls that read: one reads while the records of the other are decoded."""
+_TOO_LARGE = 4
+"""Ratio of stored pixels to pixels asked for, from which another set is advised."""
+_MISSING = {LABEL: "−1", LABELS: "all 0", TARGET: "NaN", TEXT: "''"}
+"""Value of a target that is missing."""
+_SHARE = 1 / 16
+"""Largest share of the free memory for the results of the parallel calls of one stage."""
+_LEAST_CALLS = 2
+"""Parallel calls even if batches are large: one batch is made while another one is taken."""
+_BATCHES_AHEAD = 2
+_IMAGES_AHEAD = 64
 
 
 class Source(NamedTuple):
@@ -152,21 +184,91 @@ def make_dataset(
     each iteration continues with the next epochs.
     """
     subset, config = source.subset, request.config
-    advise(subset, request, is_cached=source.is_cached or source.rows is not None)
+    is_cached = source.is_cached or source.rows is not None
+    for line in _advice(subset, request, is_cached=is_cached):
+        warn(line)
     total = None
     if cursor is None and config.assert_cardinality:
         epochs, endless = request.num_epochs, int(tf.data.INFINITE_CARDINALITY)
         total = endless if epochs is None else subset.epoch_records * epochs
     stages = _Stages(source, request, cursor or _next_epochs(request))
     dataset = stages.dataset(total)
-    plan = BatchPlan.of(subset, request)
     if request.drop_remainder and total is not None and not request.repeat:
-        dataset = dataset.take(plan.num_batches)
-    if plan.pads:
-        dataset = padded(dataset, plan, stages.calls.finish)
+        dataset = dataset.take(num_batches(subset, request))
+    if config.pad_batches:
+        dataset = padded(dataset, subset, request, stages.calls.finish)
     # Prefetching comes last, so that all stages work while the accelerator does.
     dataset = dataset.with_options(_options(request))
     return ahead(dataset, is_batched=request.batch_size is not None)
+
+
+def _advice(subset: Subset, request: Request, *, is_cached: bool) -> Iterator[str]:
+    schema = subset.schema
+    stored, asked = schema.image_size, request.config.image_size
+    if stored and asked and not is_cached and math.prod(stored) >= _TOO_LARGE * math.prod(asked):
+        size = f"{asked[1]}x{asked[0]}"
+        yield (
+            f"images of {stored[1]}x{stored[0]} are decoded to be shrunk to {size}; build the set "
+            f"with --size {size}, or cache it"
+        )
+    if request.config.service and request.is_shuffled and not request.repeat:
+        yield "a service gives every epoch the same order; use repeat=True and steps_per_epoch"
+    if not request.as_supervised or schema.target is None:
+        return
+    for name, num_unlabelled, num_records in _unlabelled(subset, request):
+        if num_unlabelled:
+            yield (
+                f"{num_unlabelled:,} of {num_records:,} records of {name} have no "
+                f"{schema.target} ({_MISSING[schema.target]}), which fit and evaluate count all "
+                "the same; to predict, pass as_supervised=False, which yields their names as well"
+            )
+
+
+def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, int]]:
+    """Yield each split that is read, its records without a target, and its records.
+
+    A Selection knows its classes; "balanced" draws no record without one.
+    """
+    if isinstance(request.weights, str):
+        return
+    if isinstance(request.split, Selection) and subset.schema.target == LABEL:
+        yield request.split.name, int((request.split.labels < 0).sum()), len(request.split)
+        return
+    names = {shard.name for shard in subset.records.shards}
+    for name, split in subset.manifest.splits.items():
+        if any(one.name in names for one in split.shards):
+            yield name, split.num_unlabelled, split.num_records
+
+
+class Calls(NamedTuple):
+    """Numbers of parallel calls that decode an image each, decode a batch each, or change those."""
+
+    images: int
+    batches: int
+    finish: int
+
+
+def parallel_calls(config: ReadConfig, batch_bytes: int | None) -> Calls:
+    """Return the parallel calls of a pipeline; numbers of the user win.
+
+    tf.data keeps a result for each call, so few calls make batches if memory is small.
+    `batch_bytes` are those of the images of a batch, 0 if unknown; None for single images.
+    """
+    finish = usable_cores()
+    if batch_bytes is None:
+        finish = config.threads
+    elif batch_bytes and (free := free_bytes()):
+        finish = min(finish, max(_LEAST_CALLS, int(free * _SHARE / batch_bytes)))
+    images = config.threads
+    if config.service:
+        images = finish = tf.data.AUTOTUNE
+    given = config.num_parallel_calls_for_decode
+    return Calls(given or images, given or finish, finish)
+
+
+def ahead(dataset: Any, *, is_batched: bool) -> Any:
+    """Return a dataset that prepares the next elements while the accelerator works."""
+    return dataset.prefetch(_BATCHES_AHEAD if is_batched else _IMAGES_AHEAD)
 
 
 class _Stages:
@@ -191,26 +293,23 @@ class _Stages:
         self._tags = EpochTags(order, records, request.num_epochs, window, cursor)
         self._blocks = order.blocks or subset.blocks(config, shuffle=request.is_shuffled)
         self._block_length = subset.block_length
-        self._elements = Elements.of(subset.schema, as_supervised=request.as_supervised)
+        self._elements = Elements(subset.schema, as_supervised=request.as_supervised)
         most = request.max_boxes
         self._limit = None if most is None or config.service else BoxLimit(most)
         self._decoder = Decoder(
             self._elements, resize=config.image_size, max_boxes=most, limit=self._limit
         )
-        self._finish = Finisher(Changes.of(request), self._elements.target, order.key)
+        self._finish = Finisher(request, self._elements.target, order.key)
         crop, size = request.crop, subset.image_size(request)
         height, width = crop.size if crop is not None else size or (0, 0)
         image_bytes = height * width * 3 * np.dtype(request.dtype).itemsize
         self.calls = parallel_calls(config, self._size and self._size * image_bytes)
-        self._checked: CheckedRecords = CheckedRecords(records, subset.schema.dtypes)
+        decode = report = None
         if config.on_error != "raise":
-            report = log_bad_records() if config.on_error == "skip" else config.on_error
-            self._checked = GoodRecords(
-                records,
-                subset.schema.dtypes,
-                self._decoder.one,
-                None if source.is_cached else report,  # those were reported for the cache
-            )
+            decode = self._decoder.one
+            if not source.is_cached:  # the filling of the cache has reported them
+                report = log_bad_records() if config.on_error == "skip" else config.on_error
+        self._checked = CheckedRecords(records, subset.schema.dtypes, decode, report)
 
     def dataset(self, total: int | None) -> Any:
         """Return the dataset; `total` is the number of its records if tf.data is to know it."""
@@ -228,7 +327,8 @@ class _Stages:
         num_reads = self._request.config.num_parallel_calls_for_interleave_files
         if num_reads is None:
             # To find bad records, these calls decode every record once.
-            decodes = isinstance(self._checked, GoodRecords) and not self._records.is_remote
+            skips = self._request.config.on_error != "raise"
+            decodes = skips and not self._records.is_remote
             num_reads = self.calls.images if decodes else _NUM_READS
         return self._tags.payloads(size, read or self._checked.read, num_reads, drop=drop)
 
@@ -294,7 +394,9 @@ class _Stages:
         if request.crop is not None:
             return can_fill
         keeps_size = request.config.image_size in (None, schema.image_size)
-        return can_fill and keeps_size and is_faster(schema.image_size, schema.image.encoding)
+        return (
+            can_fill and keeps_size and threads_are_faster(schema.image_size, schema.image.encoding)
+        )
 
     @property
     def _decodes_batches(self) -> bool:
@@ -408,6 +510,14 @@ def _next_epochs(request: Request) -> Callable[[], Cursor]:
     """Return a cursor for which each iteration continues after the previous one."""
     numbers = itertools.count(0, max(1, int(request.repeat)))
     return lambda: Cursor(next(numbers), 0)
+
+
+def untuned() -> Any:
+    """Return `tf.data.Options` without autotuning, with parallel calls for the user's maps."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.autotune.initial_parallelism = usable_cores()
+    return options
 
 
 def _options(request: Request) -> Any:

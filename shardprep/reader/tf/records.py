@@ -3,6 +3,9 @@
 A tag names one record of one epoch (`Order.tags`). Python computes tags, many at a time: an order
 written as a graph takes longer to start, in every epoch, than the first batch takes to decode. Only
 a plain shuffle window draws its tags in the graph.
+
+The workers of a tf.data service cannot call Python. They get a graph that holds the order, and
+TensorFlow reads the shards (`served_records`).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import tensorflow as tf
 
 from shardprep.reader.array_types import Ints
 from shardprep.reader.order import permutation
+from shardprep.reader.order.epoch import BlockShuffle
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Records
 from shardprep.reader.tf.python_calls import as_written, first_element, in_python
@@ -23,13 +27,14 @@ from shardprep.reader.tf.python_calls import as_written, first_element, in_pytho
 Read = Callable[[Ints], list[bytes]]
 """Returns the payloads of the records at some positions."""
 _FOREVER = (1 << 62) - 1
+_MAX_BUFFER_BYTES = 1 << 20
 _FILE_BLOCK_LENGTH = _FILE_CYCLE_LENGTH = 16
 _WINDOW, _FILES = 2, 3
 """Uses of the key of an epoch."""
 
 
 class Cursor(NamedTuple):
-    """The place where an iteration begins."""
+    """The position where an iteration begins."""
 
     epoch: int = 0
     num_done: int = 0
@@ -37,18 +42,18 @@ class Cursor(NamedTuple):
 
 
 class ShuffleWindow(NamedTuple):
-    """A plain shuffle window over shards that are read side by side, as of `shuffle=N`."""
+    """A plain shuffle window over shards that are read in turn, for `shuffle=N`."""
 
     size: int
     cycle_length: int | None
-    """Number of shards read side by side."""
+    """Number of shards read in turn."""
     block_length: int | None
     """Number of records taken from a shard at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochTags:
-    """The tags of a number of epochs, from a place on."""
+    """The tags of a number of epochs, beginning at a position."""
 
     order: Order
     records: Records
@@ -102,7 +107,7 @@ class EpochTags:
         return self.batches(size, drop=drop).map(call, num_calls, deterministic=True)
 
     def _tags(self, start: int, stop: int) -> Ints:
-        """Return the tags at the places from `start` to before `stop`, counted from epoch 0."""
+        """Return the tags of the places from `start` to before `stop`, counted from epoch 0."""
         number = len(self.order)
         parts = [np.empty(0, np.int64)]
         while start < stop:
@@ -115,7 +120,7 @@ class EpochTags:
         return np.concatenate(parts)
 
     def _windowed(self, window: ShuffleWindow) -> Any:
-        """Return the dataset of tags drawn from a window that moves over shards side by side."""
+
         number, epochs = len(self.records), self.num_epochs
         frames = self.records.frames
         goes_back = np.diff(frames.record, prepend=-1) <= 0
@@ -188,3 +193,86 @@ def shuffled(dataset: Any, window: int, key: Any) -> Any:
         reshuffle_each_iteration=False,
     )
     return tf.data.experimental.from_variant(variant, spec)
+
+
+def served_records(
+    records: Records, order: Order, blocks: BlockShuffle, num_epochs: int | None
+) -> Any:
+    """Return the dataset of (bytes, tag) of all epochs; each worker reads groups of blocks."""
+    number = blocks.num_groups
+    read = _block_reader(records, blocks)
+    stop = _FOREVER if num_epochs is None else num_epochs * number
+
+    def group(i: Any) -> Any:
+        epoch, group = i // number, i % number
+        members = tf.range(
+            group * blocks.group_width,
+            tf.minimum((group + 1) * blocks.group_width, blocks.num_blocks),
+        )
+        if blocks.shuffle:
+            members = walked(members, blocks.num_blocks, order.epoch_key(epoch))
+        first = members * blocks.block_length
+        stop = tf.minimum(first + blocks.block_length, blocks.num_records)
+        tags = epoch * blocks.num_records + tf.ragged.range(first, stop).flat_values
+        dataset = tf.data.Dataset.zip(read(members), tf.data.Dataset.from_tensor_slices(tags))
+        if not blocks.shuffle:
+            return dataset
+        return shuffled(
+            dataset, blocks.group_records, permutation.group_key(order.epoch_key(epoch), group)
+        )
+
+    # The next group is read while this one is used: two groups are in memory, in a fixed order.
+    return tf.data.Dataset.range(stop).interleave(
+        group,
+        cycle_length=1,
+        block_length=blocks.group_records,
+        num_parallel_calls=1,
+        deterministic=True,
+    )
+
+
+def _block_reader(records: Records, blocks: BlockShuffle) -> Callable[[Any], Any]:
+    """Return a function of block numbers that returns the dataset of their records.
+
+    Records of a block that are neighbours in a shard are read together by TensorFlow.
+    """
+    frames = records.frames
+    starts = frames.starts_run()
+    starts[:: blocks.block_length] = True
+    first = np.flatnonzero(starts).astype(np.int64)
+    stop = np.append(first[1:], len(records))
+    offset = frames.offset[first]
+    num_bytes = frames.offset[stop - 1] + frames.length[stop - 1] - offset
+    columns = frames.shard[first], offset, num_bytes, stop - first
+    begins = np.arange(blocks.num_blocks + 1, dtype=np.int64) * blocks.block_length
+    first_runs = np.searchsorted(first, begins)  # of each block, and the number of runs
+
+    def read(numbers: Any) -> Any:
+        files, bounds = tf.constant(records.paths), tf.constant(first_runs)
+        runs = tf.ragged.range(tf.gather(bounds, numbers), tf.gather(bounds, numbers + 1))
+
+        def run(file: Any, offset: Any, num_bytes: Any, count: Any) -> Any:
+            # The buffer has the size of the run, so that no unused bytes are read.
+            variant = tf.raw_ops.TFRecordDatasetV2(
+                filenames=[files[file]],
+                compression_type="",
+                buffer_size=tf.minimum(num_bytes, _MAX_BUFFER_BYTES),
+                byte_offsets=[offset],
+            )
+            spec = tf.TensorSpec((), tf.string)
+            return tf.data.experimental.from_variant(variant, spec).take(count)
+
+        gathered = tuple(tf.gather(column, runs.flat_values) for column in columns)
+        return tf.data.Dataset.from_tensor_slices(gathered).flat_map(run)
+
+    return read
+
+
+def served(dataset: Any, address: str, size: int, *, drop: bool) -> Any:
+    """Return the dataset as the workers of a service yield it, each with groups of its own.
+
+    Each worker ends an epoch with a batch that is not full, so records are batched again here.
+    """
+    service = tf.data.experimental.service
+    dataset = dataset.apply(service.distribute(service.ShardingPolicy.DYNAMIC, address))
+    return dataset.rebatch(size, drop_remainder=drop)

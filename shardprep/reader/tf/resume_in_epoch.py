@@ -24,8 +24,8 @@ import numpy as np
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.tf.batching import zeros
-from shardprep.reader.tf.resume.iterator import Batches
+from shardprep.reader.tf.batching import known
+from shardprep.reader.tf.iterator import Batches
 from shardprep.reader.validators import Count, File, having, validated
 from shardprep.storage.atomic_file import DurableFile
 
@@ -89,7 +89,6 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._saved = self._read()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Restore the weights."""
         del logs
         steps, fit = self.params["steps"], self._fit(inspect.currentframe())
         # Keras maps class_weight over the batches, and then does not know their number.
@@ -167,7 +166,6 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._metrics = values_of(self.model.metrics_variables)
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Save and end after a signal."""
         del batch, logs
         if self._signal:
             self._save()
@@ -185,7 +183,6 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
             self._place = (epoch + 1, 0)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Save the final state."""
         del logs
         if self._saved is None and self._place != (0, 0):
             self._save()
@@ -228,7 +225,8 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         metrics = saved.arrays.get("metrics")
         if not model.built or (metrics and len(metrics) != len(model.metrics_variables)):
             batch = tf.nest.map_structure(
-                lambda spec: zeros((1, *spec.shape[1:]), spec.dtype), self._batches.element_spec
+                lambda spec: tf.zeros([1, *known(spec.shape[1:])], spec.dtype),
+                self._batches.element_spec,
             )
             x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
             result = model(x, training=False)
@@ -279,11 +277,9 @@ class Checkpoint(NamedTuple):
     kinds: dict[str, list[str]]
     """Type and shape of the variables of "model", "optimizer" and, within an epoch, "metrics"."""
     arrays: dict[str, list[Any]]
-    """Values of these variables."""
 
     @classmethod
     def of(cls, place: dict[str, Any], optimizer: str, variables: dict[str, list[Any]]) -> Self:
-        """Return the checkpoint of the current values of variables."""
         kinds = {name: _kinds(group) for name, group in variables.items()}
         arrays = {name: values_of(group) for name, group in variables.items()}
         return cls(place, optimizer, kinds, arrays)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from shardprep.reader.config import Request, draw_seed
 from shardprep.reader.order.iterator_state import Batching, State, check_state, identity
-from shardprep.reader.tf.batching import BatchPlan
+from shardprep.reader.tf.batching import num_batches
 from shardprep.reader.tf.pipeline import make_dataset, opened
 from shardprep.reader.tf.records import Cursor
 
@@ -53,7 +53,6 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
     class_names: list[str]
     """Names of the classes, in the order of their numbers."""
     seed: int | None
-    """The seed that was given."""
 
     def __init__(self, request: Request) -> None:
         """Start before the first batch of epoch 0; without a seed, draw one."""
@@ -62,15 +61,12 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         self.class_names = subset.class_names
         self.seed = request.seed
         self._request = replace(request, seed=draw_seed() if request.seed is None else request.seed)
-        plan = BatchPlan.of(subset, request)
-        self._batching = Batching(
-            plan.batch_size, plan.drop_remainder, request.window, plan.num_batches
-        )
-        self._place = _Place(plan.batch_size)
+        size, number = request.batch_size or 1, num_batches(subset, request)
+        self._batching = Batching(size, request.drop_remainder, request.window, number)
+        self._place = _Place(size)
         self._make()
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
         return self._batching.num_batches
 
     def __iter__(self) -> Any:
@@ -87,7 +83,6 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
 
     @property
     def element_spec(self) -> Any:
-        """Types and shapes of a batch, as `tf.data.Dataset.element_spec`."""
         return self._dataset.element_spec
 
     @property

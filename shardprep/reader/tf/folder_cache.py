@@ -3,6 +3,8 @@
 Every shard has a decoded copy, its *twin*: the same records in the same order with raw pixels. The
 name of its folder is a hash of the decoding options, and its own name has the SHA-256 of the shard.
 Twins have an index and are read like other shards. A twin that is missing or cut is written again.
+
+TensorFlow, which decodes, is not imported here.
 """
 
 from __future__ import annotations
@@ -10,35 +12,42 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import re
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from shardprep.dataset import example
-from shardprep.dataset.folder import index_name
+from shardprep.dataset.folder import INDEX_DIR, index_name
 from shardprep.dataset.local_files import read_index
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.schema import IMAGE, MASKS, Schema
 from shardprep.dataset.tfrecord import frame
-from shardprep.errors import DatasetError, RecordError
+from shardprep.errors import BusyError, DatasetError, RecordError
 from shardprep.reader.decode.annotations import resized_mask
 from shardprep.reader.records.open import Subset, open_records
 from shardprep.reader.records.positions import Places
 from shardprep.reader.records.records import Records, open_folder
-from shardprep.reader.tf.cache.cache_folder import alone, forget, twin_name
-from shardprep.reader.tf.cache.memory import CacheProgress
 from shardprep.storage.atomic_file import DurableFile, write_durably
+from shardprep.storage.lock import take
 from shardprep.storage.space import shortage
 
 _FORMAT = 2
 """Part of the names of folders; another number makes all caches outdated."""
 _FRAME_BYTES = 64
 """Bytes per record of framing, its line in the index, and longer lengths."""
+_FOLDER = re.compile(r"[0-9a-f]{16}")
+"""Name of a folder of twins: a hash of the options of decoding."""
+_FILE = re.compile(r".+\.[0-9a-f]{16}(\.idx)?(\.tmp)?")
+"""Name of a twin or its index, also of one that is being written."""
+_LOCK = "lock"
+_SECONDS_A_LINE = 5.0
+"""Seconds between two lines of progress, and before the first."""
 _log = logging.getLogger("shardprep.reader")
 
 Decode = Callable[[Records], Iterator[tuple[bytes, bytes]]]
@@ -50,20 +59,11 @@ def twins(
 ) -> Subset:
     """Return the subset with decoded shards, which are written first if they are missing.
 
-    Another process that wants them waits.
-
-    Args:
-        subset: the records.
-        place: folder of all caches.
-        size: height and width of the images, None if they differ.
-        decode: decodes records.
-        skips: whether bad records are replaced.
-
-    Raises:
-        DatasetError: images differ in size, they do not fit on the disk, the folder cannot be
-            written, or a record is bad.
-
+    Another process that needs the same twins waits. `place` is the folder of all caches, `size` the
+    size of the images, None if they differ; `skips` says whether bad records are replaced.
     """
+    import tensorflow as tf  # `clear` needs none of it
+
     if size is None:
         raise DatasetError(
             str(subset.dataset),
@@ -81,23 +81,20 @@ def twins(
             str(folder), f"cannot be written ({error.strerror})", "give cache another folder"
         ) from error
     places = subset.records.places._replace(shards=written)
-    return _decoded_twin(subset, folder, places, schema)
+    return replace(subset, records=open_folder(folder, places), schema=schema)
 
 
 def small_twin(
     subset: Subset, folder: Path, size: tuple[int, int] | None, decode: Decode
 ) -> Subset:
     """Return the subset with its records decoded to a single shard in an empty folder."""
-    (folder / index_name("x")).parent.mkdir()
+    (folder / INDEX_DIR).mkdir()
     first = subset.records.shards[0]
     schema = _twin_schema(subset.schema, size or (0, 0))
-    _write_twin(folder, first, schema, decode(subset.records))
+    progress = CacheProgress(subset.num_records, str(folder))
+    _write_twin(folder, first, schema, decode(subset.records), progress)
     written = _twin(folder, first).model_copy(update={"num_records": subset.num_records})
-    return _decoded_twin(subset, folder, Places.whole(written), schema)
-
-
-def _decoded_twin(subset: Subset, folder: Path, places: Places, schema: Schema) -> Subset:
-    return replace(subset, records=open_folder(folder, places), schema=schema)
+    return replace(subset, records=open_folder(folder, Places.whole(written)), schema=schema)
 
 
 def _write_missing(folder: Path, subset: Subset, schema: Schema, decode: Decode) -> None:
@@ -110,18 +107,19 @@ def _write_missing(folder: Path, subset: Subset, schema: Schema, decode: Decode)
     if lacking := shortage(existing, _num_bytes(subset, missing, schema.image_size or (0, 0))):
         what = f"the decoded images do not fit: {lacking}"
         raise DatasetError(str(folder.parent), what, "free some, or give cache another folder")
-    (folder / index_name("x")).parent.mkdir(parents=True, exist_ok=True)
-    with alone(folder):
+    (folder / INDEX_DIR).mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
         missing = [shard for shard in shards if not _is_whole(folder, shard)]
         begin = time.perf_counter()
         number = sum(shard.num_records for shard in missing)
         progress = CacheProgress(number, str(folder))
         try:
             for shard in missing:
-                decoded = progress.over(decode(_all_records(subset, shard)))
-                _write_twin(folder, shard, schema, decoded)
+                places = Places.whole(shard)
+                records = open_records(subset.dataset, places, store=subset.records.store)
+                _write_twin(folder, shard, schema, decode(records), progress)
         except OSError:
-            forget(folder, missing)  # part of them would fill a disk that is full
+            _remove(folder, missing)  # part of them would fill a disk that is full
             raise
         if missing:
             seconds = time.perf_counter() - begin
@@ -139,10 +137,6 @@ def _num_bytes(subset: Subset, shards: list[Shard], size: tuple[int, int]) -> in
     return sum(shard.num_records for shard in shards) * (size[0] * size[1] * 3 + others)
 
 
-def _all_records(subset: Subset, shard: Shard) -> Records:
-    return open_records(subset.dataset, Places.whole(shard), store=subset.records.store)
-
-
 def _twin_schema(schema: Schema, size: tuple[int, int]) -> Schema:
     """Return the schema of twins: raw pixels, and masks of their size."""
     changed = {IMAGE: schema.image.model_copy(update={"encoding": "raw", "shape": (*size, 3)})}
@@ -151,9 +145,13 @@ def _twin_schema(schema: Schema, size: tuple[int, int]) -> Schema:
     return schema.model_copy(update={"features": {**schema.features, **changed}})
 
 
+def _twin_name(shard: Shard) -> str:
+    return f"{shard.name}.{shard.sha256[:16]}"
+
+
 def _twin(folder: Path, shard: Shard) -> Shard:
     """Return a shard's twin in the folder; OSError if it is missing."""
-    name = twin_name(shard)
+    name = _twin_name(shard)
     size = (folder / name).stat().st_size
     return shard.model_copy(update={"name": name, "num_bytes": size})
 
@@ -176,9 +174,13 @@ def _twin_record(data: bytes, pixels: bytes, schema: Schema) -> bytes:
 
 
 def _write_twin(
-    folder: Path, shard: Shard, schema: Schema, decoded: Iterator[tuple[bytes, bytes]]
+    folder: Path,
+    shard: Shard,
+    schema: Schema,
+    decoded: Iterator[tuple[bytes, bytes]],
+    progress: CacheProgress,
 ) -> None:
-    file = DurableFile(folder / twin_name(shard))
+    file = DurableFile(folder / _twin_name(shard))
     lines: list[str] = []
     offset = 0
     try:
@@ -192,7 +194,97 @@ def _write_twin(
             file.write(framed)
             lines.append(f"{offset} {len(framed)}\n")
             offset += len(framed)
+            progress.add(1)
         file.commit()
     finally:
         file.abandon()
-    write_durably(folder / index_name(twin_name(shard)), "".join(lines).encode())
+    write_durably(folder / index_name(_twin_name(shard)), "".join(lines).encode())
+
+
+class CacheProgress:
+    """Lines about how far a cache is filled: in the log, or on stderr if nobody keeps a log.
+
+    The logger `shardprep.reader` shows them if it is set to INFO; set above WARNING it drops them.
+    """
+
+    def __init__(self, total: int, place: str) -> None:
+
+        self._total = total
+        self._place = place
+        self._done = 0
+        self._begin = time.monotonic()
+        self._next = self._begin + _SECONDS_A_LINE
+
+    def add(self, number: int) -> None:
+        """Count images that are done; at most one line is shown in 5 seconds."""
+        self._done += number
+        if time.monotonic() < self._next:
+            return
+        self._next += _SECONDS_A_LINE
+        left = (time.monotonic() - self._begin) * (self._total - self._done) / self._done
+        line = (
+            f"cache: {self._done:,} of {self._total:,} images decoded to {self._place}, "
+            f"about {left:.0f} s left"
+        )
+        level = _log.getEffectiveLevel()
+        if level <= logging.INFO:
+            _log.info(line)
+        elif level <= logging.WARNING:
+            sys.stderr.write(f"{line}\n")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, *, waits: bool = True) -> Iterator[None]:
+    """Hold the lock of a folder of twins. Raises BusyError if it is held and `waits` is False."""
+    with (folder / _LOCK).open("wb") as file:
+        try:
+            is_held = take(file.fileno(), waits=waits)
+        except BlockingIOError:
+            hint = "try again when it has ended"
+            raise BusyError(str(folder), "another process fills this cache", hint) from None
+        if not is_held:
+            hint = "cache in a folder of another disk, or in memory"
+            raise DatasetError(str(folder), "cannot be locked: the disk or system has none", hint)
+        yield
+
+
+def _remove(folder: Path, shards: Iterable[Shard]) -> None:
+    """Delete the twins of `shards`, and the folder when it has none left. The lock is held."""
+    for shard in shards:
+        (folder / _twin_name(shard)).unlink(missing_ok=True)
+        (folder / index_name(_twin_name(shard))).unlink(missing_ok=True)
+    if not any(_FILE.fullmatch(path.name) for path in folder.iterdir()):
+        _remove_empty(folder)
+
+
+def clear(place: Path) -> int:
+    """Remove all twins in the folder of all caches, and nothing else; return their bytes."""
+    if not place.is_dir():
+        raise DatasetError(str(place), "no such folder", "give the one that cache= was")
+    num_bytes = 0
+    for folder in place.iterdir():
+        if _FOLDER.fullmatch(folder.name) and (folder / _LOCK).is_file():
+            try:
+                num_bytes += _clear(folder)
+            except OSError as error:
+                what = f"cannot be removed ({error.strerror})"
+                raise DatasetError(str(folder), what, "remove it by hand") from error
+    return num_bytes
+
+
+def _clear(folder: Path) -> int:
+    num_bytes = 0
+    with _locked(folder, waits=False):
+        for path in (*folder.iterdir(), *(folder / INDEX_DIR).glob("*")):
+            if _FILE.fullmatch(path.name) and path.is_file():
+                num_bytes += path.lstat().st_size
+                path.unlink()
+        _remove_empty(folder)
+    return num_bytes
+
+
+def _remove_empty(folder: Path) -> None:
+    (folder / _LOCK).unlink()
+    with contextlib.suppress(OSError):  # other files are in it
+        (folder / INDEX_DIR).rmdir()
+        folder.rmdir()

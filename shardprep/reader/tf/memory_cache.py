@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import sys
-import time
-from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,19 +15,18 @@ from shardprep.reader.decode.annotations import stacked
 from shardprep.reader.records.open import Subset
 from shardprep.reader.tf.batching import padding_values
 from shardprep.reader.tf.decode import Elements
+from shardprep.reader.tf.folder_cache import CacheProgress
 from shardprep.reader.tf.python_calls import in_python
 
 _log = logging.getLogger("shardprep.reader")
-_Image = TypeVar("_Image")
-_SECONDS_A_LINE = 5.0
-"""Seconds between two lines of progress, and before the first."""
+
 _MOST_ROWS = 64
 _BYTES_A_TURN = 4 << 20
 """Most decoded bytes of one call that fills a cache, except for a single image."""
 
 
 def cache_of(subset: Subset, request: Request) -> str:
-    """Return the place of the cache: "" for none, "memory", or a folder."""
+    """Return "memory", the folder of the cache, or "" for no cache."""
     if request.cache != "auto":
         return str(request.cache or "")
     size, config = subset.image_size(request), request.config
@@ -55,7 +50,7 @@ def cache_of(subset: Subset, request: Request) -> str:
 
 def _bytes_per_pixel(subset: Subset, request: Request) -> float:
     """Return the bytes of a decoded record for each pixel, of its image and its masks."""
-    names = Elements.of(subset.schema, as_supervised=request.as_supervised).names
+    names = Elements(subset.schema, as_supervised=request.as_supervised).names
     num_bytes = 3.0
     if MASK in names:
         num_bytes += np.dtype(subset.schema.features[MASK].mask_dtype).itemsize
@@ -66,42 +61,6 @@ def _bytes_per_pixel(subset: Subset, request: Request) -> float:
         num_records = sum(split.num_records for split in manifest.splits.values())
         num_bytes += request.max_boxes or num_objects / num_records
     return num_bytes
-
-
-class CacheProgress:
-    """Lines about how far a cache is filled: in the log, or on stderr if nobody keeps a log.
-
-    The logger `shardprep.reader` shows them if it is set to INFO; set above WARNING it drops them.
-    """
-
-    def __init__(self, total: int, place: str) -> None:
-        """Count `total` images that are cached in `place`."""
-        self._total = total
-        self._place = place
-        self._done = 0
-        self._begin = time.monotonic()
-        self._next = self._begin + _SECONDS_A_LINE
-
-    def over(self, images: Iterator[_Image]) -> Iterator[_Image]:
-        """Yield the images, and count them."""
-        for image in images:
-            yield image
-            self._done += 1
-            if time.monotonic() >= self._next:
-                self._next += _SECONDS_A_LINE
-                self._show()
-
-    def _show(self) -> None:
-        left = (time.monotonic() - self._begin) * (self._total - self._done) / self._done
-        line = (
-            f"cache: {self._done:,} of {self._total:,} images decoded to {self._place}, "
-            f"about {left:.0f} s left"
-        )
-        level = _log.getEffectiveLevel()
-        if level <= logging.INFO:
-            _log.info(line)
-        elif level <= logging.WARNING:
-            sys.stderr.write(f"{line}\n")
 
 
 def rows_a_turn(height: int, width: int) -> int:
@@ -117,19 +76,17 @@ class DecodedRows:
     """Decoded elements in memory, an array for each of their components."""
 
     def __init__(self, spec: Any, num_records: int) -> None:
-        """Allocate arrays for the elements of a spec."""
         self._spec = spec
         self._flat = tf.nest.flatten(spec)
         self._padding = tf.nest.flatten(padding_values(spec))
         self.arrays = [_empty(component, num_records) for component in self._flat]
 
     def __call__(self, positions: Any) -> Any:
-        """Return the elements at some positions; for a graph."""
+        """Return the elements at `positions`; for a graph."""
         specs = [tf.TensorSpec([*positions.shape, *one.shape], one.dtype) for one in self._flat]
         return tf.nest.pack_sequence_as(self._spec, in_python(self._rows, [positions], specs))
 
     def by_feature(self, elements: Elements) -> dict[str, Any]:
-        """Return the arrays by feature."""
         return elements.unpack(tf.nest.pack_sequence_as(self._spec, self.arrays))
 
     def _rows(self, positions: Any) -> list[Any]:
@@ -138,43 +95,34 @@ class DecodedRows:
 
 
 def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> DecodedRows:
-    """Return the elements of a dataset in memory.
+    """Return the elements of the dataset `decoded`, which has all of them in order.
 
-    Args:
-        decoded: dataset of all elements in order.
-        num_records: number of elements.
-        batch_size: number of elements of a batch, None for single elements.
-
+    It yields batches of `batch_size` elements, or single elements if that is None.
     """
     spec = decoded.element_spec
     if batch_size is not None:
         spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), spec)
     rows = DecodedRows(spec, num_records)
-
-    def copied() -> Iterator[None]:
-        start = 0
-        for element in decoded.as_numpy_iterator():
-            values = tf.nest.flatten(element)
-            stop = start + (1 if batch_size is None else len(values[0]))
-            for array, value in zip(rows.arrays, values, strict=True):
-                array[slice(start, stop) if batch_size else start] = value
-            yield from itertools.repeat(None, stop - start)
-            start = stop
-
-    for _ in CacheProgress(num_records, "memory").over(copied()):
-        pass
+    progress = CacheProgress(num_records, "memory")
+    start = 0
+    for element in decoded.as_numpy_iterator():
+        values = tf.nest.flatten(element)
+        stop = start + (1 if batch_size is None else len(values[0]))
+        for array, value in zip(rows.arrays, values, strict=True):
+            array[slice(start, stop) if batch_size else start] = value
+        progress.add(stop - start)
+        start = stop
     return rows
 
 
 def _empty(spec: Any, num_records: int) -> Any:
-    """Return an array for a component of all records; of objects if their shapes differ."""
     if spec.dtype == tf.string or not spec.shape.is_fully_defined():
         return np.empty(num_records, object)
     return np.empty((num_records, *spec.shape), spec.dtype.as_numpy_dtype)
 
 
 def _rows_of(array: Any, positions: Any, padding: Any) -> Any:
-    """Return the rows at positions; rows of different lengths are padded."""
+    """Return the rows at `positions`; rows of different lengths are padded."""
     rows = array[positions]
     is_ragged = np.ndim(positions) and array.dtype == object and isinstance(rows[0], np.ndarray)
     return stacked(rows, padding) if is_ragged else rows

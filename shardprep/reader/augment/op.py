@@ -1,0 +1,238 @@
+"""What all ops share: batches and single images, draws, and boxes and masks that follow the pixels.
+
+Image `i` of a batch draws from (seed, i) alone, by Philox. Its integers are the same on every
+device, compiled by XLA or not, so neither the batch size nor the machine changes the result. (Its
+floats are not: XLA makes them from other bits.)
+
+Labels are what `reader.load` yields: a dict of `boxes`, `labels` and maybe `crowds` and `masks` of
+objects, maybe with `segmentation_mask`; or a mask alone. Boxes are ymin, xmin, ymax, xmax, 0 to 1.
+An object that is cut away becomes a padding row; padding rows come last.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from shardprep.dataset.schema import BOX, MASK, OBJECT_MASK
+from shardprep.errors import DatasetError
+from shardprep.reader.decode.targets import KEYS, PADDING
+from shardprep.reader.tf.python_calls import as_written
+
+BOXES, MASKS, CLASSES = KEYS[BOX], KEYS[OBJECT_MASK], KEYS[MASK]
+_PADDING = {KEYS[name]: value for name, value in PADDING.items()}
+_SPATIAL = {*_PADDING, CLASSES}
+_LEAST_PIXELS = 0.999
+"""Smallest side of a box in pixels: one, less the rounding error of a float."""
+_WHITE = 255.0
+_WHOLE = ((0.0, 0.0, 1.0, 1.0),)
+Labels = dict[str, Any]
+"""Boxes and masks by their keys."""
+Moved = tuple[Any, Labels]
+"""A batch of images, and its boxes and masks."""
+
+
+class Move(ABC):
+    """Base of the ops that move pixels, and boxes and masks with them."""
+
+    __slots__ = ()
+
+    @as_written
+    def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
+        """Return the images in their dtype; with labels, (images, labels).
+
+        Labels that are not boxes or masks are returned unchanged.
+        """
+        images, spatial = checked(images), spatial_labels(labels)
+        is_single = images.shape.rank == 3
+        if is_single:
+            images, spatial = tf.nest.map_structure(lambda x: x[tf.newaxis], (images, spatial))
+        moved = self._moved(images, spatial, seed)
+        if is_single:
+            moved = tf.nest.map_structure(lambda x: x[0], moved)
+        return moved[0] if labels is None else (moved[0], join_labels(labels, moved[1]))
+
+    @abstractmethod
+    def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
+        """Return a batch of images, and its boxes and masks."""
+
+
+def checked(images: Any) -> Any:
+    """Return images as a tensor; raise `DatasetError` for a wrong shape or dtype."""
+    images = tf.convert_to_tensor(images)
+    if images.shape.rank not in (3, 4) or images.shape[-1] != 3:
+        raise DatasetError(
+            "augment", f"images have the shape {images.shape}", "give [batch, height, width, 3]"
+        )
+    if images.dtype != tf.uint8 and not images.dtype.is_floating:
+        raise DatasetError("augment", f"images are {images.dtype.name}", "give uint8 or floats")
+    return images
+
+
+def draw(images: Any, seed: Any, num: int) -> list[Any]:
+    """Return `num` random numbers per image, each float32[batch], 0 to below 1."""
+    bits = tf.random.stateless_uniform(
+        (tf.shape(images)[0], num), as_seed(seed), None, None, tf.uint32, alg="philox"
+    )
+    drawn = tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) * 2**-24
+    return list(tf.unstack(drawn, axis=1))
+
+
+def fold_in(seed: Any, position: int) -> Any:
+    """Return the seed of the op at a position of a recipe."""
+    return tf.random.experimental.stateless_fold_in(as_seed(seed), position, alg="philox")
+
+
+def as_seed(seed: Any) -> Any:
+    """Return a pair of integers as a tensor; raise `DatasetError` for anything else."""
+    seed = tf.convert_to_tensor(seed)
+    if seed.shape != (2,) or not seed.dtype.is_integer:
+        raise DatasetError("augment", "a seed is a pair of integers", "give seed=(1, 2)")
+    return seed
+
+
+def between(low: Any, high: Any, share: Any) -> Any:
+    """Return the number at `share`, 0 to 1, of the way from `low` to `high`."""
+    return low + (high - low) * share
+
+
+def each(values: Any) -> Any:
+    """Reshape [batch] to [batch, 1, 1, 1], to multiply all pixels of each image."""
+    return values[:, tf.newaxis, tf.newaxis, tf.newaxis]
+
+
+def white(images: Any) -> float:
+    """Return the value of white: 255 for uint8, 1 for floats."""
+    return _WHITE if images.dtype == tf.uint8 else 1.0
+
+
+def like(images: Any, pixels: Any) -> Any:
+    """Return float32 pixels in the dtype of the images; for uint8 rounded and clipped."""
+    if images.dtype == tf.uint8:
+        pixels = tf.round(tf.clip_by_value(pixels, 0.0, _WHITE))
+    return tf.cast(pixels, images.dtype)
+
+
+def centers(size: Any) -> Any:
+    """Return the centers of `size` pixels of an axis, float32[size], 0 to 1."""
+    return (tf.range(size, dtype=tf.float32) + 0.5) / tf.cast(size, tf.float32)
+
+
+def spatial_labels(labels: Any) -> Labels:
+    """Return the boxes and masks among labels by their keys; a mask alone as `CLASSES`."""
+    if labels is None:
+        return {}
+    if not isinstance(labels, dict):
+        labels = tf.convert_to_tensor(labels)
+        is_mask = labels.shape.rank is not None and labels.shape.rank > 2
+        return {CLASSES: labels} if is_mask else {}
+    spatial = {name: tf.convert_to_tensor(labels[name]) for name in labels if name in _SPATIAL}
+    return spatial if BOXES in spatial or CLASSES in spatial else {}
+
+
+def join_labels(labels: Any, spatial: Labels) -> Any:
+    """Return labels with their boxes and masks replaced."""
+    return {**labels, **spatial} if isinstance(labels, dict) else spatial.get(CLASSES, labels)
+
+
+def map_labels(
+    labels: Labels, boxes: Callable[[Any], Any], pixels: Callable[[Any, int], Any]
+) -> Labels:
+    """Return labels with their boxes and their masks changed.
+
+    `pixels` is called with masks and the axis of their rows; columns are the next axis.
+    """
+    changes: dict[str, Callable[[Any], Any]] = {
+        BOXES: boxes,
+        MASKS: lambda masks: pixels(masks, 2),
+        CLASSES: lambda mask: pixels(mask, 1),
+    }
+    return {
+        name: changes[name](value) if name in changes else value for name, value in labels.items()
+    }
+
+
+def follow(labels: Labels, windows: Any, size: tuple[Any, Any], min_visible: float) -> Labels:
+    """Return the labels of images after each was replaced by a window of itself.
+
+    `windows` are float32[batch, 4]: top, left, bottom, right as shares of the image; below 0 and
+    above 1 is outside the image. `size` is height and width of the results. A box is cut away if
+    less than `min_visible` of its area is visible.
+    """
+    moved = map_labels(
+        labels,
+        lambda boxes: in_window(boxes, windows),
+        lambda masks, axis: resample_masks(masks, windows, size, axis),
+    )
+    if BOXES in moved:
+        moved = clip_objects(moved, labels[BOXES], _WHOLE, size, min_visible)
+    return moved
+
+
+def in_window(boxes: Any, windows: Any) -> Any:
+    """Return boxes, float32[batch, n, 4], as shares of windows, float32[batch, 4]."""
+    begin = tf.concat([windows[:, :2]] * 2, axis=1)[:, tf.newaxis]
+    length = tf.concat([windows[:, 2:] - windows[:, :2]] * 2, axis=1)[:, tf.newaxis]
+    return (boxes - begin) / length
+
+
+def clip_objects(
+    moved: Labels, before: Any, frames: Any, size: tuple[Any, Any], min_visible: float
+) -> Labels:
+    """Return objects with their boxes clipped to frames, as for `follow`.
+
+    Boxes `before` are negative in padding rows; after, they are shares of the result. `frames`,
+    [batch, 4] or [1, 4], are the part of the result that the image fills.
+    """
+    boxes, frames = moved[BOXES], tf.convert_to_tensor(frames)[:, tf.newaxis]
+    low, high = (tf.concat([corner] * 2, -1) for corner in tf.split(frames, 2, axis=-1))
+    inside = tf.clip_by_value(boxes, low, high)
+    whole, part = boxes[..., 2:] - boxes[..., :2], inside[..., 2:] - inside[..., :2]
+    pixels = part * tf.cast(tf.stack(size), tf.float32)
+    is_left = tf.reduce_prod(part, -1) >= min_visible * tf.reduce_prod(whole, -1)
+    is_left &= tf.reduce_all(pixels >= _LEAST_PIXELS, -1) & (before[..., 0] >= 0)
+    return keep_objects({**moved, BOXES: inside}, is_left)
+
+
+def keep_objects(labels: Labels, is_left: Any) -> Labels:
+    """Return the objects that `is_left`, bool[batch, n], in their order, then padding rows."""
+    number = tf.shape(is_left)[1]
+    rows = tf.range(number)
+    order = tf.argsort(tf.where(is_left, rows, rows + number))
+    is_left = tf.gather(is_left, order, batch_dims=1)
+
+    def sort(name: str, values: Any) -> Any:
+        values = tf.gather(values, order, batch_dims=1)
+        shape = tf.concat([tf.shape(is_left), [1] * (values.shape.rank - 2)], 0)
+        padding = tf.cast(_PADDING[name], values.dtype)
+        return tf.where(tf.reshape(is_left, shape), values, padding)
+
+    return {
+        name: sort(name, value) if name in _PADDING else value for name, value in labels.items()
+    }
+
+
+def resample_masks(values: Any, windows: Any, size: tuple[Any, Any], axis: int) -> Any:
+    """Return a window of masks by nearest pixel centres, as for `follow`.
+
+    Masks are [batch, n, height, width] with `axis` 2, or [batch, height, width, 1] with 1. Outside
+    the image, masks of objects are 0, and a mask of classes has the highest value of its dtype,
+    which means "no class".
+    """
+    insides = []
+    sides = tf.split(windows, 4, axis=1)  # grappler would turn [:, i, newaxis] into [:, i]
+    for i in (0, 1):
+        length = tf.shape(values)[axis + i]
+        pixels = tf.cast(length, tf.float32)
+        begin, share = sides[i], sides[i + 2] - sides[i]
+        at = tf.cast(tf.floor((begin + centers(size[i]) * share) * pixels), tf.int32)
+        insides.append((at >= 0) & (at < length))
+        at = tf.clip_by_value(at, 0, length - 1)
+        values = tf.gather(values, at, axis=axis + i, batch_dims=1)
+    inside = insides[0][:, :, tf.newaxis] & insides[1][:, tf.newaxis]
+    inside = inside[:, tf.newaxis] if axis == 2 else inside[..., tf.newaxis]
+    outside = 0 if axis == 2 else int(values.dtype.max)
+    return tf.where(inside, values, tf.cast(outside, values.dtype))

@@ -1,1 +1,0 @@
-"""Decoded images kept in memory or in a folder between epochs."""

@@ -1,1 +1,0 @@
-"""Iterators whose place can be saved: state, checkpoint, Keras callback."""
