@@ -13,10 +13,14 @@ from shardprep.reader.diagnosis.diagnosis import (
     Circumstances,
     Diagnosis,
     Measured,
+    Step,
+    Stopwatch,
+    Times,
     candidates,
     conclude,
+    epoch_of,
+    restart_advice,
 )
-from shardprep.reader.diagnosis.timing import Step, Stopwatch, Times, epoch_of, restart_advice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -267,7 +267,7 @@ def test_memory_held_for_long_is_not_kept_for_ever(sets: Set) -> None:
     held = [next(batches) for _ in range(100)]
     del held
     gc.collect()
-    assert len(batches._filler._buffers._free) <= 3
+    assert len(batches._filler._free) <= 3
     batches.close()
 
 

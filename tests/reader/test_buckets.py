@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from shardprep import reader
-from shardprep.reader.selection.buckets import _usual_sizes
+from shardprep.reader.selection.statistics import _usual_sizes
 from tests.reader.datasets import batch_keys, pets, refused
 from tests.support.builders import encoded, jpeg
 

@@ -13,11 +13,10 @@ from shardprep.dataset.manifest import Shard
 from shardprep.errors import StorageError
 from shardprep.reader.order.epoch import block_shuffle
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.positions import Frames
-from shardprep.reader.records.prefetch import PrefetchedBlocks
+from shardprep.reader.records.records import Frames, PrefetchedBlocks
 
 if TYPE_CHECKING:
-    from shardprep.reader.records.remote import ByteRange
+    from shardprep.reader.records.shards import ByteRange
 
 NUM_SHARDS, RECORDS_A_SHARD, RECORD_BYTES = 3, 50, 7
 NUM_RECORDS = NUM_SHARDS * RECORDS_A_SHARD

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from shardprep import reader
-from shardprep.reader.diagnosis import stall_meter, timing
+from shardprep.reader.diagnosis import diagnosis, stall_meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ CLOCK = Clock()
 
 @pytest.fixture(autouse=True)
 def _meter_reads_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stall_meter, "Stopwatch", functools.partial(timing.Stopwatch, CLOCK))
+    monkeypatch.setattr(stall_meter, "Stopwatch", functools.partial(diagnosis.Stopwatch, CLOCK))
 
 
 def pause(tensor: Any) -> Any:

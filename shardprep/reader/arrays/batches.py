@@ -1,33 +1,149 @@
-"""Iterator over batches that threads decode ahead of use.
+"""Batches that threads decode ahead of use, row by row, in memory that is reused.
 
-Order and content do not depend on threads.
+Order and content do not depend on threads. An array that was handed out is not written again while
+anyone holds it or a view of it. Then its memory serves a later batch.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from shardprep.dataset.schema import BOX, IMAGE
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
-from shardprep.reader.array_types import Columns
-from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler, Filling
+from shardprep.reader.array_types import Bytes, Columns
 from shardprep.reader.config import BatchOptions
 from shardprep.reader.decode.annotations import boxes_as
 from shardprep.reader.decode.crop import crop_keys
-from shardprep.reader.decode.features import ExampleReader
+from shardprep.reader.decode.features import DecodedExamples, ExampleReader
 from shardprep.reader.decode.targets import Target
-from shardprep.reader.order.iterator_state import Batching, State, check_state, identity
-from shardprep.reader.order.order import Order
-from shardprep.reader.records.remote import NUM_READS
+from shardprep.reader.order.order import Batching, Order, State, check_state, identity
+from shardprep.reader.records.shards import NUM_READS
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+IMAGES_A_TURN = 8
+"""Number of images in a batch that justify waking another thread."""
+_ALIGNMENT = 64
+"""Multiple of bytes at which TensorFlow uses an array without a copy."""
 _STATE = "Dataset.batches.load_state_dict"
+
+
+@dataclass(slots=True)
+class Filling:
+    """A batch that is being filled: each thread takes the next row until none is left."""
+
+    numbers: list[int]
+    keys: list[int]
+    """Key that decides the crop of each row."""
+    columns: Columns
+    futures: list[Future[None]] = field(default_factory=list)
+    errors: dict[int, RecordError] = field(default_factory=dict)
+    """Errors by row, complete when the futures are done."""
+    rows: Iterator[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = iter(range(len(self.numbers)))
+
+    def run(self, examples: ExampleReader | DecodedExamples) -> None:
+        for row in self.rows:  # `next` of an iterator is atomic: no two threads get one row
+            try:
+                examples.fill(self.numbers[row], self.columns, row, self.keys[row])
+            except RecordError as error:
+                self.errors[row] = error
+
+    def wait(self) -> None:
+        """Block until every row is filled or has an entry in `errors`."""
+        for future in self.futures:
+            future.result()
+
+
+class Filler:
+    """Starts to fill batches of examples in its threads."""
+
+    def __init__(
+        self,
+        examples: ExampleReader | DecodedExamples,
+        *,
+        batch_size: int,
+        num_threads: int,
+        num_kept: int,
+    ) -> None:
+        """Keep the memory of at most `num_kept` batches of images for reuse."""
+        self._examples = examples
+        self._batch_size = batch_size
+        self._num_threads = num_threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._free: deque[memoryview] = deque(maxlen=num_kept)
+
+    def begin(
+        self, numbers: list[int], keys: list[int], image_size: tuple[int, int] | None = None
+    ) -> Filling:
+        """Start a batch of the records with these numbers, at most `batch_size`.
+
+        `keys` decide the crops. Images are resized to `image_size` if given.
+        """
+        decoder = self._examples.decoder
+        columns = decoder.columns(len(numbers))
+        shape = decoder.image_shape
+        if shape is not None:
+            columns[IMAGE] = self._array((self._batch_size, *shape))[: len(numbers)]
+        elif image_size is not None:
+            columns[IMAGE] = np.empty((len(numbers), *image_size, 3), np.uint8)
+        filling = Filling(numbers, keys, columns)
+        turns = min(self._num_threads, -(-len(numbers) // IMAGES_A_TURN))
+        pool = self._threads()
+        try:
+            for _ in range(turns):
+                filling.futures.append(pool.submit(filling.run, self._examples))
+        except RuntimeError:  # the interpreter shuts down, and pools take no more work
+            filling.run(self._examples)
+        return filling
+
+    def close(self) -> None:
+        """Stop the threads; a batch that is started later has new ones."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._num_threads, "shardprep-batches")
+            # The work of the threads holds no reference to this filler, so that the finalizer runs
+            # and ends them when the filler is garbage. At exit they finish the work they have.
+            end = weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+            end.atexit = False
+        return self._pool
+
+    def _array(self, shape: tuple[int, ...]) -> Bytes:
+        """Return an array with arbitrary content that nobody else uses."""
+        try:
+            memory = self._free.pop()
+        except IndexError:
+            memory = _aligned(math.prod(shape)).reshape(shape).data
+        # NumPy makes `base` of a view the owner of the memory. Over a memoryview that is `array`,
+        # so the finalizer runs when the last view is gone; over another array it would be that.
+        array = np.asarray(memory)
+        weakref.finalize(array, self._free.append, memory).atexit = False
+        return array
+
+
+def _aligned(num_bytes: int) -> Bytes:
+    memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    return memory[begin : begin + num_bytes]
 
 
 class ArrayBatches:
@@ -36,9 +152,7 @@ class ArrayBatches:
     _next: int
     """Number of the next batch to return, counted over all epochs."""
     _upcoming: Iterator[int]
-    """Numbers of the batches that are not started."""
     _started: deque[tuple[int, Filling]]
-    """Number and content of started batches, in order."""
 
     def __init__(
         self,
@@ -68,7 +182,6 @@ class ArrayBatches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of batches of an epoch."""
         return self._batching.num_batches
 
     @property
@@ -183,7 +296,6 @@ class ArrayBatches:
             warnings.warn(f"skipped: {error}", RuntimeWarning, stacklevel=4)
 
     def _element(self, columns: Columns) -> Any:
-        """Return the batch in the form that the options ask for."""
         options, decoder = self._options, self._examples.decoder
         values: dict[str, Any] = columns
         if options.ragged:

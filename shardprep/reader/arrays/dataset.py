@@ -23,8 +23,7 @@ from shardprep.reader.config import BatchOptions, ReadConfig, check_weights, dra
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import BoxLimit, check_boxes, target_of
 from shardprep.reader.order.epoch import BucketBatches
-from shardprep.reader.order.iterator_state import Batching
-from shardprep.reader.order.order import Order
+from shardprep.reader.order.order import Batching, Order
 from shardprep.reader.records.open import check_hosts, open_subset
 from shardprep.reader.records.records import Records
 from shardprep.reader.selection.split_argument import AnySplit, is_training, part_range
@@ -95,9 +94,7 @@ class Dataset:
         """Folder of the dataset, or its address in object storage."""
         self.split = split
         self.schema = subset.schema
-        """Features of an item."""
         self.class_names = subset.class_names
-        """Names of the classes in label order."""
         self._as_supervised = as_supervised
         self._decode = decode
         self._transform = transform
@@ -252,7 +249,7 @@ class Dataset:
         shuffle = is_training(self.split) if options.shuffle is None else options.shuffle
         seed = draw_seed() if options.seed is None else options.seed
         if options.buckets is not None:
-            from shardprep.reader.selection.buckets import bucket_members  # and pyarrow
+            from shardprep.reader.selection.statistics import bucket_members  # and pyarrow
 
             members = bucket_members(options.buckets, subset.manifest, subset.records.places)
             buckets = BucketBatches(tuple(options.buckets), members, size, drop, shuffle, host)

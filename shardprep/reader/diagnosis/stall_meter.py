@@ -17,7 +17,7 @@ from typing import Any
 import keras
 
 from shardprep.errors import DatasetError
-from shardprep.reader.diagnosis.timing import (
+from shardprep.reader.diagnosis.diagnosis import (
     RESTART_COUNTS,
     STALL_COUNTS,
     Stopwatch,
@@ -53,7 +53,6 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         self._times, self._num_steps = Times(), 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Wrap the training function."""
         del logs
         version = tuple(int(part) for part in keras.__version__.split(".")[:2])
         if keras.backend.backend() != "tensorflow" or version < _NEEDED:
@@ -69,12 +68,10 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         self._is_first, self._watch = True, Stopwatch()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Restore the training function."""
         del logs
         self.model.train_function = self._train
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Start to wait for the first batch of an epoch."""
         del epoch, logs
         self._times, self._num_steps = Times(), 0
         self._watch.ask()

@@ -22,15 +22,14 @@ from shardprep.reader.order.epoch import (
     usual_block_length,
 )
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.positions import Places
-from shardprep.reader.records.records import LocalShards, Records, indexed
-from shardprep.reader.records.remote import RemoteShards
+from shardprep.reader.records.records import Places, Records, indexed
+from shardprep.reader.records.shards import LocalShards, RemoteShards
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of, part_range
 
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """The records of a dataset that one host reads."""
+    """The opened records of one host, and how many an epoch reads."""
 
     dataset: OpenDataset
     schema: Schema
@@ -43,12 +42,10 @@ class Subset:
 
     @property
     def manifest(self) -> Manifest:
-        """Manifest of the dataset."""
         return self.dataset.manifest
 
     @property
     def num_records(self) -> int:
-        """Number of records of this host."""
         return len(self.records)
 
     @property
@@ -71,7 +68,6 @@ class Subset:
         return usual_block_length(mean_record_bytes(self.manifest))
 
     def blocks(self, config: ReadConfig, *, shuffle: bool) -> BlockShuffle:
-        """Return the blocks of an epoch's records."""
         return block_shuffle(
             self.epoch_records,
             mean_record_bytes(self.manifest),
@@ -81,7 +77,6 @@ class Subset:
         )
 
     def epoch_order(self, config: ReadConfig, *, shuffle: bool) -> EpochOrder:
-        """Return the order within an epoch: the draws, or else blocks."""
         return self.blocks(config, shuffle=shuffle) if self.draws is None else self.draws
 
     def order(self, request: Request) -> Order:

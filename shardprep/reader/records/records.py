@@ -6,84 +6,218 @@ no gaps, and the size of the shard.
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from shardprep.dataset.index import check_shard, open_shard, read_index, way_out
-from shardprep.dataset.local_files import LocalFiles
-from shardprep.dataset.manifest import MANIFEST_FILE, Shard
+from shardprep.dataset.index import check_shard, read_index
+from shardprep.dataset.manifest import Manifest, Shard
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Bytes, Ints
+from shardprep.reader.order.epoch import BlockShuffle
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.positions import Frames, Places, starts_of
-from shardprep.reader.records.prefetch import GAP_BYTES, MOST_GROUP_BYTES, PrefetchedBlocks
-from shardprep.reader.records.remote import NUM_READS, ByteRange, RemoteShards
-from shardprep.storage.open_files import OpenFiles
-from shardprep.storage.regular_file import read_at
+from shardprep.reader.records.shards import NUM_READS, ByteRange, LocalShards, RemoteShards
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+_GAP_BYTES = 256 << 10
+"""Bytes between two records that are cheaper to read than to request separately."""
+_MOST_GROUP_BYTES = 64 << 20
+"""Maximum size of a group in memory. Larger records are read one by one, at little extra cost."""
+_NUM_GROUPS = 4
+"""Number of groups in memory: two that batches are made of, and others that are requested."""
+_NUM_EPOCHS = 4
+"""Number of epochs that several iterators may read concurrently."""
 _T = TypeVar("_T")
 
 
-class LocalShards:
-    """Shards of a folder, opened in each process at the first read.
+class Places(NamedTuple):
+    """Shard of each record, and its number there."""
 
-    They are not memory-mapped: a shard that is truncated in place would kill the process by SIGBUS.
-    An open shard can still be read after its dataset was replaced; opening another one then fails.
+    shards: tuple[Shard, ...]
+    shard: Ints
+    """int64[records], number of the shard in `shards`."""
+    record: Ints
+    """int64[records], number of the record in its shard."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, numbers: Ints) -> Self:
+        """Return the places of records by their numbers in the dataset."""
+        every = list(manifest.shards.values())
+        stops = np.cumsum([entry.num_records for entry in every])
+        shard = np.searchsorted(stops, numbers, side="right")
+        shards = list(dict.fromkeys(shard[starts_of(shard)].tolist()))
+        new_numbers = np.zeros(len(every), np.int64)
+        new_numbers[shards] = np.arange(len(shards))
+        starts = np.append(0, stops)[shard]
+        return cls(tuple(every[old] for old in shards), new_numbers[shard], numbers - starts)
+
+    def numbers(self, manifest: Manifest) -> Ints:
+        shards = manifest.shards
+        stops = np.cumsum([entry.num_records for entry in shards.values()])
+        starts = dict(zip(shards, (0, *stops.tolist()), strict=False))
+        numbers: Ints = np.array([starts[own.name] for own in self.shards])[self.shard]
+        return numbers + self.record
+
+    @classmethod
+    def whole(cls, shard: Shard) -> Self:
+        record = np.arange(shard.num_records, dtype=np.int64)
+        return cls((shard,), np.zeros_like(record), record)
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Frames of records in shards, as arrays of equal length."""
+
+    shard: Ints
+    record: Ints
+    offset: Ints
+    length: Ints
+    """Size of the whole frame in bytes."""
+
+    def __getitem__(self, wanted: slice | Ints) -> Frames:
+        return Frames(*(column[wanted] for column in self.columns()))
+
+    def columns(self) -> tuple[Ints, ...]:
+        return self.shard, self.record, self.offset, self.length
+
+    def starts_run(self, gap_bytes: int = 0) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return bool[records]: whether a frame is not within `gap_bytes` after the one before."""
+        starts = np.ones(len(self.shard), bool)
+        gaps = self.offset[1:] - (self.offset + self.length)[:-1]
+        starts[1:] = (self.shard[1:] != self.shard[:-1]) | (gaps < 0) | (gaps > gap_bytes)
+        return starts
+
+    def runs(self, gap_bytes: int = 0) -> list[tuple[int, int]]:
+        """Return start and stop of each run of neighbouring frames, as `starts_run` defines it."""
+        starts = np.flatnonzero(self.starts_run(gap_bytes)).tolist()
+        return list(pairwise([*starts, len(self.shard)]))
+
+
+class _Block(NamedTuple):
+    runs: list[Future[bytes | memoryview]]
+    rows: list[tuple[int, int, int]]
+    """Number of the run, start in it and size in bytes of each record, by position."""
+    num_left: list[int]
+    """Number of records that were not taken yet, as a list of one to be mutable."""
+
+
+class PrefetchedBlocks:
+    """The blocks of an order, read ahead from object storage, one request each. Thread-safe.
+
+    The records of a block are neighbours in a shard, and an epoch uses them within one group of
+    blocks (`BlockShuffle`). So a block is read by one request and stays in memory until each of its
+    records was taken. The blocks of the next group are requested before they are needed.
     """
 
     def __init__(
-        self, folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None = None
+        self,
+        store: RemoteShards,
+        shards: Sequence[Shard],
+        frames: Frames,
+        blocks: BlockShuffle,
+        epoch_key: Callable[[int], int],
     ) -> None:
-        """Take the entries of the shards in the manifest by name, and the files of the dataset."""
-        self.folder = folder
-        self._shards = shards
-        self._local = files
-        self._files = OpenFiles(partial(_opened, folder, shards, files))
+        self._store, self._shards, self._frames = store, shards, frames
+        self._blocks, self._epoch_key = blocks, epoch_key
+        self._lock = threading.Lock()
+        self._held: OrderedDict[int, _Block] = OrderedDict()
+        """Blocks by number, the least recently used first."""
+        self._max_held = _NUM_GROUPS * blocks.group_width
+        self._expected: deque[int] = deque()
+        self._groups: dict[int, int] = {}
+        """The last expected group of each epoch."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return LocalShards, (self.folder, self._shards, self._local)
+    def __del__(self) -> None:
+        for block in self._held.values():
+            for run in block.runs:
+                run.cancel()
 
-    @property
-    def where(self) -> str:
-        """Folder of the shards, for errors."""
-        return str(self.folder)
+    def expect(self, epoch: int, start: int, stop: int) -> None:
+        """Request the records at these places of an epoch, and those of the next group.
 
-    def located(self, name: str) -> str:
-        """Return the path of a shard."""
-        return f"{self.folder}/{name}"
+        Requests beyond the limit of memory follow when other blocks are used up.
+        """
+        blocks, key = self._blocks, self._epoch_key(epoch)
+        first, last = (blocks.find(key, place).group for place in (start, stop - 1))
+        with self._lock:
+            expected = self._groups.pop(epoch, -1)
+            last = min(last + 1, blocks.num_groups - 1)
+            if expected - 1 <= first <= expected:  # the epoch continues
+                first, last = expected + 1, max(expected, last)
+            for group in range(first, last + 1):
+                self._expected += blocks.blocks(key, group).tolist()
+            self._groups[epoch] = last
+            if len(self._groups) > _NUM_EPOCHS:
+                del self._groups[next(iter(self._groups))]
+            self._request_expected()
 
-    def way_out(self) -> str:
-        """Return what to do about a damaged record."""
-        if (self.folder / MANIFEST_FILE).is_file():
-            return way_out(self.folder)
-        return f"remove {self.folder}, a cache that will be filled again"
+    def read(self, position: int, part: ByteRange) -> Bytes:
+        """Return the frame of a record from a copy of its shard, or else from its block."""
+        copied = self._store.read_copy(part)
+        return self.take(position) if copied is None else np.frombuffer(copied, np.uint8)
 
-    def read(self, part: ByteRange) -> bytes:
-        """Return the bytes of a range, fewer if the shard ends before."""
-        file = self._files.get(part.shard)  # this reference keeps it open
+    def take(self, position: int) -> Bytes:
+        """Return a frame from its block, or fewer bytes at the end of a truncated shard."""
+        number, row = divmod(position, self._blocks.block_length)
+        with self._lock:
+            block = self._held.get(number)
+            if block is None:
+                if len(self._held) >= self._max_held:
+                    self._held.popitem(last=False)
+                block = self._request(number)
+            self._held.move_to_end(number)
+            block.num_left[0] -= 1
+            if block.num_left[0] == 0:
+                del self._held[number]
+                self._request_expected()
+        run, start, num_bytes = block.rows[row]
         try:
-            return read_at(file.number, part.num_bytes, part.start)
-        except OSError as error:
-            where, what = self.located(part.shard), f"cannot be read ({error.strerror})"
-            raise DatasetError(where, what, self.way_out()) from error
+            data = np.frombuffer(block.runs[run].result(), np.uint8)
+        except BaseException:
+            with self._lock:  # so that another try requests it again
+                self._held.pop(number, None)
+            raise
+        return data[start : start + num_bytes]
 
-    def read_all(self, parts: Sequence[ByteRange]) -> list[bytes]:
-        """Return the bytes of several ranges."""
-        return [self.read(part) for part in parts]
+    def _request_expected(self) -> None:
+        """Request expected blocks up to the limit. The caller holds the lock."""
+        while self._expected and len(self._held) < self._max_held:
+            number = self._expected.popleft()
+            if number not in self._held and not self._is_copied(number):
+                self._request(number)
 
-    def read_anew(self, part: ByteRange) -> bytes:
-        """Return the bytes of a range whose checksum was wrong."""
-        return self.read(part)
+    def _is_copied(self, number: int) -> bool:
+        shard = self._frames.shard.item(number * self._blocks.block_length)
+        return self._store.has_copy(self._shards[shard].name)
+
+    def _request(self, number: int) -> _Block:
+        length = self._blocks.block_length
+        frames = self._frames[number * length : (number + 1) * length]
+        runs: list[Future[bytes | memoryview]] = []
+        rows: list[tuple[int, int, int]] = []
+        for start, stop in frames.runs(_GAP_BYTES):
+            run = frames[start:stop]
+            starts = (run.offset - run.offset[0]).tolist()
+            rows += [(len(runs), *row) for row in zip(starts, run.length.tolist(), strict=True)]
+            name = self._shards[run.shard.item(0)].name
+            num_bytes = starts[-1] + run.length.item(-1)
+            runs.append(self._store.begin(ByteRange(name, run.offset.item(0), num_bytes)))
+        block = self._held[number] = _Block(runs, rows, [len(rows)])
+        return block
 
 
 class Records:
@@ -96,18 +230,12 @@ class Records:
         frames: Frames,
         *,
         verify_crc: bool,
-        order: Order | None = None,
     ) -> None:
-        """Take the shards that `frames` refers to; blocks of `order` are read ahead if remote."""
         self.store = store
         self.shards = shards
         self.frames = frames
         self._verify_crc = verify_crc
-        self._blocks = None
-        if order is not None and isinstance(store, RemoteShards):
-            blocks = order.blocks
-            if blocks is not None:
-                self._blocks = PrefetchedBlocks(store, shards, frames, blocks, order.epoch_key)
+        self._blocks: PrefetchedBlocks | None = None
 
     def __len__(self) -> int:
         return len(self.frames.shard)
@@ -121,13 +249,19 @@ class Records:
         Records in object storage are then read ahead in blocks, unless the order has no blocks or
         a group is too large for memory.
         """
-        blocks = order.blocks if self.is_remote else None
+        store, blocks = self.store, order.blocks
         mean_bytes = int(self.frames.length.sum()) / max(1, len(self))
-        if blocks is None or blocks.group_records * mean_bytes > MOST_GROUP_BYTES:
+        if (
+            not isinstance(store, RemoteShards)
+            or blocks is None
+            or blocks.group_records * mean_bytes > _MOST_GROUP_BYTES
+        ):
             return self
-        return Records(
-            self.store, self.shards, self.frames, verify_crc=self._verify_crc, order=order
+        ordered = copy.copy(self)
+        ordered._blocks = PrefetchedBlocks(  # noqa: SLF001 - of this class
+            store, self.shards, self.frames, blocks, order.epoch_key
         )
+        return ordered
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
         """Start to read the records at these places of an epoch, if they are read ahead."""
@@ -141,12 +275,10 @@ class Records:
 
     @property
     def places(self) -> Places:
-        """Places of the records in their shards."""
         return Places(self.shards, self.frames.shard, self.frames.record)
 
     @property
     def is_remote(self) -> bool:
-        """Whether the shards are in object storage."""
         return isinstance(self.store, RemoteShards)
 
     @property
@@ -168,9 +300,7 @@ class Records:
             StorageError: object storage does not answer.
 
         """
-        name, _, offset = self.place(number)
-        part = ByteRange(name, offset, self.frames.length.item(number))
-        payload = self._unframed(number, part, self._framed(number, part))
+        payload = self._payload(number)
         if isinstance(payload, RecordError):
             raise payload
         return payload
@@ -181,18 +311,15 @@ class Records:
         Neighbouring records are read together. Other errors are raised as by `payload`.
         """
         numbers, places = np.unique(positions, return_inverse=True)
+        if self._blocks is not None:
+            each = [self._payload(number) for number in numbers.tolist()]
+            return [each[place] for place in places.tolist()]
         frames = self.frames[numbers]
         parts = [
             ByteRange(self.shards[shard].name, offset, length)
             for shard, _, offset, length in np.stack(frames.columns(), axis=1).tolist()
         ]
-        if self._blocks is not None:
-            each = [
-                self._unframed(number, part, self._framed(number, part))
-                for number, part in zip(numbers.tolist(), parts, strict=True)
-            ]
-            return [each[place] for place in places.tolist()]
-        gap_bytes = GAP_BYTES if self.is_remote else 0
+        gap_bytes = _GAP_BYTES if self.is_remote else 0
         runs = [parts[start:stop] for start, stop in frames.runs(gap_bytes)]
         whole_runs = [
             ByteRange(run[0].shard, run[0].start, run[-1].start + run[-1].num_bytes - run[0].start)
@@ -237,10 +364,12 @@ class Records:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _framed(self, number: int, part: ByteRange) -> Bytes:
+    def _payload(self, number: int) -> memoryview | RecordError:
+        name, _, offset = self.place(number)
+        part = ByteRange(name, offset, self.frames.length.item(number))
         if self._blocks is not None:
-            return self._blocks.read(number, part)
-        return np.frombuffer(self.store.read(part), np.uint8)
+            return self._unframed(number, part, self._blocks.read(number, part))
+        return self._unframed(number, part, np.frombuffer(self.store.read(part), np.uint8))
 
     def _unframed(self, number: int, part: ByteRange, framed: Bytes) -> memoryview | RecordError:
         """Return the payload of a frame. A damaged frame is read once more."""
@@ -284,6 +413,11 @@ class Records:
         return digest.hexdigest()[:16]
 
 
+def starts_of(shard: Ints) -> Ints:
+    """Return the positions where the shard changes, and 0."""
+    return np.flatnonzero(np.append(True, shard[1:] != shard[:-1]))
+
+
 def indexed(folder: Path, places: Places) -> Frames:
     """Return the frames of the records at some places; `folder` has the indexes."""
     indexes = [read_index(folder, shard) for shard in places.shards]
@@ -303,8 +437,3 @@ def open_folder(folder: Path, places: Places) -> Records:
         check_shard(folder, shard)
     store = LocalShards(folder, {shard.name: shard for shard in places.shards})
     return Records(store, places.shards, indexed(folder, places), verify_crc=True)
-
-
-def _opened(folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None, name: str) -> int:
-    with nullcontext() if files is None else files.unchanged():
-        return open_shard(folder, shards[name])

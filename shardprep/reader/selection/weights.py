@@ -13,7 +13,7 @@ from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.order.epoch import WeightedDraws
-from shardprep.reader.selection.item_rows import ClassColumn, class_pairs, rows_of
+from shardprep.reader.selection.query import ClassColumn, class_pairs, rows_of
 from shardprep.reader.selection.split_argument import AnySplit, part_range
 from shardprep.reader.validators import Count, Location, short_repr, validated, validated_fields
 

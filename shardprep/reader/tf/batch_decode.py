@@ -17,7 +17,7 @@ import tensorflow as tf
 from shardprep.dataset.schema import IMAGE
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Ints
-from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
+from shardprep.reader.arrays.batches import IMAGES_A_TURN, Filler
 from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
 from shardprep.reader.tf.decode import Elements
