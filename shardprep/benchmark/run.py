@@ -190,7 +190,7 @@ class _PipelineProcess:
         self._facts: dict[str, Any] = {}
         self._rounds: list[Round] = []
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
-        self._process = subprocess.Popen(  # noqa: S603 - a module of ours
+        self._process: Any = subprocess.Popen(  # noqa: S603 - a module of ours
             _command("rounds", name, source),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
             env={**os.environ, **_QUIET},
@@ -205,17 +205,13 @@ class _PipelineProcess:
         self._errors.close()
 
     def round(self, seconds: float) -> None:
-        """Measure one round."""
-        stdin = self._process.stdin
-        if stdin is not None:
-            stdin.write(f"{seconds}\n")
-            stdin.flush()
+        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.flush()
         facts = self.listen()
         if facts is not None:
             self._rounds.append(Round(**{key: facts[key] for key in Round.__slots__}))
 
     def result(self, image_bytes: float) -> Way:
-        """Return the result of all rounds, or the problem."""
         if self.problem:
             return Way(self.name, self.problem)
         yields, peak_bytes = self._facts["yields"], self._facts["peak_bytes"]
@@ -223,8 +219,7 @@ class _PipelineProcess:
 
     def listen(self) -> dict[str, Any] | None:
         """Return the next answer of the process, or None if it has a problem."""
-        stdout = self._process.stdout
-        line = stdout.readline() if stdout is not None else ""
+        line = self._process.stdout.readline()
         facts: dict[str, Any] = json.loads(line) if line else {"problem": self._ending()}
         self.problem = facts.get("problem", "")
         self._facts |= facts
@@ -267,11 +262,9 @@ def trace(name: str, source: Source, step_s: float) -> Timeline:
     for _ in range(_WARM_UP_STEPS):  # until tf.data has adapted its number of threads
         next(batches)
         time.sleep(step_s)
-    timeline = _traced(name, source, batches, step_s)
-    for _ in range(_MORE_TRACES):
-        if timeline.read and timeline.decode:
-            break
-        timeline = _traced(name, source, batches, step_s)
+    timeline, left = _traced(name, source, batches, step_s), _MORE_TRACES
+    while left and not (timeline.read and timeline.decode):
+        timeline, left = _traced(name, source, batches, step_s), left - 1
     return timeline
 
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 NUM_SHARDS, RECORDS_A_SHARD, RECORD_BYTES = 3, 50, 7
 NUM_RECORDS = NUM_SHARDS * RECORDS_A_SHARD
 LENGTH, WIDTH = 8, 2
-SHARDS = [
+SHARDS = tuple(
     Shard(name=f"{i}", num_records=RECORDS_A_SHARD, num_bytes=350, sha256=f"{i:064}")
     for i in range(NUM_SHARDS)
-]
+)
 
 
 def frame(position: int) -> bytes:
@@ -80,9 +80,9 @@ def order(*, shuffle: bool = True) -> Order:
 def prefetched(store: Any, of: Order) -> PrefetchedBlocks:
     shard, record = np.divmod(np.arange(NUM_RECORDS), RECORDS_A_SHARD)
     length = np.full(NUM_RECORDS, RECORD_BYTES)
-    frames = Frames(shard, record, record * RECORD_BYTES, length)
+    frames = Frames(SHARDS, shard, record, record * RECORD_BYTES, length)
     assert of.blocks is not None
-    return PrefetchedBlocks(store, SHARDS, frames, of.blocks, of.epoch_key)
+    return PrefetchedBlocks(store, frames, of.blocks, of.epoch_key)
 
 
 def read(

@@ -6,8 +6,8 @@ anyone holds it or a view of it. Then its memory serves a later batch.
 
 from __future__ import annotations
 
-import itertools
 import math
+import sys
 import warnings
 import weakref
 from collections import deque
@@ -49,13 +49,10 @@ class Filling:
     keys: list[int]
     """Key that decides the crop of each row."""
     columns: Columns
+    rows: Iterator[int]
     futures: list[Future[None]] = field(default_factory=list)
     errors: dict[int, RecordError] = field(default_factory=dict)
     """Errors by row, complete when the futures are done."""
-    rows: Iterator[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.rows = iter(range(len(self.numbers)))
 
     def run(self, examples: ExampleReader | DecodedExamples) -> None:
         for row in self.rows:  # `next` of an iterator is atomic: no two threads get one row
@@ -102,7 +99,7 @@ class Filler:
             columns[IMAGE] = self._array((self._batch_size, *shape))[: len(numbers)]
         elif image_size is not None:
             columns[IMAGE] = np.empty((len(numbers), *image_size, 3), np.uint8)
-        filling = Filling(numbers, keys, columns)
+        filling = Filling(numbers, keys, columns, rows=iter(range(len(numbers))))
         turns = min(self._num_threads, -(-len(numbers) // IMAGES_A_TURN))
         pool = self._threads()
         try:
@@ -149,11 +146,6 @@ def _aligned(num_bytes: int) -> Bytes:
 class ArrayBatches:
     """An iterator over batches; `Dataset.batches` makes it and says what it yields."""
 
-    _next: int
-    """Number of the next batch to return, counted over all epochs."""
-    _upcoming: Iterator[int]
-    _started: deque[tuple[int, Filling]]
-
     def __init__(
         self,
         examples: ExampleReader,
@@ -192,9 +184,8 @@ class ArrayBatches:
     def __len__(self) -> int:
         """Return the number of batches of all epochs. TypeError with `epochs=None`."""
         if self._options.epochs is None:
-            raise TypeError(
-                "epochs=None has no end; steps_per_epoch counts the batches of an epoch"
-            )
+            what = "epochs=None has no end; steps_per_epoch counts the batches of an epoch"
+            raise TypeError(what)
         return self.steps_per_epoch * self._options.epochs
 
     def __iter__(self) -> Self:
@@ -205,13 +196,12 @@ class ArrayBatches:
         if not self._started:
             self.close()
             raise StopIteration
-        number, filling = self._started.popleft()
         try:
-            columns = self._wait(filling)
+            columns = self._wait(self._started.popleft())
         except BaseException:
             self._seek(self._next)  # so that the next call tries the same batch again
             raise
-        self._next = number + 1
+        self._next += 1
         return self._element(columns)
 
     def state_dict(self) -> dict[str, Any]:
@@ -240,7 +230,7 @@ class ArrayBatches:
         """Stop the threads and drop batches decoded ahead; the iterator is then exhausted."""
         self._filler.close()
         self._started.clear()
-        self._upcoming = iter(())
+        self._upcoming = iter(range(0))
 
     def __enter__(self) -> Self:
         return self
@@ -252,13 +242,13 @@ class ArrayBatches:
         return identity(self._examples.records.digest, self._order, self._batching)
 
     def _seek(self, number: int) -> None:
+        """Let batch `number`, counted over all epochs, be the next one to return."""
         epochs, steps = self._options.epochs, self.steps_per_epoch
         self._next = number
-        if epochs is None and steps > 0:
-            self._upcoming = itertools.count(number)
-        else:
-            self._upcoming = iter(range(number, (epochs or 0) * steps))
-        self._started = deque()
+        self._started = deque[Filling]()
+        is_endless = epochs is None and steps > 0
+        stop = sys.maxsize if is_endless else (epochs or 0) * steps
+        self._upcoming = iter(range(number, stop))
 
     def _start(self) -> None:
         """Start batches until `prefetch` are started in addition to the next one."""
@@ -275,8 +265,7 @@ class ArrayBatches:
             if self._options.crop is not None:
                 tags = self._order.tags(epoch, batch * size, positions)
                 keys = crop_keys(self._order.key, tags)
-            filling = self._filler.begin(positions.tolist(), keys, image_size)
-            self._started.append((number, filling))
+            self._started.append(self._filler.begin(positions.tolist(), keys, image_size))
 
     def _wait(self, filling: Filling) -> Columns:
         """Wait for a batch and return it, with bad records replaced if `on_error` is "skip"."""

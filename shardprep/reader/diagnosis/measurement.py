@@ -71,11 +71,8 @@ def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
     """Return the diagnosis of a dataset of `reader.load`; see `reader.diagnose`."""
     request = getattr(dataset, "loaded", None)
     if not isinstance(request, Request):
-        raise DatasetError(
-            _WHERE,
-            "this dataset is not the result of reader.load",
-            "pass that result; give functions that you map over it to load as augment",
-        )
+        hint = "pass that result; give functions that you map over it to load as augment"
+        raise DatasetError(_WHERE, "this dataset is not the result of reader.load", hint)
     if not request.batch_size:
         raise DatasetError(_WHERE, "the dataset yields single images", "give load a batch_size")
     if request.config.pad_batches:
@@ -187,7 +184,7 @@ class _Measurement:
         return replace(measured, decode=decode, read=self._alone(undecoded(plain, _READ_BLOCK)))
 
     def _compile(self, batch: Any) -> None:
-        """_Train on a full batch and on one of the size of the last batch, so that both compile."""
+        """Train on a full batch and on one of the size of the last batch, so that both compile."""
         self.train(batch)
         size, number = self.request.batch_size or 1, self.subset.epoch_records
         rest = number * (self.request.num_epochs or 0) % size

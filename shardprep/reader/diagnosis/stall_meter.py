@@ -56,11 +56,9 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         del logs
         version = tuple(int(part) for part in keras.__version__.split(".")[:2])
         if keras.backend.backend() != "tensorflow" or version < _NEEDED:
-            raise DatasetError(
-                "reader.StallMeter",
-                f"cannot measure Keras {keras.__version__} on {keras.backend.backend()}",
-                "it needs Keras 3.8 or newer on TensorFlow",
-            )
+            what = f"cannot measure Keras {keras.__version__} on {keras.backend.backend()}"
+            hint = "it needs Keras 3.8 or newer on TensorFlow"
+            raise DatasetError("reader.StallMeter", what, hint)
         train = self.model.train_function
         # A `fit` that was interrupted has left its wrapper behind.
         self._train = train.train if isinstance(train, _MeteredTraining) else train
@@ -81,9 +79,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         self._watch.ask()
         batches = list(itertools.islice(iterator, self.model.steps_per_execution))
         self._watch.drawn(is_restart=self._iterator() is not iterator)
-        self._iterator = weakref.ref(
-            iterator
-        )  # a reference would keep the iterator's threads alive
+        self._iterator = weakref.ref(iterator)  # whose threads a reference would keep alive
         return batches
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:

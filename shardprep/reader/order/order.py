@@ -88,10 +88,7 @@ class State(NamedTuple):
 
 
 def identity(records_digest: str, order: Order, batching: Batching) -> str:
-    """Return the values that decide the batches of an epoch, except the seed, as `_PARTS`.
-
-    `records_digest` is `Records.digest`.
-    """
+    """Return the values that decide the batches of an epoch, except the seed, as `_PARTS`."""
     values = (
         records_digest, batching.batch_size, batching.drop_remainder, batching.num_batches,
         batching.window or order.within_epoch.description, order.reshuffle,
@@ -102,9 +99,7 @@ def identity(records_digest: str, order: Order, batching: Batching) -> str:
 def check_state(where: str, state: object, of: str, batching: Batching) -> State:
     """Return the argument of `load_state_dict`, checked against the iterator's identity `of`.
 
-    Raises:
-        DatasetError: the state is malformed, or is of other batches; `where` is the call.
-
+    DatasetError if the state is malformed, or is of other batches; `where` is the call.
     """
     if not isinstance(state, Mapping):
         raise DatasetError(where, f"state={short_repr(state)}", _NO_STATE)

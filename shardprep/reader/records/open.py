@@ -88,12 +88,7 @@ class Subset:
         )
 
     def drawn(self, where: str, weights: Any, host: tuple[int, int]) -> Subset:
-        """Return the subset with the draws of a host by weight.
-
-        Raises:
-            DatasetError: the weights are not one per record, or draw too few records.
-
-        """
+        """Return the subset with the draws of a host by weight; raises like `weighted_draws`."""
         from shardprep.reader.selection.weights import weighted_draws  # and pyarrow
 
         numbers = self.records.places.numbers(self.manifest)
@@ -144,7 +139,7 @@ def open_records(
             store = LocalShards(files.folder, shards, files)
     with dataset.documents(*map(index_name, shards)) as folder:
         frames = indexed(folder, places)
-    return Records(store, places.shards, frames, verify_crc=verify_crc)
+    return Records(store, frames, verify_crc=verify_crc)
 
 
 def open_request(request: Request) -> Subset:
@@ -166,11 +161,8 @@ def open_request(request: Request) -> Subset:
         )
     check_boxes("reader", subset.schema, request)
     if config.service and request.max_boxes is None and BOX in subset.schema.features:
-        raise DatasetError(
-            str(subset.dataset),
-            "a service sends batches of one shape, and images differ in their number of boxes",
-            "give max_boxes",
-        )
+        what = "a service sends batches of one shape, and images differ in their number of boxes"
+        raise DatasetError(str(subset.dataset), what, "give max_boxes")
     if config.service and subset.dataset.is_remote:
         raise DatasetError(
             str(subset.dataset),

@@ -10,7 +10,7 @@ import copy
 import hashlib
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,17 +82,21 @@ class Places(NamedTuple):
 class Frames:
     """Frames of records in shards, as arrays of equal length."""
 
+    shards: tuple[Shard, ...]
     shard: Ints
+    """Number of the shard in `shards`."""
     record: Ints
     offset: Ints
     length: Ints
     """Size of the whole frame in bytes."""
 
     def __getitem__(self, wanted: slice | Ints) -> Frames:
-        return Frames(*(column[wanted] for column in self.columns()))
+        columns = (self.shard, self.record, self.offset, self.length)
+        return Frames(self.shards, *(column[wanted] for column in columns))
 
-    def columns(self) -> tuple[Ints, ...]:
-        return self.shard, self.record, self.offset, self.length
+    def part(self, number: int) -> ByteRange:
+        name = self.shards[self.shard.item(number)].name
+        return ByteRange(name, self.offset.item(number), self.length.item(number))
 
     def starts_run(self, gap_bytes: int = 0) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return bool[records]: whether a frame is not within `gap_bytes` after the one before."""
@@ -101,10 +105,17 @@ class Frames:
         starts[1:] = (self.shard[1:] != self.shard[:-1]) | (gaps < 0) | (gaps > gap_bytes)
         return starts
 
-    def runs(self, gap_bytes: int = 0) -> list[tuple[int, int]]:
-        """Return start and stop of each run of neighbouring frames, as `starts_run` defines it."""
+    def runs(self, gap_bytes: int) -> Iterator[tuple[ByteRange, list[tuple[int, int]]]]:
+        """Yield the range of each run of neighbouring frames, see `starts_run`.
+
+        With it come start in the range and size in bytes of each of its frames.
+        """
         starts = np.flatnonzero(self.starts_run(gap_bytes)).tolist()
-        return list(pairwise([*starts, len(self.shard)]))
+        shard, offset, length = self.shard.tolist(), self.offset.tolist(), self.length.tolist()
+        for first, stop in pairwise([*starts, len(shard)]):
+            begin = offset[first]
+            rows = [(offset[i] - begin, length[i]) for i in range(first, stop)]
+            yield ByteRange(self.shards[shard[first]].name, begin, sum(rows[-1])), rows
 
 
 class _Block(NamedTuple):
@@ -126,12 +137,11 @@ class PrefetchedBlocks:
     def __init__(
         self,
         store: RemoteShards,
-        shards: Sequence[Shard],
         frames: Frames,
         blocks: BlockShuffle,
         epoch_key: Callable[[int], int],
     ) -> None:
-        self._store, self._shards, self._frames = store, shards, frames
+        self._store, self._frames = store, frames
         self._blocks, self._epoch_key = blocks, epoch_key
         self._lock = threading.Lock()
         self._held: OrderedDict[int, _Block] = OrderedDict()
@@ -197,25 +207,18 @@ class PrefetchedBlocks:
         """Request expected blocks up to the limit. The caller holds the lock."""
         while self._expected and len(self._held) < self._max_held:
             number = self._expected.popleft()
-            if number not in self._held and not self._is_copied(number):
+            first = self._frames.part(number * self._blocks.block_length)
+            if number not in self._held and not self._store.has_copy(first.shard):
                 self._request(number)
-
-    def _is_copied(self, number: int) -> bool:
-        shard = self._frames.shard.item(number * self._blocks.block_length)
-        return self._store.has_copy(self._shards[shard].name)
 
     def _request(self, number: int) -> _Block:
         length = self._blocks.block_length
         frames = self._frames[number * length : (number + 1) * length]
         runs: list[Future[bytes | memoryview]] = []
         rows: list[tuple[int, int, int]] = []
-        for start, stop in frames.runs(_GAP_BYTES):
-            run = frames[start:stop]
-            starts = (run.offset - run.offset[0]).tolist()
-            rows += [(len(runs), *row) for row in zip(starts, run.length.tolist(), strict=True)]
-            name = self._shards[run.shard.item(0)].name
-            num_bytes = starts[-1] + run.length.item(-1)
-            runs.append(self._store.begin(ByteRange(name, run.offset.item(0), num_bytes)))
+        for part, places in frames.runs(_GAP_BYTES):
+            rows += [(len(runs), *place) for place in places]
+            runs.append(self._store.begin(part))
         block = self._held[number] = _Block(runs, rows, [len(rows)])
         return block
 
@@ -224,15 +227,9 @@ class Records:
     """A sequence of payloads. It is cheap to slice and pickle, and many threads may read it."""
 
     def __init__(
-        self,
-        store: LocalShards | RemoteShards,
-        shards: tuple[Shard, ...],
-        frames: Frames,
-        *,
-        verify_crc: bool,
+        self, store: LocalShards | RemoteShards, frames: Frames, *, verify_crc: bool
     ) -> None:
         self.store = store
-        self.shards = shards
         self.frames = frames
         self._verify_crc = verify_crc
         self._blocks: PrefetchedBlocks | None = None
@@ -241,7 +238,7 @@ class Records:
         return len(self.frames.shard)
 
     def __getitem__(self, wanted: slice) -> Records:
-        return Records(self.store, self.shards, self.frames[wanted], verify_crc=self._verify_crc)
+        return Records(self.store, self.frames[wanted], verify_crc=self._verify_crc)
 
     def in_order(self, order: Order) -> Records:
         """Return the records for reading in an order, whose places are announced by `expect`.
@@ -258,9 +255,7 @@ class Records:
         ):
             return self
         ordered = copy.copy(self)
-        ordered._blocks = PrefetchedBlocks(  # noqa: SLF001 - of this class
-            store, self.shards, self.frames, blocks, order.epoch_key
-        )
+        ordered._blocks = PrefetchedBlocks(store, self.frames, blocks, order.epoch_key)  # noqa: SLF001
         return ordered
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
@@ -274,17 +269,16 @@ class Records:
         return self.is_remote and self._blocks is None
 
     @property
+    def shards(self) -> tuple[Shard, ...]:
+        return self.frames.shards
+
+    @property
     def places(self) -> Places:
         return Places(self.shards, self.frames.shard, self.frames.record)
 
     @property
     def is_remote(self) -> bool:
         return isinstance(self.store, RemoteShards)
-
-    @property
-    def where(self) -> str:
-        """Folder or address of the dataset, for errors."""
-        return self.store.where
 
     @property
     def paths(self) -> list[str]:
@@ -314,24 +308,15 @@ class Records:
         if self._blocks is not None:
             each = [self._payload(number) for number in numbers.tolist()]
             return [each[place] for place in places.tolist()]
-        frames = self.frames[numbers]
-        parts = [
-            ByteRange(self.shards[shard].name, offset, length)
-            for shard, _, offset, length in np.stack(frames.columns(), axis=1).tolist()
-        ]
-        gap_bytes = _GAP_BYTES if self.is_remote else 0
-        runs = [parts[start:stop] for start, stop in frames.runs(gap_bytes)]
-        whole_runs = [
-            ByteRange(run[0].shard, run[0].start, run[-1].start + run[-1].num_bytes - run[0].start)
-            for run in runs
-        ]
+        runs = list(self.frames[numbers].runs(_GAP_BYTES if self.is_remote else 0))
         payloads: list[memoryview | RecordError] = []
-        for run, data in zip(runs, self.store.read_all(whole_runs), strict=True):
+        for (_, rows), data in zip(
+            runs, self.store.read_all([part for part, _ in runs]), strict=True
+        ):
             whole = np.frombuffer(data, np.uint8)
-            for part in run:
-                start = part.start - run[0].start
-                framed = whole[start : start + part.num_bytes]
-                payloads.append(self._unframed(numbers.item(len(payloads)), part, framed))
+            for start, num_bytes in rows:
+                framed = whole[start : start + num_bytes]
+                payloads.append(self._unframed(numbers.item(len(payloads)), num_bytes, framed))
         return [payloads[place] for place in places.tolist()]
 
     def next_good(
@@ -350,7 +335,7 @@ class Records:
                 return use(at)
             except RecordError as error:
                 note(at, error)
-        raise DatasetError(self.where, "has no good record", "build the dataset again")
+        raise DatasetError(self.store.where, "has no good record", "build the dataset again")
 
     def map_ranges(self, function: Callable[[range], _T], size: int) -> Iterator[_T]:
         """Yield the results of a function of ranges of record numbers, called in threads."""
@@ -365,40 +350,39 @@ class Records:
                 raise
 
     def _payload(self, number: int) -> memoryview | RecordError:
-        name, _, offset = self.place(number)
-        part = ByteRange(name, offset, self.frames.length.item(number))
+        part = self.frames.part(number)
         if self._blocks is not None:
-            return self._unframed(number, part, self._blocks.read(number, part))
-        return self._unframed(number, part, np.frombuffer(self.store.read(part), np.uint8))
+            framed = self._blocks.read(number, part)
+        else:
+            framed = np.frombuffer(self.store.read(part), np.uint8)
+        return self._unframed(number, part.num_bytes, framed)
 
-    def _unframed(self, number: int, part: ByteRange, framed: Bytes) -> memoryview | RecordError:
-        """Return the payload of a frame. A damaged frame is read once more."""
-        if len(framed) < part.num_bytes:
-            what = f"{len(framed):,} of {part.num_bytes:,} bytes"
+    def _unframed(self, number: int, num_bytes: int, framed: Bytes) -> memoryview | RecordError:
+        """Return the payload of a frame of `num_bytes`. A damaged frame is read once more."""
+        if len(framed) < num_bytes:
+            what = f"{len(framed):,} of {num_bytes:,} bytes"
             return self.damaged(number, f"its shard was truncated while it was read: {what}")
         if not self._verify_crc:
             return framed[HEADER_BYTES:-FOOTER_BYTES].data
         try:
-            return unframe(framed, "", part.start).data
+            return unframe(framed, "", 0).data
         except RecordError:  # damaged in a local copy, or in the shard itself
-            framed = np.frombuffer(self.store.read_anew(part), np.uint8)
+            data = self.store.read_anew(self.frames.part(number))
         try:
-            return unframe(framed, "", part.start).data
+            return unframe(np.frombuffer(data, np.uint8), "", 0).data
         except RecordError as error:
             return self.damaged(number, error.what)
 
     def damaged(self, number: int, what: str) -> RecordError:
         """Return the error for a damaged record, with its location."""
-        frames = self.frames
-        located = self.store.located(self.shards[frames.shard.item(number)].name)
-        where = f"{located}, record {frames.record[number]}"
-        return RecordError(where, what, self.store.way_out(), offset=frames.offset.item(number))
+        name, record, offset = self.place(number)
+        where = f"{self.store.located(name)}, record {record}"
+        return RecordError(where, what, self.store.way_out(), offset=offset)
 
     def place(self, number: int) -> tuple[str, int, int]:
         """Return name of the shard, number in the shard, and offset in bytes of a record."""
-        frames = self.frames
-        name = self.shards[frames.shard.item(number)].name
-        return name, frames.record.item(number), frames.offset.item(number)
+        name, offset, _ = self.frames.part(number)
+        return name, self.frames.record.item(number), offset
 
     @cached_property
     def digest(self) -> str:
@@ -428,7 +412,7 @@ def indexed(folder: Path, places: Places) -> Frames:
             for start, stop in pairwise(starts)
         ]
     )
-    return Frames(places.shard, places.record, spans[:, 0], spans[:, 1])
+    return Frames(*places, spans[:, 0], spans[:, 1])
 
 
 def open_folder(folder: Path, places: Places) -> Records:
@@ -436,4 +420,4 @@ def open_folder(folder: Path, places: Places) -> Records:
     for shard in places.shards:
         check_shard(folder, shard)
     store = LocalShards(folder, {shard.name: shard for shard in places.shards})
-    return Records(store, places.shards, indexed(folder, places), verify_crc=True)
+    return Records(store, indexed(folder, places), verify_crc=True)

@@ -102,7 +102,6 @@ class RemoteShards:
     """Shards in object storage by name. Many threads may read; can be pickled."""
 
     def __init__(self, shards: dict[str, RemoteShard], limit: int | None = None) -> None:
-        """Take the limit of `StagedShards` in bytes."""
         self._shards = shards
         self._limit = limit
         self._staged = StagedShards(limit)

@@ -85,7 +85,6 @@ class ItemRows:
 
     dataset: OpenDataset
     split: str
-    """Text of the split, for names of selections."""
     numbers: Ints
     """int64[records], numbers of the records in the dataset, increasing."""
     table: pa.Table
@@ -106,12 +105,7 @@ class ItemRows:
 
 
 def rows_of(dataset: OpenDataset, split: AnySplit, columns: Sequence[str] = ()) -> ItemRows:
-    """Return the rows of the records of a split with some columns.
-
-    Raises:
-        DatasetError: as `OpenDataset.record_rows`, or the split does not exist.
-
-    """
+    """Return the rows of the records of a split with some columns, which must exist."""
     numbers = sorted_unique(numbers_of(dataset.manifest, split))
     column = ClassColumn.of(dataset.schema)
     table = dataset.record_rows((LABEL, *([column.name] if column else []), *columns))

@@ -190,9 +190,7 @@ def bucket_members(
 ) -> tuple[Ints, ...]:
     """Return the positions of the records of each bucket among some places.
 
-    Raises:
-        DatasetError: a bucket is of another dataset, or a record is not in exactly one of them.
-
+    DatasetError if a bucket is of another dataset, or a record is not in exactly one of them.
     """
     numbers = places.numbers(manifest)
     count = np.zeros(len(numbers), np.int64)

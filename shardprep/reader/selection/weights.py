@@ -44,10 +44,7 @@ def weighted_draws(
     """Return the draws of a host from the records with these numbers, in the order of the split.
 
     `host` is the number of this host, from 0, and the number of hosts; `where` is the call.
-
-    Raises:
-        DatasetError: the weights are not one per record, or draw too few records.
-
+    DatasetError if the weights are not one per record, or draw too few records.
     """
     asked = weights if isinstance(weights, Weights) else Weights(weights)
     if isinstance(asked.values, str):
