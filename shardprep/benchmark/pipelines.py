@@ -165,13 +165,6 @@ PIPELINES = {
 """Name in JSON and on command lines → pipeline, in display order."""
 
 
-def images_of(batch: Any) -> Any:
-    """Return the images of a batch, which is a dict, (images, targets) or only images."""
-    if isinstance(batch, dict):
-        return batch[IMAGE]
-    return batch[0] if isinstance(batch, tuple) else batch
-
-
 def _decoder(source: Source) -> Callable[[Any], tuple[Any, ...]]:
     import tensorflow as tf
 

@@ -37,12 +37,13 @@ from typing import IO, Any, Self
 
 from pydantic import TypeAdapter
 
-from shardprep.benchmark.pipelines import PIPELINES, Source, images_of
+from shardprep.benchmark.pipelines import PIPELINES, Source
 from shardprep.benchmark.result import Benchmark, Round, Settings, Span, Timeline, Way, union
 from shardprep.dataset.manifest import Shard, Split, load_manifest
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.machine import usable_cores
 from shardprep.reader.decode.features import FeatureDecoder
+from shardprep.reader.diagnosis.diagnosis import images_of
 from shardprep.reader.records.open import mean_record_bytes
 from shardprep.reader.records.records import Places, Records
 from shardprep.reader.selection.split_argument import AnySplit, as_selection

@@ -19,7 +19,7 @@ from PIL import Image
 
 from shardprep import reader
 from shardprep.benchmark import run as bench_run
-from shardprep.benchmark.pipelines import PIPELINES, Pipeline, Source, images_of, naive
+from shardprep.benchmark.pipelines import PIPELINES, Pipeline, Source, naive
 from shardprep.benchmark.result import (
     Benchmark,
     Round,
@@ -33,6 +33,7 @@ from shardprep.benchmark.run import run_benchmark
 from shardprep.cli.bench import print_benchmark
 from shardprep.cli.show.console import Terminal
 from shardprep.errors import DatasetError, RecipeError
+from shardprep.reader.diagnosis.diagnosis import images_of
 from tests.support.benchmark import TRACED, example
 from tests.support.builders import build, png, write, zip_bytes
 from tests.support.command import run

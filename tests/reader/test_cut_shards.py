@@ -59,9 +59,7 @@ def test_a_cut_shard_is_an_error_and_no_signal(folder: Path, batches: str) -> No
 
 
 @pytest.mark.parametrize("form", ["raw"])
-def test_an_error_of_the_disk_is_an_error_of_the_reader(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_disk_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = reader.Dataset(folder)
 
     def fail(*_: object) -> bytes:

@@ -130,9 +130,7 @@ def test_slow_decoding_is_found(
     )
     seen: set[Any] = set()
     train = reader.load(folder, batch_size=4, as_supervised=False, drop_remainder=True, repeat=True)
-    found = reader.diagnose(
-        train, lambda batch: seen.add(tuple(batch["image"].shape)), seconds=SECONDS
-    )
+    found = reader.diagnose(train, lambda one: seen.add((*one["image"].shape,)), seconds=SECONDS)
     assert seen == {(4, 300, 400, 3)}
     assert found.bound == "decode"
     assert found.measured.read is not None
@@ -244,15 +242,10 @@ def small_model() -> Any:
     import keras
 
     layers = keras.layers
-    model = keras.Sequential(
-        [
-            layers.AveragePooling2D(50),
-            layers.BatchNormalization(),
-            layers.Dropout(0.5),
-            layers.GlobalAveragePooling2D(),
-            layers.Dense(2, activation="softmax"),
-        ]
-    )
+    model = keras.Sequential([layers.AveragePooling2D(50), layers.BatchNormalization()])
+    model.add(layers.Dropout(0.5))
+    model.add(layers.GlobalAveragePooling2D())
+    model.add(layers.Dense(2, activation="softmax"))
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
@@ -292,14 +285,11 @@ def test_what_cannot_be_diagnosed_is_said(folder: Path) -> None:
     import keras
 
     train = reader.load(folder, batch_size=4)
+    padded = reader.load(folder, batch_size=4, read_config=reader.ReadConfig(pad_batches=True))
     wrong: list[tuple[Any, Any, str]] = [
         (train.map(lambda *batch: batch), print, "not the result of reader.load"),
         (reader.load(folder), print, "single images"),
-        (
-            reader.load(folder, batch_size=4, read_config=reader.ReadConfig(pad_batches=True)),
-            print,
-            "pad_batches is for evaluation",
-        ),
+        (padded, print, "pad_batches is for evaluation"),
         (reader.load(folder, batch_size=64, drop_remainder=True), print, "has no batch"),
         (train, keras.Sequential([keras.layers.Flatten()]), "not compiled"),
         (reader.load(folder, batch_size=4, as_supervised=False), small_model(), "pass a step"),

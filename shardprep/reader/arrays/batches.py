@@ -12,10 +12,10 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,10 +29,7 @@ from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader
 from shardprep.reader.decode.targets import Target
 from shardprep.reader.order.order import Batching, Order, State, check_state, identity
-from shardprep.reader.records.shards import NUM_READS
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
+from shardprep.reader.records.shards import NUM_READS, submitted
 
 IMAGES_A_TURN = 8
 """Number of images in a batch that justify waking another thread."""
@@ -100,13 +97,8 @@ class Filler:
         elif image_size is not None:
             columns[IMAGE] = np.empty((len(numbers), *image_size, 3), np.uint8)
         filling = Filling(numbers, keys, columns, rows=iter(range(len(numbers))))
-        turns = min(self._num_threads, -(-len(numbers) // IMAGES_A_TURN))
-        pool = self._threads()
-        try:
-            for _ in range(turns):
-                filling.futures.append(pool.submit(filling.run, self._examples))
-        except RuntimeError:  # the interpreter shuts down, and pools take no more work
-            filling.run(self._examples)
+        for _ in range(min(self._num_threads, -(-len(numbers) // IMAGES_A_TURN))):
+            filling.futures.append(submitted(self._threads(), filling.run, self._examples))
         return filling
 
     def close(self) -> None:

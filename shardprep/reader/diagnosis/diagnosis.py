@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from shardprep.dataset.schema import IMAGE
+
 Bound = Literal["restart", "read", "decode", "augment", "transfer", "model"]
 Trial = Literal["memory", "folder", "in step", "repeat", "prefetch"]
 
@@ -41,26 +43,12 @@ _FITS = 0.5
 """Largest share of the free space that a cache may fill."""
 
 
-class Step(NamedTuple):
-    """One step of training."""
-
-    is_restart: bool
-    """Whether its batch is the first of an iterator."""
-    waited_s: float
-    worked_s: float
-
-    @property
-    def times(self) -> Times:
-        if self.is_restart:
-            return Times(restart_s=self.waited_s, working_s=self.worked_s)
-        return Times(waiting_s=self.waited_s, working_s=self.worked_s)
-
-
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of an epoch, or of a part of one, by stage."""
+    """Seconds of an epoch, or of some steps of one, by stage."""
 
     restart_s: float = 0.0
+    """Not 0 in a step whose batch is the first of an iterator."""
     waiting_s: float = 0.0
     working_s: float = 0.0
 
@@ -75,13 +63,17 @@ class Times:
         return Times(self.restart_s / number, self.waiting_s / number, self.working_s / number)
 
     @property
+    def waited_s(self) -> float:
+        return self.restart_s + self.waiting_s
+
+    @property
     def total_s(self) -> float:
-        return self.restart_s + self.waiting_s + self.working_s
+        return self.waited_s + self.working_s
 
     @property
     def stall(self) -> float:
         """Share spent waiting for batches, restart included, 0 to 1."""
-        return (self.restart_s + self.waiting_s) / self.total_s if self.total_s else 0.0
+        return self.waited_s / self.total_s if self.total_s else 0.0
 
     @property
     def restart(self) -> float:
@@ -107,42 +99,45 @@ class Stopwatch:
         self._drawn = self._clock()
         self._is_restart, self._is_pending = is_restart, False
 
-    def done(self) -> Step:
+    def done(self) -> Times:
+        """Return the times of the step, which ends now."""
         waited, worked = self._drawn - self._asked, self._clock() - self._drawn
-        return Step(self._is_restart, waited, worked)
+        return Times(waited, 0.0, worked) if self._is_restart else Times(0.0, waited, worked)
 
 
-def epoch_of(steps: Sequence[Step], num_steps: int | None) -> Times:
-    """Return the times of an epoch of `num_steps`, estimated from some steps of training.
+def epoch_of(steps: Sequence[Times], num_steps: int | None) -> Times:
+    """Return the times of an epoch of `num_steps`, estimated from some steps of training in order.
 
     If there are whole epochs, this is their mean. Else it is a restart and the mean of later steps,
     without those soon after a restart. Without an end (None), it is the time of one later step.
-
-    Args:
-        steps: steps in order, at least one, of any number of iterators.
-        num_steps: steps of an epoch.
-
     """
-    starts = [i for i, step in enumerate(steps) if i == 0 or step.is_restart]
+    starts = [i for i, step in enumerate(steps) if i == 0 or step.restart_s]
     runs = [steps[i:j] for i, j in zip(starts, [*starts[1:], len(steps)], strict=True)]
-    whole = [run for run in runs if run[0].is_restart and len(run) == num_steps]
+    whole = [run for run in runs if run[0].restart_s and len(run) == num_steps]
     if whole:
-        return sum((step.times for run in whole for step in run), Times()) / len(whole)
-    restarts = [step.waited_s for step in steps if step.is_restart]
+        return sum((step for run in whole for step in run), Times()) / len(whole)
+    restarts = [step.restart_s for step in steps if step.restart_s]
     settled = [step for run in runs for step in _settled(run)] or steps
     waited = statistics.fmean(step.waited_s for step in settled)
-    worked = statistics.fmean(step.worked_s for step in settled)
+    worked = statistics.fmean(step.working_s for step in settled)
     if num_steps is None:
         return Times(0.0, waited, worked)
     restart = statistics.median(restarts) if restarts else waited
     return Times(restart, waited * (num_steps - 1), worked * num_steps)
 
 
-def _settled(run: Sequence[Step]) -> Sequence[Step]:
+def _settled(run: Sequence[Times]) -> Sequence[Times]:
     """Return the steps of an iterator that are typical of later ones."""
-    ends = list(itertools.accumulate(step.waited_s + step.worked_s for step in run))
+    ends = list(itertools.accumulate(step.total_s for step in run))
     adapting = sum(end < _SETTLING_SHARE * ends[-1] for end in ends)
     return run[max(1, adapting, min(_READY, len(run) - _LEAST)) :]
+
+
+def images_of(batch: Any) -> Any:
+    """Return the images of a batch, which is a dict, (images, targets) or only images."""
+    if isinstance(batch, dict):
+        return batch[IMAGE]
+    return batch[0] if isinstance(batch, tuple) else batch
 
 
 def restart_advice(num_steps: int) -> str:

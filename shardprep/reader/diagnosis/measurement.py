@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError
 from shardprep.machine import free_bytes
 from shardprep.reader.config import Request
@@ -32,11 +31,12 @@ from shardprep.reader.diagnosis.diagnosis import (
     Circumstances,
     Diagnosis,
     Measured,
-    Step,
     Stopwatch,
+    Times,
     candidates,
     conclude,
     epoch_of,
+    images_of,
     reading_counts,
 )
 from shardprep.reader.records.open import Subset, open_request
@@ -89,7 +89,7 @@ def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
 
 
 class _Timed(NamedTuple):
-    steps: list[Step]
+    steps: list[Times]
     num_images: int
     cpu_s: float
 
@@ -267,17 +267,11 @@ def _run(
     begun: Iterator[Any] | None = None,
     most: int | None = None,
 ) -> _Timed:
-    """Draw batches, epoch after epoch, and train on each.
+    """Draw batches, epoch after epoch, and train on each, for some time or up to `most` images.
 
-    Args:
-        batches: a dataset.
-        seconds: duration; at least 3 batches are drawn.
-        train: called with each batch.
-        begun: an iterator to continue, of which the first batch has been drawn.
-        most: stop after this number of images.
-
+    `begun` is an iterator to continue, of which the first batch has been drawn.
     """
-    watch, steps, num_images = Stopwatch(), list[Step](), 0
+    watch, steps, num_images = Stopwatch(), list[Times](), 0
     source, is_restart = begun, begun is None
     begin, cpu = time.perf_counter(), time.process_time()
     while True:
@@ -294,7 +288,7 @@ def _run(
         is_restart = False
         train(batch)
         steps.append(watch.done())
-        num_images += _num_images(batch)
+        num_images += len(images_of(batch))
         if most is not None and num_images >= most:
             break
     return _Timed(steps, num_images, time.process_time() - cpu)
@@ -321,11 +315,6 @@ def _rest(most: float) -> None:
         cpu, begin = time.process_time(), time.perf_counter()
         time.sleep(_REST_S)
         is_busy = time.process_time() - cpu > _AT_REST * (time.perf_counter() - begin)
-
-
-def _num_images(batch: Any) -> int:
-    images = batch[IMAGE] if isinstance(batch, dict) else batch
-    return len(images[0] if isinstance(images, tuple) else images)
 
 
 def _copied(tensor: Any) -> Any:

@@ -89,10 +89,10 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         if self._is_first:
             self._is_first = False
             return
-        self._times += step.times
+        self._times += step
         self._num_steps += 1
         if logs is not None:
-            logs["stall"] = step.times.stall
+            logs["stall"] = step.stall
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Add the shares of the epoch to the logs, and print them."""

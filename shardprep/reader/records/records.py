@@ -11,12 +11,12 @@ import hashlib
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from shardprep.reader.array_types import Bytes, Ints
 from shardprep.reader.order.epoch import BlockShuffle
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.shards import NUM_READS, ByteRange, LocalShards, RemoteShards
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 _GAP_BYTES = 256 << 10
 """Bytes between two records that are cheaper to read than to request separately."""

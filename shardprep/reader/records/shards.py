@@ -7,17 +7,16 @@ in both cases. Shards beyond the limit for copies are read from the store in eve
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from shardprep.dataset.index import open_shard, way_out
 from shardprep.dataset.local_files import LocalFiles
@@ -35,6 +34,7 @@ _NUM_COPIES = 4
 _BUSY_S = 0.5
 """Seconds until a shard that another process is copying is checked again."""
 _log = logging.getLogger("shardprep.reader")
+_T = TypeVar("_T")
 
 
 class ByteRange(NamedTuple):
@@ -43,6 +43,21 @@ class ByteRange(NamedTuple):
     shard: str
     start: int
     num_bytes: int
+
+
+def submitted(
+    pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: object
+) -> Future[_T]:
+    """Call a function in a thread; here if the interpreter shuts down, when pools take no work."""
+    try:
+        return pool.submit(function, *arguments)
+    except RuntimeError:
+        future = Future[_T]()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
 class LocalShards:
@@ -138,15 +153,7 @@ class RemoteShards:
 
     def begin(self, part: ByteRange) -> Future[bytes | memoryview]:
         """Start to `read` a range in a thread."""
-        try:
-            return self._threads(part.shard).readers.submit(self.read, part)
-        except RuntimeError:  # the interpreter shuts down, and pools take no more work
-            future = Future[bytes | memoryview]()
-            try:
-                future.set_result(self.read(part))
-            except Exception as error:
-                future.set_exception(error)
-            return future
+        return submitted(self._threads(part.shard).readers, self.read, part)
 
     def read_anew(self, part: ByteRange) -> memoryview:
         """Return the bytes of a range from the store, and drop the damaged copy of its shard."""
@@ -225,7 +232,7 @@ def _copy(
     def is_over() -> bool:
         return stop.is_set() or not threading.main_thread().is_alive()
 
-    with contextlib.suppress(IndexError):
+    with suppress(IndexError):
         while not is_over():
             name = waiting.popleft()
             try:
