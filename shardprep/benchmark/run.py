@@ -31,7 +31,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -68,7 +68,6 @@ _DECODE = re.compile(
 _CLOCK = "shardprep clock"
 """Name of an event that relates the profiler's clock to `time.perf_counter`."""
 _MODULE = "shardprep.benchmark.run"
-_SOURCE = TypeAdapter(Source)
 
 
 def run_benchmark(
@@ -136,7 +135,7 @@ def _trace(name: str, source: Source, step_s: float) -> Timeline | None:
 
 
 def _command(task: str, name: str, source: Source, *arguments: str) -> list[str]:
-    given = _SOURCE.dump_json(source).decode()
+    given = json.dumps(astuple(source), default=str)
     return [sys.executable, "-m", _MODULE, task, name, given, *arguments]
 
 
@@ -394,7 +393,8 @@ def _events(folder: Path) -> Iterator[tuple[str, float, float]]:
 def main(arguments: list[str]) -> None:
     """Measure rounds of a pipeline until stdin ends, or trace its timeline once."""
     task, name, given, *step_s = arguments
-    source = _SOURCE.validate_json(given)
+    folder, *others = json.loads(given)
+    source = Source(Path(folder), *others)
     if task == "rounds":
         _rounds(name, source)
     else:

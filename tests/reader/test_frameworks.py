@@ -94,8 +94,7 @@ def test_the_example_for_jax_learns(place: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"num_workers": 2}, pytest.param(SPAWNED, marks=pytest.mark.thorough)],
+    "options", [{}, {"num_workers": 2}, pytest.param(SPAWNED, marks=pytest.mark.thorough)]
 )
 def test_a_data_loader_reads_every_item_once(
     folder: Path, torch: Any, options: dict[str, Any]

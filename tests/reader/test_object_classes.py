@@ -145,9 +145,7 @@ def test_what_is_done_with_a_selection_keeps_its_classes(folder: Path, tmp_path:
             assert np.array_equal(found.classes, every.classes[where])
 
 
-def test_a_selection_that_was_saved_without_classes_has_those_of_its_labels(
-    tmp_path: Path,
-) -> None:
+def test_a_selection_that_was_saved_without_classes_has_those_of_its_labels(tmp_path: Path) -> None:
     """As a version before wrote it."""
     labels = np.array([1, -1, 0])
     values = {"numbers": np.array([3, 4, 9]), "labels": labels, "fingerprint": "ab", "name": "few"}

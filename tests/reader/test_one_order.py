@@ -387,10 +387,7 @@ def check_way(name: str, many: Path | str, expected: list[Ints], place: Path) ->
 
 @pytest.mark.filterwarnings("ignore::shardprep.reader.Advice")  # a folder's images are small
 @pytest.mark.usefixtures("large_groups")
-@pytest.mark.parametrize(
-    "name",
-    ["load", "iterate", "Dataset", "memory", "folder"],
-)
+@pytest.mark.parametrize("name", ["load", "iterate", "Dataset", "memory", "folder"])
 @pytest.mark.thorough
 def test_every_way_gives_the_same_batches_and_goes_on_from_any_other(
     name: str, many: Path, expected: list[Ints], tmp_path: Path

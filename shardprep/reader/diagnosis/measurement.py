@@ -95,9 +95,7 @@ class _Timed(NamedTuple):
 
     def plus(self, other: _Timed) -> _Timed:
         return _Timed(
-            self.steps + other.steps,
-            self.num_images + other.num_images,
-            self.cpu_s + other.cpu_s,
+            self.steps + other.steps, self.num_images + other.num_images, self.cpu_s + other.cpu_s
         )
 
     @property
