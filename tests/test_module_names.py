@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from shardprep import reader
-from shardprep.benchmark import measure
+from shardprep.benchmark import run
 from shardprep.catalog import regex_process
 from shardprep.exporter.export import LAYOUTS
 from shardprep.source.kaggle import client
@@ -77,7 +77,7 @@ def test_each_layout_of_export_is_in_a_module(layout: str, module: str) -> None:
 
 def test_what_is_launched_or_loaded_ahead_is_there() -> None:
     """Programs of their own (`-m`, a file), modules of the fork server and of Ray's workers."""
-    for launched in (client, measure):
+    for launched in (client, run):
         assert importlib.util.find_spec(launched.__name__)
     assert Path(regex_process.__file__).is_file()
     for name in (*worker_process._PRELOADED, *ray_engine._MODULES):

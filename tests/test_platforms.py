@@ -35,12 +35,13 @@ for name in ("SIGALRM", "SIGVTALRM", "setitimer"):
 """Code that every interpreter runs at its start, those of workers as well."""
 READ = """
 import json, sys
+from pathlib import Path
 import shardprep, shardprep.cli.app
 from shardprep import reader
-from shardprep.benchmark.measure import measure
 from shardprep.benchmark.pipelines import PIPELINES, Source
+from shardprep.benchmark.run import measure
 one, other, _ = sys.argv[1:]
-few = Source.parsed(one, "train", 12, 4)
+few = Source(Path(one), "train", 12, 4)
 with reader.Dataset(one, "train").batches(4, shuffle=True, seed=1, epochs=1) as batches:
     labels = [int(label) for _, labels in batches for label in labels]
 print(json.dumps({

@@ -6,14 +6,14 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.schema import IMAGE, LABELS, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader import Dataset, ReadConfig, load
-from shardprep.reader.records.positions import Places
+from shardprep.reader.records.records import Places
 from shardprep.reader.selection.selection import Selection
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 
@@ -34,22 +34,8 @@ class Source:
     chosen: str = ""
     """File of a Selection, or "" for the first records of the split."""
 
-    @classmethod
-    def parsed(
-        cls, folder: str, split: str, num_records: str, batch_size: str, chosen: str = ""
-    ) -> Self:
-        """Return the source of command-line arguments."""
-        return cls(Path(folder), split, int(num_records), int(batch_size), chosen)
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Command-line arguments for `parsed`."""
-        numbers = str(self.num_records), str(self.batch_size)
-        return str(self.folder), self.split, *numbers, self.chosen
-
     @property
     def records(self) -> AnySplit:
-        """The records as a split for this package's readers."""
         return Selection.load(self.chosen) if self.chosen else self.slice
 
     @property
@@ -69,7 +55,6 @@ class Source:
 
     @property
     def schema(self) -> Schema:
-        """The schema of the dataset."""
         return read_schema(self.folder)
 
     @property
@@ -124,9 +109,8 @@ def tfds(source: Source) -> Any:
     import tensorflow as tf
 
     if importlib.util.find_spec("tensorflow_datasets") is None:
-        raise DatasetError(
-            "tensorflow-datasets", "is not installed", "pip install tensorflow-datasets"
-        )
+        name = "tensorflow-datasets"
+        raise DatasetError(name, "is not installed", f"pip install {name}")
     import tensorflow_datasets
 
     builder = tensorflow_datasets.builder_from_directory(str(source.folder))
@@ -137,8 +121,7 @@ def tfds(source: Source) -> Any:
             lambda features: {**features, IMAGE: _resized(features[IMAGE], size)},
             num_parallel_calls=tf.data.AUTOTUNE,
         )
-    target = source.schema.target
-    if target == LABELS:  # lists of any length, which `batch` refuses
+    if source.schema.target == LABELS:  # lists of any length, which `batch` refuses
         return dataset.shuffle(_WINDOW).repeat().ragged_batch(source.batch_size).prefetch(-1)
     return dataset.shuffle(_WINDOW).repeat().batch(source.batch_size).prefetch(tf.data.AUTOTUNE)
 
@@ -182,15 +165,7 @@ PIPELINES = {
 """Name in JSON and on command lines → pipeline, in display order."""
 
 
-def images_of(batch: Any) -> Any:
-    """Return the images of a batch, which is a dict, (images, targets) or only images."""
-    if isinstance(batch, dict):
-        return batch[IMAGE]
-    return batch[0] if isinstance(batch, tuple) else batch
-
-
 def _decoder(source: Source) -> Callable[[Any], tuple[Any, ...]]:
-    """Return the decoding function of the `naive` and `tuned` pipelines."""
     import tensorflow as tf
 
     schema = source.schema

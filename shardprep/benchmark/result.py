@@ -162,19 +162,14 @@ class Benchmark(Card):
 def check_plot(path: Path) -> None:
     """Raise RecipeError if the picture cannot be written: before anything is measured for it."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise RecipeError(
-            OptionName("plot"),
-            "needs matplotlib, which is not installed",
-            "pip install 'shardprep[plot]'",
-        )
-    if path.suffix.lower() != ".png":
-        raise RecipeError(
-            OptionName("plot"), f"{path} is not a .png file", "give a file that ends in .png"
-        )
-    if not path.absolute().parent.is_dir():
-        raise RecipeError(
-            OptionName("plot"), f"the folder {path.parent} does not exist", "create it first"
-        )
+        what, hint = "needs matplotlib, which is not installed", "pip install 'shardprep[plot]'"
+    elif path.suffix.lower() != ".png":
+        what, hint = f"{path} is not a .png file", "give a file that ends in .png"
+    elif not path.absolute().parent.is_dir():
+        what, hint = f"the folder {path.parent} does not exist", "create it first"
+    else:
+        return
+    raise RecipeError(OptionName("plot"), what, hint)
 
 
 def write_plot(result: Benchmark, path: Path) -> None:
@@ -238,7 +233,6 @@ def _draw_timeline(ax: Any, timeline: Timeline, longest: float) -> None:
 
 
 def _hide_frame(ax: Any) -> None:
-    for side in ("top", "right", "left", "bottom"):
-        ax.spines[side].set_visible(False)
+    ax.set_frame_on(False)
     ax.tick_params(axis="y", length=0, labelcolor=_INK)
     ax.tick_params(axis="x", colors=_FAINT)

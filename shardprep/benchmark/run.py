@@ -2,32 +2,50 @@
 
 A separate process has its own peak of memory, and no pipeline warms up another one. The pipelines
 take turns for several rounds and the median counts, so that other load on the machine affects all
-of them alike. Only these processes import TensorFlow; `measure` describes their protocol.
+of them alike. Only these processes import TensorFlow. They run this module:
+
+    python -m shardprep.benchmark.run rounds PIPELINE SOURCE
+
+`SOURCE` and every line of stdout are JSON. The first line follows the first batch:
+`{"yields": dtype}`. Each line of stdin is a number of seconds; the answer is one measured round,
+the fields of `Round` and `peak_bytes`. An object with `problem` says why the pipeline cannot run
+here, and is the last one. The process ends when stdin does.
+
+    python -m shardprep.benchmark.run timeline PIPELINE SOURCE STEP_S
+
+draws batches and sleeps `STEP_S` seconds after each, as if an accelerator trained on it while the
+host's cores are free. It writes a `Timeline` to stdout. TensorFlow's work is recorded by its
+profiler, the work of this package's threads by timing three methods.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import IO, Any, Self
 
 from pydantic import TypeAdapter
 
-from shardprep.benchmark import measure
 from shardprep.benchmark.pipelines import PIPELINES, Source
-from shardprep.benchmark.result import Benchmark, Round, Settings, Timeline, Way
+from shardprep.benchmark.result import Benchmark, Round, Settings, Span, Timeline, Way, union
 from shardprep.dataset.manifest import Shard, Split, load_manifest
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, ShardprepError
 from shardprep.machine import usable_cores
+from shardprep.reader.decode.features import FeatureDecoder
+from shardprep.reader.diagnosis.diagnosis import images_of
 from shardprep.reader.records.open import mean_record_bytes
-from shardprep.reader.records.positions import Places
+from shardprep.reader.records.records import Places, Records
 from shardprep.reader.selection.split_argument import AnySplit, as_selection
 
 _MOST_BYTES = 1 << 30
@@ -37,6 +55,19 @@ _PACE = "load"
 """The pipeline whose time per batch is the step time of timelines, if it runs here."""
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
 """Environment without logs and without accelerator: the benchmark compares the host's work."""
+
+_WARM_UP_STEPS, _TRACED_STEPS = 20, 10
+_MORE_TRACES = 2
+"""Largest number of repeated traces while no step of them had to read or decode."""
+_PS = 1e-12
+_NS = 1e-9
+_READ = re.compile(r"Iterator::.*::TFRecord(V\d)?$")
+_DECODE = re.compile(
+    r".*:(ParseExampleV2|ParseSingleExample|Decode\w+|Resize\w+|ScaleAndTranslate|Cast|RealDiv|Mul)$"
+)
+_CLOCK = "shardprep clock"
+"""Name of an event that relates the profiler's clock to `time.perf_counter`."""
+_MODULE = "shardprep.benchmark.run"
 
 
 def run_benchmark(
@@ -95,12 +126,17 @@ def _measured(
 def _trace(name: str, source: Source, step_s: float) -> Timeline | None:
     """Return the timeline of a pipeline, or None if the profiler does not run here."""
     done = subprocess.run(  # noqa: S603 - a module of ours
-        [sys.executable, "-m", measure.__name__, "timeline", name, *source.arguments, str(step_s)],
+        _command("timeline", name, source, str(step_s)),
         capture_output=True, text=True, check=False, env={**os.environ, **_QUIET},
     )  # fmt: skip
     if done.returncode:
         return None
     return TypeAdapter(Timeline).validate_json(done.stdout)
+
+
+def _command(task: str, name: str, source: Source, *arguments: str) -> list[str]:
+    given = json.dumps(astuple(source), default=str)
+    return [sys.executable, "-m", _MODULE, task, name, given, *arguments]
 
 
 def _source(
@@ -154,8 +190,8 @@ class _PipelineProcess:
         self._facts: dict[str, Any] = {}
         self._rounds: list[Round] = []
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
-        self._process = subprocess.Popen(  # noqa: S603 - a module of ours
-            [sys.executable, "-m", measure.__name__, "rounds", name, *source.arguments],
+        self._process: Any = subprocess.Popen(  # noqa: S603 - a module of ours
+            _command("rounds", name, source),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
             env={**os.environ, **_QUIET},
         )  # fmt: skip
@@ -169,17 +205,13 @@ class _PipelineProcess:
         self._errors.close()
 
     def round(self, seconds: float) -> None:
-        """Measure one round."""
-        stdin = self._process.stdin
-        if stdin is not None:
-            stdin.write(f"{seconds}\n")
-            stdin.flush()
+        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.flush()
         facts = self.listen()
         if facts is not None:
             self._rounds.append(Round(**{key: facts[key] for key in Round.__slots__}))
 
     def result(self, image_bytes: float) -> Way:
-        """Return the result of all rounds, or the problem."""
         if self.problem:
             return Way(self.name, self.problem)
         yields, peak_bytes = self._facts["yields"], self._facts["peak_bytes"]
@@ -187,8 +219,7 @@ class _PipelineProcess:
 
     def listen(self) -> dict[str, Any] | None:
         """Return the next answer of the process, or None if it has a problem."""
-        stdout = self._process.stdout
-        line = stdout.readline() if stdout is not None else ""
+        line = self._process.stdout.readline()
         facts: dict[str, Any] = json.loads(line) if line else {"problem": self._ending()}
         self.problem = facts.get("problem", "")
         self._facts |= facts
@@ -200,3 +231,175 @@ class _PipelineProcess:
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return f"ended {how}: {lines[-1]}" if lines else f"ended {how}"
+
+
+# --- in the process of a pipeline ---
+
+
+def measure(make: Callable[[Source], Any], source: Source, seconds: float) -> Round:
+    """Return a measured round of a pipeline that is built for it.
+
+    The first batch is timed separately: it includes opening files, building a graph and filling
+    shuffle windows.
+    """
+    start = time.perf_counter()
+    batches = iter(make(source))
+    next(batches)
+    begin, cpu = time.perf_counter(), time.process_time()
+    num_images, end = 0, begin
+    while end - begin < seconds:
+        num_images += len(images_of(next(batches)))
+        end = time.perf_counter()
+    return Round(begin - start, num_images, end - begin, time.process_time() - cpu)
+
+
+def trace(name: str, source: Source, step_s: float) -> Timeline:
+    """Return the timeline of some steps of a pipeline.
+
+    If all batches of these steps were ready before, later steps are traced.
+    """
+    batches = iter(PIPELINES[name].make(source))
+    for _ in range(_WARM_UP_STEPS):  # until tf.data has adapted its number of threads
+        next(batches)
+        time.sleep(step_s)
+    timeline, left = _traced(name, source, batches, step_s), _MORE_TRACES
+    while left and not (timeline.read and timeline.decode):
+        timeline, left = _traced(name, source, batches, step_s), left - 1
+    return timeline
+
+
+def _rounds(name: str, source: Source) -> None:
+    try:
+        make = PIPELINES[name].make
+        images = images_of(next(iter(make(source))))
+        _write(yields=images.dtype.name)
+        for line in sys.stdin:
+            done = measure(make, source, float(line))
+            _write(**asdict(done), peak_bytes=_peak_bytes())
+    except ModuleNotFoundError as error:
+        _write(problem=f"{error.name} is not installed")
+    except ShardprepError as error:
+        _write(problem=str(error))
+    except Exception as error:  # of TensorFlow, for example; the table shows it
+        _write(problem=f"{type(error).__name__}: {str(error).splitlines()[0]}")
+
+
+def _write(**values: Any) -> None:
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
+def _peak_bytes() -> int:
+    """Return this program's peak of memory, 0 if the system is not Linux.
+
+    `getrusage` would include the peak of the parent process.
+    """
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def _traced(name: str, source: Source, batches: Iterator[Any], step_s: float) -> Timeline:
+    steps: list[Span] = []
+    with (
+        _timed(Records, "payload") as read,
+        _timed(Records, "read") as read_many,
+        _timed(FeatureDecoder, "fill") as decode,
+        _profiled() as events,
+    ):
+        for _ in range(_TRACED_STEPS):
+            next(batches)
+            start = time.perf_counter()
+            time.sleep(step_s)
+            steps.append((start, time.perf_counter()))
+    begin, stop = steps[0][0], steps[-1][1]
+
+    def rows(spans: Iterable[Span]) -> tuple[Span, ...]:
+        inside = ((max(start, begin), min(end, stop)) for start, end in spans)
+        return tuple((a - begin, b - begin) for a, b in union(inside))
+
+    read += read_many
+    read += [(start, end) for event, start, end in events if _READ.match(event)]
+    decode += [(start, end) for event, start, end in events if _DECODE.match(event)]
+    return Timeline(
+        way=name,
+        num_images=(_TRACED_STEPS - 1) * source.batch_size,
+        elapsed_s=steps[-1][0] - begin,
+        read=rows(read),
+        decode=rows(decode),
+        train=rows(steps),
+    )
+
+
+@contextmanager
+def _timed(owner: type, method: str) -> Iterator[list[Span]]:
+    """Record the calls of a method in all threads until the block ends."""
+    original = getattr(owner, method)
+    spans: list[Span] = []
+
+    @functools.wraps(original)
+    def timed(*arguments: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return original(*arguments, **options)
+        finally:
+            spans.append((start, time.perf_counter()))
+
+    setattr(owner, method, timed)
+    try:
+        yield spans
+    finally:
+        setattr(owner, method, original)
+
+
+@contextmanager
+def _profiled() -> Iterator[list[tuple[str, float, float]]]:
+    """Record TensorFlow's events until the block ends: name, start and end by `perf_counter`."""
+    events: list[tuple[str, float, float]] = []
+    tf: Any = sys.modules.get("tensorflow")
+    if tf is None:  # a pipeline without TensorFlow
+        yield events
+        return
+    with tempfile.TemporaryDirectory(prefix="shardprep-") as folder:
+        tf.profiler.experimental.start(folder)
+        now = time.perf_counter()
+        with tf.profiler.experimental.Trace(_CLOCK):
+            pass
+        yield events
+        tf.profiler.experimental.stop()
+        recorded = list(_events(Path(folder)))
+    behind = now - next(start for name, start, _ in recorded if name == _CLOCK)
+    events += [(name, start + behind, end + behind) for name, start, end in recorded]
+
+
+def _events(folder: Path) -> Iterator[tuple[str, float, float]]:
+    """Yield name, start and end of the host's events, in seconds of the profiler's clock."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    (path,) = folder.glob("plugins/profile/*/*.xplane.pb")
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(path.read_bytes())
+    for plane in space.planes:
+        if not plane.name.startswith("/host:CPU"):
+            continue
+        names = {number: metadata.name for number, metadata in plane.event_metadata.items()}
+        for line in plane.lines:
+            for event in line.events:
+                start = line.timestamp_ns * _NS + event.offset_ps * _PS
+                name = names[event.metadata_id].split("#")[0]
+                yield name, start, start + event.duration_ps * _PS
+
+
+def main(arguments: list[str]) -> None:
+    """Measure rounds of a pipeline until stdin ends, or trace its timeline once."""
+    task, name, given, *step_s = arguments
+    folder, *others = json.loads(given)
+    source = Source(Path(folder), *others)
+    if task == "rounds":
+        _rounds(name, source)
+    else:
+        _write(**asdict(trace(name, source, float(*step_s))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

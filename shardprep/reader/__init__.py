@@ -41,11 +41,10 @@ if TYPE_CHECKING:
     from shardprep.reader.arrays.dataset import Dataset
     from shardprep.reader.diagnosis.diagnosis import Diagnosis
     from shardprep.reader.diagnosis.stall_meter import StallMeter
-    from shardprep.reader.selection.buckets import buckets
     from shardprep.reader.selection.folds import folds
     from shardprep.reader.selection.query import select
     from shardprep.reader.selection.selection import Selection
-    from shardprep.reader.selection.statistics import mean_std
+    from shardprep.reader.selection.statistics import buckets, mean_std
     from shardprep.reader.selection.weights import Weights, class_weights
     from shardprep.reader.tf.iterator import Batches
     from shardprep.reader.tf.resume_in_epoch import ResumeInEpoch
@@ -89,7 +88,7 @@ _LAZY = {
     "Selection": "shardprep.reader.selection.selection",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
     "Weights": "shardprep.reader.selection.weights",
-    "buckets": "shardprep.reader.selection.buckets",
+    "buckets": "shardprep.reader.selection.statistics",
     "class_weights": "shardprep.reader.selection.weights",
     "collate": "shardprep.reader.arrays.collate",
     "mean_std": "shardprep.reader.selection.statistics",

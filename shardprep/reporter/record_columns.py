@@ -19,7 +19,7 @@ from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import LABEL, LABELS, Schema
 from shardprep.errors import DatasetError
-from shardprep.reader.records.positions import Places
+from shardprep.reader.records.records import Places
 from shardprep.reader.selection.selection import Selection
 from shardprep.reader.selection.split_argument import AnySplit, as_selection
 

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep import reader
-from shardprep.benchmark import measure
 from shardprep.benchmark import run as bench_run
-from shardprep.benchmark.pipelines import PIPELINES, Pipeline, Source, images_of, naive
+from shardprep.benchmark.pipelines import PIPELINES, Pipeline, Source, naive
 from shardprep.benchmark.result import (
     Benchmark,
     Round,
@@ -34,6 +33,7 @@ from shardprep.benchmark.run import run_benchmark
 from shardprep.cli.console import Terminal
 from shardprep.cli.reports import print_benchmark
 from shardprep.errors import DatasetError, RecipeError
+from shardprep.reader.diagnosis.diagnosis import images_of
 from tests.support.benchmark import TRACED, example
 from tests.support.builders import build, png, write, zip_bytes
 from tests.support.command import run
@@ -196,7 +196,7 @@ def test_bench_gives_json_and_a_picture(
     def forked(command: list[str], **_: object) -> Done:
         started.append(command[2])
         return Program(
-            "import sys; from shardprep.benchmark import measure; measure.main(sys.argv[1:])",
+            "import sys; from shardprep.benchmark.run import main; main(sys.argv[1:])",
             *command[3:], **bench_run._QUIET,
         ).wait()  # fmt: skip
 
@@ -207,7 +207,7 @@ def test_bench_gives_json_and_a_picture(
         "--json", "--plot", picture, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert started == [measure.__name__] * 3
+    assert started == [bench_run.__name__] * 3
     found = printed(done.stdout, Benchmark)
     ways = {way["name"]: way for way in found["ways"]}
     assert list(ways) == list(table)
@@ -240,7 +240,7 @@ import json, sys, time
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from shardprep.benchmark import measure as tracing
+from shardprep.benchmark import run as tracing
 from shardprep.benchmark.pipelines import Source
 from shardprep.reader.tf import decode
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from shardprep import reader
 from shardprep.errors import DatasetError
-from tests.support.builders import build, write, zip_bytes
+from tests.support.builders import build, tree, write, zip_bytes
 from tests.support.paths import shared_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from tests.support.object_store import Bucket
 
 
 def pets(factory: pytest.TempPathFactory, members: Mapping[str, bytes], **options: Any) -> Path:
@@ -53,6 +57,25 @@ def written(folder: Path) -> list[dict[str, Any]]:
 def stored(folder: Path, split: str = "train") -> list[str]:
     """Return the keys of a split, in the order of the shards."""
     return [row["key"] for row in written(folder) if row["split"] == split]
+
+
+def keys_of(place: Path | str, split: Any = "train") -> list[str]:
+    """Return the keys of the items that `Dataset` reads, in its order."""
+    items = reader.Dataset(place, split, decode=False, as_supervised=False)
+    return [item["image/filename"] for item in items]
+
+
+def saved(batches: Any) -> dict[str, Any]:
+    """Return the state of batches, as another process reads it."""
+    state: dict[str, Any] = json.loads(json.dumps(batches.state_dict()))
+    return state
+
+
+def put(bucket: Bucket, folder: Path, key: str = "sets/pets/1.0.0") -> str:
+    """Upload a dataset folder; return its address."""
+    for name, data in tree(folder).items():
+        bucket.put(f"{key}/{name}", data)
+    return f"{bucket.url}/{key}"
 
 
 def batch_keys(batches: Any) -> list[list[str]]:

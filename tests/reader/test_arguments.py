@@ -24,7 +24,7 @@ from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader import augment
 from shardprep.reader.config import BatchOptions, ReadConfig, Request
-from shardprep.reader.order.iterator_state import Batching, check_state
+from shardprep.reader.order.order import Batching, check_state
 from shardprep.reader.validators import Arguments
 from shardprep.storage.url import ObjectUrl
 from tests.reader.datasets import pets, refused

@@ -22,7 +22,7 @@ from PIL import Image
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
 from shardprep.storage import regular_file
-from tests.reader.datasets import flip, pets, refused, stored, written
+from tests.reader.datasets import flip, keys_of, pets, refused, stored, written
 from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -107,31 +107,20 @@ def test_jpeg_pixels_are_those_of_tensorflow_s_own_decoder(sets: Set) -> None:
 
 @pytest.mark.parametrize("form", ["jpeg", "png", "keep"])
 def test_undecoded_images_are_the_bytes_of_a_file(sets: Set, form: str) -> None:
-    decoded = reader.Dataset(sets[form], as_supervised=True)
-    for (data, label), (pixels, same) in zip(
-        reader.Dataset(sets[form], as_supervised=True, decode=False), decoded, strict=True
-    ):
+    decoded, undecoded = (reader.Dataset(sets[form], decode=decode) for decode in (True, False))
+    for (data, label), (pixels, same) in zip(undecoded, decoded, strict=True):
         assert isinstance(data, bytes)
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(data)).convert("RGB")), pixels)
         assert label == same
 
 
-def test_supervised_items_are_image_and_target(sets: Set) -> None:
-    names = reader.Dataset(sets["png"], as_supervised=False).schema.labels
-    keys = stored(sets["png"])
-    for key, (image, label) in zip(
-        keys, reader.Dataset(sets["png"], as_supervised=True), strict=True
-    ):
+def test_supervised_items_are_image_and_target_or_the_image_alone(sets: Set) -> None:
+    dataset = reader.Dataset(sets["png"])
+    for key, (image, label) in zip(stored(sets["png"]), dataset, strict=True):
         assert image.shape == (HEIGHT, WIDTH, 3)
-        assert f"train/{names[label]}." in key
-    assert [label for _, label in reader.Dataset(sets["png"], "test", as_supervised=True)] == [
-        -1
-    ] * 5
-
-
-def test_supervised_items_without_targets_are_images(sets: Set) -> None:
-    image = reader.Dataset(sets["unlabelled"], as_supervised=True)[0]
-    assert image.shape == (HEIGHT, WIDTH, 3)
+        assert f"train/{dataset.class_names[label]}." in key
+    assert [label for _, label in reader.Dataset(sets["png"], "test")] == [-1] * 5
+    assert reader.Dataset(sets["unlabelled"])[0].shape == (HEIGHT, WIDTH, 3)
 
 
 def test_transform_takes_the_image_and_gives_what_takes_its_place(sets: Set) -> None:
@@ -196,11 +185,6 @@ def test_targets_of_images_without_one_are_those_of_load(
 # Which item
 
 
-def test_items_are_in_the_order_of_the_shards(sets: Set) -> None:
-    keys = [item["image/filename"] for item in reader.Dataset(sets["png"], as_supervised=False)]
-    assert keys == stored(sets["png"])
-
-
 @given(
     start=st.none() | st.integers(-40, 40),
     stop=st.none() | st.integers(-40, 40),
@@ -224,16 +208,9 @@ def test_numbers_and_slices_mean_what_they_mean_to_a_list(
 def test_split_expressions_are_slices_of_the_items(sets: Set) -> None:
     """Those of `load`, which are compared with it where both give batches."""
     train, test = stored(sets["png"]), stored(sets["png"], "test")
-    for split, expected in {
-        "train[:40%]": train[: round(0.4 * NUM_TRAIN)],
-        "train[-3:]": train[-3:],
-        "test+train[5:7]": test + train[5:7],
-        "train[20:30]": train[20:30],
-    }.items():
-        assert [
-            item["image/filename"]
-            for item in reader.Dataset(sets["png"], split, as_supervised=False)
-        ] == expected
+    assert keys_of(sets["png"], "train[:40%]") == train[: round(0.4 * NUM_TRAIN)]
+    assert keys_of(sets["png"], "train[-3:]") == train[-3:]
+    assert keys_of(sets["png"], "test+train[5:7]") == test + train[5:7]
 
 
 def test_many_items_come_in_the_order_asked_for(sets: Set) -> None:
@@ -287,12 +264,8 @@ def test_its_name_tells_other_records_apart_and_not_places(sets: Set, tmp_path: 
     whole = reader.Dataset(sets["jpeg"], as_supervised=False)
     moved = shutil.copytree(sets["jpeg"], tmp_path / "moved" / "pets" / "1.0.0")
     assert repr(whole) == repr(reader.Dataset(moved, as_supervised=False))
-    others = [
-        whole[1:],
-        whole[:-1],
-        whole[::-1],
-        reader.Dataset(sets["jpeg"], "test", as_supervised=False),
-    ]
+    test = reader.Dataset(sets["jpeg"], "test", as_supervised=False)
+    others = [whole[1:], whole[:-1], whole[::-1], test]
     assert len({repr(one) for one in [whole, *others]}) == 5
 
 
@@ -329,14 +302,8 @@ def test_checksums_may_be_left_unread(copied: Path) -> None:
     overwrite(copied / row["shard"], row["offset"] + row["length"] - 4, b"\0\0\0\0")
     with pytest.raises(RecordError):
         reader.Dataset(copied)[0]
-    assert equal(
-        reader.Dataset(copied, verify_crc=False, as_supervised=False)[0],
-        reader.Dataset(copied, verify_crc=False, as_supervised=False)[0],
-    )
-    assert (
-        reader.Dataset(copied, verify_crc=False, as_supervised=False)[0]["image/filename"]
-        == row["key"]
-    )
+    item = reader.Dataset(copied, verify_crc=False, as_supervised=False)[0]
+    assert item["image/filename"] == row["key"]
 
 
 @pytest.mark.parametrize(
@@ -394,25 +361,25 @@ def test_a_shard_cut_after_the_dataset_was_opened_is_an_error_and_no_crash(copie
 def test_an_index_that_is_not_its_shard_s_is_refused(copied: Path, change: str) -> None:
     path = min(copied.glob("index/*-train.tfrecord*"))
     lines = path.read_text().splitlines(keepends=True)
+    rows = [line.split() for line in lines]
+    texts = {
+        "no numbers": ["offset length\n"],
+        "shifted": [f"{int(offset) + 1} {length}\n" for offset, length in rows],
+        "one less": lines[:-1],
+        "one twice": [*lines, lines[-1]],
+        "odd": [*lines, "7"],
+    }
     if change == "gone":
         path.unlink()
     else:
-        path.write_text(
-            {
-                "no numbers": "offset length\n",
-                "shifted": "".join(
-                    f"{int(line.split()[0]) + 1} {line.split()[1]}\n" for line in lines
-                ),
-                "one less": "".join(lines[:-1]),
-                "one twice": "".join([*lines, lines[-1]]),
-                "odd": "".join(lines) + "7",
-            }[change]
-        )
+        path.write_text("".join(texts[change]))
     assert path.name in refused(lambda: reader.Dataset(copied))
 
 
-def test_a_split_that_is_not_there_is_refused(sets: Set) -> None:
-    assert "it has train" in refused(lambda: reader.Dataset(sets["png"], "valid"))
+def python(code: str, *arguments: Path) -> str:
+    """Return what a new interpreter prints."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.thorough
@@ -425,10 +392,7 @@ def test_more_shards_than_a_process_may_open_are_read(tmp_path: Path) -> None:
         "from shardprep import reader; ds = reader.Dataset(sys.argv[1], as_supervised=False)\n"
         "print(sum(item['image'].shape[0] for _ in range(2) for item in ds))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], check=True, capture_output=True, text=True
-    )
-    assert done.stdout.strip() == str(2 * 8 * len(reader.Dataset(folder)))
+    assert python(code, folder).strip() == str(2 * 8 * len(reader.Dataset(folder)))
 
 
 # What it costs to import
@@ -445,11 +409,8 @@ def test_tensorflow_is_never_imported(sets: Set) -> None:
         "    print(len(ds), ds[0][0].shape, num_read)\n"
         "print(*(set(sys.modules) & {'google.protobuf', 'keras', 'torch', 'grain', 'jax'}))"
     )
-    folders = [str(sets[form]) for form in ("jpeg", "png", "raw", "keep, one size")]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *folders], check=True, capture_output=True, text=True
-    )
-    assert done.stdout == f"{NUM_TRAIN} ({HEIGHT}, {WIDTH}, 3) {NUM_TRAIN}\n" * 4 + "\n"
+    found = python(code, *(sets[form] for form in ("jpeg", "png", "raw", "keep, one size")))
+    assert found == f"{NUM_TRAIN} ({HEIGHT}, {WIDTH}, 3) {NUM_TRAIN}\n" * 4 + "\n"
 
 
 def test_an_attribute_that_the_reader_lacks_is_an_attribute_error() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader.records import records
+from shardprep.reader.records import shards
 from tests.reader.datasets import pets
 from tests.support.builders import animals
 from tests.support.processes import Program
@@ -59,14 +59,12 @@ def test_a_cut_shard_is_an_error_and_no_signal(folder: Path, batches: str) -> No
 
 
 @pytest.mark.parametrize("form", ["raw"])
-def test_an_error_of_the_disk_is_an_error_of_the_reader(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_disk_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = reader.Dataset(folder)
 
     def fail(*_: object) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(records, "read_at", fail)
+    monkeypatch.setattr(shards, "read_at", fail)
     with pytest.raises(DatasetError, match=r"tfrecord-0.*cannot be read \(Input/output error\)"):
         dataset[0]

@@ -16,9 +16,9 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader.diagnosis import experiments, measurement, stall_meter, timing
+from shardprep.reader.diagnosis import diagnosis, measurement, stall_meter
 from shardprep.reader.diagnosis.diagnosis import Candidate
-from shardprep.reader.records.records import LocalShards
+from shardprep.reader.records.shards import LocalShards
 from shardprep.reader.tf.decode import Decoder
 from tests.reader.datasets import pets
 from tests.support.builders import build, jpeg
@@ -26,7 +26,7 @@ from tests.support.builders import build, jpeg
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.reader.records.remote import ByteRange
+    from shardprep.reader.records.shards import ByteRange
 
 SECONDS = 1.0
 """More where stages are compared: what was read ahead, or a pause, then counts for little."""
@@ -130,9 +130,7 @@ def test_slow_decoding_is_found(
     )
     seen: set[Any] = set()
     train = reader.load(folder, batch_size=4, as_supervised=False, drop_remainder=True, repeat=True)
-    found = reader.diagnose(
-        train, lambda batch: seen.add(tuple(batch["image"].shape)), seconds=SECONDS
-    )
+    found = reader.diagnose(train, lambda one: seen.add((*one["image"].shape,)), seconds=SECONDS)
     assert seen == {(4, 300, 400, 3)}
     assert found.bound == "decode"
     assert found.measured.read is not None
@@ -190,7 +188,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Return the clock of the meter and of `diagnose`; each batch that is drawn advances it."""
     clock = Clock()
     for module in (stall_meter, measurement):
-        monkeypatch.setattr(module, "Stopwatch", functools.partial(timing.Stopwatch, clock))
+        monkeypatch.setattr(module, "Stopwatch", functools.partial(diagnosis.Stopwatch, clock))
     real = time.process_time
     both = SimpleNamespace(perf_counter=clock, process_time=real, sleep=clock.sleep)
     monkeypatch.setattr(measurement, "time", both)
@@ -244,15 +242,10 @@ def small_model() -> Any:
     import keras
 
     layers = keras.layers
-    model = keras.Sequential(
-        [
-            layers.AveragePooling2D(50),
-            layers.BatchNormalization(),
-            layers.Dropout(0.5),
-            layers.GlobalAveragePooling2D(),
-            layers.Dense(2, activation="softmax"),
-        ]
-    )
+    model = keras.Sequential([layers.AveragePooling2D(50), layers.BatchNormalization()])
+    model.add(layers.Dropout(0.5))
+    model.add(layers.GlobalAveragePooling2D())
+    model.add(layers.Dense(2, activation="softmax"))
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
@@ -292,14 +285,11 @@ def test_what_cannot_be_diagnosed_is_said(folder: Path) -> None:
     import keras
 
     train = reader.load(folder, batch_size=4)
+    padded = reader.load(folder, batch_size=4, read_config=reader.ReadConfig(pad_batches=True))
     wrong: list[tuple[Any, Any, str]] = [
         (train.map(lambda *batch: batch), print, "not the result of reader.load"),
         (reader.load(folder), print, "single images"),
-        (
-            reader.load(folder, batch_size=4, read_config=reader.ReadConfig(pad_batches=True)),
-            print,
-            "pad_batches is for evaluation",
-        ),
+        (padded, print, "pad_batches is for evaluation"),
         (reader.load(folder, batch_size=64, drop_remainder=True), print, "has no batch"),
         (train, keras.Sequential([keras.layers.Flatten()]), "not compiled"),
         (reader.load(folder, batch_size=4, as_supervised=False), small_model(), "pass a step"),
@@ -325,7 +315,7 @@ def test_a_cache_on_disk_is_tried_with_the_images_it_would_hold(
 ) -> None:
     request = request_of(folder)
     candidate = Candidate("folder", "", "", {"cache": str(tmp_path)})
-    with experiments.trial(candidate, request, print, 0) as tried:
+    with measurement._trial(candidate, request, print, 0) as tried:
         assert tried.num_images == 8
         tried.evict()
         found = images_of(tried.dataset, 8)
@@ -342,9 +332,9 @@ def test_a_cache_in_memory_is_tried_with_some_records_of_this_reader(folder: Pat
     assert len(own) == 8
     for batch_size, expected in ((1, [*own[:4], *own[:4], own[0]]), (2, own)):
         request = request_of(folder, read_config=config, cache="memory", batch_size=batch_size)
-        with experiments.trial(Candidate("repeat", "", "", {}), request, print, 0) as tried:
+        with measurement._trial(Candidate("repeat", "", "", {}), request, print, 0) as tried:
             np.testing.assert_array_equal(images_of(tried.dataset, 9), expected)
-    assert experiments.sample(request_of(folder), 1e9) == request_of(folder)
+    assert measurement._sample(request_of(folder), 1e9) == request_of(folder)
 
 
 def test_what_is_moved_into_the_step_is_what_load_would_do(folder: Path) -> None:
@@ -355,7 +345,7 @@ def test_what_is_moved_into_the_step_is_what_load_would_do(folder: Path) -> None
     request = request_of(folder, **options)
     taken: list[Any] = []
     moved = {"augment": None, "dtype": "uint8"}
-    with experiments.trial(Candidate("in step", "", "", moved), request, taken.append, 0) as tried:
+    with measurement._trial(Candidate("in step", "", "", moved), request, taken.append, 0) as tried:
         batch = next(iter(tried.dataset))
         assert batch[0].dtype == tf.uint8
         tried.train(batch)

@@ -21,7 +21,7 @@ from shardprep import reader
 from shardprep.dataset.manifest import Manifest, Shard, Split
 from shardprep.errors import DatasetError
 from shardprep.reader import ReadConfig
-from shardprep.reader.records.positions import Places
+from shardprep.reader.records.records import Places
 from shardprep.reader.selection.split_argument import split_ranges
 from tests.reader.datasets import pets, refused, stored, written
 from tests.support.builders import animals, build, jpeg, png, write, zip_bytes

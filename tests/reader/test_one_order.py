@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,8 @@ from shardprep.errors import DatasetError
 from shardprep.reader.order import epoch as epoch_order
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.open import mean_record_bytes
-from tests.reader.datasets import batch_keys, damage, pets, stored, written
-from tests.support.builders import animals, tree
+from tests.reader.datasets import batch_keys, damage, pets, put, saved, stored, written
+from tests.support.builders import animals
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -112,15 +111,12 @@ def test_both_give_the_same_records_in_the_same_order(
     """
     epochs, drop = options.pop("epochs"), options["drop_remainder"]
     host = options.pop("host") % num_parts
-    expected = records_of(sets[form], split)
-    one = by_load(sets[form], split_of(split, sets[form]), (host, num_parts), **options)
+    expected, chosen = records_of(sets[form], split), split_of(split, sets[form])
+    one = by_load(sets[form], chosen, (host, num_parts), **options)
     read: list[list[str]] = [[] for _ in range(epochs)]
     for part in range(num_parts):
-        found = batch_keys(
-            by_dataset(
-                sets[form], split_of(split, sets[form]), (part, num_parts), epochs=epochs, **options
-            )
-        )
+        batches = by_dataset(sets[form], chosen, (part, num_parts), epochs=epochs, **options)
+        found = batch_keys(batches)
         steps = len(found) // epochs
         for epoch in range(epochs):
             own = found[epoch * steps : (epoch + 1) * steps]
@@ -147,30 +143,30 @@ def test_both_give_the_same_records_in_the_same_order(
 def test_a_state_of_one_reader_goes_on_in_the_other(
     sets: dict[str, Path], split: str, epoch: int, batch: int, to_load: bool, **options: Any  # noqa: FBT001
 ) -> None:  # fmt: skip
+    """A selection, too, that each of them has made anew."""
     part, seed = options.pop("part"), options.pop("seed")
     options["batch_size"] = 7
-    whole = by_dataset(
-        sets["raw"], split_of(split, sets["raw"]), part, seed=seed, epochs=3, **options
-    )
+
+    def read() -> tuple[Path, Any, tuple[int, int]]:
+        return sets["raw"], split_of(split, sets["raw"]), part
+
+    whole, first = (by_dataset(*read(), seed=seed, epochs=3, **options) for _ in range(2))
     every, steps = batch_keys(whole), whole.steps_per_epoch
     batch = min(batch, steps - 1)
     rest = every[epoch * steps + batch : (epoch + 1) * steps]
-    first = by_dataset(
-        sets["raw"], split_of(split, sets["raw"]), part, seed=seed, epochs=3, **options
-    )
     if to_load:
         for _ in range(epoch * steps + batch):
             next(first)
-        later = by_load(sets["raw"], split_of(split, sets["raw"]), part, seed=seed + 1, **options)
-        later.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        later = by_load(*read(), seed=seed + 1, **options)
+        later.load_state_dict(saved(first))
         assert batch_keys(later) == rest
         return
-    earlier = by_load(sets["raw"], split_of(split, sets["raw"]), part, seed=seed, **options)
+    earlier = by_load(*read(), seed=seed, **options)
     for _ in range(epoch):
         batch_keys(earlier)
     for _ in zip(range(batch), earlier, strict=False):
         pass
-    first.load_state_dict(json.loads(json.dumps(earlier.state_dict())))
+    first.load_state_dict(saved(earlier))
     assert batch_keys(itertools.islice(first, len(rest))) == rest
 
 
@@ -261,10 +257,9 @@ def test_defaults_mean_the_same(sets: dict[str, Path]) -> None:
 
 
 def test_more_readers_than_records_are_refused_by_both(sets: dict[str, Path]) -> None:
+    said = "3 records cannot be shared by 4 readers; use fewer"
     for read in (by_load, by_dataset):
-        with pytest.raises(
-            DatasetError, match="3 records cannot be shared by 4 readers; use fewer"
-        ):
+        with pytest.raises(DatasetError, match=said):
             read(sets["raw"], "train[:3]", (1, 4), batch_size=2)
 
 
@@ -385,22 +380,14 @@ def check_way(name: str, many: Path | str, expected: list[Ints], place: Path) ->
     if name == "load":
         return
     again = made if name == "memory" else way(name, many, place)  # to fill it takes its time
-    again.load_state_dict(json.loads(json.dumps(state)))
+    again.load_state_dict(state)
     left = labels_of(again, STEPS - PLACE[1])
     np.testing.assert_array_equal(np.concatenate(left), expected[PLACE[0]][PLACE[1] * MANY_BATCH :])
 
 
 @pytest.mark.filterwarnings("ignore::shardprep.reader.Advice")  # a folder's images are small
 @pytest.mark.usefixtures("large_groups")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "load",
-        "iterate",
-        "Dataset",
-        *(pytest.param(cache, marks=pytest.mark.thorough) for cache in ("memory", "folder")),
-    ],
-)
+@pytest.mark.parametrize("name", ["load", "iterate", "Dataset", "memory", "folder"])
 @pytest.mark.thorough
 def test_every_way_gives_the_same_batches_and_goes_on_from_any_other(
     name: str, many: Path, expected: list[Ints], tmp_path: Path
@@ -415,9 +402,7 @@ def test_a_copy_of_remote_shards_has_their_order_too(
 ) -> None:
     bucket: Bucket = request.getfixturevalue("bucket")
     request.getfixturevalue("large_groups")
-    for path, data in tree(many).items():
-        bucket.put(f"sets/pets/1.0.0/{path}", data)
-    check_way(name, f"{bucket.url}/sets/pets/1.0.0", expected, tmp_path)
+    check_way(name, put(bucket, many), expected, tmp_path)
 
 
 @pytest.mark.thorough

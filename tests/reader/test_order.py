@@ -136,17 +136,20 @@ def test_the_size_of_blocks_follows_from_that_of_records() -> None:
     assert sizes(1 << 30) == (8, 16)
 
 
+def check_chance(counts: Any, size: int, epochs: int) -> None:
+    """Compare counts by Pearson's chi-squared, within five standard deviations of its mean."""
+    statistic = ((counts - epochs / size) ** 2 / (epochs / size)).sum()
+    freedom = (size - 1) ** 2
+    assert abs(statistic - freedom) < 5 * np.sqrt(2 * freedom), size
+
+
 @pytest.mark.thorough
 def test_each_place_in_the_order_is_as_likely_for_every_record() -> None:
-    """Pearson's chi-squared, within five standard deviations of its mean."""
     for num_records, options in ((10, {}), (29, {"group_width": 100}), (13, {"block_length": 1})):
         counts = np.zeros((num_records, num_records))
-        epochs = 4000
-        for epoch in range(epochs):
+        for epoch in range(4000):
             counts[np.arange(num_records), whole(make(num_records, **options), epoch)] += 1
-        statistic = ((counts - epochs / num_records) ** 2 / (epochs / num_records)).sum()
-        freedom = (num_records - 1) ** 2
-        assert abs(statistic - freedom) < 5 * np.sqrt(2 * freedom), options
+        check_chance(counts, num_records, 4000)
 
 
 def permutations_of_keys(size: int, keys: Any) -> Any:
@@ -154,24 +157,18 @@ def permutations_of_keys(size: int, keys: Any) -> Any:
     found = np.broadcast_to(np.arange(size, dtype=np.int64), (len(keys), size))
     found = permute_table(found, *table_shape(size), keys[:, None])
     while (found >= size).any():
-        found = np.where(
-            found >= size, permute_table(found, *table_shape(size), keys[:, None]), found
-        )
+        moved = permute_table(found, *table_shape(size), keys[:, None])
+        found = np.where(found >= size, moved, found)
     for key, one in zip(keys[:20].tolist(), found[:20], strict=True):
         assert np.array_equal(one, permute(np.arange(size, dtype=np.int64), size, key))
     return found
 
 
 def test_every_place_is_as_likely_for_every_block() -> None:
-    """Pearson's chi-squared, within five standard deviations of its mean."""
     for size in (3, 5, 10, 29):
-        epochs = 4000
-        found = permutations_of_keys(size, make(size).epoch_key(np.arange(epochs)))
+        found = permutations_of_keys(size, make(size).epoch_key(np.arange(4000)))
         fields = (found + size * np.arange(size)).ravel()
-        counts = np.bincount(fields, minlength=size**2)
-        statistic = ((counts - epochs / size) ** 2 / (epochs / size)).sum()
-        freedom = (size - 1) ** 2
-        assert abs(statistic - freedom) < 5 * np.sqrt(2 * freedom), size
+        check_chance(np.bincount(fields, minlength=size**2), size, 4000)
 
 
 def test_blocks_of_an_epoch_are_as_far_from_their_order_as_chance_has_it() -> None:

@@ -13,19 +13,18 @@ from shardprep.dataset.manifest import Shard
 from shardprep.errors import StorageError
 from shardprep.reader.order.epoch import block_shuffle
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.positions import Frames
-from shardprep.reader.records.prefetch import PrefetchedBlocks
+from shardprep.reader.records.records import Frames, PrefetchedBlocks
 
 if TYPE_CHECKING:
-    from shardprep.reader.records.remote import ByteRange
+    from shardprep.reader.records.shards import ByteRange
 
 NUM_SHARDS, RECORDS_A_SHARD, RECORD_BYTES = 3, 50, 7
 NUM_RECORDS = NUM_SHARDS * RECORDS_A_SHARD
 LENGTH, WIDTH = 8, 2
-SHARDS = [
+SHARDS = tuple(
     Shard(name=f"{i}", num_records=RECORDS_A_SHARD, num_bytes=350, sha256=f"{i:064}")
     for i in range(NUM_SHARDS)
-]
+)
 
 
 def frame(position: int) -> bytes:
@@ -81,9 +80,9 @@ def order(*, shuffle: bool = True) -> Order:
 def prefetched(store: Any, of: Order) -> PrefetchedBlocks:
     shard, record = np.divmod(np.arange(NUM_RECORDS), RECORDS_A_SHARD)
     length = np.full(NUM_RECORDS, RECORD_BYTES)
-    frames = Frames(shard, record, record * RECORD_BYTES, length)
+    frames = Frames(SHARDS, shard, record, record * RECORD_BYTES, length)
     assert of.blocks is not None
-    return PrefetchedBlocks(store, SHARDS, frames, of.blocks, of.epoch_key)
+    return PrefetchedBlocks(store, frames, of.blocks, of.epoch_key)
 
 
 def read(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from shardprep import reader
-from tests.reader.datasets import batch_keys, pets, refused
+from tests.reader.datasets import batch_keys, keys_of, pets, refused, saved
 from tests.support.builders import animals, jpeg
 
 if TYPE_CHECKING:
@@ -29,20 +28,11 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pets(tmp_path_factory, kept, size="8x6", shards=3, format="raw")
 
 
-def drawn(folder: Path, epochs: int, split: Any = "train", **options: Any) -> list[str]:
+def drawn(folder: Path, epochs: int, *, batch_size: int = 16, **options: Any) -> list[str]:
     """Return the keys that `batches` draws."""
-    size = options.pop("batch_size", 16)
-    read = reader.Dataset(folder, split, decode=False).batches(
-        size, epochs=epochs, as_supervised=False, **options
-    )
-    return [key for batch in read for key in batch["image/filename"]]
-
-
-def keys_in_order(folder: Path, split: Any = "train") -> list[str]:
-    return [
-        item["image/filename"]
-        for item in reader.Dataset(folder, split, decode=False, as_supervised=False)
-    ]
+    dataset = reader.Dataset(folder, decode=False)
+    read = dataset.batches(batch_size, epochs=epochs, as_supervised=False, **options)
+    return [*itertools.chain(*batch_keys(read))]
 
 
 def chi_square(counts: Any, expected: Any) -> float:
@@ -54,16 +44,15 @@ def test_balanced_draws_each_class_as_often_as_another(folder: Path) -> None:
     assert len(keys) == 50 * (NUM_CATS + NUM_DOGS)
     counts = np.array([sum(name in key for key in keys) for name in ("cat", "dog")])
     assert chi_square(counts, len(keys) / 2) < 10.8  # 1 degree, p = 0.001
-    each = np.array([keys.count(key) for key in keys_in_order(folder)])
-    expected = [
-        len(keys) / 2 / (NUM_CATS if "cat" in key else NUM_DOGS) for key in keys_in_order(folder)
-    ]
+    order = keys_of(folder)
+    each = np.array([keys.count(key) for key in order])
+    expected = [len(keys) / 2 / (NUM_CATS if "cat" in key else NUM_DOGS) for key in order]
     assert chi_square(each, np.array(expected)) < 72  # 39 degrees, p = 0.001
 
 
 def test_records_come_as_often_as_their_weights_say(folder: Path) -> None:
     weights = np.arange(NUM_CATS + NUM_DOGS) % 5.0
-    order = keys_in_order(folder)
+    order = keys_of(folder)
     keys = drawn(folder, 60, weights=weights, seed=2)
     each = np.array([keys.count(key) for key in order])
     used = weights > 0
@@ -74,9 +63,9 @@ def test_records_come_as_often_as_their_weights_say(folder: Path) -> None:
 def test_without_replacement_each_draw_is_among_those_left(folder: Path) -> None:
     """The first of an epoch has the weights as chances, the second those of the others."""
     weights = np.where(np.arange(NUM_CATS + NUM_DOGS) < 4, [1, 2, 3, 6] * 10, 0)
-    order = keys_in_order(folder)[:4]
-    options = {"weights": reader.Weights(weights, replacement=False), "batch_size": 4}
-    epochs = np.array(drawn(folder, 1200, seed=3, **options)).reshape(1200, 4)
+    order = keys_of(folder)[:4]
+    options: dict[str, Any] = {"weights": reader.Weights(weights, replacement=False), "seed": 3}
+    epochs = np.array(drawn(folder, 1200, batch_size=4, **options)).reshape(1200, 4)
     assert all(sorted(epoch) == sorted(order) for epoch in epochs.tolist())
     first = np.array([(epochs[:, 0] == key).sum() for key in order])
     assert chi_square(first, 1200 * np.array([1, 2, 3, 6]) / 12) < 16.3  # 3 degrees
@@ -89,11 +78,9 @@ def test_without_replacement_each_draw_is_among_those_left(folder: Path) -> None
     assert len({*keys[:10]}) == len({*keys[10:]}) == 10
 
 
-def of_load(
-    folder: Path, split: Any = "train", part: tuple[int, int] = (0, 1), **options: Any
-) -> Any:
+def of_load(folder: Path, part: tuple[int, int] = (0, 1), **options: Any) -> Any:
     config = reader.ReadConfig(shard_index=part[0], num_shards=part[1])
-    return reader.iterate(folder, split, as_supervised=False, read_config=config, **options)
+    return reader.iterate(folder, as_supervised=False, read_config=config, **options)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +111,8 @@ def test_draws_go_on_where_they_were(folder: Path) -> None:
     first = reader.Dataset(folder).batches(7, epochs=2, **options)
     for _ in range(3):
         next(first)
-    state = json.loads(json.dumps(first.state_dict()))
-    rest = [batch["image/filename"].tolist() for batch in itertools.islice(first, 3)]
+    state = saved(first)
+    rest = batch_keys(itertools.islice(first, 3))
     there = reader.iterate(folder, batch_size=7, **options)
     there.load_state_dict(state)
     assert batch_keys(there) == rest
@@ -177,15 +164,12 @@ def test_weights_that_mean_nothing_are_one_line(folder: Path) -> None:
     for wrong in ("even", 3, {0: 1.0}, True):
         assert f"weights={wrong!r}" in line(wrong)
     assert "shape (3,) for 40 records" in line([1, 2, 3])
-    assert "below 0, infinite, NaN or all 0" in line([-1.0] * 40)
-    assert "below 0, infinite, NaN or all 0" in line([0.0] * 40)
-    assert "below 0, infinite, NaN or all 0" in line([float("nan")] * 40)
+    for wrong_number in (-1.0, 0.0, float("nan")):
+        assert "below 0, infinite, NaN or all 0" in line([wrong_number] * 40)
     assert "an array of numbers" in line(["a"] * 40)
-    assert "num_samples=41 of 40" in line(
-        reader.Weights("balanced", replacement=False, num_samples=41)
-    )
+    too_many = reader.Weights("balanced", replacement=False, num_samples=41)
+    assert "num_samples=41 of 40" in line(too_many)
     assert "num_samples=0" in refused(lambda: reader.Weights("balanced", num_samples=0))
     assert "shuffle=False is an order" in line("balanced", shuffle=False)
-    assert "leave out pad_batches" in line(
-        "balanced", read_config=reader.ReadConfig(pad_batches=True)
-    )
+    padded = reader.ReadConfig(pad_batches=True)
+    assert "leave out pad_batches" in line("balanced", read_config=padded)

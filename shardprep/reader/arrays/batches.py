@@ -1,44 +1,142 @@
-"""Iterator over batches that threads decode ahead of use.
+"""Batches that threads decode ahead of use, row by row, in memory that is reused.
 
-Order and content do not depend on threads.
+Order and content do not depend on threads. An array that was handed out is not written again while
+anyone holds it or a view of it. Then its memory serves a later batch.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
+import sys
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
+
+import numpy as np
 
 from shardprep.dataset.schema import BOX, IMAGE
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
-from shardprep.reader.array_types import Columns
-from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler, Filling
+from shardprep.reader.array_types import Bytes, Columns
 from shardprep.reader.config import BatchOptions
 from shardprep.reader.decode.annotations import boxes_as
 from shardprep.reader.decode.crop import crop_keys
-from shardprep.reader.decode.features import ExampleReader
+from shardprep.reader.decode.features import DecodedExamples, ExampleReader
 from shardprep.reader.decode.targets import Target
-from shardprep.reader.order.iterator_state import Batching, State, check_state, identity
-from shardprep.reader.order.order import Order
-from shardprep.reader.records.remote import NUM_READS
+from shardprep.reader.order.order import Batching, Order, State, check_state, identity
+from shardprep.reader.records.shards import NUM_READS, submitted
 
+IMAGES_A_TURN = 8
+"""Number of images in a batch that justify waking another thread."""
+_ALIGNMENT = 64
+"""Multiple of bytes at which TensorFlow uses an array without a copy."""
 _STATE = "Dataset.batches.load_state_dict"
+
+
+@dataclass(slots=True)
+class Filling:
+    """A batch that is being filled: each thread takes the next row until none is left."""
+
+    numbers: list[int]
+    keys: list[int]
+    """Key that decides the crop of each row."""
+    columns: Columns
+    rows: Iterator[int]
+    futures: list[Future[None]] = field(default_factory=list)
+    errors: dict[int, RecordError] = field(default_factory=dict)
+    """Errors by row, complete when the futures are done."""
+
+    def run(self, examples: ExampleReader | DecodedExamples) -> None:
+        for row in self.rows:  # `next` of an iterator is atomic: no two threads get one row
+            try:
+                examples.fill(self.numbers[row], self.columns, row, self.keys[row])
+            except RecordError as error:
+                self.errors[row] = error
+
+    def wait(self) -> None:
+        """Block until every row is filled or has an entry in `errors`."""
+        for future in self.futures:
+            future.result()
+
+
+class Filler:
+    """Starts to fill batches of examples in its threads."""
+
+    def __init__(
+        self,
+        examples: ExampleReader | DecodedExamples,
+        *,
+        batch_size: int,
+        num_threads: int,
+        num_kept: int,
+    ) -> None:
+        """Keep the memory of at most `num_kept` batches of images for reuse."""
+        self._examples = examples
+        self._batch_size = batch_size
+        self._num_threads = num_threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._free: deque[memoryview] = deque(maxlen=num_kept)
+
+    def begin(
+        self, numbers: list[int], keys: list[int], image_size: tuple[int, int] | None = None
+    ) -> Filling:
+        """Start a batch of the records with these numbers, at most `batch_size`.
+
+        `keys` decide the crops. Images are resized to `image_size` if given.
+        """
+        decoder = self._examples.decoder
+        columns = decoder.columns(len(numbers))
+        shape = decoder.image_shape
+        if shape is not None:
+            columns[IMAGE] = self._array((self._batch_size, *shape))[: len(numbers)]
+        elif image_size is not None:
+            columns[IMAGE] = np.empty((len(numbers), *image_size, 3), np.uint8)
+        filling = Filling(numbers, keys, columns, rows=iter(range(len(numbers))))
+        for _ in range(min(self._num_threads, -(-len(numbers) // IMAGES_A_TURN))):
+            filling.futures.append(submitted(self._threads(), filling.run, self._examples))
+        return filling
+
+    def close(self) -> None:
+        """Stop the threads; a batch that is started later has new ones."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._num_threads, "shardprep-batches")
+            # The work of the threads holds no reference to this filler, so that the finalizer runs
+            # and ends them when the filler is garbage. At exit they finish the work they have.
+            end = weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+            end.atexit = False
+        return self._pool
+
+    def _array(self, shape: tuple[int, ...]) -> Bytes:
+        """Return an array with arbitrary content that nobody else uses."""
+        try:
+            memory = self._free.pop()
+        except IndexError:
+            memory = _aligned(math.prod(shape)).reshape(shape).data
+        # NumPy makes `base` of a view the owner of the memory. Over a memoryview that is `array`,
+        # so the finalizer runs when the last view is gone; over another array it would be that.
+        array = np.asarray(memory)
+        weakref.finalize(array, self._free.append, memory).atexit = False
+        return array
+
+
+def _aligned(num_bytes: int) -> Bytes:
+    memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    return memory[begin : begin + num_bytes]
 
 
 class ArrayBatches:
     """An iterator over batches; `Dataset.batches` makes it and says what it yields."""
-
-    _next: int
-    """Number of the next batch to return, counted over all epochs."""
-    _upcoming: Iterator[int]
-    """Numbers of the batches that are not started."""
-    _started: deque[tuple[int, Filling]]
-    """Number and content of started batches, in order."""
 
     def __init__(
         self,
@@ -68,7 +166,6 @@ class ArrayBatches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of batches of an epoch."""
         return self._batching.num_batches
 
     @property
@@ -79,9 +176,8 @@ class ArrayBatches:
     def __len__(self) -> int:
         """Return the number of batches of all epochs. TypeError with `epochs=None`."""
         if self._options.epochs is None:
-            raise TypeError(
-                "epochs=None has no end; steps_per_epoch counts the batches of an epoch"
-            )
+            what = "epochs=None has no end; steps_per_epoch counts the batches of an epoch"
+            raise TypeError(what)
         return self.steps_per_epoch * self._options.epochs
 
     def __iter__(self) -> Self:
@@ -92,13 +188,12 @@ class ArrayBatches:
         if not self._started:
             self.close()
             raise StopIteration
-        number, filling = self._started.popleft()
         try:
-            columns = self._wait(filling)
+            columns = self._wait(self._started.popleft())
         except BaseException:
             self._seek(self._next)  # so that the next call tries the same batch again
             raise
-        self._next = number + 1
+        self._next += 1
         return self._element(columns)
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,7 +222,7 @@ class ArrayBatches:
         """Stop the threads and drop batches decoded ahead; the iterator is then exhausted."""
         self._filler.close()
         self._started.clear()
-        self._upcoming = iter(())
+        self._upcoming = iter(range(0))
 
     def __enter__(self) -> Self:
         return self
@@ -139,13 +234,13 @@ class ArrayBatches:
         return identity(self._examples.records.digest, self._order, self._batching)
 
     def _seek(self, number: int) -> None:
+        """Let batch `number`, counted over all epochs, be the next one to return."""
         epochs, steps = self._options.epochs, self.steps_per_epoch
         self._next = number
-        if epochs is None and steps > 0:
-            self._upcoming = itertools.count(number)
-        else:
-            self._upcoming = iter(range(number, (epochs or 0) * steps))
-        self._started = deque()
+        self._started = deque[Filling]()
+        is_endless = epochs is None and steps > 0
+        stop = sys.maxsize if is_endless else (epochs or 0) * steps
+        self._upcoming = iter(range(number, stop))
 
     def _start(self) -> None:
         """Start batches until `prefetch` are started in addition to the next one."""
@@ -162,8 +257,7 @@ class ArrayBatches:
             if self._options.crop is not None:
                 tags = self._order.tags(epoch, batch * size, positions)
                 keys = crop_keys(self._order.key, tags)
-            filling = self._filler.begin(positions.tolist(), keys, image_size)
-            self._started.append((number, filling))
+            self._started.append(self._filler.begin(positions.tolist(), keys, image_size))
 
     def _wait(self, filling: Filling) -> Columns:
         """Wait for a batch and return it, with bad records replaced if `on_error` is "skip"."""
@@ -183,7 +277,6 @@ class ArrayBatches:
             warnings.warn(f"skipped: {error}", RuntimeWarning, stacklevel=4)
 
     def _element(self, columns: Columns) -> Any:
-        """Return the batch in the form that the options ask for."""
         options, decoder = self._options, self._examples.decoder
         values: dict[str, Any] = columns
         if options.ragged:

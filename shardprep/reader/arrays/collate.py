@@ -44,9 +44,8 @@ def collate(items: Any, first_label: Number = 0) -> tuple[list[Any], list[dict[s
     try:
         import torch  # noqa: F401 - to raise the error below
     except ModuleNotFoundError as error:
-        raise DatasetError(
-            _WHERE, "needs torch, which is not installed", "install torch"
-        ) from error
+        what = "needs torch, which is not installed"
+        raise DatasetError(_WHERE, what, "install torch") from error
     _check(items)
     pixels = _tensors([image for image, _ in items])
     images = [one.permute(2, 0, 1) for one in pixels]
@@ -95,8 +94,5 @@ def _check(items: Sequence[Any]) -> None:
     for item in items:
         is_pair = isinstance(item, tuple) and isinstance(item[-1], dict)
         if not is_pair or KEYS[BOX] not in item[-1] or not isinstance(item[0], np.ndarray):
-            raise DatasetError(
-                _WHERE,
-                "the items are not pairs of an image, uint8[height, width, 3], and its boxes",
-                "give it the items of a reader.Dataset(…) with boxes",
-            )
+            what = "the items are not pairs of an image, uint8[height, width, 3], and its boxes"
+            raise DatasetError(_WHERE, what, "give it the items of a reader.Dataset(…) with boxes")

@@ -23,8 +23,7 @@ from shardprep.reader.config import BatchOptions, ReadConfig, check_weights, dra
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import BoxLimit, check_boxes, target_of
 from shardprep.reader.order.epoch import BucketBatches
-from shardprep.reader.order.iterator_state import Batching
-from shardprep.reader.order.order import Order
+from shardprep.reader.order.order import Batching, Order
 from shardprep.reader.records.open import check_hosts, open_subset
 from shardprep.reader.records.records import Records
 from shardprep.reader.selection.split_argument import AnySplit, is_training, part_range
@@ -38,6 +37,8 @@ from shardprep.reader.validators import (
     validated,
 )
 from shardprep.storage.url import is_url
+
+_BATCHES = "Dataset.batches"
 
 
 class Dataset:
@@ -95,9 +96,7 @@ class Dataset:
         """Folder of the dataset, or its address in object storage."""
         self.split = split
         self.schema = subset.schema
-        """Features of an item."""
         self.class_names = subset.class_names
-        """Names of the classes in label order."""
         self._as_supervised = as_supervised
         self._decode = decode
         self._transform = transform
@@ -181,7 +180,7 @@ class Dataset:
     def __iter__(self) -> Iterator[Any]:
         return (self[number] for number in range(len(self)))
 
-    @WithOptions("Dataset.batches", BatchOptions)
+    @WithOptions(_BATCHES, BatchOptions)
     def batches(self, options: BatchOptions) -> ArrayBatches:  # noqa: D417 - its fields
         """Return an iterator over (images, targets), decoded ahead of use by threads.
 
@@ -231,7 +230,7 @@ class Dataset:
 
         """
         index, number = options.shard_index, options.num_shards
-        check_position("Dataset.batches", shard_index=index, num_shards=number)
+        check_position(_BATCHES, shard_index=index, num_shards=number)
         self._check_batches(options)
         records, order, num_batches = self._order(options)
         size, drop = options.batch_size, options.drop_remainder
@@ -252,13 +251,13 @@ class Dataset:
         shuffle = is_training(self.split) if options.shuffle is None else options.shuffle
         seed = draw_seed() if options.seed is None else options.seed
         if options.buckets is not None:
-            from shardprep.reader.selection.buckets import bucket_members  # and pyarrow
+            from shardprep.reader.selection.statistics import bucket_members  # and pyarrow
 
             members = bucket_members(options.buckets, subset.manifest, subset.records.places)
             buckets = BucketBatches(tuple(options.buckets), members, size, drop, shuffle, host)
             return subset.records, Order(buckets, seed), buckets.num_batches
         if options.weights is not None:
-            subset = subset.drawn("Dataset.batches", options.weights, host)
+            subset = subset.drawn(_BATCHES, options.weights, host)
         else:
             check_hosts(str(self.path), len(self), host[1])
             subset = replace(subset, records=subset.records[part_range(len(self), *host)])
@@ -270,22 +269,16 @@ class Dataset:
         return (IMAGE, *self._target.names) if as_supervised else tuple(self.schema.features)
 
     def _check_batches(self, options: BatchOptions) -> None:
-        check_boxes("Dataset.batches", self.schema, options)
-        check_weights("Dataset.batches", options)
+        check_boxes(_BATCHES, self.schema, options)
+        check_weights(_BATCHES, options)
         if options.buckets is not None:
             self._check_buckets(options)
         if self._transform is not None:
-            raise DatasetError(
-                "Dataset.batches",
-                "transform is for single items",
-                "apply it to what the iterator yields",
-            )
+            hint = "apply it to what the iterator yields"
+            raise DatasetError(_BATCHES, "transform is for single items", hint)
         if options.crop is not None and not self._decode:
-            raise DatasetError(
-                "Dataset.batches",
-                "a crop decodes images, and decode=False does not",
-                "give one of them",
-            )
+            what = "a crop decodes images, and decode=False does not"
+            raise DatasetError(_BATCHES, what, "give one of them")
         if self.schema.image_size is not None or options.crop is not None:
             return
         if self._decode and not options.ragged and options.buckets is None:
@@ -297,11 +290,8 @@ class Dataset:
                 "take single items",
             )
         if not self._decode and not options.box_format.startswith("rel_"):
-            raise DatasetError(
-                "Dataset.batches",
-                f"box_format={options.box_format!r} is in pixels, and decode=False reads none",
-                "use a format that begins with rel_",
-            )
+            what = f"box_format={options.box_format!r} is in pixels, and decode=False reads none"
+            raise DatasetError(_BATCHES, what, "use a format that begins with rel_")
 
     def _check_buckets(self, options: BatchOptions) -> None:
         if self.schema.image_size is not None:
@@ -312,15 +302,14 @@ class Dataset:
             what, hint = "buckets with weights, ragged, a crop or decode=False", "give one of them"
         else:
             return
-        raise DatasetError("Dataset.batches", what, hint)
+        raise DatasetError(_BATCHES, what, hint)
 
 
 def _check_transform(transform: Any, *, as_supervised: bool) -> None:
     what = "transform of a dataset with boxes or masks is called with image and target"
     if not as_supervised:
-        raise DatasetError(
-            "reader.Dataset", f"{what}, and as_supervised=False has no target", "leave it out"
-        )
+        what += ", and as_supervised=False has no target"
+        raise DatasetError("reader.Dataset", what, "leave it out")
     named = parameters(transform)
     if named is None:
         return

@@ -1,4 +1,7 @@
-"""From measured rates to a diagnosis: what bounds training, and which changes help. Pure functions.
+"""From measured times to a diagnosis: what bounds training, and which changes help.
+
+An epoch has three stages: its restart, until the first batch of a new iterator is there; waiting
+for each later batch; and working, from each batch to the end of its step.
 
 The cost of a stage is the time per image that it adds when the pipeline is run up to that stage. A
 pipeline takes as long as its slowest stage, or as long as all stages together when they share busy
@@ -9,15 +12,25 @@ not advised.
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from shardprep.reader.diagnosis.timing import RESTART_COUNTS, STALL_COUNTS, restart_advice
+from shardprep.dataset.schema import IMAGE
 
 Bound = Literal["restart", "read", "decode", "augment", "transfer", "model"]
 Trial = Literal["memory", "folder", "in step", "repeat", "prefetch"]
 
+STALL_COUNTS = 0.1
+"""Share of the time spent waiting below which the pipeline keeps up, 0 to 1."""
+RESTART_COUNTS = 0.02
+"""Share of an epoch from which its restart is mentioned, 0 to 1."""
+_SETTLING_SHARE, _READY, _LEAST = 1 / 3, 5, 3
+"""Steps after a restart that are not typical: those in the first third of a run, while tf.data
+adapts; or 5 steps that use batches made ahead, if 3 steps remain."""
 _IN_TIMES = 1.1
 """Ratio from which a gain is shown as a factor, below as a percentage."""
 _KEEPS_UP = 2.0
@@ -28,6 +41,108 @@ _SAVES = 0.1
 """Share of the processor time from which saving it is advised, if nothing is faster."""
 _FITS = 0.5
 """Largest share of the free space that a cache may fill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of an epoch, or of some steps of one, by stage."""
+
+    restart_s: float = 0.0
+    """Not 0 in a step whose batch is the first of an iterator."""
+    waiting_s: float = 0.0
+    working_s: float = 0.0
+
+    def __add__(self, other: Times) -> Times:
+        return Times(
+            self.restart_s + other.restart_s,
+            self.waiting_s + other.waiting_s,
+            self.working_s + other.working_s,
+        )
+
+    def __truediv__(self, number: float) -> Times:
+        return Times(self.restart_s / number, self.waiting_s / number, self.working_s / number)
+
+    @property
+    def waited_s(self) -> float:
+        return self.restart_s + self.waiting_s
+
+    @property
+    def total_s(self) -> float:
+        return self.waited_s + self.working_s
+
+    @property
+    def stall(self) -> float:
+        """Share spent waiting for batches, restart included, 0 to 1."""
+        return self.waited_s / self.total_s if self.total_s else 0.0
+
+    @property
+    def restart(self) -> float:
+        """Share spent waiting for the first batch, 0 to 1; part of `stall`."""
+        return self.restart_s / self.total_s if self.total_s else 0.0
+
+
+class Stopwatch:
+    """Measures steps: for each, call `ask`, `drawn` and `done`."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._asked = self._drawn = 0.0
+        self._is_pending = self._is_restart = False
+
+    def ask(self) -> None:
+        """Start to wait for a batch, unless that has started before."""
+        if not self._is_pending:
+            self._asked, self._is_pending = self._clock(), True
+
+    def drawn(self, *, is_restart: bool) -> None:
+        """Record that the batch is there; a restart is the first batch of an iterator."""
+        self._drawn = self._clock()
+        self._is_restart, self._is_pending = is_restart, False
+
+    def done(self) -> Times:
+        """Return the times of the step, which ends now."""
+        waited, worked = self._drawn - self._asked, self._clock() - self._drawn
+        return Times(waited, 0.0, worked) if self._is_restart else Times(0.0, waited, worked)
+
+
+def epoch_of(steps: Sequence[Times], num_steps: int | None) -> Times:
+    """Return the times of an epoch of `num_steps`, estimated from some steps of training in order.
+
+    If there are whole epochs, this is their mean. Else it is a restart and the mean of later steps,
+    without those soon after a restart. Without an end (None), it is the time of one later step.
+    """
+    starts = [i for i, step in enumerate(steps) if i == 0 or step.restart_s]
+    runs = [steps[i:j] for i, j in zip(starts, [*starts[1:], len(steps)], strict=True)]
+    whole = [run for run in runs if run[0].restart_s and len(run) == num_steps]
+    if whole:
+        return sum((step for run in whole for step in run), Times()) / len(whole)
+    restarts = [step.restart_s for step in steps if step.restart_s]
+    settled = [step for run in runs for step in _settled(run)] or steps
+    waited = statistics.fmean(step.waited_s for step in settled)
+    worked = statistics.fmean(step.working_s for step in settled)
+    if num_steps is None:
+        return Times(0.0, waited, worked)
+    restart = statistics.median(restarts) if restarts else waited
+    return Times(restart, waited * (num_steps - 1), worked * num_steps)
+
+
+def _settled(run: Sequence[Times]) -> Sequence[Times]:
+    """Return the steps of an iterator that are typical of later ones."""
+    ends = list(itertools.accumulate(step.total_s for step in run))
+    adapting = sum(end < _SETTLING_SHARE * ends[-1] for end in ends)
+    return run[max(1, adapting, min(_READY, len(run) - _LEAST)) :]
+
+
+def images_of(batch: Any) -> Any:
+    """Return the images of a batch, which is a dict, (images, targets) or only images."""
+    if isinstance(batch, dict):
+        return batch[IMAGE]
+    return batch[0] if isinstance(batch, tuple) else batch
+
+
+def restart_advice(num_steps: int) -> str:
+    """Return the options that save the restart of each epoch."""
+    return f"repeat=True in load, steps_per_epoch={num_steps} in fit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +177,6 @@ class Change(NamedTuple):
 
     name: str
     advice: str
-    """Advice, in full."""
     options: dict[str, Any]
     """Changed arguments of `load`; empty if the change is outside of `load`."""
     images_s: float
@@ -84,9 +198,7 @@ class Circumstances:
     dtype: str
     augments: bool
     free_bytes: int
-    """Free memory."""
     disk: str
-    """A folder for temporary files."""
     free_disk_bytes: int
 
     @property
@@ -102,7 +214,6 @@ class Candidate(NamedTuple):
     name: str
     advice: str
     options: dict[str, Any]
-    """Changed arguments of `load`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -116,7 +227,7 @@ class Diagnosis:
     """Measured speed-up of the advice; 1.0 if nothing made training faster."""
     saved: float = 0.0
     """Share of the processor time per image that the advice saved, 0 to 1."""
-    changes: tuple[Change, ...] = field(default=())
+    changes: tuple[Change, ...] = ()
     """All changes that were tried, the best first."""
 
     def __str__(self) -> str:
@@ -166,14 +277,6 @@ class Diagnosis:
         return [f"do this: {self.advice}", *([f"tried: {', '.join(figures)}"] if figures else [])]
 
 
-class _Costs(NamedTuple):
-    """Seconds that each stage adds to an image."""
-
-    read: float
-    decode: float
-    augment: float
-
-
 def reading_counts(measured: Measured) -> bool:
     """Return whether a faster pipeline would save time or processor time of training."""
     spent = 1 - measured.model_cpu_s / measured.training_cpu_s if measured.training_cpu_s else 0.0
@@ -187,9 +290,10 @@ def candidates(measured: Measured, here: Circumstances) -> list[Candidate]:
     chosen = []
     costs = _costs(measured, here)
     if reading_counts(measured):
-        if here.cache != "memory" and costs.read + costs.decode >= _WORTH * sum(costs):
+        least = _WORTH * sum(costs.values())
+        if here.cache != "memory" and costs["read"] + costs["decode"] >= least:
             chosen += _caches(here)
-        if here.finishes and costs.augment >= _WORTH * sum(costs):
+        if here.finishes and costs["augment"] >= least:
             chosen.append(_in_step(here))
     if measured.restart >= RESTART_COUNTS and here.num_steps is not None:
         advice = restart_advice(here.num_steps)
@@ -231,14 +335,16 @@ def _is_cheaper(change: Change, measured: Measured) -> bool:
     return as_fast and change.cpu_s <= (1 - _SAVES) * measured.training_cpu_s
 
 
-def _costs(measured: Measured, here: Circumstances) -> _Costs:
+def _costs(measured: Measured, here: Circumstances) -> dict[Bound, float]:
+    """Return the seconds that each stage adds to an image."""
     whole = 1 / measured.pipeline
     if measured.read is None or measured.decode is None:  # a cache replaces reading and decoding
-        return _Costs(0.0, 0.0, whole) if here.augments else _Costs(whole, 0.0, 0.0)
-    read, decoded = 1 / measured.read, 1 / measured.decode
-    if not here.finishes:  # then these are the same pipeline
-        decoded = whole = min(decoded, whole)
-    return _Costs(read, max(0.0, decoded - read), max(0.0, whole - decoded))
+        read, decoded = (0.0, 0.0) if here.augments else (whole, whole)
+    else:
+        read, decoded = 1 / measured.read, 1 / measured.decode
+        if not here.finishes:  # then these are the same pipeline
+            decoded = whole = min(decoded, whole)
+    return {"read": read, "decode": max(0.0, decoded - read), "augment": max(0.0, whole - decoded)}
 
 
 def _bound(measured: Measured, here: Circumstances) -> Bound:
@@ -246,9 +352,8 @@ def _bound(measured: Measured, here: Circumstances) -> Bound:
         if measured.restart > measured.waiting / 2:
             return "restart"
         if measured.pipeline < _KEEPS_UP * measured.model:
-            costs = _costs(measured, here)._asdict()
-            stages: tuple[Bound, ...] = ("read", "decode", "augment")
-            return max(stages, key=lambda stage: costs[stage])
+            costs = _costs(measured, here)
+            return max(costs, key=lambda stage: costs[stage])
     if measured.model_on_device is None:
         return "model"
     on_device = 1 / measured.model_on_device

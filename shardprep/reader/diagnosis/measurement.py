@@ -1,45 +1,47 @@
-"""The runs of `reader.diagnose`."""
+"""The runs of `reader.diagnose`: training, parts of the pipeline, and changes that may help.
+
+Filling the cache of a whole dataset takes minutes. So a trial of a cache decodes as many records as
+it can in its time, and reads those again and again.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError
 from shardprep.machine import free_bytes
 from shardprep.reader.config import Request
+from shardprep.reader.decode.targets import target_of
 from shardprep.reader.diagnosis.diagnosis import (
     Candidate,
     Change,
     Circumstances,
     Diagnosis,
     Measured,
+    Stopwatch,
+    Times,
     candidates,
     conclude,
+    epoch_of,
+    images_of,
     reading_counts,
 )
-from shardprep.reader.diagnosis.experiments import (
-    Changed,
-    Train,
-    check_step,
-    image_bytes,
-    pipeline,
-    train_on,
-    trial,
-)
-from shardprep.reader.diagnosis.timing import Step, Stopwatch, epoch_of
 from shardprep.reader.records.open import Subset, open_request
-from shardprep.reader.tf.pipeline import load, undecoded
+from shardprep.reader.tf.finish import Finisher
+from shardprep.reader.tf.pipeline import cached_sample, load, make_dataset, undecoded
 
 _NUM_TURNS = 10
 """Turns into which `seconds` is divided: two or three for training, one for each part, one for each
@@ -56,46 +58,44 @@ _AT_REST = 0.2
 """Processor seconds per second below which the process is idle."""
 _READ_BLOCK = 256
 _WHERE = "reader.diagnose"
+_SAMPLE_BYTES = 1 << 29
+"""Largest number of decoded bytes of a sample."""
+_SAMPLE_BATCHES = 4
+"""Smallest number of batches of a sample."""
+
+_Train = Callable[[Any], None]
+"""Trains on a batch, and returns when all of its work is done."""
 
 
 def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
     """Return the diagnosis of a dataset of `reader.load`; see `reader.diagnose`."""
     request = getattr(dataset, "loaded", None)
     if not isinstance(request, Request):
-        raise DatasetError(
-            _WHERE,
-            "this dataset is not the result of reader.load",
-            "pass that result; give functions that you map over it to load as augment",
-        )
+        hint = "pass that result; give functions that you map over it to load as augment"
+        raise DatasetError(_WHERE, "this dataset is not the result of reader.load", hint)
     if not request.batch_size:
         raise DatasetError(_WHERE, "the dataset yields single images", "give load a batch_size")
     if request.config.pad_batches:
         raise DatasetError(_WHERE, "pad_batches is for evaluation", "pass the dataset of training")
-    check_step(_WHERE, step, dataset)
+    _check_step(step, dataset)
     subset = open_request(request)
     begun = iter(dataset)  # fills a cache
     batch = next(begun, None)
     if batch is None:
         raise DatasetError(_WHERE, "the dataset has no batch", "use a smaller batch_size")
-    with train_on(step, batch) as train:
+    with _train_on(step, batch) as train:
         turn = seconds / _NUM_TURNS
         return _Measurement(dataset, request, subset, train, turn).diagnosis(begun, batch)
 
 
 class _Timed(NamedTuple):
-    """Measurements of a run."""
-
-    steps: list[Step]
+    steps: list[Times]
     num_images: int
     cpu_s: float
-    """Processor seconds of this process."""
 
     def plus(self, other: _Timed) -> _Timed:
-        """Return both runs as one."""
         return _Timed(
-            self.steps + other.steps,
-            self.num_images + other.num_images,
-            self.cpu_s + other.cpu_s,
+            self.steps + other.steps, self.num_images + other.num_images, self.cpu_s + other.cpu_s
         )
 
     @property
@@ -105,7 +105,6 @@ class _Timed(NamedTuple):
 
     @property
     def image_cpu_s(self) -> float:
-        """Processor seconds per image."""
         return self.cpu_s / self.num_images
 
 
@@ -113,7 +112,7 @@ class _Measurement:
     """The runs of one diagnosis, each of `turn` seconds."""
 
     def __init__(
-        self, dataset: Any, request: Request, subset: Subset, train: Train, turn: float
+        self, dataset: Any, request: Request, subset: Subset, train: _Train, turn: float
     ) -> None:
         self.dataset = dataset
         self.request = request
@@ -154,7 +153,7 @@ class _Measurement:
     def _measured(self, batch: Any, training: float) -> Measured:
         _rest(self.turn)
         model = _run(itertools.repeat(batch), self.turn, self.train)
-        endless = pipeline(replace(self.request, repeat=True), training * self.turn / _FILL)
+        endless = _pipeline(replace(self.request, repeat=True), training * self.turn / _FILL)
         return Measured(
             waiting=0.0,
             restart=0.0,
@@ -177,7 +176,6 @@ class _Measurement:
         )
 
     def _stages(self, measured: Measured) -> Measured:
-        """Add the rates of the pipeline up to each stage."""
         endless = replace(self.request, repeat=True)
         plain = replace(endless, augment=None, dtype="uint8")
         decode = measured.pipeline if plain == endless else self._alone(load(plain))
@@ -220,7 +218,7 @@ class _Measurement:
         number = measured.pipeline * self.turn / _FILL
         restarts = self.num_steps is not None and candidate.trial != "repeat"
         gain = None
-        with trial(candidate, self.request, self.train, number) as changed:
+        with _trial(candidate, self.request, self.train, number) as changed:
             begun = iter(changed.dataset)
             changed.train(next(begun))  # fills and compiles
             changed.evict()
@@ -234,7 +232,7 @@ class _Measurement:
         what = candidate.name, candidate.advice, candidate.options
         return Change(*what, rate, run.image_cpu_s), gain
 
-    def _alternated(self, changed: Changed) -> tuple[_Timed, float]:
+    def _alternated(self, changed: _Changed) -> tuple[_Timed, float]:
         """Return a run with a change, and its median gain over training that alternated with it."""
         part = self.turn / _PAIRS
         runs, gains = list[_Timed](), list[float]()
@@ -246,7 +244,7 @@ class _Measurement:
 
     def _circumstances(self) -> Circumstances:
         request, disk = self.request, tempfile.gettempdir()
-        size = image_bytes(self.subset, request)
+        size = _image_bytes(self.subset, request)
         return Circumstances(
             num_steps=self.num_steps,
             decoded_bytes=None if size is None else size * self.subset.num_records,
@@ -262,22 +260,16 @@ class _Measurement:
 def _run(
     batches: Iterable[Any],
     seconds: float,
-    train: Train = lambda _: None,
+    train: _Train = lambda _: None,
     *,
     begun: Iterator[Any] | None = None,
     most: int | None = None,
 ) -> _Timed:
-    """Draw batches, epoch after epoch, and train on each.
+    """Draw batches, epoch after epoch, and train on each, for some time or up to `most` images.
 
-    Args:
-        batches: a dataset.
-        seconds: duration; at least 3 batches are drawn.
-        train: called with each batch.
-        begun: an iterator to continue, of which the first batch has been drawn.
-        most: stop after this number of images.
-
+    `begun` is an iterator to continue, of which the first batch has been drawn.
     """
-    watch, steps, num_images = Stopwatch(), list[Step](), 0
+    watch, steps, num_images = Stopwatch(), list[Times](), 0
     source, is_restart = begun, begun is None
     begin, cpu = time.perf_counter(), time.process_time()
     while True:
@@ -294,13 +286,13 @@ def _run(
         is_restart = False
         train(batch)
         steps.append(watch.done())
-        num_images += _num_images(batch)
+        num_images += len(images_of(batch))
         if most is not None and num_images >= most:
             break
     return _Timed(steps, num_images, time.process_time() - cpu)
 
 
-def _settled(batches: Iterable[Any], seconds: float, train: Train) -> _Timed:
+def _settled(batches: Iterable[Any], seconds: float, train: _Train) -> _Timed:
     """Return the run of a new iterator, after a run that does not count.
 
     A paused iterator has full buffers, and one that is being paused competes for the cores while it
@@ -323,10 +315,122 @@ def _rest(most: float) -> None:
         is_busy = time.process_time() - cpu > _AT_REST * (time.perf_counter() - begin)
 
 
-def _num_images(batch: Any) -> int:
-    images = batch[IMAGE] if isinstance(batch, dict) else batch
-    return len(images[0] if isinstance(images, tuple) else images)
-
-
 def _copied(tensor: Any) -> Any:
     return tensor if tensor.dtype == tf.string else tf.identity(tensor)
+
+
+def _check_step(step: Any, dataset: Any) -> None:
+    if not hasattr(step, "train_on_batch"):
+        return
+    if not getattr(step, "compiled", False):
+        raise DatasetError(_WHERE, "the model is not compiled", "call model.compile")
+    if not isinstance(dataset.element_spec, tuple):
+        what = "batches without a target cannot train a model"
+        raise DatasetError(_WHERE, what, "pass a step instead")
+
+
+@contextmanager
+def _train_on(step: Any, batch: Any) -> Iterator[_Train]:
+    """Yield a function that trains on a batch and waits for the accelerator.
+
+    At the end, a Keras model has its variables back: weights, optimizer, metrics, random seeds.
+    """
+
+    def finished(run: Callable[[Any], Any]) -> _Train:
+        def train(batch: Any) -> None:
+            run(batch)
+            tf.test.experimental.sync_devices()  # a GPU is still busy when the call returns
+
+        return train
+
+    if not hasattr(step, "train_on_batch"):
+        yield finished(step)
+        return
+    step(batch[0][:1], training=False)  # creates the variables
+    step.optimizer.build(step.trainable_variables)
+    every = (*step.variables, *step.optimizer.variables)
+    before = {id(variable): (variable, variable.numpy()) for variable in every}
+    try:
+        yield finished(lambda batch: step.train_on_batch(*batch))
+    finally:
+        for variable, value in before.values():
+            variable.assign(value)
+        step.reset_metrics()
+
+
+class _Changed(NamedTuple):
+    """The pipeline and the training step with a change applied."""
+
+    dataset: Any
+    train: _Train
+    evict: Callable[[], None] = lambda: None
+    """Drops the files of a cache from the page cache."""
+    num_images: int | None = None
+    """Images that can be read before they come from memory; None if that does not matter."""
+
+
+@contextmanager
+def _trial(
+    candidate: Candidate, request: Request, train: _Train, num_images: float
+) -> Iterator[_Changed]:
+    """Yield a request and a step changed by a candidate; a sample has about `num_images`."""
+    if candidate.trial == "folder":
+        with tempfile.TemporaryDirectory(prefix="shardprep-", dir=candidate.options["cache"]) as at:
+            cached = cached_sample(_sample(request, num_images), Path(at))
+            dataset = make_dataset(cached, replace(request, cache=False, repeat=True))
+            yield _Changed(dataset, train, lambda: _evict(Path(at)), cached.subset.num_records)
+        return
+    dataset = _pipeline(replace(request, **candidate.options), num_images)
+    if candidate.trial == "in step":
+        yield _Changed(dataset, _finishing(request, train))
+    elif candidate.trial == "prefetch":
+        (device, *_) = tf.config.list_logical_devices("GPU")
+        to_device = tf.data.experimental.prefetch_to_device(device.name)
+        yield _Changed(dataset.apply(to_device), train)
+    else:
+        yield _Changed(dataset, train)
+
+
+def _pipeline(request: Request, num_images: float) -> Any:
+    """Return the pipeline of a request; with a cache in memory, of an endless sample."""
+    sampled = _sample(request, num_images) if request.cache == "memory" else request
+    return load(request if sampled == request else replace(sampled, repeat=True))
+
+
+def _sample(request: Request, num_images: float) -> Request:
+    """Return the request for about `num_images` of its records, or for all if they are few."""
+    subset = open_request(request)
+    least = _SAMPLE_BATCHES * (request.batch_size or 1)
+    most = min(num_images, _SAMPLE_BYTES / (_image_bytes(subset, request) or 1))
+    parts = int(subset.num_records / max(least, most))
+    if parts <= 1:
+        return request
+    index, readers = request.config.shard_of
+    config = replace(
+        request.config, num_shards=readers * parts, shard_index=index * parts, input_context=None
+    )
+    return replace(request, read_config=config)
+
+
+def _image_bytes(subset: Subset, request: Request) -> int | None:
+    """Return the bytes of a decoded image; None if images differ in size."""
+    size = subset.image_size(request)
+    return None if size is None else 3 * size[0] * size[1]
+
+
+def _finishing(request: Request, train: _Train) -> _Train:
+    """Return a step that first applies `augment` and `dtype`, as layers of a model would."""
+    target = target_of(open_request(request).schema)
+    finish = tf.function(Finisher(request, target, 0))
+    return lambda batch: train(finish(batch, tf.zeros(1, tf.int64)))
+
+
+def _evict(folder: Path) -> None:
+    """Drop the files of a folder from the page cache, so that they are read from the disk."""
+    for path in folder.iterdir():
+        if path.is_file() and hasattr(os, "posix_fadvise"):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)

@@ -17,7 +17,7 @@ from typing import Any
 import keras
 
 from shardprep.errors import DatasetError
-from shardprep.reader.diagnosis.timing import (
+from shardprep.reader.diagnosis.diagnosis import (
     RESTART_COUNTS,
     STALL_COUNTS,
     Stopwatch,
@@ -53,15 +53,12 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         self._times, self._num_steps = Times(), 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Wrap the training function."""
         del logs
         version = tuple(int(part) for part in keras.__version__.split(".")[:2])
         if keras.backend.backend() != "tensorflow" or version < _NEEDED:
-            raise DatasetError(
-                "reader.StallMeter",
-                f"cannot measure Keras {keras.__version__} on {keras.backend.backend()}",
-                "it needs Keras 3.8 or newer on TensorFlow",
-            )
+            what = f"cannot measure Keras {keras.__version__} on {keras.backend.backend()}"
+            hint = "it needs Keras 3.8 or newer on TensorFlow"
+            raise DatasetError("reader.StallMeter", what, hint)
         train = self.model.train_function
         # A `fit` that was interrupted has left its wrapper behind.
         self._train = train.train if isinstance(train, _MeteredTraining) else train
@@ -69,12 +66,10 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         self._is_first, self._watch = True, Stopwatch()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Restore the training function."""
         del logs
         self.model.train_function = self._train
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Start to wait for the first batch of an epoch."""
         del epoch, logs
         self._times, self._num_steps = Times(), 0
         self._watch.ask()
@@ -84,9 +79,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         self._watch.ask()
         batches = list(itertools.islice(iterator, self.model.steps_per_execution))
         self._watch.drawn(is_restart=self._iterator() is not iterator)
-        self._iterator = weakref.ref(
-            iterator
-        )  # a reference would keep the iterator's threads alive
+        self._iterator = weakref.ref(iterator)  # whose threads a reference would keep alive
         return batches
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -96,10 +89,10 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         if self._is_first:
             self._is_first = False
             return
-        self._times += step.times
+        self._times += step
         self._num_steps += 1
         if logs is not None:
-            logs["stall"] = step.times.stall
+            logs["stall"] = step.stall
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Add the shares of the epoch to the logs, and print them."""

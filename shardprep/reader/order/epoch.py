@@ -82,7 +82,6 @@ class BlockShuffle(EpochOrder):
     """
 
     num_records: int
-    """At least 1."""
     block_length: int
     """Records of a block. The block of the last positions may be shorter."""
     group_width: int
@@ -97,24 +96,20 @@ class BlockShuffle(EpochOrder):
 
     @property
     def num_blocks(self) -> int:
-        """Number of blocks of an epoch."""
         return -(-self.num_records // self.block_length)
 
     @property
     def num_groups(self) -> int:
-        """Number of groups of an epoch."""
         return -(-self.num_blocks // self.group_width)
 
     @property
     def group_records(self) -> int:
-        """Number of records of a group of full blocks."""
         return min(self.group_width, self.num_blocks) * self.block_length
 
     def __len__(self) -> int:
         return self.num_records
 
     def positions(self, key: int, start: int, stop: int) -> Ints:
-        """Return the positions at the places from `start` to before `stop`."""
         if not self.shuffle:
             return np.arange(start, stop, dtype=np.int64)
         group, skip = self.find(key, start)
@@ -127,7 +122,6 @@ class BlockShuffle(EpochOrder):
         return np.concatenate(parts)[: stop - start]
 
     def blocks(self, key: int, group: int) -> Ints:
-        """Return the numbers of the blocks of a group."""
         places = slice(group * self.group_width, (group + 1) * self.group_width)
         if self.shuffle:
             return _permuted_blocks(self, key)[places]
@@ -161,15 +155,11 @@ def block_shuffle(
     cache. By default a block has `BLOCK_LENGTH` records, or as many as are 2 MiB, at least 8; a
     group has as many blocks as are 32 MiB or 16,384 records, at least 16.
     """
-    block_length = block_length or usual_block_length(record_bytes)
-    if group_width is None:
-        group_records = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))
-        group_width = max(_MIN_GROUP_WIDTH, group_records // block_length)
+    length = block_length or usual_block_length(record_bytes)
+    group_records = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))
+    width = group_width or max(_MIN_GROUP_WIDTH, group_records // length)
     return BlockShuffle(
-        num_records=num_records,
-        block_length=block_length,
-        group_width=group_width,
-        shuffle=shuffle,
+        num_records=num_records, block_length=length, group_width=width, shuffle=shuffle
     )
 
 
@@ -218,7 +208,6 @@ class WeightedDraws(EpochOrder):
         return self.part.stop - self.part.start  # type: ignore[no-any-return]
 
     def positions(self, key: int, start: int, stop: int) -> Ints:
-        """Return the positions at the places from `start` to before `stop`."""
         start, stop = start + self.part.start, stop + self.part.start
         if not self.replacement:
             return _draw_without_replacement(self, key)[start:stop]
@@ -228,7 +217,6 @@ class WeightedDraws(EpochOrder):
         return np.minimum(drawn, last, out=drawn)
 
     def tags(self, epoch: int, start: int, positions: Ints) -> Ints:
-        """Return numbers that name draws of an epoch, see `Order.tags`."""
         first = epoch * len(self) + start
         return np.arange(first, first + len(positions)) * len(self.weights) + positions
 
@@ -254,7 +242,6 @@ class BucketBatches(EpochOrder):
     """
 
     sizes: tuple[Size, ...]
-    """Size of each bucket."""
     members: tuple[Ints, ...]
     """Positions of the records of each bucket."""
     batch_size: int
@@ -277,7 +264,8 @@ class BucketBatches(EpochOrder):
     @property
     def num_batches(self) -> int:
         """Number of batches of an epoch of this host."""
-        total = sum(self._num_batches(len(members)) for members in self.members)
+        size, up = self.batch_size, 0 if self.drop_remainder else self.batch_size - 1
+        total = sum((len(members) + up) // size for members in self.members)
         index, number = self.host
         return total // number + (not self.drop_remainder and index < total % number)
 
@@ -287,15 +275,10 @@ class BucketBatches(EpochOrder):
         return np.concatenate([positions for _, positions in batches])[start:stop]
 
     def batch(self, key: int, number: int, size: int) -> tuple[Ints, Size | None]:
-        """Return the positions of batch `number` of this host, and the size of its images."""
         del size  # of `batch_size` records
         index, num_hosts = self.host
         bucket, positions = _bucket_batches(self, key)[number * num_hosts + index]
         return positions, self.sizes[bucket]
-
-    def _num_batches(self, num_records: int) -> int:
-        size = self.batch_size
-        return num_records // size if self.drop_remainder else -(-num_records // size)
 
 
 @lru_cache(maxsize=2)

@@ -22,15 +22,14 @@ from shardprep.reader.order.epoch import (
     usual_block_length,
 )
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.positions import Places
-from shardprep.reader.records.records import LocalShards, Records, indexed
-from shardprep.reader.records.remote import RemoteShards
+from shardprep.reader.records.records import Places, Records, indexed
+from shardprep.reader.records.shards import LocalShards, RemoteShards
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of, part_range
 
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """The records of a dataset that one host reads."""
+    """The opened records of one host, and how many an epoch reads."""
 
     dataset: OpenDataset
     schema: Schema
@@ -43,12 +42,10 @@ class Subset:
 
     @property
     def manifest(self) -> Manifest:
-        """Manifest of the dataset."""
         return self.dataset.manifest
 
     @property
     def num_records(self) -> int:
-        """Number of records of this host."""
         return len(self.records)
 
     @property
@@ -71,7 +68,6 @@ class Subset:
         return usual_block_length(mean_record_bytes(self.manifest))
 
     def blocks(self, config: ReadConfig, *, shuffle: bool) -> BlockShuffle:
-        """Return the blocks of an epoch's records."""
         return block_shuffle(
             self.epoch_records,
             mean_record_bytes(self.manifest),
@@ -81,7 +77,6 @@ class Subset:
         )
 
     def epoch_order(self, config: ReadConfig, *, shuffle: bool) -> EpochOrder:
-        """Return the order within an epoch: the draws, or else blocks."""
         return self.blocks(config, shuffle=shuffle) if self.draws is None else self.draws
 
     def order(self, request: Request) -> Order:
@@ -93,12 +88,7 @@ class Subset:
         )
 
     def drawn(self, where: str, weights: Any, host: tuple[int, int]) -> Subset:
-        """Return the subset with the draws of a host by weight.
-
-        Raises:
-            DatasetError: the weights are not one per record, or draw too few records.
-
-        """
+        """Return the subset with the draws of a host by weight; raises like `weighted_draws`."""
         from shardprep.reader.selection.weights import weighted_draws  # and pyarrow
 
         numbers = self.records.places.numbers(self.manifest)
@@ -149,7 +139,7 @@ def open_records(
             store = LocalShards(files.folder, shards, files)
     with dataset.documents(*map(index_name, shards)) as folder:
         frames = indexed(folder, places)
-    return Records(store, places.shards, frames, verify_crc=verify_crc)
+    return Records(store, frames, verify_crc=verify_crc)
 
 
 def open_request(request: Request) -> Subset:
@@ -171,11 +161,8 @@ def open_request(request: Request) -> Subset:
         )
     check_boxes("reader", subset.schema, request)
     if config.service and request.max_boxes is None and BOX in subset.schema.features:
-        raise DatasetError(
-            str(subset.dataset),
-            "a service sends batches of one shape, and images differ in their number of boxes",
-            "give max_boxes",
-        )
+        what = "a service sends batches of one shape, and images differ in their number of boxes"
+        raise DatasetError(str(subset.dataset), what, "give max_boxes")
     if config.service and subset.dataset.is_remote:
         raise DatasetError(
             str(subset.dataset),

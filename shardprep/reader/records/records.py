@@ -6,112 +6,236 @@ no gaps, and the size of the shard.
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from functools import cached_property, partial
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Container, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from shardprep.dataset.local_files import LocalFiles, check_shard, open_shard, read_index, way_out
-from shardprep.dataset.manifest import MANIFEST_FILE, Shard
+from shardprep.dataset.local_files import check_shard, read_index
+from shardprep.dataset.manifest import Manifest, Shard
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Bytes, Ints
+from shardprep.reader.order.epoch import BlockShuffle
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.positions import Frames, Places, starts_of
-from shardprep.reader.records.prefetch import GAP_BYTES, MOST_GROUP_BYTES, PrefetchedBlocks
-from shardprep.reader.records.remote import NUM_READS, ByteRange, RemoteShards
-from shardprep.storage.regular_file import OpenFiles, read_at
+from shardprep.reader.records.shards import NUM_READS, ByteRange, LocalShards, RemoteShards
 
+_GAP_BYTES = 256 << 10
+"""Bytes between two records that are cheaper to read than to request separately."""
+_MOST_GROUP_BYTES = 64 << 20
+"""Maximum size of a group in memory. Larger records are read one by one, at little extra cost."""
+_NUM_GROUPS = 4
+"""Number of groups in memory: two that batches are made of, and others that are requested."""
+_NUM_EPOCHS = 4
+"""Number of epochs that several iterators may read concurrently."""
 _T = TypeVar("_T")
 
 
-class LocalShards:
-    """Shards of a folder, opened in each process at the first read.
+class Places(NamedTuple):
+    """Shard of each record, and its number there."""
 
-    They are not memory-mapped: a shard that is truncated in place would kill the process by SIGBUS.
-    An open shard can still be read after its dataset was replaced; opening another one then fails.
+    shards: tuple[Shard, ...]
+    shard: Ints
+    """int64[records], number of the shard in `shards`."""
+    record: Ints
+    """int64[records], number of the record in its shard."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, numbers: Ints) -> Self:
+        """Return the places of records by their numbers in the dataset."""
+        every = list(manifest.shards.values())
+        stops = np.cumsum([entry.num_records for entry in every])
+        shard = np.searchsorted(stops, numbers, side="right")
+        shards = list(dict.fromkeys(shard[starts_of(shard)].tolist()))
+        new_numbers = np.zeros(len(every), np.int64)
+        new_numbers[shards] = np.arange(len(shards))
+        starts = np.append(0, stops)[shard]
+        return cls(tuple(every[old] for old in shards), new_numbers[shard], numbers - starts)
+
+    def numbers(self, manifest: Manifest) -> Ints:
+        shards = manifest.shards
+        stops = np.cumsum([entry.num_records for entry in shards.values()])
+        starts = dict(zip(shards, (0, *stops.tolist()), strict=False))
+        numbers: Ints = np.array([starts[own.name] for own in self.shards])[self.shard]
+        return numbers + self.record
+
+    @classmethod
+    def whole(cls, shard: Shard) -> Self:
+        record = np.arange(shard.num_records, dtype=np.int64)
+        return cls((shard,), np.zeros_like(record), record)
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Frames of records in shards, as arrays of equal length."""
+
+    shards: tuple[Shard, ...]
+    shard: Ints
+    """Number of the shard in `shards`."""
+    record: Ints
+    offset: Ints
+    length: Ints
+    """Size of the whole frame in bytes."""
+
+    def __getitem__(self, wanted: slice | Ints) -> Frames:
+        columns = (self.shard, self.record, self.offset, self.length)
+        return Frames(self.shards, *(column[wanted] for column in columns))
+
+    def part(self, number: int) -> ByteRange:
+        name = self.shards[self.shard.item(number)].name
+        return ByteRange(name, self.offset.item(number), self.length.item(number))
+
+    def starts_run(self, gap_bytes: int = 0) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return bool[records]: whether a frame is not within `gap_bytes` after the one before."""
+        starts = np.ones(len(self.shard), bool)
+        gaps = self.offset[1:] - (self.offset + self.length)[:-1]
+        starts[1:] = (self.shard[1:] != self.shard[:-1]) | (gaps < 0) | (gaps > gap_bytes)
+        return starts
+
+    def runs(self, gap_bytes: int) -> Iterator[tuple[ByteRange, list[tuple[int, int]]]]:
+        """Yield the range of each run of neighbouring frames, see `starts_run`.
+
+        With it come start in the range and size in bytes of each of its frames.
+        """
+        starts = np.flatnonzero(self.starts_run(gap_bytes)).tolist()
+        shard, offset, length = self.shard.tolist(), self.offset.tolist(), self.length.tolist()
+        for first, stop in pairwise([*starts, len(shard)]):
+            begin = offset[first]
+            rows = [(offset[i] - begin, length[i]) for i in range(first, stop)]
+            yield ByteRange(self.shards[shard[first]].name, begin, sum(rows[-1])), rows
+
+
+class _Block(NamedTuple):
+    runs: list[Future[bytes | memoryview]]
+    rows: list[tuple[int, int, int]]
+    """Number of the run, start in it and size in bytes of each record, by position."""
+    num_left: list[int]
+    """Number of records that were not taken yet, as a list of one to be mutable."""
+
+
+class PrefetchedBlocks:
+    """The blocks of an order, read ahead from object storage, one request each. Thread-safe.
+
+    The records of a block are neighbours in a shard, and an epoch uses them within one group of
+    blocks (`BlockShuffle`). So a block is read by one request and stays in memory until each of its
+    records was taken. The blocks of the next group are requested before they are needed.
     """
 
     def __init__(
-        self, folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None = None
+        self,
+        store: RemoteShards,
+        frames: Frames,
+        blocks: BlockShuffle,
+        epoch_key: Callable[[int], int],
     ) -> None:
-        """Take the entries of the shards in the manifest by name, and the files of the dataset."""
-        self.folder = folder
-        self._shards = shards
-        self._local = files
-        self._files = OpenFiles(partial(_opened, folder, shards, files))
+        self._store, self._frames = store, frames
+        self._blocks, self._epoch_key = blocks, epoch_key
+        self._lock = threading.Lock()
+        self._held: OrderedDict[int, _Block] = OrderedDict()
+        """Blocks by number, the least recently used first."""
+        self._max_held = _NUM_GROUPS * blocks.group_width
+        self._expected: deque[int] = deque()
+        self._groups: dict[int, int] = {}
+        """The last expected group of each epoch."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return LocalShards, (self.folder, self._shards, self._local)
+    def __del__(self) -> None:
+        for block in self._held.values():
+            for run in block.runs:
+                run.cancel()
 
-    @property
-    def where(self) -> str:
-        """Folder of the shards, for errors."""
-        return str(self.folder)
+    def expect(self, epoch: int, start: int, stop: int) -> None:
+        """Request the records at these places of an epoch, and those of the next group.
 
-    def located(self, name: str) -> str:
-        """Return the path of a shard."""
-        return f"{self.folder}/{name}"
+        Requests beyond the limit of memory follow when other blocks are used up.
+        """
+        blocks, key = self._blocks, self._epoch_key(epoch)
+        first, last = (blocks.find(key, place).group for place in (start, stop - 1))
+        with self._lock:
+            expected = self._groups.pop(epoch, -1)
+            last = min(last + 1, blocks.num_groups - 1)
+            if expected - 1 <= first <= expected:  # the epoch continues
+                first, last = expected + 1, max(expected, last)
+            for group in range(first, last + 1):
+                self._expected += blocks.blocks(key, group).tolist()
+            self._groups[epoch] = last
+            if len(self._groups) > _NUM_EPOCHS:
+                del self._groups[next(iter(self._groups))]
+            self._request_expected()
 
-    def way_out(self) -> str:
-        """Return what to do about a damaged record."""
-        if (self.folder / MANIFEST_FILE).is_file():
-            return way_out(self.folder)
-        return f"remove {self.folder}, a cache that will be filled again"
+    def read(self, position: int, part: ByteRange) -> Bytes:
+        """Return the frame of a record from a copy of its shard, or else from its block."""
+        copied = self._store.read_copy(part)
+        return self.take(position) if copied is None else np.frombuffer(copied, np.uint8)
 
-    def read(self, part: ByteRange) -> bytes:
-        """Return the bytes of a range, fewer if the shard ends before."""
-        file = self._files.get(part.shard)  # this reference keeps it open
+    def take(self, position: int) -> Bytes:
+        """Return a frame from its block, or fewer bytes at the end of a truncated shard."""
+        number, row = divmod(position, self._blocks.block_length)
+        with self._lock:
+            block = self._held.get(number)
+            if block is None:
+                if len(self._held) >= self._max_held:
+                    self._held.popitem(last=False)
+                block = self._request(number)
+            self._held.move_to_end(number)
+            block.num_left[0] -= 1
+            if block.num_left[0] == 0:
+                del self._held[number]
+                self._request_expected()
+        run, start, num_bytes = block.rows[row]
         try:
-            return read_at(file.number, part.num_bytes, part.start)
-        except OSError as error:
-            where, what = self.located(part.shard), f"cannot be read ({error.strerror})"
-            raise DatasetError(where, what, self.way_out()) from error
+            data = np.frombuffer(block.runs[run].result(), np.uint8)
+        except BaseException:
+            with self._lock:  # so that another try requests it again
+                self._held.pop(number, None)
+            raise
+        return data[start : start + num_bytes]
 
-    def read_all(self, parts: Sequence[ByteRange]) -> list[bytes]:
-        """Return the bytes of several ranges."""
-        return [self.read(part) for part in parts]
+    def _request_expected(self) -> None:
+        """Request expected blocks up to the limit. The caller holds the lock."""
+        while self._expected and len(self._held) < self._max_held:
+            number = self._expected.popleft()
+            first = self._frames.part(number * self._blocks.block_length)
+            if number not in self._held and not self._store.has_copy(first.shard):
+                self._request(number)
 
-    def read_anew(self, part: ByteRange) -> bytes:
-        """Return the bytes of a range whose checksum was wrong."""
-        return self.read(part)
+    def _request(self, number: int) -> _Block:
+        length = self._blocks.block_length
+        frames = self._frames[number * length : (number + 1) * length]
+        runs: list[Future[bytes | memoryview]] = []
+        rows: list[tuple[int, int, int]] = []
+        for part, places in frames.runs(_GAP_BYTES):
+            rows += [(len(runs), *place) for place in places]
+            runs.append(self._store.begin(part))
+        block = self._held[number] = _Block(runs, rows, [len(rows)])
+        return block
 
 
 class Records:
     """A sequence of payloads. It is cheap to slice and pickle, and many threads may read it."""
 
     def __init__(
-        self,
-        store: LocalShards | RemoteShards,
-        shards: tuple[Shard, ...],
-        frames: Frames,
-        *,
-        verify_crc: bool,
-        order: Order | None = None,
+        self, store: LocalShards | RemoteShards, frames: Frames, *, verify_crc: bool
     ) -> None:
-        """Take the shards that `frames` refers to; blocks of `order` are read ahead if remote."""
         self.store = store
-        self.shards = shards
         self.frames = frames
         self._verify_crc = verify_crc
-        self._blocks = None
-        if order is not None and isinstance(store, RemoteShards):
-            blocks = order.blocks
-            if blocks is not None:
-                self._blocks = PrefetchedBlocks(store, shards, frames, blocks, order.epoch_key)
+        self._blocks: PrefetchedBlocks | None = None
 
     def __len__(self) -> int:
         return len(self.frames.shard)
 
     def __getitem__(self, wanted: slice) -> Records:
-        return Records(self.store, self.shards, self.frames[wanted], verify_crc=self._verify_crc)
+        return Records(self.store, self.frames[wanted], verify_crc=self._verify_crc)
 
     def in_order(self, order: Order) -> Records:
         """Return the records for reading in an order, whose places are announced by `expect`.
@@ -119,13 +243,17 @@ class Records:
         Records in object storage are then read ahead in blocks, unless the order has no blocks or
         a group is too large for memory.
         """
-        blocks = order.blocks if self.is_remote else None
+        store, blocks = self.store, order.blocks
         mean_bytes = int(self.frames.length.sum()) / max(1, len(self))
-        if blocks is None or blocks.group_records * mean_bytes > MOST_GROUP_BYTES:
+        if (
+            not isinstance(store, RemoteShards)
+            or blocks is None
+            or blocks.group_records * mean_bytes > _MOST_GROUP_BYTES
+        ):
             return self
-        return Records(
-            self.store, self.shards, self.frames, verify_crc=self._verify_crc, order=order
-        )
+        ordered = copy.copy(self)
+        ordered._blocks = PrefetchedBlocks(store, self.frames, blocks, order.epoch_key)  # noqa: SLF001
+        return ordered
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
         """Start to read the records at these places of an epoch, if they are read ahead."""
@@ -138,19 +266,16 @@ class Records:
         return self.is_remote and self._blocks is None
 
     @property
+    def shards(self) -> tuple[Shard, ...]:
+        return self.frames.shards
+
+    @property
     def places(self) -> Places:
-        """Places of the records in their shards."""
         return Places(self.shards, self.frames.shard, self.frames.record)
 
     @property
     def is_remote(self) -> bool:
-        """Whether the shards are in object storage."""
         return isinstance(self.store, RemoteShards)
-
-    @property
-    def where(self) -> str:
-        """Folder or address of the dataset, for errors."""
-        return self.store.where
 
     @property
     def paths(self) -> list[str]:
@@ -166,9 +291,7 @@ class Records:
             StorageError: object storage does not answer.
 
         """
-        name, _, offset = self.place(number)
-        part = ByteRange(name, offset, self.frames.length.item(number))
-        payload = self._unframed(number, part, self._framed(number, part))
+        payload = self._payload(number)
         if isinstance(payload, RecordError):
             raise payload
         return payload
@@ -179,30 +302,18 @@ class Records:
         Neighbouring records are read together. Other errors are raised as by `payload`.
         """
         numbers, places = np.unique(positions, return_inverse=True)
-        frames = self.frames[numbers]
-        parts = [
-            ByteRange(self.shards[shard].name, offset, length)
-            for shard, _, offset, length in np.stack(frames.columns(), axis=1).tolist()
-        ]
         if self._blocks is not None:
-            each = [
-                self._unframed(number, part, self._framed(number, part))
-                for number, part in zip(numbers.tolist(), parts, strict=True)
-            ]
+            each = [self._payload(number) for number in numbers.tolist()]
             return [each[place] for place in places.tolist()]
-        gap_bytes = GAP_BYTES if self.is_remote else 0
-        runs = [parts[start:stop] for start, stop in frames.runs(gap_bytes)]
-        whole_runs = [
-            ByteRange(run[0].shard, run[0].start, run[-1].start + run[-1].num_bytes - run[0].start)
-            for run in runs
-        ]
+        runs = list(self.frames[numbers].runs(_GAP_BYTES if self.is_remote else 0))
         payloads: list[memoryview | RecordError] = []
-        for run, data in zip(runs, self.store.read_all(whole_runs), strict=True):
+        for (_, rows), data in zip(
+            runs, self.store.read_all([part for part, _ in runs]), strict=True
+        ):
             whole = np.frombuffer(data, np.uint8)
-            for part in run:
-                start = part.start - run[0].start
-                framed = whole[start : start + part.num_bytes]
-                payloads.append(self._unframed(numbers.item(len(payloads)), part, framed))
+            for start, num_bytes in rows:
+                framed = whole[start : start + num_bytes]
+                payloads.append(self._unframed(numbers.item(len(payloads)), num_bytes, framed))
         return [payloads[place] for place in places.tolist()]
 
     def next_good(
@@ -221,7 +332,7 @@ class Records:
                 return use(at)
             except RecordError as error:
                 note(at, error)
-        raise DatasetError(self.where, "has no good record", "build the dataset again")
+        raise DatasetError(self.store.where, "has no good record", "build the dataset again")
 
     def map_ranges(self, function: Callable[[range], _T], size: int) -> Iterator[_T]:
         """Yield the results of a function of ranges of record numbers, called in threads."""
@@ -235,39 +346,40 @@ class Records:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _framed(self, number: int, part: ByteRange) -> Bytes:
+    def _payload(self, number: int) -> memoryview | RecordError:
+        part = self.frames.part(number)
         if self._blocks is not None:
-            return self._blocks.read(number, part)
-        return np.frombuffer(self.store.read(part), np.uint8)
+            framed = self._blocks.read(number, part)
+        else:
+            framed = np.frombuffer(self.store.read(part), np.uint8)
+        return self._unframed(number, part.num_bytes, framed)
 
-    def _unframed(self, number: int, part: ByteRange, framed: Bytes) -> memoryview | RecordError:
-        """Return the payload of a frame. A damaged frame is read once more."""
-        if len(framed) < part.num_bytes:
-            what = f"{len(framed):,} of {part.num_bytes:,} bytes"
+    def _unframed(self, number: int, num_bytes: int, framed: Bytes) -> memoryview | RecordError:
+        """Return the payload of a frame of `num_bytes`. A damaged frame is read once more."""
+        if len(framed) < num_bytes:
+            what = f"{len(framed):,} of {num_bytes:,} bytes"
             return self.damaged(number, f"its shard was truncated while it was read: {what}")
         if not self._verify_crc:
             return framed[HEADER_BYTES:-FOOTER_BYTES].data
         try:
-            return unframe(framed, "", part.start).data
+            return unframe(framed, "", 0).data
         except RecordError:  # damaged in a local copy, or in the shard itself
-            framed = np.frombuffer(self.store.read_anew(part), np.uint8)
+            data = self.store.read_anew(self.frames.part(number))
         try:
-            return unframe(framed, "", part.start).data
+            return unframe(np.frombuffer(data, np.uint8), "", 0).data
         except RecordError as error:
             return self.damaged(number, error.what)
 
     def damaged(self, number: int, what: str) -> RecordError:
         """Return the error for a damaged record, with its location."""
-        frames = self.frames
-        located = self.store.located(self.shards[frames.shard.item(number)].name)
-        where = f"{located}, record {frames.record[number]}"
-        return RecordError(where, what, self.store.way_out(), offset=frames.offset.item(number))
+        name, record, offset = self.place(number)
+        where = f"{self.store.located(name)}, record {record}"
+        return RecordError(where, what, self.store.way_out(), offset=offset)
 
     def place(self, number: int) -> tuple[str, int, int]:
         """Return name of the shard, number in the shard, and offset in bytes of a record."""
-        frames = self.frames
-        name = self.shards[frames.shard.item(number)].name
-        return name, frames.record.item(number), frames.offset.item(number)
+        name, offset, _ = self.frames.part(number)
+        return name, self.frames.record.item(number), offset
 
     @cached_property
     def digest(self) -> str:
@@ -282,6 +394,11 @@ class Records:
         return digest.hexdigest()[:16]
 
 
+def starts_of(shard: Ints) -> Ints:
+    """Return the positions where the shard changes, and 0."""
+    return np.flatnonzero(np.append(True, shard[1:] != shard[:-1]))
+
+
 def indexed(folder: Path, places: Places) -> Frames:
     """Return the frames of the records at some places; `folder` has the indexes."""
     indexes = [read_index(folder, shard) for shard in places.shards]
@@ -292,7 +409,7 @@ def indexed(folder: Path, places: Places) -> Frames:
             for start, stop in pairwise(starts)
         ]
     )
-    return Frames(places.shard, places.record, spans[:, 0], spans[:, 1])
+    return Frames(*places, spans[:, 0], spans[:, 1])
 
 
 def open_folder(folder: Path, places: Places) -> Records:
@@ -300,9 +417,4 @@ def open_folder(folder: Path, places: Places) -> Records:
     for shard in places.shards:
         check_shard(folder, shard)
     store = LocalShards(folder, {shard.name: shard for shard in places.shards})
-    return Records(store, places.shards, indexed(folder, places), verify_crc=True)
-
-
-def _opened(folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None, name: str) -> int:
-    with nullcontext() if files is None else files.unchanged():
-        return open_shard(folder, shards[name])
+    return Records(store, indexed(folder, places), verify_crc=True)

@@ -19,7 +19,7 @@ from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.order.permutation import key_of, random_numbers
-from shardprep.reader.selection.item_rows import (
+from shardprep.reader.selection.query import (
     OBJECT_CLASSES,
     ClassColumn,
     ItemRows,

@@ -1,12 +1,13 @@
-"""`reader.select`: the records of a split that match conditions on their rows of the item table."""
+"""The item table by record number: `reader.select`, and rows for folds, weights and buckets."""
 
 from __future__ import annotations
 
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +18,20 @@ from shardprep.dataset.card import from_cell
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
+from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, Schema
 from shardprep.errors import DatasetError, printable, shown, some_of
+from shardprep.reader.array_types import Ints
 from shardprep.reader.config import warn
-from shardprep.reader.selection.item_rows import ClassColumn, ItemRows, rows_of
-from shardprep.reader.selection.selection import Selection
-from shardprep.reader.selection.split_argument import AnySplit
+from shardprep.reader.selection.selection import Selection, sorted_unique
+from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 from shardprep.reader.validators import Kind, Location, text, validated
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import CsvRows, decoded, text_lines
 
+OBJECT_CLASSES = "object_labels"
+"""Column with the class of each object of a record."""
+_COLUMN_OF = {LABEL: "label", LABELS: "labels", BOX_LABEL: OBJECT_CLASSES}
+"""Feature of classes → its column."""
 _WHERE = "reader.select"
 _MAX_SHOWN = 80
 """Characters of a key, a condition or an error of pyarrow in an error."""
@@ -38,9 +44,78 @@ _MAX_KEYS_BYTES = 1 << 30
 _TABLES = (".csv", ".tsv")
 
 
-def _several(kind: type | tuple[type, ...]) -> Callable[[Any], Any]:
-    """Return the check of a value of a type, or a collection of such values."""
+class ClassColumn(NamedTuple):
+    """The column of the item table with the classes of records."""
 
+    name: str
+    labels: tuple[str, ...]
+
+    @classmethod
+    def of(cls, schema: Schema) -> Self | None:
+        """Return the column of the images, or else of their objects; None without classes."""
+        feature = next((one for one in _COLUMN_OF if one in schema.features), None)
+        if feature is None:
+            return None
+        labels = schema.features[feature].labels if feature == BOX_LABEL else schema.labels
+        return cls(_COLUMN_OF[feature], tuple(labels))
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a record may have several classes."""
+        return self.name != _COLUMN_OF[LABEL]
+
+
+def class_pairs(column: pa.ChunkedArray) -> Ints:
+    """Return int64[pairs, 2], number of a row and one of its classes, sorted and unique."""
+    if pa.types.is_list(column.type):
+        rows = pc.list_parent_indices(column).to_numpy().astype(np.int64)
+        labels = pc.list_flatten(column).to_numpy()
+    else:
+        labels = column.fill_null(-1).to_numpy()
+        rows = np.arange(len(labels))
+    rows, labels = rows[labels >= 0], labels[labels >= 0]
+    number = int(labels.max(initial=0)) + 1
+    pairs = sorted_unique(rows * number + labels)
+    return np.stack(np.divmod(pairs, number), axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRows:
+    """The rows of the records of a split, in the order of the shards, each once."""
+
+    dataset: OpenDataset
+    split: str
+    numbers: Ints
+    """int64[records], numbers of the records in the dataset, increasing."""
+    table: pa.Table
+    """The requested columns, `label`, and the column of the classes."""
+
+    @property
+    def labels(self) -> Ints:
+        """int64[records], class of each record, −1 if it has none or several."""
+        labels: Ints = self.table[LABEL].fill_null(-1).to_numpy()
+        return labels
+
+    def selection(self) -> Selection:
+        column = ClassColumn.of(self.dataset.schema)
+        classes = class_pairs(self.table[LABEL if column is None else column.name])
+        classes[:, 0] = self.numbers[classes[:, 0]]
+        fingerprint = self.dataset.manifest.sha256
+        return Selection(self.split, fingerprint, self.numbers, self.labels, classes)
+
+
+def rows_of(dataset: OpenDataset, split: AnySplit, columns: Sequence[str] = ()) -> ItemRows:
+    """Return the rows of the records of a split with some columns, which must exist."""
+    numbers = sorted_unique(numbers_of(dataset.manifest, split))
+    column = ClassColumn.of(dataset.schema)
+    table = dataset.record_rows((LABEL, *([column.name] if column else []), *columns))
+    if len(numbers) != len(table) or (np.diff(numbers) != 1).any():
+        table = table.take(pa.array(numbers))
+    name = split.name if isinstance(split, Selection) else str(split)
+    return ItemRows(dataset, name, numbers, table)
+
+
+def _several(kind: type | tuple[type, ...]) -> Callable[[Any], Any]:
     def take(value: Any) -> tuple[Any, ...]:
         if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
             value = [value]
@@ -154,7 +229,7 @@ def _class_numbers(where: str, column: ClassColumn | None, label: Sequence[str |
 
 
 def _columns(dataset: OpenDataset, where: Any) -> list[str]:
-    """Return the columns that a condition uses, or may use."""
+    # Of an expression, the columns that it may use.
     if isinstance(where, dict):
         return [*where]
     return [name for name in dataset.item_columns if name in str(where)]
@@ -202,7 +277,6 @@ def _expression(where: Any, types: Mapping[str, pa.DataType]) -> Any:
 
 
 def _types(dataset: OpenDataset) -> dict[str, pa.DataType]:
-    """Return the type of the values of each column of the item table."""
     types = {name: ANNOTATED_COLUMNS.field(name).type for name in dataset.item_columns}
     return {
         name: one.value_type if pa.types.is_dictionary(one) else one for name, one in types.items()

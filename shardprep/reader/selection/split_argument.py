@@ -1,7 +1,6 @@
 """The `split` argument of the readers, and its record numbers.
 
-It is an expression such as "train[:90%]+validation", one of `even_splits`, or a `Selection`. The
-number of a record counts from 0 through the shards of the dataset, in the order of the manifest.
+It is an expression such as "train[:90%]+validation", one of `even_splits`, or a `Selection`.
 
 The options of `load` are checked before NumPy is imported. So NumPy, and `Selection`, which needs
 it, are imported where record numbers are computed.
@@ -81,9 +80,7 @@ def is_training(split: AnySplit) -> bool:
 def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
     """Return the numbers of the records of a split, int64, in its order.
 
-    Raises:
-        DatasetError: the split does not exist, is of another dataset, or is empty.
-
+    DatasetError if the split does not exist, is of another dataset, or is empty.
     """
     import numpy as np
 
@@ -95,12 +92,7 @@ def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
 
 
 def as_selection(manifest: Manifest, split: AnySplit) -> Selection:
-    """Return the records of a split as a selection, each once, without their classes.
-
-    Raises:
-        DatasetError: as `numbers_of`.
-
-    """
+    """Return the records of a split as a selection, each once, without their classes."""
     import numpy as np
 
     from shardprep.reader.selection.selection import Selection, sorted_unique
@@ -118,11 +110,7 @@ def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
 
     A percentage is rounded to the nearest record, so [:P%] and [P%:] divide the split. Negative
     positions count from the end, and positions beyond an end mean that end, as in Python.
-
-    Raises:
-        DatasetError: the expression is malformed, has a percentage beyond 100, names an unknown
-            split, or selects no record.
-
+    DatasetError if the expression is malformed, names an unknown split, or selects no record.
     """
     expression = split if isinstance(split, str) else split.split
     stops = accumulate(entry.num_records for entry in manifest.splits.values())
@@ -134,20 +122,15 @@ def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
     for part in expression.split("+"):
         match = _SLICE.fullmatch(part.strip())
         if not match:
-            raise DatasetError(
-                manifest.name, f"{part!r} is not a split", 'write "train", "train[:90%]" or "a+b"'
-            )
+            hint = 'write "train", "train[:90%]" or "a+b"'
+            raise DatasetError(manifest.name, f"{part!r} is not a split", hint)
         for position in (match["start"], match["stop"]):
             if position and position.endswith("%") and abs(int(position[:-1])) > 100:
-                raise DatasetError(
-                    manifest.name, f"{part!r} is not a split", "a percentage is from -100% to 100%"
-                )
+                hint = "a percentage is from -100% to 100%"
+                raise DatasetError(manifest.name, f"{part!r} is not a split", hint)
         if match["split"] not in splits:
-            raise DatasetError(
-                manifest.name,
-                f"has no split {match['split']!r}",
-                f"it has {', '.join(splits)}",
-            )
+            what = f"has no split {match['split']!r}"
+            raise DatasetError(manifest.name, what, f"it has {', '.join(splits)}")
         whole = splits[match["split"]]
         start = _position(match["start"], 0, len(whole))
         ranges.append(whole[start : _position(match["stop"], len(whole), len(whole))])
@@ -172,7 +155,6 @@ def part_range(num_records: int, index: int, number: int, *, drop_remainder: boo
 
 
 def _slice(ranges: list[range], part: slice) -> list[range]:
-    """Return a slice of the concatenation of ranges, as ranges."""
     parts, before = [], 0
     for one in ranges:
         parts.append(one[max(part.start - before, 0) : max(part.stop - before, 0)])

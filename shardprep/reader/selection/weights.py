@@ -13,7 +13,7 @@ from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.order.epoch import WeightedDraws
-from shardprep.reader.selection.item_rows import ClassColumn, class_pairs, rows_of
+from shardprep.reader.selection.query import ClassColumn, class_pairs, rows_of
 from shardprep.reader.selection.split_argument import AnySplit, part_range
 from shardprep.reader.validators import Count, Location, short_repr, validated, validated_fields
 
@@ -44,10 +44,7 @@ def weighted_draws(
     """Return the draws of a host from the records with these numbers, in the order of the split.
 
     `host` is the number of this host, from 0, and the number of hosts; `where` is the call.
-
-    Raises:
-        DatasetError: the weights are not one per record, or draw too few records.
-
+    DatasetError if the weights are not one per record, or draw too few records.
     """
     asked = weights if isinstance(weights, Weights) else Weights(weights)
     if isinstance(asked.values, str):

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from shardprep.reader.config import Request, draw_seed
-from shardprep.reader.order.iterator_state import Batching, State, check_state, identity
+from shardprep.reader.order.order import Batching, State, check_state, identity
 from shardprep.reader.tf.batching import num_batches
 from shardprep.reader.tf.pipeline import make_dataset, opened
 from shardprep.reader.tf.records import Cursor

@@ -1,25 +1,28 @@
-"""Bytes of shards in object storage, read from local copies or from the store itself.
+"""Bytes of shards, in a folder or in object storage.
 
-Background threads copy one shard after the other to this machine. A shard without a copy is read
-from the store by ranges, without waiting for the copy. Order and content are the same in both
-cases. Shards beyond the limit for copies are read from the store in every epoch.
+Background threads copy one shard after the other from the store to this machine. A shard without a
+copy is read from the store by ranges, without waiting for the copy. Order and content are the same
+in both cases. Shards beyond the limit for copies are read from the store in every epoch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from shardprep.dataset.local_files import way_out
+from shardprep.dataset.local_files import LocalFiles, open_shard, way_out
+from shardprep.dataset.manifest import MANIFEST_FILE, Shard
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
+from shardprep.storage.regular_file import OpenFiles, read_at
 from shardprep.storage.shard_cache import LIMIT_VARIABLE, RemoteShard, StagedShards
 
 NUM_READS = 32
@@ -29,6 +32,7 @@ _NUM_COPIES = 4
 _BUSY_S = 0.5
 """Seconds until a shard that another process is copying is checked again."""
 _log = logging.getLogger("shardprep.reader")
+_T = TypeVar("_T")
 
 
 class ByteRange(NamedTuple):
@@ -39,11 +43,78 @@ class ByteRange(NamedTuple):
     num_bytes: int
 
 
+def submitted(
+    pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: object
+) -> Future[_T]:
+    """Call a function in a thread; here if the interpreter shuts down, when pools take no work."""
+    try:
+        return pool.submit(function, *arguments)
+    except RuntimeError:
+        future = Future[_T]()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class LocalShards:
+    """Shards of a folder, opened in each process at the first read.
+
+    They are not memory-mapped: a shard that is truncated in place would kill the process by SIGBUS.
+    An open shard can still be read after its dataset was replaced; opening another one then fails.
+    """
+
+    def __init__(
+        self, folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None = None
+    ) -> None:
+        """Take the entries of the shards in the manifest by name, and the files of the dataset."""
+        self.folder = folder
+        self._shards = shards
+        self._local = files
+        self._files = OpenFiles(partial(_opened, folder, shards, files))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LocalShards, (self.folder, self._shards, self._local)
+
+    @property
+    def where(self) -> str:
+        return str(self.folder)
+
+    def located(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+    def way_out(self) -> str:
+        """Return what to do about a damaged record."""
+        if (self.folder / MANIFEST_FILE).is_file():
+            return way_out(self.folder)
+        return f"remove {self.folder}, a cache that will be filled again"
+
+    def read(self, part: ByteRange) -> bytes:
+        """Return the bytes of a range, fewer if the shard ends before."""
+        file = self._files.get(part.shard)  # this reference keeps it open
+        try:
+            return read_at(file.number, part.num_bytes, part.start)
+        except OSError as error:
+            where, what = self.located(part.shard), f"cannot be read ({error.strerror})"
+            raise DatasetError(where, what, self.way_out()) from error
+
+    def read_all(self, parts: Sequence[ByteRange]) -> list[bytes]:
+        return [self.read(part) for part in parts]
+
+    def read_anew(self, part: ByteRange) -> bytes:
+        return self.read(part)
+
+
+def _opened(folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None, name: str) -> int:
+    with nullcontext() if files is None else files.unchanged():
+        return open_shard(folder, shards[name])
+
+
 class RemoteShards:
     """Shards in object storage by name. Many threads may read; can be pickled."""
 
     def __init__(self, shards: dict[str, RemoteShard], limit: int | None = None) -> None:
-        """Take the limit of `StagedShards` in bytes."""
         self._shards = shards
         self._limit = limit
         self._staged = StagedShards(limit)
@@ -55,15 +126,12 @@ class RemoteShards:
 
     @property
     def where(self) -> str:
-        """Address of the dataset, for errors."""
         return self.located(next(iter(self._shards))).rpartition("/")[0]
 
     def way_out(self) -> str:
-        """Return what to do about a damaged record."""
         return way_out(self.where)
 
     def located(self, name: str) -> str:
-        """Return the address of a shard."""
         return str(self._shards[name].url)
 
     def read(self, part: ByteRange) -> bytes | memoryview:
@@ -79,20 +147,11 @@ class RemoteShards:
         return self._staged.read(self._shards[part.shard], part.start, part.num_bytes)
 
     def has_copy(self, name: str) -> bool:
-        """Return whether a copy of a shard exists."""
         return self._staged.path(self._shards[name]).exists()
 
     def begin(self, part: ByteRange) -> Future[bytes | memoryview]:
         """Start to `read` a range in a thread."""
-        try:
-            return self._threads(part.shard).readers.submit(self.read, part)
-        except RuntimeError:  # the interpreter shuts down, and pools take no more work
-            future = Future[bytes | memoryview]()
-            try:
-                future.set_result(self.read(part))
-            except Exception as error:
-                future.set_exception(error)
-            return future
+        return submitted(self._threads(part.shard).readers, self.read, part)
 
     def read_anew(self, part: ByteRange) -> memoryview:
         """Return the bytes of a range from the store, and drop the damaged copy of its shard."""
@@ -104,7 +163,6 @@ class RemoteShards:
         return objects.read_range(shard.url, shard.etag, part.start, part.num_bytes)
 
     def read_all(self, parts: Sequence[ByteRange]) -> list[bytes | memoryview]:
-        """Return the bytes of several ranges, read concurrently."""
         return list(self._threads(parts[0].shard).readers.map(self.read, parts))
 
     def _threads(self, first: str) -> _Threads:
@@ -172,7 +230,7 @@ def _copy(
     def is_over() -> bool:
         return stop.is_set() or not threading.main_thread().is_alive()
 
-    with contextlib.suppress(IndexError):
+    with suppress(IndexError):
         while not is_over():
             name = waiting.popleft()
             try:
