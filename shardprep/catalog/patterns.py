@@ -19,7 +19,7 @@ from shardprep.errors import OptionError, OptionName, shown
 from shardprep.source.names import composed, without_archive_suffix
 
 FREE_S = 10.0
-"""CPU seconds for each pattern, for any number of names."""
+"""CPU seconds for a pattern, without those for names."""
 S_PER_NAME = 20e-6
 """Additional CPU seconds for each name; an ordinary pattern needs a twentieth."""
 ANY_FOLDER = "(?:.*/)?"
@@ -34,7 +34,7 @@ class Pattern:
     text: str
     option: OptionName
     given: str
-    """The text as the user wrote it, for errors."""
+    """As the user wrote it, for errors."""
     group: str | int | None = None
     """The wanted group of a match; None to test for a match."""
     is_whole: bool = False
@@ -64,10 +64,7 @@ class Pattern:
 
 
 def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
-    """Return whether each key fits a pattern of globs.
-
-    Inner archives count as folders, with or without their suffix.
-    """
+    """Return whether each key fits globs; inner archives are folders, with or without suffix."""
     fits = [found is not None for found in pattern.search(keys)]
     others = {
         i: plain

@@ -29,10 +29,7 @@ _MOST_CHARACTERS = 160
 
 
 def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
-    """Return True if ratios cut a split of the source; other splits stay whole.
-
-    Train is always cut: it holds the images without a split in the source.
-    """
+    """Return True if ratios cut a split; train, with all images without a split, is always cut."""
     return split == "train" or split in ratios
 
 
@@ -165,7 +162,6 @@ def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list
 
 
 def _num_mixed(items: Items, is_grouped: NDArray[np.bool_], ratios: Mapping[str, float]) -> int:
-    """Return the number of groups in several given splits; splits that are cut count as one."""
     splits = items.split.codes
     if ratios:
         is_grouped = is_grouped & items.are_labelled

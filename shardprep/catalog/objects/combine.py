@@ -68,7 +68,7 @@ class Annotated:
     annotations: list[Annotation | None]
     masks: list[tuple[Member, ...]]
     lacks: list[str]
-    """Reason to leave out each image that no annotation lists, otherwise ""."""
+    """Reason to leave out each image without an annotation, otherwise ""."""
     is_background: bool
     """Whether unlisted images have no objects, if others of their split are listed."""
     strata: list[tuple[int, ...]]
@@ -106,13 +106,7 @@ class _Read(NamedTuple):
 
 
 def annotate(images: SourceImages, naming: Naming) -> Annotated:
-    """Return the annotations that `--boxes` and `--masks` name.
-
-    Raises:
-        RecipeError: the options contradict each other.
-        SourceError: a document cannot be read, or too many objects are bad.
-
-    """
+    """Return the annotations that `--boxes` and `--masks` select."""
     recipe = images.recipe
     read = _read(recipe, images, naming)
     annotations, names = _classed(recipe, read, naming)
@@ -216,10 +210,7 @@ def _classed(
 def _renamed(
     found: Found, naming: Naming, before: tuple[str, ...]
 ) -> tuple[list[Annotation | None], tuple[str, ...]]:
-    """Return the annotations with the wanted classes, and all class names, `before` first.
-
-    Objects of other classes are dropped.
-    """
+    """Return the annotations with wanted classes only, and all class names, `before` first."""
     called = naming.of(found.names)
     if found.names == (ONE_CLASS,) and len(naming.classes) == 1 and not naming.is_of_labels:
         called = list(naming.classes)
@@ -340,10 +331,10 @@ def _has_segments(one: Annotation) -> bool:
 
 
 def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) -> Annotated:
-    """Return the annotations of images in their splits.
+    """Return the annotations, once the split of each image is known.
 
     A split without any annotation is unlabelled. In other splits, unlisted images are background,
-    or lack something.
+    or keep their entry in `lacks`.
     """
     listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if not lack}
     nothing = Annotation()
@@ -398,10 +389,7 @@ def _outlined(one: Annotation) -> Annotation:
 
 
 def _unmatched(objects: Found | None, left_out: Collection[str]) -> Counter[str]:
-    """Return the number of objects without an image, by reason.
-
-    `left_out` are the keys of images that the recipe leaves out.
-    """
+    """Count the objects without an image by reason; the recipe excludes the keys `left_out`."""
     found: Counter[str] = Counter()
     if objects is not None:
         names = {key.rpartition("/")[2] for key in left_out if objects.without_image}
@@ -416,7 +404,7 @@ def _unmatched(objects: Found | None, left_out: Collection[str]) -> Counter[str]
 def _check_dropped(
     num_objects: int, dropped: Counter[str], most: float, objects: Found | None
 ) -> None:
-    """Raise a SourceError if more than a share of `most` of the objects is bad."""
+    """Raise a SourceError if the share of dropped objects is more than `most`."""
     bad = {reason: count for reason, count in dropped.items() if reason not in NO_FAULTS}
     num_bad = sum(bad.values())
     total = num_objects + num_bad

@@ -1,7 +1,7 @@
 """Masks in files: the masks of each image, their classes, and the meaning of their values.
 
-Masks of `SegmentationObject`, as Pascal VOC has them, hold object numbers. The number of an object
-is its place in the XML of the image. Without XML, its pixels have their class in the file of the
+Masks in `SegmentationObject`, a folder of Pascal VOC, hold object numbers. The number of an object
+is its place in the XML of the image. Without XML, the class of its pixels is in the file of the
 same name in `SegmentationClass`.
 """
 
@@ -160,8 +160,7 @@ def numbered_objects(recipe: Recipe, images: SourceImages) -> Found | None:
     """Return the objects of masks with object numbers, each with its class and segment.
 
     XML has the names of classes. Without XML, or with `--mask-values`, class files are decoded.
-    Returns None without either: the objects have one class. Boxes are NaN unless the recipe asks
-    for boxes.
+    None without either: all objects have one class. Boxes are NaN unless the recipe asks for them.
     """
     if recipe.rules.boxes.is_given:
         return _numbered_boxes(images)
@@ -231,7 +230,7 @@ class _ClassReader:
     def annotation(self, pair: _Pair) -> Annotation:
         """Return the objects of a mask, each with the most frequent class of its pixels.
 
-        An object without pixels of a class is dropped and counted.
+        Objects without pixels of a class are dropped and counted.
         """
         try:
             numbers = decode_numbers(pair.objects.extent.read(), self._max_pixels)

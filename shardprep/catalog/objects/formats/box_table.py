@@ -45,7 +45,7 @@ _MOST_ODD = 0.01
 _MOST_COMPARED = 100_000
 """Maximum number of boxes to compare with stated sides."""
 _ROUNDING = 1.01
-"""Maximum difference in pixels of a stated side from the distance of its corners."""
+"""Maximum difference in pixels between a stated side and the distance of two corners."""
 _SIDES = ("height", "width"), ("imageheight", "imagewidth"), ("imgheight", "imgwidth")
 _MOST_SHOWN = 80
 _MOST_HEADS = 256
@@ -227,8 +227,8 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 def _rule_of(table: Table, index: KeyIndex) -> tuple[str, str]:
     """Return the value of `--boxes` that reads a table, and its column of ids; "" if unsure.
 
-    Its columns have names that are usual for boxes and ids repeat, or a column holds four numbers
-    in brackets.
+    Tables of boxes have usual column names and repeated ids, or a column of four numbers in
+    brackets.
     """
     try:
         columns = _find_columns(table)
@@ -248,7 +248,7 @@ class _Boxes:
     def __init__(self) -> None:
         self.rows = array("q")
         self.labels: list[str | None] = []
-        """None: the label of the row."""
+        """None means the label of the row."""
         self.malformed: Counter[int] = Counter()
         self.form: BoxForm | None = None
         self._values = array("d")

@@ -99,8 +99,8 @@ def masks_of_segments(
 def with_segments(found: Found, panoptic: Found) -> Found:
     """Return the objects of a document, with the segments of a panoptic document as areas.
 
-    An image is listed if both list it. Classes of objects keep their indices; classes that only
-    segments have follow.
+    An image is listed if both list it. Classes of objects keep their indices; classes of segments
+    only come after them.
     """
     names = tuple(dict.fromkeys((*found.names, *panoptic.names)))
     number = [names.index(name) for name in panoptic.names]

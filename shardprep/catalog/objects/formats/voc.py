@@ -28,16 +28,16 @@ from shardprep.storage.text_file import decoded
 _SPLIT_LISTS = "ImageSets/Main/"
 _ANNOTATIONS = "Annotations/"
 _ORDER = ("test", "validation", "train")
-"""Splits in order of precedence if several lists name an image."""
+"""Splits in order of precedence, if several lists name an image."""
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_DEPTH = 100
 """Maximum depth of elements in a file; an annotation has 4 or 5."""
 _PARTS = ((b"<", 1), (b"=", 4), (b"\n", 1), (b"\r", 1), (b"&", 1))
-"""Marks of tags, attributes and pieces of text in every encoding, and the weight of each."""
+"""Marks of tags, attributes and texts in every encoding, and the weight of each."""
 _MOST_PARTS = 1_000_000
-"""Maximum weight of a file's parts, with 100 bytes each; 100 objects have 4,000."""
+"""Maximum weight of a file; a unit takes 100 bytes of memory. 100 objects have 4,000."""
 _FEW_BYTES = 100_000
-"""Size of a file below which it cannot have that many parts."""
+"""Size in bytes of a file that needs no check of its weight."""
 _DTD = b"<!DOCTYPE"
 _MOST_TEXT = 4096
 """Maximum number of characters of a name or a number."""
@@ -46,8 +46,8 @@ _MOST_TEXT = 4096
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files, boxes as written; classes in natural order.
 
-    A file belongs to the image of its own name in its folder or in a folder of images, otherwise to
-    the image that it states. Other kinds of XML are ignored.
+    A file belongs to the image of the same name in its folder or in a folder of images, otherwise
+    to the image that it states. Other kinds of XML are ignored.
     """
     pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
     keys: list[str] = []
@@ -193,12 +193,9 @@ def is_voc(data: bytes) -> bool:
 
 
 def parse_voc(data: bytes) -> VocFile:
-    """Return the content of an annotation.
+    """Return the content of an annotation; NotVocError if the root is another element.
 
-    Raises:
-        NotVocError: the root is another element.
-        VocError: the file is damaged, nested too deeply, or has a document type definition.
-
+    VocError if the file is damaged, nested too deeply, or has a document type definition.
     """
     if _has_dtd(data):
         raise VocError("has a document type definition (DTD), which no annotation needs")
@@ -221,7 +218,7 @@ def parse_voc(data: bytes) -> VocFile:
 
 
 def _has_dtd(data: bytes) -> bool:
-    """Return True if a DTD may begin anywhere, in 8-bit encodings or in UTF-16 with its zeros."""
+    """Return True if a DTD may begin anywhere, in 8-bit encodings or in UTF-16."""
     has_zeros = b"\0" in data
     return _DTD in data or (has_zeros and _DTD in data.replace(b"\0", b""))
 
@@ -251,7 +248,7 @@ def _check_depth(root: ET.Element) -> None:
 
 
 def _content(root: ET.Element) -> VocFile:
-    """Return the content of an annotation; only direct children count, not parts of an object."""
+    """Return the content of an annotation from its direct children, not from parts of objects."""
     size = root.find("size")
     objects = root.findall("object")
     return VocFile(
@@ -274,7 +271,7 @@ def _corners(box: ET.Element | None) -> tuple[float, ...] | None:
 
 
 def _size(size: ET.Element) -> tuple[int, int] | None:
-    """Return height and width, or None unless both are numbers of 1 or more."""
+    """Return height and width, or None unless both are at least 1."""
     try:
         height, width = (float(size.findtext(side) or 0) for side in ("height", "width"))
     except ValueError:

@@ -43,10 +43,10 @@ _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all label files; an image without a file has none.
+    """Return the objects of all label files; an image without a file has no object.
 
-    Classes are in the order of the names file, which the rule may give. Without one, they are
-    called by their numbers. Keypoints are left out.
+    Classes are in the order of the names file, which the rule may give. Without a file, classes
+    are called by their numbers. Keypoints are left out.
     """
     argument = next(iter(rule.files), "")
     names = _names(source, argument)
@@ -141,8 +141,8 @@ def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
 def _name_files(source: AnnotatedSource, *, is_strict: bool = False) -> list[NameFile]:
     """Return the files that name classes, in order of precedence.
 
-    If there are label files below some of them, the others belong to other sets. With `is_strict`,
-    a damaged file of a usual name is an error.
+    Files with labels below their folder precede files of other sets. With `is_strict`, a damaged
+    file of a usual name is an error.
     """
     found = []
     for member in source.documents.members(*_NAME_SUFFIXES):
@@ -165,14 +165,12 @@ def _below(members: Sequence[Member], document: str) -> list[Member]:
 
 
 class NameFile:
-    """The classes, and the images of each split, as a names file states them."""
+    """The content of a names file: classes, and the images of each split."""
 
     def __init__(self, key: str, data: bytes, fields: Sequence[str] = ("names",)) -> None:
-        """Parse a file; `fields` name the YAML fields that may hold the names.
+        """Parse a file; `fields` are the YAML fields that may hold the names.
 
-        Raises:
-            SourceError: the file is damaged, or names no classes.
-
+        SourceError if the file is damaged or names no classes.
         """
         self.key = key
         self.splits: dict[str, list[str]] = {}
@@ -192,8 +190,8 @@ class NameFile:
     def _of_yaml(self, text: str, fields: Sequence[str]) -> dict[int, str]:
         """Return the classes in the order of their ids, from the list or map in a field.
 
-        All values stay texts: a class may be called yes, 010, 1:30 or null. No merge key (<<)
-        copies anything.
+        All values stay texts: a class may be called yes, 010, 1:30 or null. Merge keys (<<) are
+        not applied.
         """
         import yaml  # type: ignore[import-untyped] # noqa: PLC0415 - most sources never need it
 
@@ -268,7 +266,7 @@ class _Lines(NamedTuple):
     num_poses: int
     num_bad: int
     fault: str
-    """The first bad line, in words; "" without any."""
+    """The first bad line, in words; "" if all are sound."""
 
     @property
     def number(self) -> int:
@@ -294,7 +292,7 @@ def _read_lines(data: bytes, num_keypoints: int) -> _Lines:
 
 
 def _add(table: ObjectTable, image: int, lines: _Lines) -> str:
-    """Add the objects of an image; return why none of its lines can be read, "" if one can."""
+    """Add the objects of an image; return "", or why no line can be read."""
     for class_id, box, outline, _ in lines.objects:
         table.add(image, box, table.number_of(str(class_id)), outline=outline)
     if lines.num_bad and lines.objects:
@@ -303,17 +301,13 @@ def _add(table: ObjectTable, image: int, lines: _Lines) -> str:
 
 
 def _object(words: Sequence[str], num_keypoints: int) -> _Object:
-    """Return the object of a line, by the number of its values.
+    """Return the object of a line; ValueError or OverflowError if it is malformed.
 
     A box is `class x y w h [confidence]`, a pose a box and its keypoints, a polygon
     `class x1 y1 …`. Four corners are a polygon, too: an oriented box.
 
     `num_keypoints` is the number of values after the box of a pose; then polygons are impossible.
     If it is 0, a line is a pose if its keypoints have flags, which are 0, 1 or 2.
-
-    Raises:
-        ValueError, OverflowError: the line fits none of these.
-
     """
     numbers = [float(word) for word in words]
     class_id = int(numbers[0])
@@ -337,7 +331,7 @@ def _object(words: Sequence[str], num_keypoints: int) -> _Object:
 def _have_flags(numbers: Sequence[float]) -> bool:
     """Return whether a line is a box and keypoints of x, y and a flag, and cannot be a polygon.
 
-    The flags of an odd number of keypoints leave an odd number of coordinates. Otherwise a flag of
+    With flags, an odd number of keypoints leaves an odd number of coordinates. Otherwise a flag of
     2 is outside the image, and four coordinates in the places of flags are never all 0 or 1.
     """
     flags = numbers[7::3]
