@@ -116,10 +116,7 @@ def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
 
 
 def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candidate]:
-    """Return the parts of a source that `auto` can label, if it cannot label the whole.
-
-    A part is everything except masks, all folders of splits, or one of a few sibling folders.
-    """
+    """Return the parts that `auto` can label: all but masks, splits, or sibling folders."""
     found: list[Candidate] = []
     if masks := find_masks(keys).num_masks:
         images = [key for key in keys if masks.keys().isdisjoint(key.split("/")[:-1])]
@@ -156,7 +153,6 @@ def _labelled(
 
 
 def _folders_side_by_side(keys: Sequence[str]) -> dict[str, list[str]]:
-    """Return the keys in each of the topmost sibling folders, {} if there are too many."""
     folders = [key.split("/")[:-1] for key in keys]
     depth = 0
     while all(len(folder) > depth and folder[depth] == folders[0][depth] for folder in folders):

@@ -67,7 +67,6 @@ class Catalog:
     label_names: tuple[str, ...]
     labels_from: str
     rows_without_image: tuple[str, ...]
-    """Ids in the label table without an image in the source."""
     target_kind: TargetKind = "none"
     columns: tuple[Column, ...] = ()
     findings: list[str] = field(default_factory=list)
@@ -201,10 +200,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
 
 
 def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
-    """Return the reason to leave out each image, "" for none.
-
-    Images without a target stay only in a split without any target: such a split is unlabelled.
-    """
+    """Return the reason to leave out each image, "" for none; whole splits may be unlabelled."""
     has_target = targets.are_there
     is_labelled = np.zeros(len(splits.values) + 1, np.bool_)  # the last row means "no split"
     is_labelled[splits.codes[has_target]] = True

@@ -26,7 +26,6 @@ class Item(NamedTuple):
     """One image of the source, not yet read."""
 
     key: str
-    """Unique POSIX path in the source."""
     extent: Extent
     split: str
     target: Target = None

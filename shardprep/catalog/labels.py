@@ -131,10 +131,7 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
 def _without_test_names(
     names: Coded[Cell | None], considered: Ints, rule: str
 ) -> tuple[Coded[Cell | None], tuple[str, ...]]:
-    """Return the names, and remarks; a test split with other classes than the rest gets no names.
-
-    Its names only look like labels: 00aa12.jpg is not of class "00aa".
-    """
+    """Return names and remarks; a test split with other classes than the rest gets no names."""
     known = names.take(considered).counts()
     is_other = np.ones(len(names), bool)
     is_other[considered] = False

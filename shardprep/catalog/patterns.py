@@ -34,7 +34,6 @@ class Pattern:
     text: str
     option: OptionName
     given: str
-    """As the user wrote it, for errors."""
     group: str | int | None = None
     """The wanted group of a match; None to test for a match."""
     is_whole: bool = False

@@ -125,10 +125,7 @@ def _select(
 
 
 def _listed(keys: Sequence[str], texts: Sequence[str]) -> Iterator[int]:
-    """Yield the positions of the keys on a list, by whole keys or by ids.
-
-    A text that equals a key, also as printed with escapes, does not count as an id of other keys.
-    """
+    """Yield the positions of listed keys; a text that equals a key is not an id of others."""
     index, whole = KeyIndex(keys), {printable(key): i for i, key in enumerate(keys)}
     alike = {composed(key): i for key, i in whole.items()}
     for text in set(texts):

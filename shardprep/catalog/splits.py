@@ -121,7 +121,7 @@ def _natural(names: Iterable[str]) -> list[str]:
 def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -> Coded[str]:
     """Return the group of each key, "" for an image on its own.
 
-    An expression is searched in the file name, then in the whole key.
+    A regular expression is searched in the file name, then in the whole key.
     """
     option = OptionName("group", rule.text)
     if rule.kind == "regex":

@@ -195,7 +195,6 @@ def recipe_text(survey: Survey) -> str:
 
 
 def _proposed_cut(splits: Collection[str]) -> tuple[str, str]:
-    """Return the ratios for splits from folders, and a comment about them."""
     if {*splits} == {"train"}:
         return "train=0.8,validation=0.1,test=0.1", "them"
     if "train" not in splits:

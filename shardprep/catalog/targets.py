@@ -278,10 +278,7 @@ def class_names(raw: Collection[str]) -> dict[str, str]:
 def _names(
     raw: Collection[str], renamed: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return raw name → name in class order, and the names in `renamed` that no class has.
-
-    Renamed classes stay at the place of their old names, so their indices do not change.
-    """
+    """Return raw name → new name, in class order, and names in `renamed` that no class has."""
     whole = class_names(raw)
     ordered = list(whole)
     there = {*raw, *whole.values()}

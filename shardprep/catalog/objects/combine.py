@@ -52,7 +52,6 @@ class AnnotationFacts:
     how: str
     without_image: tuple[str, ...] = ()
     unmatched: Unmatched | None = None
-    """Annotations without an image and images without an annotation, or None."""
     documents: frozenset[str] = frozenset()
     num_objects: dict[str, int] = field(default_factory=dict)
     """Objects by class, in class order, as far as known before masks are read."""
@@ -404,7 +403,6 @@ def _unmatched(objects: Found | None, left_out: Collection[str]) -> Counter[str]
 def _check_dropped(
     num_objects: int, dropped: Counter[str], most: float, objects: Found | None
 ) -> None:
-    """Raise a SourceError if the share of dropped objects is more than `most`."""
     bad = {reason: count for reason, count in dropped.items() if reason not in NO_FAULTS}
     num_bad = sum(bad.values())
     total = num_objects + num_bad

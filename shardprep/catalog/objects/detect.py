@@ -49,10 +49,7 @@ _BOXES = {
 
 
 def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) -> list[Sign]:
-    """Return all boxes and masks that a source has.
-
-    `images` may include masks; those that look like masks do not count in shares of images.
-    """
+    """Return all boxes and masks that a source has; `images` may include masks."""
     folders = masks_by_folder([member.key for member in images])
     masks = {key for keys in folders.values() for key in keys}
     if masks and (rest := [key for key in index.keys if key not in masks]):

@@ -30,7 +30,6 @@ class MaskFiles:
     """The mask files of a source."""
 
     of_image: dict[str, list[str]]
-    """Key of an image → keys of its masks, in order."""
     without_image: list[str]
     class_of: dict[str, str] = field(default_factory=dict)
     """Key of a mask → name of its class, if the pattern has `{class}`."""
@@ -48,7 +47,6 @@ class MasksBeside(NamedTuple):
     members: Mapping[str, Member] = {}
     skipped: list[Skipped] = []  # noqa: RUF012 - never changed
     segments: Mapping[str, SegmentMasks] = {}
-    """Key of a panoptic document → its masks."""
     classes: Mapping[str, Member] = {}
     """Key of a mask of numbered objects → the file with the classes of its pixels."""
 

@@ -228,10 +228,7 @@ class _ClassReader:
         self.names = tuple(values.names[i] for i in kept)
 
     def annotation(self, pair: _Pair) -> Annotation:
-        """Return the objects of a mask, each with the most frequent class of its pixels.
-
-        Objects without pixels of a class are dropped and counted.
-        """
+        """Return the objects of a mask, with the most frequent class of their pixels."""
         try:
             numbers = decode_numbers(pair.objects.extent.read(), self._max_pixels)
             pixels = decode_mask(pair.classes.extent.read(), self._max_pixels)
@@ -251,7 +248,6 @@ class _ClassReader:
         )
 
     def _classes_of(self, numbers: NDArray[np.uint32], classes: Labels) -> dict[int, int]:
-        """Return the label of each object number, `NONE` if no pixel has a class."""
         pairs, counts = np.unique(
             numbers.astype(np.int64) << 16 | classes.astype(np.int64), return_counts=True
         )

@@ -67,10 +67,7 @@ class MaskValues:
         return next(found, NONE)
 
     def renamed(self, names: Mapping[str, str], classes: Sequence[str]) -> MaskValues:
-        """Return the values with new names, and only the given classes, in their order.
-
-        Pixels of other classes are ignored.
-        """
+        """Return the values with new names and only the given classes, in their order."""
         called = [names.get(name, name) for name in self.names]
         if self.is_binary and len(classes) == 1:
             classes = (BACKGROUND, *classes)
@@ -141,10 +138,7 @@ _MOST_CLASSES_IN_TURN = 2
 
 
 def are_numbers(masks: Iterable[Collection[int]]) -> bool:
-    """Return True if values look like object numbers: 1 to n in each mask, and n differs.
-
-    0 and the values without a class do not count.
-    """
+    """Return True if masks look like object numbers: 1 to n in each mask, and n differs."""
     highest: set[int] = set()
     for mask in masks:
         number = _highest_number(mask)
@@ -165,10 +159,7 @@ def _highest_number(mask: Collection[int]) -> int | None:
 
 
 def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents) -> bool:
-    """Return True if 64 masks hold object numbers, and no document names them as classes.
-
-    The search ends at the first mask with other values; decoding a mask takes a millisecond.
-    """
+    """Return True if 64 masks hold object numbers, and no document names them as classes."""
     seen = []
     for mask in masks[:: max(1, -(-len(masks) // _SAMPLE))]:
         one = _look(mask, max_pixels)

@@ -72,7 +72,6 @@ class ObjectTable:
         self.missing: Counter[str] = Counter()
         """Name of each image that the source lacks → number of its objects."""
         self.listed: set[int] = set()
-        """Positions of the annotated images, with or without objects."""
         self._num_elsewhere = 0
         self._num_images = num_images
         self._boxes = array("d")
@@ -102,10 +101,7 @@ class ObjectTable:
         is_crowd: bool = False,
         outline: Outline = None,
     ) -> None:
-        """Add an object of the class of that number.
-
-        If the box is not four numbers, TypeError, ValueError or OverflowError; nothing is added.
-        """
+        """Add an object; TypeError, ValueError or OverflowError if the box is not four numbers."""
         first, second, third, fourth = box
         self._boxes.fromlist([first, second, third, fourth])
         self._images.append(image)
@@ -137,20 +133,14 @@ class ObjectTable:
         self._faults.setdefault(image, reason)
 
     def miss(self, counts: Mapping[str, int], *, is_elsewhere: bool) -> None:
-        """Count the objects of images that the source lacks, by the name of the image.
-
-        With `is_elsewhere`, the source has no image of the whole document.
-        """
+        """Count objects of missing images by name; `is_elsewhere` if all images are missing."""
         if is_elsewhere:
             self._num_elsewhere += sum(counts.values())
             counts = dict.fromkeys(counts, 0)
         self.missing.update(counts)
 
     def renumber(self, start: int, images: Sequence[int], classes: Sequence[int]) -> None:
-        """Replace the numbers in the rows from `start` on by the entries of two lists.
-
-        An image of −1 is not in the source; a class of −1 is unknown.
-        """
+        """Replace numbers from row `start` on by list entries; −1 is missing or unknown."""
         for column, table in ((self._images, images), (self._classes, classes)):
             numbers = np.frombuffer(column, np.int64)[start:]
             if numbers.size:
@@ -221,7 +211,6 @@ class ObjectTable:
         return found
 
     def _labels(self, labels_of: Mapping[str, int]) -> Ints:
-        """Return the label of each row, −1 if its class has none."""
         lookup = np.array([*(labels_of.get(name, -1) for name in self.classes), -1], np.int64)
         return lookup[np.frombuffer(self._classes, np.int64)]
 

@@ -33,10 +33,7 @@ class AmbiguousIdError(SourceError):
 
 
 class KeyIndex:
-    """The keys of all images, and the search for the keys that an id fits.
-
-    To search all ids of a table takes linear time in rows and keys, even if keys share names.
-    """
+    """The keys of all images, searched for ids in time linear in the number of ids and keys."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self.keys = Texts.of(keys)
@@ -92,10 +89,7 @@ class KeyIndex:
         return int((found >= 0).sum()) + sum(bool(self.find(texts[row])) for row in odd)
 
     def _find_names(self, texts: Texts) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return the position of the key of each id, or −1, and which ids need `find`.
-
-        Ids need it if they are not plain names or paths, or are the names of several keys.
-        """
+        """Return key positions of ids, or −1, and which ids need `find`: odd or ambiguous ids."""
         texts = texts.composed()
         found = np.full(len(texts), -1, np.int64)
         is_odd = pc.match_substring_regex(texts.array, r"\\|^\.?/")
@@ -120,10 +114,7 @@ class KeyIndex:
         return found, is_odd
 
     def find_one(self, text: str, where: str) -> int | None:
-        """Return the position of the only key that the id fits, or None.
-
-        AmbiguousIdError if several keys fit; `where` is the table in its message.
-        """
+        """Return the position of the id's key, or None; AmbiguousIdError if several keys fit."""
         found = self.find(text)
         if len(found) > 1:
             one, two = self.keys[found[0]], self.keys[found[1]]

@@ -56,7 +56,6 @@ class Sign:
 
     @property
     def flag(self) -> str:
-        """The option as text for a shell."""
         flag = f"--{self.key} {shlex.quote(self.option)}"
         if self.has_unlisted:
             flag += " --unlisted background"
@@ -79,7 +78,6 @@ class AnnotatedSource:
     """Keep the number of each object in its file, as the value of its pixels in a mask."""
 
     def size_of(self, image: int) -> tuple[int, int] | None:
-        """Return height and width of an image as displayed, or None if unknown."""
         return image_size(self.images[image].extent) if self.images else None
 
 

@@ -43,21 +43,16 @@ _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name",
 _MOST_ODD = 0.01
 """Maximum share of cells with another number of values than the rest."""
 _MOST_COMPARED = 100_000
-"""Maximum number of boxes to compare with stated sides."""
 _ROUNDING = 1.01
 """Maximum difference in pixels between a stated side and the distance of two corners."""
 _SIDES = ("height", "width"), ("imageheight", "imagewidth"), ("imgheight", "imgwidth")
 _MOST_SHOWN = 80
 _MOST_HEADS = 256
-"""Maximum number of images whose heads are read to detect the form of boxes."""
 _SAMPLE = 200
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the boxes of the table that the rule names, in the order of the rows.
-
-    A row with empty cells means that its image has no object.
-    """
+    """Return the boxes of the table in row order; empty cells mean an image without an object."""
     table, index = source.documents.table(rule.files), source.index
     columns, label = rule.table.boxes, rule.table.label_column
     if columns is None:

@@ -109,7 +109,6 @@ def _image_of(entry: dict[str, Any]) -> tuple[str, Size]:
 
 
 def _segment_of(entry: dict[str, Any]) -> Segment:
-    """Return a segment of a panoptic image; ValueError if its id is not a colour."""
     if type(entry["id"]) is not int or not 0 < entry["id"] < _MOST_SEGMENTS:
         raise ValueError("not a colour")
     return Segment(entry["id"])
@@ -196,7 +195,6 @@ class _Reader:
     def _count_unmatched(
         self, key: str, document: _Document, places: dict[object, int], start: int
     ) -> None:
-        """Count the objects of images that the source or the document lacks."""
         numbers = self._table.images_from(start)  # of ids, not yet of images
         counts = np.bincount(numbers, minlength=len(document.image_ids)).tolist()
         is_idle = bool(places) and max(places.values()) < 0
@@ -219,7 +217,6 @@ class _Reader:
                 self._masks[lookup[image]] = key, name
 
     def _take(self, document: _Document, kind: str, entry: dict[str, Any]) -> None:
-        """Add an entry of one of the three lists; the lists come in any order."""
         if kind == "images":
             document.add(document.images, entry["id"], _image_of(entry))
         elif kind == "categories":

@@ -54,7 +54,6 @@ class _Reader:
         self._at = 0
 
     def place(self, at: int) -> str:
-        """Return line and column (in bytes) of a position in the text, in words."""
         offset = self._start + len(self._text[:at].encode())
         before = bytes(self._data[:offset])
         line, column = before.count(b"\n") + 1, offset - before.rfind(b"\n")
@@ -128,7 +127,6 @@ class _Reader:
         return value
 
     def _whole(self) -> Any:
-        """Return the next value, decoding more text before it if necessary."""
         try:
             value, self._at = self._decode(self._text, self._at)
         except json.JSONDecodeError as error:

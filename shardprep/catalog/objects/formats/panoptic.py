@@ -48,10 +48,7 @@ def segment_masks(
 
 
 def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Documents) -> Recipe:
-    """Return the recipe with the names of the panoptic documents that `--masks coco` means.
-
-    It is unchanged if the source also has a document of polygons or run lengths.
-    """
+    """Return the recipe with names of panoptic documents, unless the source has other outlines."""
     masks = recipe.rules.masks.outlines
     if masks.kind != "coco" or masks.files:
         return recipe

@@ -29,11 +29,9 @@ _NO_RUNS = ("", "-1")
 _SAMPLE_IMAGES = 100
 """Number of images with different sides that decide the order."""
 _SAMPLE_ROWS = 500
-"""Approximate number of rows that decide ids and relative starts."""
 _MOST_LETTERS = 1 << 20
 """Maximum number of characters of a cell that decides the order; longer cells are slow."""
 _MOST_PIXELS = 1 << 26
-"""Maximum number of pixels of an image that decides the order."""
 _RUNS = re.compile(r"\d+ +\d+( +\d+ +\d+)* *")
 _CLASS_COLUMNS = ("classid", "class_id", "class", "label", "category")
 _WORDS = {
@@ -152,7 +150,6 @@ def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[Run
 
 
 def _num_neighbours(pairs: Pairs, step: int, num_pixels: int) -> int:
-    """Count the pixels in runs whose pixel `step` further is also in a run."""
     ends = pairs.sum(axis=1)
     if pairs[:, 0].min() < 1 or ends.max() > num_pixels + 1:
         return 0

@@ -84,7 +84,6 @@ def _entries(data: bytes) -> list[dict[str, Any]]:
 
 
 def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the regions of an image: a list since version 2, a dict before."""
     regions = entry.get("regions") or []
     return list(regions.values()) if isinstance(regions, dict) else regions
 

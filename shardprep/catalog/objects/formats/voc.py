@@ -40,7 +40,6 @@ _FEW_BYTES = 100_000
 """Size in bytes of a file that needs no check of its weight."""
 _DTD = b"<!DOCTYPE"
 _MOST_TEXT = 4096
-"""Maximum number of characters of a name or a number."""
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
@@ -115,7 +114,6 @@ def _add(
 
 
 def _image(pairing: Pairing, key: str, content: VocFile | str) -> int | None:
-    """Return the image of a file: by its own name, then by the name that it states."""
     filename = content.filename if isinstance(content, VocFile) else ""
     try:
         found = pairing.find(stem(key), key)
@@ -127,10 +125,7 @@ def _image(pairing: Pairing, key: str, content: VocFile | str) -> int | None:
 
 
 def _list_splits(lists: Iterable[Text], index: KeyIndex, findings: list[str]) -> list[str | None]:
-    """Return the split whose list names each image.
-
-    Lists of a class (`cat_train.txt`) are ignored, and `trainval.txt` if there is `train.txt`.
-    """
+    """Return the split whose list names each image; lists of a class are ignored."""
     of_split: dict[str, tuple[str, Sequence[str]]] = {}
     for key, data, fault in sorted(lists):
         if fault:
@@ -193,9 +188,10 @@ def is_voc(data: bytes) -> bool:
 
 
 def parse_voc(data: bytes) -> VocFile:
-    """Return the content of an annotation; NotVocError if the root is another element.
+    """Return the content of an annotation.
 
-    VocError if the file is damaged, nested too deeply, or has a document type definition.
+    NotVocError if the root is another element. VocError if the file is damaged, nested too deeply,
+    or has a document type definition.
     """
     if _has_dtd(data):
         raise VocError("has a document type definition (DTD), which no annotation needs")

@@ -141,8 +141,8 @@ def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
 def _name_files(source: AnnotatedSource, *, is_strict: bool = False) -> list[NameFile]:
     """Return the files that name classes, in order of precedence.
 
-    Files with labels below their folder precede files of other sets. With `is_strict`, a damaged
-    file of a usual name is an error.
+    If some of them have label files below their folder, the others are left out. With `is_strict`,
+    a damaged file of a usual name is an error.
     """
     found = []
     for member in source.documents.members(*_NAME_SUFFIXES):
@@ -168,13 +168,9 @@ class NameFile:
     """The content of a names file: classes, and the images of each split."""
 
     def __init__(self, key: str, data: bytes, fields: Sequence[str] = ("names",)) -> None:
-        """Parse a file; `fields` are the YAML fields that may hold the names.
-
-        SourceError if the file is damaged or names no classes.
-        """
+        """Parse a file whose classes are in one of the YAML `fields`; SourceError if damaged."""
         self.key = key
         self.splits: dict[str, list[str]] = {}
-        """Split → paths of folders or lists."""
         self.num_keypoints = 0
         """Numbers after the box in a line of a pose; 0 if the file does not state keypoints."""
         if len(data) > _MOST_NAME_BYTES:
@@ -188,11 +184,7 @@ class NameFile:
             raise SourceError(key, "names no classes", f"name another file: {_YOLO}:FILE")
 
     def _of_yaml(self, text: str, fields: Sequence[str]) -> dict[int, str]:
-        """Return the classes in the order of their ids, from the list or map in a field.
-
-        All values stay texts: a class may be called yes, 010, 1:30 or null. Merge keys (<<) are
-        not applied.
-        """
+        """Return the classes by id, from a list or map; all values stay texts: yes, 010, null."""
         import yaml  # type: ignore[import-untyped] # noqa: PLC0415 - most sources never need it
 
         loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
@@ -232,7 +224,6 @@ class NameFile:
         return number * size
 
     def _check_depth(self, events: Iterable[Any]) -> None:
-        """Raise a SourceError for YAML so deep that its loader would crash."""
         import yaml  # noqa: PLC0415 - see above
 
         depth = 0
@@ -256,7 +247,6 @@ def is_yolo(data: bytes, num_keypoints: int = 0) -> bool:
 class _Object(NamedTuple):
     class_id: int
     box: tuple[float, ...]
-    """x, y of the first corner, x, y of the second."""
     outline: Outline = None
     has_keypoints: bool = False
 
@@ -292,7 +282,6 @@ def _read_lines(data: bytes, num_keypoints: int) -> _Lines:
 
 
 def _add(table: ObjectTable, image: int, lines: _Lines) -> str:
-    """Add the objects of an image; return "", or why no line can be read."""
     for class_id, box, outline, _ in lines.objects:
         table.add(image, box, table.number_of(str(class_id)), outline=outline)
     if lines.num_bad and lines.objects:
