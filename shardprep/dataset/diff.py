@@ -285,7 +285,6 @@ def _records(side: ComparedSide, rows: Rows) -> ComparedSide:
 
 
 def _are_in_equal_shards(one: ComparedSide, two: ComparedSide) -> Mask:
-    """Return which records are at the same place of shards with equal bytes."""
     hashes = []
     for side in (one, two):
         shards = side.dataset.manifest.shards

@@ -36,7 +36,6 @@ _ENTRY = 1 << 3 | _LENGTH
 _UINT64 = (1 << 64) - 1
 _ONE_BYTE = 128
 _BYTES_OF = [bytes((value,)) for value in range(_ONE_BYTE)]
-"""Value → varint of one byte: most lengths, tags and labels."""
 _LISTS = {
     dtype: number << 3 | _LENGTH
     for dtype, number in (("bytes", _BYTES), ("float32", _FLOAT), ("int64", _INT64))
@@ -138,10 +137,7 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return the number at an offset, and the offset after it.
-
-    IndexError if the data end inside the number, ValueError if it has more than 64 bits.
-    """
+    """Return the number at an offset, and the offset after it; IndexError if the data end too soon."""
     value = data[at]
     if value < _ONE_BYTE:
         return value, at + 1

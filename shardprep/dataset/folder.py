@@ -94,7 +94,7 @@ def is_own(name: str) -> bool:
 
 
 def belongs(name: str, manifest: Manifest) -> bool:
-    """Return whether a file belongs to the dataset of a manifest, or may hold class names."""
+    """Return whether a file may belong to the dataset of a manifest."""
     shard = name.removeprefix(f"{INDEX_DIR}/").removesuffix(".idx")
     known = name in DOCUMENT_FILES or _LABELS.fullmatch(name) is not None
     return known or (shard in manifest.shards and name in (shard, index_name(shard)))

@@ -78,7 +78,7 @@ class LocalFiles:
     def with_manifest(self) -> tuple[Self, Manifest]:
         """Return the files and the manifest that they belong to."""
         manifest = load_manifest(self.folder)
-        # A manifest whose text differs from what it would be written as was refused.
+        # Reading refuses a manifest whose bytes differ from its `text`.
         sha256 = hashlib.sha256(manifest.text().encode()).hexdigest()
         return type(self)(self.folder, sha256), manifest
 

@@ -1,7 +1,7 @@
 """Find the dataset, or the unfinished build, that a path or an address refers to.
 
-It is the folder itself, else the newest version in it, else the newest version of the one dataset
-in it.
+It is the folder itself, otherwise the newest version in it, otherwise the newest version of the
+only dataset in it.
 """
 
 from __future__ import annotations

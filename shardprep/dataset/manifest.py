@@ -87,7 +87,7 @@ class Labels(Document):
 
 
 NO_IMAGE, LEFT_OUT, ELSEWHERE = "no image", "image left out", "document of other images"
-"""Reasons why an object has no image; the last means all images of the object's document."""
+"""Reasons why an object has no image. `ELSEWHERE`: the source has no image of its document."""
 
 
 class ObjectCounts(Document):

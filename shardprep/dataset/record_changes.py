@@ -120,7 +120,6 @@ class _AdjacentRecords(NamedTuple):
 
 
 def _payloads(side: ComparedSide, rows: range, pool: ThreadPoolExecutor) -> list[bytes]:
-    """Return the payloads of records; adjacent records are read together."""
     runs: list[_AdjacentRecords] = []
     part = side.table.slice(rows.start, len(rows))
     for shard, offset, length in zip(*(column.to_pylist() for column in part.columns), strict=True):

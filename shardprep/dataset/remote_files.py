@@ -164,10 +164,7 @@ class RemoteFiles:
         return RemoteShard(self.url / facts.name, facts.etag, shard.num_bytes, shard.sha256)
 
     def read(self, shard: str, offset: int, num_bytes: int) -> bytes:
-        """Return bytes of a shard. Neither number is trusted.
-
-        DatasetError if the shard is missing or too short, StorageError if it was replaced.
-        """
+        """Return bytes of a shard; DatasetError if it is too short. Neither number is trusted."""
         facts = self.objects.get(shard)
         if facts is not None and 0 <= offset <= offset + num_bytes <= facts.num_bytes:
             url = self.url / facts.name

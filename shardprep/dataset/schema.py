@@ -26,7 +26,7 @@ Value: TypeAlias = (
 Encoding = Literal["jpeg", "png", "raw", "any"]
 """How images are stored: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
 MAX_SIDE = 65_500
-"""Height or width of an image in pixels: JPEG's own limit."""
+"""Maximum height or width of an image in pixels: JPEG's own limit."""
 IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "image/width"
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
 UNLABELLED = -1
@@ -253,7 +253,7 @@ def load_schema(name_or_path: str) -> Schema:
 
 
 def parse_schema(data: bytes | str, where: str) -> Schema:
-    """Parse a schema; SchemaError, which calls it `where`, if it is invalid."""
+    """Parse a schema; SchemaError if it is invalid. Errors call it `where`."""
     try:
         return documents.parse_document(Schema, data)
     except documents.DocumentError as error:

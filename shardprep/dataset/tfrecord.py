@@ -110,10 +110,7 @@ def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
 def are_sound(
     block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which records of a block of adjacent frames `unframe` would accept.
-
-    `lengths` are the bytes of each frame; their sum is the size of the block.
-    """
+    """Return which of some adjacent frames `unframe` would accept; `lengths` are in bytes."""
     is_sound = lengths >= FRAME_BYTES
     num_bytes = lengths[is_sound]
     ends = np.cumsum(lengths)[is_sound]
