@@ -116,7 +116,10 @@ def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
 
 
 def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candidate]:
-    """Return the parts that `auto` can label: all but masks, splits, or sibling folders."""
+    """Return the parts of a source that `auto` can label, if it cannot label the whole.
+
+    A part is everything except masks, all folders of splits, or one of a few sibling folders.
+    """
     found: list[Candidate] = []
     if masks := find_masks(keys).num_masks:
         images = [key for key in keys if masks.keys().isdisjoint(key.split("/")[:-1])]

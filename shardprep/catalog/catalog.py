@@ -200,7 +200,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
 
 
 def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
-    """Return the reason to leave out each image, "" for none; whole splits may be unlabelled."""
+    """Return the reason to leave out each image, or "". A split without any target is kept."""
     has_target = targets.are_there
     is_labelled = np.zeros(len(splits.values) + 1, np.bool_)  # the last row means "no split"
     is_labelled[splits.codes[has_target]] = True

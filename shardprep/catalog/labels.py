@@ -248,7 +248,7 @@ def _label_cells(
 
     def names_set(row: list[str]) -> tuple[str, ...] | None:
         if not any(row[place] for place in places.values()):
-            return None  # the row is of another table, without these columns
+            return None  # a row of another stacked table without these columns
         for title, place in places.items():
             if row[place].lower() not in _SET_OR_NOT:
                 what = f"column {title!r} has {row[place]!r}, which is neither 1 nor 0 nor -1"

@@ -19,9 +19,9 @@ from shardprep.errors import OptionError, OptionName, shown
 from shardprep.source.names import composed, without_archive_suffix
 
 FREE_S = 10.0
-"""CPU seconds for a pattern, without those for names."""
+"""CPU seconds for each pattern, in addition to `S_PER_NAME`."""
 S_PER_NAME = 20e-6
-"""Additional CPU seconds for each name; an ordinary pattern needs a twentieth."""
+"""CPU seconds for each name; an ordinary pattern needs a twentieth."""
 ANY_FOLDER = "(?:.*/)?"
 _BATCH = 1 << 18
 _MOST_SHOWN = 80

@@ -20,7 +20,7 @@ except ModuleNotFoundError:  # Windows, whose processes have no such clock
     resource = None  # type: ignore[assignment]
 
 _SPARE_S = 2
-"""CPU seconds after which the system stops a search that missed its signal."""
+"""Additional CPU seconds after which the system stops a search that missed its signal."""
 
 
 class _OutOfTimeError(Exception):
@@ -28,7 +28,7 @@ class _OutOfTimeError(Exception):
 
 
 def main() -> None:
-    """Answer a list of names with their groups, or with the index of the name out of time."""
+    """Answer a list of names with their groups, or with the index of the name that timed out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = marshal.loads(sys.stdin.buffer.read())  # noqa: S302 - of our own process
     pattern, group, is_whole, limit_s, names = order

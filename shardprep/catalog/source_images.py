@@ -125,7 +125,7 @@ def _select(
 
 
 def _listed(keys: Sequence[str], texts: Sequence[str]) -> Iterator[int]:
-    """Yield the positions of listed keys; a text that equals a key is not an id of others."""
+    """Yield the positions of listed keys; a text that is a whole key does not fit other keys."""
     index, whole = KeyIndex(keys), {printable(key): i for i, key in enumerate(keys)}
     alike = {composed(key): i for key, i in whole.items()}
     for text in set(texts):
@@ -149,8 +149,8 @@ def _without(
 def _copies(images: Members) -> dict[int, str]:
     """Return the position of each exact copy, and the key of the image that is kept.
 
-    Images in test or validation folders are kept first, so that evaluation sets stay whole and are
-    not trained on; otherwise the first by key. Only images of equal size (and CRC-32) are read.
+    Test and validation images are preferred, so that evaluation sets stay whole and are not trained
+    on; otherwise the first by key is kept. Only images of equal size (and CRC-32) are read.
     """
     members = images.listed()
     crcs = [m.extent.crc32 if isinstance(m.extent, ZipExtent) else -1 for m in members]

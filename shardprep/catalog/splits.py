@@ -29,7 +29,7 @@ _MOST_CHARACTERS = 160
 
 
 def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
-    """Return True if ratios cut a split; train, with all images without a split, is always cut."""
+    """Return True if ratios cut a split. Train is always cut: it has the images without a split."""
     return split == "train" or split in ratios
 
 

@@ -137,7 +137,7 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return the number at an offset, and the offset after it; IndexError if the data end too soon."""
+    """Return the number at an offset, and the offset after it; IndexError if the data are cut."""
     value = data[at]
     if value < _ONE_BYTE:
         return value, at + 1

@@ -86,7 +86,7 @@ def fetch_dataset(
         return Fetched(folder.final, manifest, was_there=True, num_new_bytes=0, address=str(remote))
     work = folder.fetching
     with resumable_writes(work), locked(work, who="fetch", flag=OptionName("to")) as is_held:
-        if not was_there and folder.final.exists():  # another fetch has been at it
+        if not was_there and folder.final.exists():  # another fetch finished first
             was_there, wanted = True, copy.lacking(hashed=check)
         if is_held:
             _remove_others(work, wanted)
@@ -236,7 +236,7 @@ class _FetchedFiles:
         else:
             write_durably(work / MANIFEST_FILE, self.manifest.dumps().encode())
             work.rename(final)
-            (final / LOCK_FILE).unlink()  # not before: until then it keeps others out
+            (final / LOCK_FILE).unlink()  # last: it keeps other fetches out
         sync_folder(final.parent)
 
 

@@ -85,7 +85,7 @@ class LocalFiles:
     @contextlib.contextmanager
     def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:
         """Give the folder of documents; ChangedError if the dataset is replaced in the block."""
-        del manifest, names  # all are there
+        del manifest, names  # a folder has all documents
         with self.unchanged():
             yield self.folder
 
@@ -163,7 +163,7 @@ def read_index(folder: Path, shard: Shard) -> ShardIndex:
 
     DatasetError if frames are not adjacent, or do not end where the shard ends.
     """
-    path = f"{folder}/{index_name(shard.name)}"  # a Path for each of a thousand takes its time
+    path = f"{folder}/{index_name(shard.name)}"  # a thousand Path objects are slow
     try:
         text = read_regular(path, _MAX_LINE_BYTES * shard.num_records)
     except FileNotFoundError as error:

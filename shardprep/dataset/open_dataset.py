@@ -40,7 +40,7 @@ class ManifestMark(NamedTuple):
     """SHA-256 of the manifest's file, ETag of its object."""
 
     def check(self) -> None:
-        """Raise ChangedError if the manifest was replaced, which a build does before other files."""
+        """Raise ChangedError if the manifest was replaced; builds replace it before other files."""
         if not is_url(self.location):
             LocalFiles(Path(self.location), self.mark).check()
             return

@@ -190,7 +190,7 @@ class Schema(Document):
             for name, dtype in columns.items()
         }
         known = self.features
-        if annotations.keys() - known.keys():  # the files of others take longer than all of this
+        if annotations.keys() - known.keys():  # reading other schema files is slow
             known = {**_annotation_features(), **known}
         annotated = {
             name: known[name].model_copy(

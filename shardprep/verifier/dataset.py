@@ -181,7 +181,7 @@ def _task(
     table, index = documents.rows.get(shard), None
     if table is not None:
         names = [name for name in _ROW_COLUMNS if name in table.schema.names]
-        table = table.select(names).take(list(range(len(table))))  # what pickles small
+        table = table.select(names).take(list(range(len(table))))  # small to pickle
     else:
         text = read_document(documents.folder, index_name(shard))
         index = None if isinstance(text, Problem) else index_rows(text)

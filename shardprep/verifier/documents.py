@@ -53,7 +53,7 @@ class CheckedDocuments:
         self.folder = folder
         self.problems: list[Problem] = []
         self.manifest: Manifest | None = None
-        """None if it cannot be read, like `schema`."""
+        """None if it cannot be read; `schema` likewise."""
         self.shards: Mapping[str, Shard] = {}
         """Name → shard of the manifest; empty if the manifest cannot be read."""
         self.schema: Schema | None = None

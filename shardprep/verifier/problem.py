@@ -79,7 +79,7 @@ def hash_problem(file: str, digest: str, expected: str) -> Problem:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Verification(Card):
-    """The problems of a dataset, and what was read to find them."""
+    """The problems of a dataset, and the numbers of shards, records and bytes that were read."""
 
     path: Path
     problems: tuple[Problem, ...]

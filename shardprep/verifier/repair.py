@@ -1,6 +1,6 @@
 """Repair: build a damaged dataset again, with its intact shards and with the same bytes.
 
-The damaged dataset is not changed until one that equals its manifest can replace it.
+The damaged dataset stays unchanged until a rebuilt dataset with the same manifest can replace it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def repair_dataset(
 def settle(files: RemoteFiles) -> None:
     """Finish an interrupted publishing of a dataset in object storage."""
     workspace = ObjectWorkspace(files.url)
-    with contextlib.suppress(DatasetError):  # a damaged manifest: `verify` tells of it
+    with contextlib.suppress(DatasetError):  # a damaged manifest: `verify` reports it
         manifest = workspace.finished()
         if manifest is not None:
             states.end_publishing(workspace, manifest)

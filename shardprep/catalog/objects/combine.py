@@ -78,7 +78,7 @@ class Annotated:
 
     @property
     def has_background(self) -> bool:
-        """Whether an image without objects can be stored: its mask needs a class for it."""
+        """True if images without objects can be stored: their masks need a background class."""
         spec = self.facts.spec
         return spec.masks != "classes" or spec.background != spec.ignore
 

@@ -40,7 +40,7 @@ class MaskFiles:
 
 
 class MasksBeside(NamedTuple):
-    """The images of a source without masks, and the masks of the images."""
+    """The images of a source, and separately their masks."""
 
     images: Members
     files: MaskFiles | None = None
@@ -48,7 +48,7 @@ class MasksBeside(NamedTuple):
     skipped: list[Skipped] = []  # noqa: RUF012 - never changed
     segments: Mapping[str, SegmentMasks] = {}
     classes: Mapping[str, Member] = {}
-    """Key of a mask of numbered objects → the file with the classes of its pixels."""
+    """Key of a mask of object numbers → file with the classes of its pixels."""
 
     def of(self, image: str) -> list[Member]:
         keys = self.files.of_image.get(image, ()) if self.files is not None else ()

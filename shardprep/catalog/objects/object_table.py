@@ -1,6 +1,6 @@
 """Objects of all images: a table that the formats fill, and the annotations made from it.
 
-A row of flat arrays holds an object. A million boxes take 50 MB, a tenth of Python lists and dicts.
+Each object is a row of flat arrays. A million boxes take 50 MB, a tenth of Python lists and dicts.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class ObjectTable:
         self.missing.update(counts)
 
     def renumber(self, start: int, images: Sequence[int], classes: Sequence[int]) -> None:
-        """Replace numbers from row `start` on by list entries; −1 is missing or unknown."""
+        """Replace image and class numbers from row `start` on by list entries; −1 is unknown."""
         for column, table in ((self._images, images), (self._classes, classes)):
             numbers = np.frombuffer(column, np.int64)[start:]
             if numbers.size:

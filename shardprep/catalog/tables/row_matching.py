@@ -89,7 +89,7 @@ class KeyIndex:
         return int((found >= 0).sum()) + sum(bool(self.find(texts[row])) for row in odd)
 
     def _find_names(self, texts: Texts) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return key positions of ids, or −1, and which ids need `find`: odd or ambiguous ids."""
+        """Return the position of each id's key, or −1, and True for ids that need `find`."""
         texts = texts.composed()
         found = np.full(len(texts), -1, np.int64)
         is_odd = pc.match_substring_regex(texts.array, r"\\|^\.?/")
@@ -143,7 +143,7 @@ class KeyIndex:
         return list(folder_splits(self.keys))
 
     def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:
-        """Return positions by their last `depth` folders, without test if others fit."""
+        """Group positions by their last `depth` folders, without test splits if others fit."""
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for i in positions:
             *folders, _ = self._names[i].rsplit("/", depth + 1)
@@ -170,7 +170,7 @@ class TableMatch:
 
     table: Table
     row_of: Ints
-    """For each key, its first row; −1 for none."""
+    """First row of each key, −1 without a row."""
     key_of: Ints
     id_column: str
     """The column, or the template over several, that identifies rows."""
@@ -184,7 +184,7 @@ class TableMatch:
 
 
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
-    """Return the images of a table's rows; `id_column` is a column, a template, "" to find it."""
+    """Return the images of a table's rows; `id_column` "" means to detect it."""
     title, ids = row_ids(table, find_ids(index, table, id_column))
     key_of = index.find_all(ids, table.name)
     row_of = np.full(len(index.keys), -1, np.int64)

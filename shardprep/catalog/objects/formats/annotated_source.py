@@ -51,7 +51,7 @@ class Sign:
 
     @property
     def has_unlisted(self) -> bool:
-        """Whether `--unlisted` must define images without a file, as YOLO does not."""
+        """True if `--unlisted` must define images without a file; in YOLO they have no object."""
         return bool(self.num_unlisted) and self.option.partition(":")[0] == "yolo"
 
     @property
@@ -75,7 +75,7 @@ class AnnotatedSource:
     areas: bool = False
     """Keep segments that are not objects, too: sky, grass."""
     numbers: bool = False
-    """Keep the number of each object in its file, as the value of its pixels in a mask."""
+    """Set the segment of each object to its number in the file, as in masks of object numbers."""
 
     def size_of(self, image: int) -> tuple[int, int] | None:
         return image_size(self.images[image].extent) if self.images else None
@@ -131,7 +131,7 @@ def shared_documents(
 
 
 def shared_texts(source: AnnotatedSource, suffix: str) -> Iterator[Text]:
-    """Yield the documents of any size that no image is named like, in the order of names."""
+    """Yield the documents without an image of the same name, of any size, sorted by name."""
     stems = {stem(key) for key in source.index.keys}
     shared = [m for m in source.documents.members(suffix) if stem(m.key) not in stems]
     yield from read_each(shared[:_MOST_SHARED], sys.maxsize)

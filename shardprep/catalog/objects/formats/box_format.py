@@ -40,7 +40,7 @@ _UNBOUNDED = np.errstate(over="ignore", invalid="ignore")
 _TURNED = (5, 6, 7, 8)
 _ORIENTATION = 0x0112
 _MOST_HEADS = 256
-"""Maximum number of images whose heads are read for their size; a wrong form is wrong for most."""
+"""Maximum number of images to read the size of; a wrong form is wrong for most images."""
 _NUM_SHOWN = 3
 _MOST_SHOWN = 80
 _LONG = 1 << 31
@@ -143,7 +143,7 @@ class _Reading(NamedTuple):
 def check_boxes(
     found: Found, option: OptionName, keys: Sequence[str], size_of: SizeOf, most: float
 ) -> None:
-    """Raise a SourceError if more than a share of `most` boxes leave their image or are empty.
+    """Raise a SourceError if more than the share `most` of boxes leaves its image or is empty.
 
     `size_of` is called for some images whose size is not stated; the error names `option`.
     """

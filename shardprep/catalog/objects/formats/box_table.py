@@ -146,7 +146,7 @@ def _side_columns(table: Table, columns: BoxColumns) -> tuple[int, int] | None:
 def _are_of_boxes(table: Table, boxes: _Boxes, match: TableMatch, sides: tuple[int, int]) -> bool:
     """Return True if columns of sides hold sizes of boxes instead of images.
 
-    Most equal the distances of the corners, or they differ between the rows of most images.
+    If so, most equal the distances of corners, or they differ between the rows of most images.
     """
     num_distances = num_stated = 0
     sizes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)

@@ -26,8 +26,8 @@ def elements(data: bytes, where: str) -> Iterator[tuple[str, list[Any]]]:
     """Yield the key and some elements of every array in a JSON object, in order.
 
     Other values are lists of one element. NaN and infinities are allowed, as in Python's parser.
-    A SourceError names the place: the document is no JSON object, is damaged or nested too deeply,
-    or has too large an element.
+    A SourceError names the place where the document is damaged or nested too deeply, is not a JSON
+    object, or has too large an element.
     """
     reader = _Reader(data)
     try:
@@ -103,7 +103,7 @@ class _Reader:
         yield chunk
 
     def _run(self) -> Iterator[Any]:
-        """Yield the next elements, as far as the decoded text holds them with their comma."""
+        """Yield the next elements that the decoded text holds completely, with their comma."""
         text, decode = self._text, _scan
         with contextlib.suppress(json.JSONDecodeError, StopIteration):  # parsed again later
             while True:

@@ -48,7 +48,7 @@ def segment_masks(
 
 
 def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Documents) -> Recipe:
-    """Return the recipe with names of panoptic documents, unless the source has other outlines."""
+    """Replace `--masks coco` by panoptic documents, unless the source has other outlines."""
     masks = recipe.rules.masks.outlines
     if masks.kind != "coco" or masks.files:
         return recipe

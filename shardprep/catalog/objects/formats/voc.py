@@ -37,7 +37,7 @@ _PARTS = ((b"<", 1), (b"=", 4), (b"\n", 1), (b"\r", 1), (b"&", 1))
 _MOST_PARTS = 1_000_000
 """Maximum weight of a file; a unit takes 100 bytes of memory. 100 objects have 4,000."""
 _FEW_BYTES = 100_000
-"""Size in bytes of a file that needs no check of its weight."""
+"""Maximum size in bytes of a file whose weight is not checked."""
 _DTD = b"<!DOCTYPE"
 _MOST_TEXT = 4096
 
@@ -220,7 +220,7 @@ def _has_dtd(data: bytes) -> bool:
 
 
 def _tree(data: bytes) -> tuple[ET.Element | None, Exception | None]:
-    """Return the root of the elements before a fault, and the fault."""
+    """Return the root with all elements before an error, and the error."""
     builder = ET.TreeBuilder()
     parser = ET.XMLParser(target=builder)  # noqa: S314 - a DTD does not come here
     try:

@@ -111,7 +111,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of YOLO, or one for each names file with other classes."""
+    """Return the sign of YOLO, or a sign for each names file if their classes differ."""
     files = _name_files(source)
     if all(one.names == files[0].names for one in files[1:]):
         options = {"yolo": files[0]} if files else {}
