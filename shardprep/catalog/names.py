@@ -99,7 +99,7 @@ class MaskFolders(NamedTuple):
 
 
 def find_masks(keys: Sequence[str]) -> MaskFolders:
-    """Return the folders of masks; otherwise `images` and `masks` would be two classes.
+    """Return the folders of masks, so that `images` and `masks` are not two classes.
 
     They have siblings such as `images`, or `train` for `trainannot`, or at least half of their
     files have names of images.

@@ -47,11 +47,13 @@ class AnnotationTally:
     num_uniform: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     objects: Counter[int] = field(default_factory=Counter)
-    """Objects by label, and number of records with the label."""
+    """Number of objects by label."""
     object_images: Counter[int] = field(default_factory=Counter)
+    """Number of records by label of their objects."""
     pixels: Counter[int] = field(default_factory=Counter)
-    """Pixels by value, and number of records with the value."""
+    """Number of pixels by mask value."""
     mask_images: Counter[int] = field(default_factory=Counter)
+    """Number of records by value in their masks."""
 
     def add(self, written: pa.Table) -> None:
         """Count rows of written items, from a table with `ANNOTATION_COLUMNS`."""
