@@ -94,10 +94,7 @@ def path_candidates(index: KeyIndex) -> list[Candidate]:
 
 
 def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
-    """Return the candidates by a table: its label column or, if that is unclear, each column.
-
-    A column needs at least two different cells, each for two images on average.
-    """
+    """Return candidates by the label column or, if that is unclear, by each column that fits."""
     try:
         return [candidate(label_by_table(index, table, CsvRule((table.name,))))]
     except SourceError:
@@ -141,7 +138,7 @@ def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candid
 
 
 def label_findings(index: KeyIndex, tables: Sequence[Table]) -> list[str]:
-    """Return a line about each candidate of a source without labels."""
+    """Return a line about each candidate, for a source without labels."""
     found = [one for table in tables for one in table_candidates(index, table)]
     found += part_candidates(index.keys, tables)
     lines = [f"labels could be {one.flags} ({one.counts})" for one in found[:_MOST_SHOWN]]
@@ -159,7 +156,6 @@ def _labelled(
 
 
 def _folders_side_by_side(keys: Sequence[str]) -> dict[str, list[str]]:
-    """Return the keys in each of the topmost sibling folders, {} if there are many."""
     folders = [key.split("/")[:-1] for key in keys]
     depth = 0
     while all(len(folder) > depth and folder[depth] == folders[0][depth] for folder in folders):

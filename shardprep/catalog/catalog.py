@@ -67,7 +67,6 @@ class Catalog:
     label_names: tuple[str, ...]
     labels_from: str
     rows_without_image: tuple[str, ...]
-    """Ids in the label table without an image in the source."""
     target_kind: TargetKind = "none"
     columns: tuple[Column, ...] = ()
     findings: list[str] = field(default_factory=list)
@@ -79,11 +78,6 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
 
     `work_dir` holds unpacked archives and must exist as long as the items are used. `notice` is
     called with one line about slow work.
-
-    Raises:
-        SourceError: the source cannot be read, holds no image, or contradicts the rules.
-        RecipeError: a rule cannot be used.
-
     """
 
     def check(others: Sequence[Member]) -> None:
@@ -206,11 +200,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
 
 
 def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
-    """Return the reason to leave out each image, "" for none.
-
-    A split without any target is kept, unlabelled. In a split with targets, an image without one
-    would be a wrong answer in training.
-    """
+    """Return the reason to leave out each image, or "". A split without any target is kept."""
     has_target = targets.are_there
     is_labelled = np.zeros(len(splits.values) + 1, np.bool_)  # the last row means "no split"
     is_labelled[splits.codes[has_target]] = True
@@ -234,7 +224,6 @@ def _findings(
     annotated: Annotated | None,
     made: tuple[Items, Sequence[Skipped]],
 ) -> list[str]:
-    """Return remarks for the user; `made` are the items, and the images left out."""
     recipe, labelling = wanted.recipe, wanted.labelling
     items, unlabelled = made
     findings: list[str] = []

@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from shardprep.catalog.targets import Target
 
 _AT_ONCE = 1 << 12
-"""Number of items to build at a time during iteration."""
 
 
 class Item(NamedTuple):
-    """One image found, not yet read."""
+    """One image of the source, not yet read."""
 
     key: str
-    """Unique POSIX path in the source."""
     extent: Extent
     split: str
     target: Target = None

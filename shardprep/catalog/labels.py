@@ -28,8 +28,7 @@ from shardprep.source.string_column import Coded, Texts
 Ints = NDArray[np.int64]
 
 _NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
-"""A number at the end of a name with its separator, searched in the reversed name: a search from
-the left would take quadratic time."""
+"""Number and separator at the start of a reversed name; a forward search is quadratic."""
 _WORDS = re.compile(r"[^\W\d_][^\d]*$")
 ENOUGH = 0.9
 """Minimum share of images that a rule must label for `auto`."""
@@ -86,12 +85,8 @@ def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Lab
 def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
     """Return the labels of the first rule that fits: table, folder, prefix.
 
-    The first of these fit least often by accident. A rule fits if it labels nine tenths of the
-    images outside test splits, with at least two classes of two images each on average.
-
-    Raises:
-        OpenQuoteError: a quote in a table of labels is not closed.
-
+    Rules that often fit by accident come last. A rule fits if it labels nine tenths of the images
+    outside test splits, with at least two classes of two images each on average.
     """
     keys = index.keys
     is_test = folder_splits(keys).fit(lambda split: split == "test")
@@ -136,10 +131,7 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
 def _without_test_names(
     names: Coded[Cell | None], considered: Ints, rule: str
 ) -> tuple[Coded[Cell | None], tuple[str, ...]]:
-    """Return the names, but none for a test split with other classes than the rest.
-
-    Such a split is unlabelled; its names only look like labels (00aa12.jpg is not of class "00aa").
-    """
+    """Return names and remarks; a test split with other classes than the rest gets no names."""
     known = names.take(considered).counts()
     is_other = np.ones(len(names), bool)
     is_other[considered] = False
@@ -193,13 +185,7 @@ def _prefix(key: str) -> str | None:
 
 
 def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
-    """Return the labels by a table; columns that the rule does not name are found.
-
-    Raises:
-        SourceError: a column is missing or not clear, or one image has two labels.
-        AmbiguousIdError: an id fits several images.
-
-    """
+    """Return the labels by a table; columns that the rule does not name are detected."""
     id_title = find_ids(index, table, rule.id_column)
     _label_titles(table, rule.label_columns, id_title)  # report unclear columns before ids
     return label_by_columns(index.keys, match_table(index, table, id_title), rule)
@@ -234,8 +220,8 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
 def candidate_columns(match: TableMatch) -> list[tuple[str, ...]]:
     """Return the possible label columns of a table whose header does not name one.
 
-    All columns that only hold 1 and 0 (or −1), as one-hot labels do, are one candidate. Others are
-    the first columns with at least two different cells, with two rows each on average.
+    One-hot columns, which only hold 1 and 0 (or −1), are one candidate together. Others are the
+    first columns with at least two different cells, with two rows each on average.
     """
     flags: list[str] = []
     others: list[str] = []
@@ -262,7 +248,7 @@ def _label_cells(
 
     def names_set(row: list[str]) -> tuple[str, ...] | None:
         if not any(row[place] for place in places.values()):
-            return None  # the row is of another table, without these columns
+            return None  # a row of another stacked table without these columns
         for title, place in places.items():
             if row[place].lower() not in _SET_OR_NOT:
                 what = f"column {title!r} has {row[place]!r}, which is neither 1 nor 0 nor -1"

@@ -31,9 +31,9 @@ _MASKS = re.compile(
 """Names of folders that hold masks, if they have a sibling folder of images."""
 _CITYSCAPES = re.compile(r"_gt(fine|coarse)_[a-z]+$", re.IGNORECASE)
 _CITIES = re.compile(r"gt(fine|coarse)", re.IGNORECASE)
-"""Names of its folders of masks; folders below are splits or cities, not classes."""
+"""Folders of masks in Cityscapes; folders below them are splits or cities, not classes."""
 OF_OBJECTS = re.compile(r"(^|/)(segmentation[-_ ]?)objects?/", re.IGNORECASE)
-"""The folder of Pascal VOC's masks of numbered objects, in a key."""
+"""Folder of masks of numbered objects in Pascal VOC."""
 IMAGE_ENDING = re.compile(r"[-_](leftimg8bit|rgb|sat|images?|imgs?|photo)$", re.IGNORECASE)
 """End of the name of an image that its mask lacks: `1_sat.jpg` with `1_mask.png`."""
 MASK_ENDING = re.compile(
@@ -43,14 +43,11 @@ MASK_ENDING = re.compile(
 )
 """End of the name of a mask, after the name of its image."""
 _MATCHED = 0.5
-"""Minimum share of the files in a folder of masks that must be named as images."""
+"""Minimum share of the files in a folder of masks that have the name of an image."""
 
 
 def given_split(folders: Iterable[str]) -> str | None:
-    """Return the split of the first folder that is named after one, or None.
-
-    The folders of a key start at the root. An inner archive counts as a folder.
-    """
+    """Return the first split that a folder name means, from the root down, or None."""
     for folder in folders:
         name = without_archive_suffix(folder)
         for split, pattern in _SPLITS.items():
@@ -60,7 +57,7 @@ def given_split(folders: Iterable[str]) -> str | None:
 
 
 def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
-    """Return the split that the folders of each key name, or None."""
+    """Return the split of each key by the names of its folders, or None."""
     return Texts.of(keys).folders.map(lambda folder: given_split(folder.split("/")))
 
 
@@ -96,17 +93,16 @@ class MaskFolders(NamedTuple):
     """The folders of masks in a source, and the folders of their images."""
 
     num_masks: dict[str, int]
-    """Folder name that means masks → number of images in it."""
+    """Name of a folder of masks → number of images in it."""
     no_classes: frozenset[str]
-    """Names of folders of masks and of their images, which are not classes."""
+    """Names of folders of masks and of folders of their images."""
 
 
 def find_masks(keys: Sequence[str]) -> MaskFolders:
-    """Return the folders of masks, recognised by name and place.
+    """Return the folders of masks, so that `images` and `masks` are not two classes.
 
-    They have siblings such as `images`, or `train` for `trainannot`. Other folders hold masks if at
-    least half of their files have names of images. Without this, the folders `images` and `masks`
-    would be two classes.
+    They have siblings such as `images`, or `train` for `trainannot`, or at least half of their
+    files have names of images.
     """
     paths = {key.rpartition("/")[0] for key in keys}
     mask_names = {n for n in {name for p in paths for name in p.split("/")} if _MASKS.fullmatch(n)}
@@ -142,7 +138,7 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
 
 
 def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:
-    """Return the keys of probable masks, by the name of the folder that means masks."""
+    """Return the keys of probable masks by the name of their folder."""
     found: dict[str, list[str]] = {name: [] for name in find_masks(keys).num_masks}
     for key in keys if found else ():
         name = next((part for part in key.split("/")[:-1] if part in found), None)
@@ -152,7 +148,7 @@ def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:
 
 
 def class_files(masks: Iterable[str], keys: Iterable[str]) -> dict[str, str]:
-    """Return the key of the file in SegmentationClass of each mask in SegmentationObject."""
+    """Return, for each mask in SegmentationObject, the key of its file in SegmentationClass."""
     there = {key.lower(): key for key in keys}
     found: dict[str, str] = {}
     for mask in filter(OF_OBJECTS.search, masks):
@@ -163,7 +159,6 @@ def class_files(masks: Iterable[str], keys: Iterable[str]) -> dict[str, str]:
 
 
 def _image_folders(mask: str, siblings: Collection[str]) -> set[str]:
-    """Return the siblings of a folder of masks that hold its images: `images`, `train`."""
     return {
         name
         for name in siblings

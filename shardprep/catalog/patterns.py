@@ -19,9 +19,9 @@ from shardprep.errors import OptionError, OptionName, shown
 from shardprep.source.names import composed, without_archive_suffix
 
 FREE_S = 10.0
-"""CPU seconds for each pattern, for any number of names."""
+"""CPU seconds for each pattern, in addition to `S_PER_NAME`."""
 S_PER_NAME = 20e-6
-"""Additional CPU seconds for each name; an ordinary pattern needs a twentieth."""
+"""CPU seconds for each name; an ordinary pattern needs a twentieth."""
 ANY_FOLDER = "(?:.*/)?"
 _BATCH = 1 << 18
 _MOST_SHOWN = 80
@@ -34,7 +34,6 @@ class Pattern:
     text: str
     option: OptionName
     given: str
-    """The text as the user wrote it, for errors."""
     group: str | int | None = None
     """The wanted group of a match; None to test for a match."""
     is_whole: bool = False
@@ -64,10 +63,7 @@ class Pattern:
 
 
 def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
-    """Return whether each key fits a pattern of globs.
-
-    Inner archives count as folders, with or without their suffix.
-    """
+    """Return whether each key fits globs; inner archives are folders, with or without suffix."""
     fits = [found is not None for found in pattern.search(keys)]
     others = {
         i: plain

@@ -20,20 +20,20 @@ except ModuleNotFoundError:  # Windows, whose processes have no such clock
     resource = None  # type: ignore[assignment]
 
 _SPARE_S = 2
-"""CPU seconds after which the system stops a search that missed its signal."""
+"""Additional CPU seconds after which the system stops a search that missed its signal."""
 
 
 class _OutOfTimeError(Exception):
-    """The time limit of the pattern is reached."""
+    pass
 
 
 def main() -> None:
-    """Answer a list of names with the groups found, or with the index of the slow name."""
+    """Answer a list of names with their groups, or with the index of the name that timed out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = marshal.loads(sys.stdin.buffer.read())  # noqa: S302 - of our own process
     pattern, group, is_whole, limit_s, names = order
-    # CPU time, not wall time: other work on the machine must not count. `re` checks for signals
-    # now and then only; the limit of the system holds in any case.
+    # CPU time, not wall time: other work on the machine must not count. `re` handles signals only
+    # now and then, so the system has a limit, too.
     if resource is not None:
         most_s = math.ceil(limit_s) + _SPARE_S
         resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))

@@ -125,11 +125,7 @@ def _select(
 
 
 def _listed(keys: Sequence[str], texts: Sequence[str]) -> Iterator[int]:
-    """Yield the positions of the keys on a list.
-
-    A whole key, also as printed with escapes, fits only itself. Another text is an id, which may be
-    the end of several keys.
-    """
+    """Yield the positions of listed keys; a text that is a whole key does not fit other keys."""
     index, whole = KeyIndex(keys), {printable(key): i for i, key in enumerate(keys)}
     alike = {composed(key): i for key, i in whole.items()}
     for text in set(texts):
@@ -151,11 +147,10 @@ def _without(
 
 
 def _copies(images: Members) -> dict[int, str]:
-    """Return the positions of exact copies, and the key of the image that each copies.
+    """Return the position of each exact copy, and the key of the image that is kept.
 
-    Of equal images, one in a test or validation folder is kept, so that sets for evaluation stay
-    whole and training does not see them; otherwise the first by key. Only images of equal size (and
-    CRC-32, in a zip) are read.
+    Test and validation images are preferred, so that evaluation sets stay whole and are not trained
+    on; otherwise the first by key is kept. Only images of equal size (and CRC-32) are read.
     """
     members = images.listed()
     crcs = [m.extent.crc32 if isinstance(m.extent, ZipExtent) else -1 for m in members]

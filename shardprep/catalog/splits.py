@@ -29,10 +29,7 @@ _MOST_CHARACTERS = 160
 
 
 def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
-    """Return True if ratios cut a split of the source; other splits stay whole.
-
-    Train is always cut: it holds the images without a split in the source.
-    """
+    """Return True if ratios cut a split. Train is always cut: it has the images without a split."""
     return split == "train" or split in ratios
 
 
@@ -124,7 +121,7 @@ def _natural(names: Iterable[str]) -> list[str]:
 def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -> Coded[str]:
     """Return the group of each key, "" for an image on its own.
 
-    An expression is searched in the file name, then in the whole key.
+    A regular expression is searched in the file name, then in the whole key.
     """
     option = OptionName("group", rule.text)
     if rule.kind == "regex":
@@ -165,7 +162,6 @@ def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list
 
 
 def _num_mixed(items: Items, is_grouped: NDArray[np.bool_], ratios: Mapping[str, float]) -> int:
-    """Return the number of groups in several given splits; splits that are cut count as one."""
     splits = items.split.codes
     if ratios:
         is_grouped = is_grouped & items.are_labelled

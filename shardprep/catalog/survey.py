@@ -92,7 +92,6 @@ class Survey(Card):
         return self.annotations[0] if self.annotations and self.chosen == "none" else None
 
     def facts(self) -> dict[str, Any]:
-        """Return images, splits, and the labels or annotations that were found."""
         found: dict[str, Any] = {
             "source": self.source,
             "images": self.num_images,
@@ -196,7 +195,6 @@ def recipe_text(survey: Survey) -> str:
 
 
 def _proposed_cut(splits: Collection[str]) -> tuple[str, str]:
-    """Return ratios for the splits that folders give, and the cut in words."""
     if {*splits} == {"train"}:
         return "train=0.8,validation=0.1,test=0.1", "them"
     if "train" not in splits:

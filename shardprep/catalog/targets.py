@@ -57,7 +57,7 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The target of each image, and their kind."""
+    """Targets of all images, and their kind."""
 
     kind: TargetKind
     values: Coded[Any]
@@ -89,10 +89,7 @@ def make_targets(
     spec: TargetSpec,
     all_cells: Iterable[Cell] = (),
 ) -> Targets:
-    """Return the targets that the cells of the images mean.
-
-    `all_cells` are further cells of the table, whose classes also count.
-    """
+    """Return the targets in the cells of images; classes in `all_cells` of the table count, too."""
     column: Coded[Cell] = Coded.of(cells)  # type: ignore[arg-type] # None is not among its values
     counts = column.counts()
     kind, separator = spec.kind, spec.separator
@@ -134,7 +131,6 @@ class Naming(NamedTuple):
     """The class names that a recipe asks for."""
 
     class_map: Mapping[str, str] = {}
-    """Old name → new name."""
     classes: tuple[str, ...] = ()
     is_of_labels: bool = False
     """Whether they are the classes of image labels, and maybe not of objects."""
@@ -196,10 +192,7 @@ def _parsed_map(data: bytes, name: str) -> dict[str, str]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise a SourceError for a class name with control characters or halves of surrogate pairs.
-
-    A dataset stores class names as lines of UTF-8.
-    """
+    """Raise a SourceError for a class name with control characters or lone surrogates."""
     for name in names:
         if match := _NO_NAME.search(name):
             what = f"{name!r} contains {match[0]!r}, which a class name may not have"
@@ -220,7 +213,7 @@ def _guess(found: Collection[Cell], separator: str) -> tuple[TargetKind, str]:
 
 
 def _separator(texts: Collection[str]) -> str:
-    """Return a separator if each name in a cell occurs in other cells, too."""
+    """Return the separator if each name in a cell also occurs in other cells."""
     for separator in _SEPARATORS:
         split = [{part.strip() for part in text.split(separator)} - {""} for text in texts]
         if not any(len(parts) > 1 for parts in split):
@@ -233,7 +226,7 @@ def _separator(texts: Collection[str]) -> str:
 
 
 def _commonest_separator(texts: Mapping[str, int]) -> str:
-    """Return the separator that most cells contain, or a space if none does."""
+    """Return the separator that most cells contain, or a space without any."""
     counts: Counter[str] = Counter()
     for text, number in texts.items():
         counts.update({one: number for one in _SEPARATORS if one in text})
@@ -275,7 +268,7 @@ def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[st
 
 
 def class_names(raw: Collection[str]) -> dict[str, str]:
-    """Return each raw name and the name of its class, in natural order: "1.0" is the class "1"."""
+    """Return each raw name and its class name, in natural order: "1.0" is the class "1"."""
     whole = {name: re.sub(r"\.0+$", "", name) for name in raw}
     if not all(re.fullmatch(r"-?\d+", name) for name in whole.values()):
         whole = {name: name for name in raw}
@@ -285,10 +278,7 @@ def class_names(raw: Collection[str]) -> dict[str, str]:
 def _names(
     raw: Collection[str], renamed: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return raw name → name in class order, and the names in `renamed` that no class has.
-
-    Renamed classes keep the order of their old names, which keeps their indices.
-    """
+    """Return raw name → new name, in class order, and names in `renamed` that no class has."""
     whole = class_names(raw)
     ordered = list(whole)
     there = {*raw, *whole.values()}

@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 
 def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedPicture]:
-    """Yield at most `number` pictures from all over a dataset with boxes or masks, in its order.
-
-    Pictures with an object, or a mask of several classes, are preferred. Records are read one by
-    one. DatasetError or RecordError if a file or a record is damaged.
-    """
+    """Yield at most `number` pictures from all over a dataset, preferably with objects or masks."""
     for record in _spread(dataset.record_rows(("num_objects", "mask_pixels")), number):
         payload = dataset.read(record)
         try:
@@ -45,7 +41,7 @@ def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedP
 
 
 def contact_sheet(dataset: OpenDataset, number: int) -> bytes:
-    """Return a PNG with the pictures that `annotated_pictures` yields; raises as that."""
+    """Return a PNG with the pictures of `annotated_pictures`."""
     pictures = annotated_pictures(dataset, number)
     legend = legend_of(dataset.schema)
     sheet = draw_contact_sheet(pictures, legend)
@@ -61,7 +57,6 @@ def legend_of(schema: Schema) -> Legend:
 
 
 def _spread(table: pa.Table, number: int) -> list[int]:
-    """Return the numbers of rows at equal distances; rows with something to draw are preferred."""
     objects, pixels = table["num_objects"].to_pylist(), table["mask_pixels"].to_pylist()
     has_some = np.array(
         [bool(n) or len(counts or ()) > 1 for n, counts in zip(objects, pixels, strict=True)], bool
@@ -79,7 +74,7 @@ def _evenly(numbers: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Any:
 
 
 def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
-    """Return the image of a record with its boxes and masks; RecordError where it has none."""
+    """Return the image of a record with its boxes and masks; RecordError if it is damaged."""
     dtypes = schema.dtypes
     values: dict[str, Any] = dict(ExampleDecoder(dtypes, dtypes).decode(payload))
     try:

@@ -24,16 +24,15 @@ if TYPE_CHECKING:
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 _MOST_ROWS = 30
-"""Lines of one mapping or sequence."""
 _MOST_CHARACTERS = 240
-"""Characters of one text."""
 _MOST_HTML = 60_000
-"""Characters of a card, after which further rows are only counted."""
+"""Maximum number of characters of a card; further rows are only counted."""
 _MOST_BYTES = 100_000
-"""Bytes of a card with pictures; if it has more, the pictures are left out."""
+"""Maximum size in bytes of a card; if it is larger, the pictures are left out."""
 MOST_PICTURES = 8
 _Value = TypeVar("_Value")
-# Also behind apostrophes, so that each text has another cell, and can be read back.
+# Apostrophes may precede it: an escaped text must differ from every other escaped text, so that it
+# can be read back.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|nan)", re.ASCII)
 _CELL = "text-align:left;vertical-align:top;padding:1px 12px 1px 0"
@@ -51,11 +50,10 @@ class Card:
     __slots__ = ()
 
     def facts(self) -> dict[str, Any]:
-        """Return what to show, by title: the location first, then by importance."""
         return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
 
     def pictures(self) -> Iterable[Pixels]:
-        """Return images to show below, uint8[height, width, 3]; none by default."""
+        """Return images to show below, uint8[height, width, 3]."""
         return ()
 
     def __repr__(self) -> str:
@@ -66,7 +64,6 @@ class Card:
             return object.__repr__(self)
 
     def _repr_html_(self) -> str:
-        """Return a table of HTML without scripts, at most 100 KB, for a notebook."""
         try:
             return card(type(self).__name__, self.facts(), self.pictures())
         except Exception:

@@ -1,6 +1,6 @@
-"""Facts on a dataset: from its manifest and item table, and on boxes from its shards.
+"""Facts about a dataset: from its manifest and item table, and about boxes from its shards.
 
-Boxes are read without the images where these come first in a record.
+If images come first in a record, boxes are read without them.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 _EXAMPLE_COLUMNS = ("key", "status", "kind", "reason")
 MOST_EXAMPLES = 3
 LACKING = "^(no label|in no split)"
-"""Matches the reasons for skipped images that no option asked for."""
+"""Matches reasons for skipped images that no option asked for."""
 
 
 TINY, _SMALL = 8, 32
-"""Sides in pixels of squares. A box with less area than the second is "small" for COCO."""
+"""Sides of squares in pixels. COCO calls boxes with less area than the second "small"."""
 _EDGE = 1e-6
-"""Share of the side within which a box touches the edge."""
+"""Distance to the edge, as a share of the side, at which a box touches it."""
 _SAME = 0.9
-"""Shared part of their union above which two boxes are nearly equal."""
+"""Intersection over union above which two boxes are nearly equal."""
 _MOST_PAIRS = 5_000_000
-"""Pairs of a shard's boxes that are compared: a hostile image has a million boxes in one place."""
+"""Maximum number of pairs to compare in a shard: a hostile image has a million equal boxes."""
 _WHOLE_BYTES = 8 << 10
-"""Size in bytes up to which a record is read whole, else without its first feature."""
+"""Size in bytes up to which a record is read as a whole, with its first feature."""
 _HEAD_BYTES = 64
-"""First bytes of a record, which tell where its first feature ends."""
+"""Number of first bytes of a record that state the length of its first feature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +134,7 @@ class Facts(Card):
 
 
 def read_facts(dataset: OpenDataset) -> Facts:
-    """Return the facts on a dataset; boxes are measured only if its shards are local.
-
-    DatasetError if a file is missing or damaged, RecordError if a record with boxes is.
-    """
+    """Return the facts about a dataset; boxes are measured only in local shards."""
     table = dataset.item_rows(
         (*_EXAMPLE_COLUMNS, "original_width", "original_height", "original_format", "target")
     )
@@ -197,7 +194,6 @@ def _range(column: pa.ChunkedArray) -> Range | None:
 
 
 def _range_of(values: np.ndarray[Any, Any]) -> Range | None:
-    """Return the range of numbers, None without any; of two medians, the smaller one."""
     if not len(values):
         return None
     median = np.quantile(values, 0.5, method="inverted_cdf")
@@ -205,11 +201,9 @@ def _range_of(values: np.ndarray[Any, Any]) -> Range | None:
 
 
 def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectFacts | None:
-    """Return the facts on the boxes of a folder; checksums are not compared.
+    """Return the facts about the boxes of a folder, or None without boxes or image sizes.
 
-    None if the examples have no boxes, or do not state the size of their images. DatasetError if a
-    shard or an index is missing or has another size than in the manifest, RecordError if a record
-    is damaged.
+    RecordError if a record is damaged; checksums are not compared.
     """
     is_sized = schema.image_size or {HEIGHT, WIDTH} <= schema.features.keys()
     if BOX not in schema.features or not is_sized:
@@ -238,10 +232,7 @@ def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectF
 def _boxes(
     folder: Path, shard: Shard, schema: Schema, counts: list[int]
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Return image number, label, sides and image size in pixels of the boxes of a shard.
-
-    The number of boxes of each image is added to `counts`.
-    """
+    """Return image number, label, sides, and image size in pixels of boxes; adds to `counts`."""
     first = len(counts)
     labels: list[int] = []
     sides: list[float] = []
@@ -285,7 +276,7 @@ def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[Mapping[st
 
 
 def _without_first(descriptor: int, start: int, size: int) -> bytes:
-    """Return an Example without its first feature, usually the image, which is not read."""
+    """Return an Example without its first feature, usually the image."""
     head = read_at(descriptor, _HEAD_BYTES, start)
     try:
         _, at = read_varint(head, 1)
@@ -316,9 +307,8 @@ def _damaged(path: Path, number: int, offset: int, what: str) -> RecordError:
 def near_duplicates(image: Ints, label: Ints, boxes: Floats) -> Ints:
     """Return the image of each pair of nearly equal boxes of one image and class.
 
-    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax; `image` and `label`, int[n], belong to them.
-    Boxes are sorted by ymin, and each is compared only with boxes that begin within a tenth of
-    its height: boxes further down cannot have so much in common.
+    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax. A box is compared only with boxes that begin
+    within a tenth of its height: boxes further down overlap too little.
     """
     order = np.lexsort((boxes[:, 0], label, image))
     image, label, boxes = image[order], label[order], boxes[order]

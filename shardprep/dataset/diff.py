@@ -54,14 +54,12 @@ MEANINGS = {
     SOURCE: "made of other bytes of the source",
     RECORD: "of the same bytes and target, stored as another image",
 }
-"""Kind of change → meaning, in the order of reports."""
 
 _COLUMNS = (
     "key", "status", "kind", "reason", "split", "shard", "offset", "length",
     "label", "labels", "target", "text", "original_sha256",
 )  # fmt: skip
 _ASPECTS = {SPLIT: "split", TARGET: "target", SOURCE: "original_sha256"}
-"""Kind of change → the column of the item table that shows it."""
 _BETWEEN = "\x1f"
 """Separator of class names; no class name contains it."""
 
@@ -87,7 +85,7 @@ class ItemChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Difference(Card):
-    """The differences of two datasets. If their records _differ, the command exits with 3."""
+    """The differences of two datasets. If their records differ, the command exits with 3."""
 
     before: str
     """The first dataset: a folder, or an address in object storage."""
@@ -102,7 +100,7 @@ class Difference(Card):
     num_same: int
     """Number of items that are written in both and did not change."""
     recipe: tuple[str, ...]
-    """Options, versions and inputs that _differ, in words: "quality (90, now 95)"."""
+    """Options, versions and inputs that differ, in words: "quality (90, now 95)"."""
     features: tuple[str, ...]
     """Differing features of the examples, in words."""
     classes_added: tuple[str, ...]
@@ -133,11 +131,7 @@ class Difference(Card):
 
 
 def compare(before: OpenDataset, after: OpenDataset) -> Difference:
-    """Return the differences between two datasets.
-
-    DatasetError if a document is missing or damaged, StorageError if object storage does not
-    answer.
-    """
+    """Return the differences between two datasets."""
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(_side, (before, after))
     changes = pa.concat_tables(_changes(one, two))
@@ -223,7 +217,6 @@ def _words(value: object) -> str:
 
 
 def _changes(before: ComparedSide, after: ComparedSide) -> list[pa.Table]:
-    """Return the changes of each kind, in the order of `MEANINGS`."""
     one, two = before.table, after.table
     one_there, two_there = _is_written(one), _is_written(two)
     in_two = _places_of(one["key"], two["key"], two_there)
@@ -253,8 +246,8 @@ def _changes_of_records(
 ) -> dict[str, tuple[Any, Any, Any]]:
     """Return key, before and after of the changes inside records, by kind.
 
-    `rows` are the rows of common items in the first dataset, `others` in the second; `is_same_item`
-    says whether original and target of each are equal.
+    Common items are in `rows` of the first dataset and `others` of the second; `is_same_item` is
+    True for items with equal original and target.
     """
     sides = [_records(before, rows), _records(after, others)]
     keys, lengths = before.table["key"].take(rows), [side.table["length"] for side in sides]
@@ -280,7 +273,6 @@ def _changes_of_records(
 
 
 def _records(side: ComparedSide, rows: Rows) -> ComparedSide:
-    """Return the places of the records of some rows; DatasetError for an unknown shard."""
     table = side.table.select(["shard", "offset", "length"]).take(rows)
     for place, name in ((1, "offset"), (2, "length")):
         table = table.set_column(place, name, pc.fill_null(table[name], 0))
@@ -293,7 +285,6 @@ def _records(side: ComparedSide, rows: Rows) -> ComparedSide:
 
 
 def _are_in_equal_shards(one: ComparedSide, two: ComparedSide) -> Mask:
-    """Return which records are at the same place of shards with equal bytes."""
     hashes = []
     for side in (one, two):
         shards = side.dataset.manifest.shards
@@ -310,7 +301,6 @@ def _is_written(table: pa.Table) -> Mask:
 
 
 def _outcome(keys: pa.ChunkedArray, other: pa.Table) -> pa.Array:
-    """Return why another dataset does not have some items, "" if they are not its inputs."""
     places = pc.index_in(keys.combine_chunks(), other["key"])
     status, reason = (
         pc.fill_null(other[name].combine_chunks().take(places), "") for name in ("status", "reason")
@@ -337,10 +327,9 @@ SOURCE_MEANINGS = {
     MOVED: "images of the dataset under another path in the source",
     NEW: "images of the source that the dataset does not have",
 }
-"""Kind of difference → meaning, in the order of reports."""
 
 ORIGINALS = pa.schema([(name, pa.string()) for name in ("key", "original_sha256", "reason")])
-"""Columns of the originals in a source: SHA-256 in hex, null where the reason says why."""
+"""Columns of the originals in a source. SHA-256 is hexadecimal, or null if there is a reason."""
 
 
 class SourceChange(NamedTuple):
@@ -390,8 +379,8 @@ class SourceDifference(Card):
 def compare_originals(source: str, items: pa.Table, originals: pa.Table) -> SourceDifference:
     """Return the differences between the items of a dataset and the originals in a source.
 
-    `items` are `key`, `status` and `original_sha256` of all inputs of the dataset. `originals` are
-    the `ORIGINALS` of all images in both, and of images that the dataset has no row for.
+    `items` has `key`, `status` and `original_sha256` of all inputs of the dataset. `originals` has
+    the columns `ORIGINALS` of all images in both, and of images that only the source has.
     """
     ours = items.filter(pc.not_equal(items["status"].cast("string"), item_table.SKIPPED))
     place = _places_of(ours["key"], originals["key"], np.ones(len(originals), bool))
@@ -448,7 +437,7 @@ _ROWS = pa.schema([(name, pa.string()) for name in ("key", "kind", "before", "af
 
 
 def _places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) -> Rows:
-    """Return the row of each key among the other keys that are there, -1 for none."""
+    """Return the row of each key among the other keys where `is_there`, otherwise -1."""
     if len(keys) == len(others) and keys.equals(others):
         return np.where(is_there, np.arange(len(keys)), -1)
     rows = np.flatnonzero(is_there)
@@ -457,20 +446,19 @@ def _places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) -
 
 
 def _rows_of(column: pa.ChunkedArray, rows: Rows) -> pa.ChunkedArray:
-    """Return some rows of a column; all rows are returned without a slow copy of their strings."""
+    """Return rows of a column; all rows are returned without a slow copy of their strings."""
     is_all = len(rows) == len(column) and np.array_equal(rows, np.arange(len(rows)))
     return column if is_all else column.take(rows)
 
 
 def _differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> Mask:
-    """Return which rows of two columns _differ; null equals only null."""
+    """Return which rows of two columns differ; null equals only null."""
     same = pc.fill_null(pc.equal(one, two), False)  # noqa: FBT003 - the value
     both_null = pc.and_(pc.is_null(one), pc.is_null(two))
     return ~np.asarray(pc.or_(same, both_null))
 
 
 def _change_table(kind: str, key: Any, before: Any, after: Any) -> pa.Table:
-    """Return the changes of a kind; null values and None become ""."""
     columns = [[""] * len(key) if one is None else one for one in (before, after)]
     table = pa.table([key, [kind] * len(key), *columns], _ROWS)
     return pa.table([pc.fill_null(column, "") for column in table.columns], _ROWS)

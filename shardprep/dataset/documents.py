@@ -1,7 +1,7 @@
-"""The names that the format allows, and the parsing of JSON documents that are not trusted.
+"""The names that the format allows, and the parsing of untrusted JSON documents.
 
 The size of a document is checked before it is parsed. The parser (pydantic) limits the depth of
-nesting to 200 and refuses lone surrogates. A name that the format does not allow never becomes a
+nesting to 200 and refuses lone surrogates. Names that the format does not allow never become a
 path, a key or a line on a terminal. Digits are ASCII only.
 """
 
@@ -27,16 +27,15 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 MAX_DOCUMENT_BYTES = 64 << 20
-"""Largest size of a manifest or a schema in bytes; 100,000 shards take 25 MB."""
+"""Maximum size of a manifest or a schema in bytes; 100,000 shards take 25 MB."""
 _MAX_VALUES = 2_000_000
-"""Largest number of values in a document; a parsed value takes up to 150 bytes of memory."""
+"""Maximum number of values in a document; a parsed value takes up to 150 bytes of memory."""
 _MAX_SHOWN = 3
 _MAX_PROBLEM = 300
 
 _NAME = "[a-z][a-z0-9_]{0,99}"
 _VERSION = r"[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}"
 MAX_NAME = 100
-"""Largest number of characters in the name of a dataset or split."""
 
 NAME = re.compile(_NAME)
 VERSION = re.compile(_VERSION)
@@ -47,13 +46,12 @@ SHARD = re.compile(
 Name = Annotated[str, StringConstraints(pattern=f"^{_NAME}$")]
 Version = Annotated[str, StringConstraints(pattern=f"^{_VERSION}$")]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
-"""SHA-256 in hexadecimal, safe in a file name."""
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
-"""Number of things or bytes, small enough for sums in int64."""
+"""Number of things or bytes; sums fit into int64."""
 
 
 def shard_name(dataset: str, split: str, index: int, count: int) -> str:
-    """Return the file name of a shard, as TFDS's default template has it."""
+    """Return the file name of a shard by TFDS's default template."""
     return f"{dataset}-{split}.tfrecord-{index:05d}-of-{count:05d}"
 
 
@@ -90,10 +88,7 @@ class DocumentError(ValueError):
 
 
 def parse_document(model: type[_Document], data: bytes | str) -> _Document:
-    """Parse a JSON document as an instance of a model.
-
-    DocumentError if it is too large, is not JSON or breaks rules; the message has the first ones.
-    """
+    """Parse a JSON document as an instance of a model; DocumentError states the first faults."""
     check_size(data)
     try:
         return model.model_validate_json(data)

@@ -28,17 +28,14 @@ FeatureList = list[bytes] | list[int] | list[float]
 Features = dict[str, FeatureList]
 
 Values = Sequence[bytes] | Sequence[int] | Sequence[float]
-"""Values of one feature: all bytes, all int (int64), or all float (stored as float32). An array
-of type "f" is the fastest."""
+"""Values of a feature, all of one type; float is stored as float32, fastest from array("f")."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _BYTES, _FLOAT, _INT64 = 1, 2, 3
 _ENTRY = 1 << 3 | _LENGTH
-"""Tag of the features of an Example, of each entry, and of its name."""
 _UINT64 = (1 << 64) - 1
 _ONE_BYTE = 128
 _BYTES_OF = [bytes((value,)) for value in range(_ONE_BYTE)]
-"""Varints of one byte, by value: most lengths, tags and labels."""
 _LISTS = {
     dtype: number << 3 | _LENGTH
     for dtype, number in (("bytes", _BYTES), ("float32", _FLOAT), ("int64", _INT64))
@@ -48,16 +45,15 @@ _EMPTY = {dtype: bytes((tag, 0)) for dtype, tag in _LISTS.items()}
 """dtype → Feature whose list of that type has no values."""
 _MAX_VARINT_BYTES = 10
 _BEYOND_FLOAT32 = 3.4028235677973366e38
-"""The least number that rounds to infinity as a float32."""
+"""Smallest number that rounds to infinity as a float32."""
 
 
 def encode(
     features: Mapping[str, Values], dtypes: Mapping[str, str] = MappingProxyType({})
 ) -> bytes:
-    """Return the serialized Example.
+    """Return the serialized Example; OverflowError if a float `is_beyond_float32`.
 
-    A feature without values is written as an empty list of its dtype, as TFDS expects, or as an
-    empty Feature if `dtypes` does not name it. OverflowError if a float `is_beyond_float32`.
+    A feature without values becomes an empty list of its type in `dtypes`, as TFDS expects.
     """
     entries: list[bytes] = []
     for name in sorted(features):
@@ -66,10 +62,7 @@ def encode(
 
 
 def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str, str]) -> bytes:
-    """Return a serialized Example with other values of the features that it already has.
-
-    RecordError if the bytes are not an Example.
-    """
+    """Return a serialized Example with other values; RecordError if it is not an Example."""
     values = decode(data)
     others = {name: feature for name, feature in features.items() if name in values}
     return encode({**values, **others}, dtypes)
@@ -110,7 +103,6 @@ def _entry(name: str, values: Values, dtypes: Mapping[str, str]) -> tuple[bytes,
 
 @functools.cache
 def _entry_head(name: str) -> bytes:
-    """Return the bytes before the length of a feature: its name and the tag of its value."""
     return _field(1, name.encode()) + bytes((2 << 3 | _LENGTH,))
 
 
@@ -145,10 +137,7 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return the number at an offset, and the offset after it.
-
-    IndexError if the data ends inside the number, ValueError if it has more than 64 bits.
-    """
+    """Return the number at an offset, and the offset after it; IndexError if the data are cut."""
     value = data[at]
     if value < _ONE_BYTE:
         return value, at + 1
@@ -167,7 +156,7 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def read_ints(data: bytes | memoryview, at: int, end: int) -> list[int]:
-    """Return the packed int64 between two offsets; raises as `read_varint`."""
+    """Return the packed int64 between two offsets; errors as `read_varint`."""
     numbers = []
     while at < end:
         number, at = read_varint(data, at)
@@ -251,15 +240,12 @@ _READERS: dict[int, Callable[[bytes], FeatureList]] = {
 
 @dataclass(frozen=True, slots=True)
 class _KnownFeature:
-    """The first bytes of a feature that `encode` wrote."""
-
     name: str
     head: bytes
     """Bytes between the lengths of the entry and of its Feature."""
     list_tag: int
     short: tuple[bytes, ...]
-    """Length of the entry in bytes, below 128 → all bytes before its only value; b"" if none
-    fits."""
+    """Length of an entry, below 128 bytes → the bytes before its only value, b"" if impossible."""
     wanted: bool
 
 
@@ -267,7 +253,7 @@ class ExampleDecoder:
     """Decoder for the examples of one schema."""
 
     def __init__(self, dtypes: Mapping[str, str], wanted: Container[str]) -> None:
-        """`dtypes` names every feature of the schema, `wanted` those to decode."""
+        """`dtypes` has every feature of the schema, `wanted` the features to decode."""
         self._entries = [
             _known_feature(name, _LISTS[dtypes[name]], wanted=name in wanted)
             for name in sorted(dtypes)
@@ -281,10 +267,7 @@ class ExampleDecoder:
             return None
 
     def decode(self, data: bytes) -> Features:
-        """Return at least the wanted features, as `decode` does.
-
-        RecordError if the bytes are not an Example.
-        """
+        """Return at least the wanted features; RecordError if the bytes are not an Example."""
         features = self.find(data)
         if features is None:
             return decode(data)

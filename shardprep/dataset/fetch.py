@@ -1,8 +1,8 @@
 """Copy a dataset from object storage to a folder: complete or absent, and resumable.
 
 The copy is made in `<version>.fetching/`. A shard gets its name there only when all its bytes match
-the manifest, so a later run checks it instead of fetching it again. Files that a finished copy has
-lost are fetched there too, and then moved into the copy.
+the manifest, so a later run checks it instead of fetching it again. Files that are missing in a
+finished copy are fetched there too, and then moved into the copy.
 """
 
 from __future__ import annotations
@@ -37,20 +37,15 @@ from shardprep.storage.space import megabytes, resumable_writes, shortage
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Fetched(Card):
-    """A copy of a dataset, and what this run did for it."""
+    """A copy of a dataset, and the work of this run."""
 
     path: Path
     manifest: Manifest
     was_there: bool
-    """Whether there was a copy before."""
     num_new_bytes: int
-    """Bytes of shards that were fetched now."""
     renewed: tuple[str, ...] = ()
-    """Files of the earlier copy that were fetched again, sorted."""
     left_out: tuple[DatasetError, ...] = ()
-    """Errors of the files that the copy lacks."""
     address: str = ""
-    """Address of the dataset that was copied."""
 
     @property
     def num_bytes(self) -> int:
@@ -77,20 +72,10 @@ def fetch_dataset(
     check: bool = False,
     damaged: bool = False,
 ) -> Fetched:
-    """Copy a dataset to `<to>/<name>/<version>/`, or fetch what an existing copy lacks.
+    """Copy a dataset to `<to>/<name>/<version>/`, or fetch missing files of an existing copy.
 
-    DatasetError if a file of the dataset is missing, or not what the manifest says; BuildError if
-    another dataset is there, it does not fit, or another fetch is at work.
-
-    Args:
-        remote: the dataset.
-        to: folder of datasets.
-        num_threads: number of shards fetched at a time.
-        watcher: receives the progress.
-        check: hash every file of an existing copy; otherwise only names and sizes are compared.
-        damaged: leave out files that are damaged or missing in the store, which are errors
-            otherwise.
-
+    `check` hashes every file of an existing copy; otherwise only names and sizes are compared.
+    With `damaged`, files that are damaged or missing in the store are left out, not errors.
     """
     manifest = remote.manifest()
     folder = DatasetFolder(to, manifest.name, manifest.version)
@@ -101,7 +86,7 @@ def fetch_dataset(
         return Fetched(folder.final, manifest, was_there=True, num_new_bytes=0, address=str(remote))
     work = folder.fetching
     with resumable_writes(work), locked(work, who="fetch", flag=OptionName("to")) as is_held:
-        if not was_there and folder.final.exists():  # another fetch has been at it
+        if not was_there and folder.final.exists():  # another fetch finished first
             was_there, wanted = True, copy.lacking(hashed=check)
         if is_held:
             _remove_others(work, wanted)
@@ -127,16 +112,14 @@ class _FetchedFiles:
     watcher: Watcher
     skips_damaged: bool
     got: list[str] = field(default_factory=list)
-    """Files that are whole in the working folder."""
+    """Names of complete files in the working folder."""
     left_out: list[DatasetError] = field(default_factory=list)
     num_new_bytes: int = 0
-    """Bytes of shards that came from the store."""
     is_over: threading.Event = field(default_factory=threading.Event)
-    """Set by the first error; the other threads end at their next block."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lacking(self, *, hashed: bool) -> set[str]:
-        """Return the files that the finished copy lacks or has damaged; all without a copy."""
+        """Return the files that are missing or damaged in the finished copy; all without a copy."""
         final, names = self.folder.final, [*self.manifest.shards, *self._documents()]
         if not final.exists():
             return set(names)
@@ -156,7 +139,6 @@ class _FetchedFiles:
             self.watcher.advance(num_bytes)
 
     def _documents(self) -> set[str]:
-        """Return the names of required and listed documents, except the manifest."""
         there = {name for name in self.remote.objects if is_document(name)}
         indexes = map(index_name, self.manifest.shards)
         return {SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, *indexes, *there} - {MANIFEST_FILE}
@@ -226,7 +208,7 @@ class _FetchedFiles:
 
     @contextlib.contextmanager
     def _leaving_out(self) -> Iterator[None]:
-        """Note the error of a bad file if such files are left out, else add what to do."""
+        """Note the error of a bad file if such files are left out; otherwise add a hint to it."""
         try:
             yield
         except DatasetError as error:
@@ -240,7 +222,6 @@ class _FetchedFiles:
             raise DatasetError(error.where, error.what, way) from error
 
     def publish(self, *, was_there: bool) -> None:
-        """Move the files into the finished copy, or rename the working folder to it."""
         work, final = self.folder.fetching, self.folder.final
         if was_there:
             for name in self.got:
@@ -248,14 +229,14 @@ class _FetchedFiles:
                 (work / name).replace(final / name)
                 sync_folder((final / name).parent)
             _remove_others(work, set())
-            # The lock goes last: without it, files of the next fetch may come into the folder.
+            # The lock is moved last: without it, files of the next fetch may come into the folder.
             (work / LOCK_FILE).unlink()
             with contextlib.suppress(OSError):
                 work.rmdir()
         else:
             write_durably(work / MANIFEST_FILE, self.manifest.dumps().encode())
             work.rename(final)
-            (final / LOCK_FILE).unlink()  # not before: until then it keeps others out
+            (final / LOCK_FILE).unlink()  # last: it keeps other fetches out
         sync_folder(final.parent)
 
 

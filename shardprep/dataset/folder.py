@@ -22,19 +22,17 @@ INCOMPLETE_SUFFIX = ".incomplete"
 """Suffix of the folder of an unfinished build, next to the dataset's folder."""
 FETCHING_SUFFIX = ".fetching"
 OLD_SUFFIX = ".old"
-"""Suffix of a dataset's folder while another one replaces it."""
+"""Suffix of a dataset's folder while another dataset replaces it."""
 COPY_AGAIN = "copy it again, or build the set again"
-"""Hint of errors about a missing or damaged file."""
 _SHARD = r"[^./][^/]*\.tfrecord[^/]*"
 _LABELS = re.compile(r"[^./][^/]*\.labels\.txt")
 _OWN = re.compile(rf"{_SHARD}|{INDEX_DIR}/{_SHARD}\.idx|{_LABELS.pattern}")
 DOCUMENT_FILES = (SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, MANIFEST_FILE)
-"""Names of the documents that every dataset has, in addition to its indexes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetFolder:
-    """Folders of one version of a dataset, finished and unfinished."""
+    """Folders of a version of a dataset, finished and unfinished."""
 
     out: Path
     name: str
@@ -56,10 +54,7 @@ def has_manifest(folder: Path) -> bool:
 
 
 def read_schema(folder: Path, manifest: Manifest | None = None) -> Schema:
-    """Return the schema of a dataset folder, checked against the manifest if given.
-
-    DatasetError if it is missing or differs from the manifest, SchemaError if it is invalid.
-    """
+    """Return the schema of a dataset folder; DatasetError if it differs from the manifest."""
     path = folder / SCHEMA_FILE
     try:
         data = read_regular(path, MAX_DOCUMENT_BYTES)
@@ -99,10 +94,7 @@ def is_own(name: str) -> bool:
 
 
 def belongs(name: str, manifest: Manifest) -> bool:
-    """Return whether a file belongs to the dataset of a manifest.
-
-    Any file of class names may belong: which ones exist follows from the schema.
-    """
+    """Return whether a file may belong to the dataset of a manifest."""
     shard = name.removeprefix(f"{INDEX_DIR}/").removesuffix(".idx")
     known = name in DOCUMENT_FILES or _LABELS.fullmatch(name) is not None
     return known or (shard in manifest.shards and name in (shard, index_name(shard)))

@@ -1,7 +1,7 @@
 """Check of an item table before its numbers are used to count, to index and to copy.
 
-A changed table can have a valid signature. Report and view show whatever it says; code that
-computes with it calls this check first, so that values no build writes fail here.
+A changed table can have a valid signature. Code that computes with it checks it first. Report and
+view show it unchecked.
 """
 
 from __future__ import annotations
@@ -22,16 +22,12 @@ _COUNTS = (
     "record", "offset", "length", "original_width", "original_height", "original_bytes",
     "num_objects", "num_dropped", "num_clipped",
 )  # fmt: skip
-"""Columns of numbers that are at least 0."""
 _MOST = 1 << 62
-"""Limit of sums: a manifest cannot hold larger ones."""
+"""Limit of sums, as in a manifest."""
 
 
 def check_items(dataset: OpenDataset, table: pa.Table) -> None:
-    """Check the values of an item table, and that its written rows are the records.
-
-    Only the columns that the table has are checked. DatasetError if a build writes no such value.
-    """
+    """Raise DatasetError if a value is impossible, or written rows are not the records."""
     check_values(dataset, table)
     for what in (
         *_other_kinds(table),
@@ -42,7 +38,7 @@ def check_items(dataset: OpenDataset, table: pa.Table) -> None:
 
 
 def check_values(dataset: OpenDataset, table: pa.Table) -> None:
-    """Check the values only. Raises as `check_items`."""
+    """Raise DatasetError if a value is impossible."""
     wrong_numbers = _wrong_numbers(table, dataset.manifest, dataset.schema)
     for what in (*wrong_numbers, *_wrong_texts(table)):
         raise _error(dataset, what)
@@ -81,7 +77,6 @@ def _wrong_texts(table: pa.Table) -> Iterator[str]:
 
 
 def _outside(table: pa.Table, name: str, first: int, number: int | None) -> Iterator[str]:
-    """Yield the fault of a column with a value below `first`, or not below `number`."""
     values = table[name].combine_chunks()
     if pa.types.is_list(values.type):
         values = pc.list_flatten(values)

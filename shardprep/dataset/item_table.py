@@ -79,11 +79,10 @@ stored class mask by value, ascending. Null for other items, and without such fe
 ANNOTATED_COLUMNS = pa.schema([*COLUMNS, *ANNOTATION_COLUMNS])
 
 _MAX_ROWS_A_BYTE = 4
-"""Largest number of rows per byte of the file; a million numbered names take 1.4."""
+"""Maximum number of rows per byte of the file; a million numbered names take 1.4."""
 _MAX_UNPACKED_RATIO = 1000
-"""Largest number of unpacked bytes per byte of the file; numbered names take 30."""
+"""Maximum number of unpacked bytes per byte of the file; numbered names take 30."""
 _MIN_UNPACKED_BYTES = 64 << 20
-"""Number of unpacked bytes that any file may have."""
 UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, MemoryError, ArithmeticError, pa.ArrowException,
 )  # fmt: skip
@@ -103,7 +102,7 @@ def columns_of(schema: pa.Schema) -> pa.Schema:
 
 
 def with_annotation_columns(table: pa.Table) -> pa.Table:
-    """Return rows with all annotation columns; missing ones are null."""
+    """Return rows with all annotation columns; missing columns are null."""
     missing = [column for column in ANNOTATION_COLUMNS if column.name not in table.column_names]
     for column in missing:
         table = table.append_column(column, pa.nulls(len(table), column.type))
@@ -113,7 +112,7 @@ def with_annotation_columns(table: pa.Table) -> pa.Table:
 def write_items(
     folder: Folder, name: str, tables: Iterable[pa.Table], columns: pa.Schema = COLUMNS
 ) -> None:
-    """Write tables into one parquet file; memory holds one table at a time."""
+    """Write tables into a parquet file; memory holds one table at a time."""
     with folder.new_file(name) as file:
         with pq.ParquetWriter(file.stream, columns, compression="zstd") as writer:
             for table in tables:
@@ -122,10 +121,7 @@ def write_items(
 
 
 def read_items(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return some columns of `items.parquet`, or all.
-
-    DatasetError if it is missing or damaged, or has other columns than a build writes.
-    """
+    """Return some columns of `items.parquet`, or all; DatasetError if it is damaged."""
     with readable(path), open_regular(path) as raw:
         return bounded_table(parquet_file(raw, path), os.fstat(raw.fileno()).st_size, columns)
 
@@ -159,8 +155,7 @@ def bounded_table(
 ) -> pa.Table:
     """Return some columns, or all, of one row group, or all, of an untrusted file.
 
-    The sizes that the file states are checked against `num_bytes`, its own size, before any memory
-    is allocated.
+    The sizes in the file are checked against its size `num_bytes` before memory is allocated.
     """
     facts = file.metadata
     groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
@@ -171,7 +166,7 @@ def bounded_table(
     if unpacked > _MIN_UNPACKED_BYTES + _MAX_UNPACKED_RATIO * num_bytes:
         message = f"says that it unpacks to {unpacked:,} bytes"
         raise ValueError(message)
-    # No threads of Arrow (`pre_buffer` has them too): one that drops its last buffer while the
+    # No threads of Arrow (`pre_buffer` has them too): a thread that drops its last buffer while the
     # interpreter ends aborts the process.
     names = columns_of(file.schema_arrow).names if columns is None else list(columns)
     wanted = range(file.num_row_groups) if group is None else [group]
@@ -181,12 +176,12 @@ def bounded_table(
 
 
 def with_status(table: pa.Table, status: str) -> pa.Table:
-    """Return the rows of one status."""
+    """Return the rows with a status."""
     return table.filter(pc.equal(table["status"].cast("string"), status))
 
 
 def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
-    """Return the rows of each shard, in order; skipped inputs belong to none."""
+    """Return the rows of each shard, in order, without skipped inputs."""
     shards = table["shard"].cast("string").combine_chunks()
     ends = pc.run_end_encode(shards)
     tables: dict[str, list[pa.Table]] = {}
@@ -200,11 +195,11 @@ def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class ShardRows:
-    """Places and keys of the records of one shard, in their order; an index has no keys."""
+    """Places and keys of the records of a shard, in order; an index has no keys."""
 
     offsets: Sequence[int]
     lengths: Sequence[int]
-    """Bytes, framing included."""
+    """In bytes, framing included."""
     keys: Sequence[str] = ()
 
     @classmethod
@@ -246,15 +241,11 @@ class ItemFile:
         return self._read((name,))[name]
 
     def part(self, name: str, row: int) -> tuple[range, pa.ChunkedArray]:
-        """Return the values of a column around a row, and their row numbers.
-
-        They belong to its row group, usually one shard; raises as `read_items`.
-        """
+        """Return the row numbers and the column of a row group, usually all rows of a shard."""
         rows, table = self._row_group((name,), row)
         return rows, table[name]
 
     def row(self, number: int) -> dict[str, Any]:
-        """Return a row by column, 0 ≤ number < rows; raises as `read_items`."""
         rows, table = self._row_group(None, number)
         values: dict[str, Any] = table.slice(number - rows.start, 1).to_pylist()[0]
         return values
@@ -273,7 +264,7 @@ class ItemFile:
 
 
 _MOST_PARTS = 4
-"""Row groups of a column that are kept before the whole column is read."""
+"""Maximum number of row groups of a column to keep before the whole column is read."""
 
 
 class ItemView:
@@ -283,7 +274,7 @@ class ItemView:
         self._file = file
         self._is_of = is_of
         self._number = int(is_of.sum())
-        # Of its buffer: from an array, Arrow would import what numpy has for masked ones.
+        # From its buffer: for an array, Arrow would import numpy.ma.
         bits = pa.py_buffer(np.packbits(is_of, bitorder="little"))
         self._bits = pa.BooleanArray.from_buffers(pa.bool_(), len(is_of), [None, bits])
         self._columns: dict[str, pa.ChunkedArray] = {}
@@ -299,7 +290,7 @@ class ItemView:
         return self._columns[name]
 
     def value(self, name: str, number: int) -> Any:
-        """Return a value. Only its row group is read, unless several groups were before."""
+        """Return a value. Its row group is read, or the whole column after several groups."""
         if name in self._columns:
             return self._columns[name][number].as_py()
         row, parts = int(self.numbers[number]), self._parts.setdefault(name, {})
@@ -317,7 +308,6 @@ class ItemView:
         return self._file.column(name).filter(self._bits)
 
     def anew(self) -> ItemView:
-        """Return a view of the same rows, with no column read yet."""
         return ItemView(self._file, self._is_of)
 
     @cached_property

@@ -55,7 +55,6 @@ class LocalFiles:
     sha256: str
     """SHA-256 of the manifest's file in hexadecimal, "" if it cannot be read."""
     _checked: tuple[int, ...] | None = field(default=None, compare=False)
-    """Status of the manifest's file when its hash was last compared."""
     is_remote: ClassVar[bool] = False
 
     @classmethod
@@ -77,26 +76,23 @@ class LocalFiles:
         return self.sha256
 
     def with_manifest(self) -> tuple[Self, Manifest]:
-        """Read the manifest; return the files that belong to it, and the manifest."""
+        """Return the files and the manifest that they belong to."""
         manifest = load_manifest(self.folder)
-        # A manifest whose text differs from what it would be written as was refused.
+        # Reading refuses a manifest whose bytes differ from its `text`.
         sha256 = hashlib.sha256(manifest.text().encode()).hexdigest()
         return type(self)(self.folder, sha256), manifest
 
     @contextlib.contextmanager
     def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:
-        """Give the folder that has the documents; open them in this block.
-
-        Raises ChangedError if the dataset was replaced.
-        """
-        del manifest, names  # all are there
+        """Give the folder of documents; ChangedError if the dataset is replaced in the block."""
+        del manifest, names  # a folder has all documents
         with self.unchanged():
             yield self.folder
 
     def check(self) -> None:
         """Raise ChangedError if the folder has another dataset now, or none.
 
-        Another file with the same bytes is the manifest of the same dataset.
+        A manifest with the same bytes means the same dataset.
         """
         with contextlib.suppress(OSError):
             if self._checked == _state(os.lstat(self.folder / MANIFEST_FILE)):
@@ -106,10 +102,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Raise ChangedError after a block that opened files if the dataset was replaced.
-
-        A missing or damaged file of a replaced dataset is reported as the replacement.
-        """
+        """Check after the block, and after its errors, that the dataset was not replaced."""
         try:
             yield
         except (DatasetError, RecordError, OSError):
@@ -129,7 +122,6 @@ class LocalFiles:
         return sha256
 
     def location(self, name: str) -> str:
-        """Return the path of a file, which need not exist."""
         return str(self.folder / name)
 
     def check_shards(self, shards: Sequence[Shard]) -> None:
@@ -138,7 +130,7 @@ class LocalFiles:
                 check_shard(self.folder, shard)
 
     def read(self, shard: str, offset: int, num_bytes: int) -> bytes:
-        """Return bytes of a shard, fewer where it ends before. Neither number is trusted.
+        """Return bytes of a shard, fewer at its end. Neither number is trusted.
 
         ChangedError if the dataset was replaced, DatasetError if the shard cannot be read.
         """
@@ -154,10 +146,7 @@ class LocalFiles:
             raise _unreadable(f"{self.folder}/{shard}", error, self.folder) from error
 
     def blocks(self, shard: Shard, sizes: Sequence[int]) -> Iterator[bytes]:
-        """Yield a shard from its start in blocks of given sizes; shorter ones where it ends.
-
-        Raises as `read`, and DatasetError if the shard has another size than in the manifest.
-        """
+        """Yield a shard in blocks of the given sizes, shorter at its end; errors as `read`."""
         with self.unchanged():
             descriptor = open_shard(self.folder, shard)
         with io.FileIO(descriptor, "rb") as raw, io.BufferedReader(raw) as file:
@@ -172,10 +161,9 @@ class LocalFiles:
 def read_index(folder: Path, shard: Shard) -> ShardIndex:
     """Return offset and length in bytes of every frame of a shard, int64[records, 2].
 
-    DatasetError if the index is missing, its frames are not adjacent, or do not match the
-    manifest up to the end of the shard.
+    DatasetError if frames are not adjacent, or do not end where the shard ends.
     """
-    path = f"{folder}/{index_name(shard.name)}"  # a Path for each of a thousand takes its time
+    path = f"{folder}/{index_name(shard.name)}"  # a thousand Path objects are slow
     try:
         text = read_regular(path, _MAX_LINE_BYTES * shard.num_records)
     except FileNotFoundError as error:
@@ -198,7 +186,7 @@ def _is_chain(frames: ShardIndex, num_bytes: int) -> bool:
     if not len(frames):
         return num_bytes == 0
     offsets, lengths = frames[:, 0], frames[:, 1]
-    # Before any sum, which of what strangers wrote may pass 64 bits.
+    # Before any sum: sums of untrusted numbers may exceed 64 bits.
     if frames.max() > num_bytes or lengths.min() < FRAME_BYTES:
         return False
     ends = offsets + lengths
@@ -217,10 +205,7 @@ def check_shard(folder: Path, shard: Shard) -> None:
 
 
 def open_shard(folder: Path, shard: Shard) -> int:
-    """Open a shard for reading; the caller closes the descriptor.
-
-    DatasetError if the shard is missing or not of the manifest's size.
-    """
+    """Open a shard of the right size for reading; the caller closes the descriptor."""
     path = f"{folder}/{shard.name}"
     try:
         descriptor, num_bytes = opened_regular(path)
@@ -247,10 +232,7 @@ def way_out(dataset: Path | str) -> str:
 
 
 def check_size(path: str, actual: int | None, expected: int, dataset: Path) -> None:
-    """Compare sizes, because a file cut between two records passes every checksum.
-
-    DatasetError if the size in bytes differs, or the shard is missing (None).
-    """
+    """Compare sizes in bytes, because a file cut between two records passes every checksum."""
     if actual != expected:
         what = "is missing" if actual is None else f"has {actual:,} bytes"
         raise DatasetError(path, f"{what}, the manifest says {expected:,}", way_out(dataset))

@@ -1,7 +1,7 @@
 """Find the dataset, or the unfinished build, that a path or an address refers to.
 
-It is the folder itself, else the newest version in it, else the newest version of the one dataset
-in it.
+It is the folder itself, otherwise the newest version in it, otherwise the newest version of the
+only dataset in it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ from shardprep.storage.url import ObjectUrl, parse_place
 VERSION_FOLDER = re.compile(
     rf"(?P<version>{VERSION.pattern})(?P<unfinished>{re.escape(INCOMPLETE_SUFFIX)})?"
 )
-"""Folder name of a finished dataset or of an unfinished build."""
 DatasetFiles = LocalFiles | RemoteFiles
 """The files of a dataset, wherever they are; both have the same methods."""
 _LEVELS = 2
 """Depth of the folders that are searched: versions, or datasets with their versions."""
 _REMAINS = (ITEMS_FILE, SCHEMA_FILE, *DOCUMENTS[:1])
-"""Documents that identify a dataset without a manifest."""
 
 
 class Version(NamedTuple):
@@ -42,7 +40,7 @@ class Version(NamedTuple):
     """Names of the folders that lead to it, its own (the version) last."""
     is_finished: bool
     is_unfinished: bool
-    """Whether it has an unfinished build; a version can be both."""
+    """Whether it has an unfinished build; the same version may also be finished."""
 
 
 @overload
@@ -52,9 +50,8 @@ def locate(place: str | Path | ObjectUrl, *, damaged: bool = ...) -> DatasetFile
 def locate(place: str | Path | ObjectUrl, *, damaged: bool = False) -> DatasetFiles:
     """Return the files of the dataset that a path or an address means.
 
-    `damaged` also takes a dataset that has lost its manifest. RecipeError if `place` is neither a
-    path nor an address, DatasetError if it has no dataset or several, StorageError if the bucket
-    does not exist or cannot be read.
+    `damaged` also allows a dataset without a manifest. RecipeError if `place` is neither a path nor
+    an address, DatasetError if it has no dataset or several.
     """
     root = place if isinstance(place, ObjectUrl) else parse_place(str(place))
     if isinstance(root, ObjectUrl):
@@ -81,7 +78,6 @@ def _stored_dataset(root: ObjectUrl, *, damaged: bool) -> RemoteFiles:
 
 
 def _newest(root: Path | ObjectUrl, versions: list[Version]) -> tuple[str, ...]:
-    """Return the newest finished version of the only dataset. Raises as `locate`."""
     finished = [one.names for one in versions if one.is_finished]
     newest_names = [[*group][-1] for _, group in groupby(finished, lambda names: names[:-1])]
     if len(newest_names) == 1:
@@ -113,10 +109,7 @@ def below(root: Path | ObjectUrl, names: Sequence[str]) -> Path | ObjectUrl:
 
 
 def versions_below(root: Path | ObjectUrl) -> list[Version]:
-    """Return the versions in a folder, or of the datasets in it, oldest first per dataset.
-
-    DatasetError for a missing folder, StorageError for a missing bucket.
-    """
+    """Return the versions in a folder, or of the datasets in it, oldest first per dataset."""
     if isinstance(root, ObjectUrl):
         return _versions(_stored_folders(facts.name for facts in objects.listing(root)))
     if not root.is_dir():
@@ -126,7 +119,7 @@ def versions_below(root: Path | ObjectUrl) -> list[Version]:
 
 
 def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
-    """Return the versions of the upper level, from folders and whether each has a manifest."""
+    """Return the versions of the upper level; a folder is finished if it has a manifest."""
     states_of: defaultdict[tuple[str, ...], set[bool]] = defaultdict(set)
     for names, is_complete in folders:
         match = VERSION_FOLDER.fullmatch(names[-1])
@@ -142,7 +135,6 @@ def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
 
 
 def _folders(root: Path, level: int = 1) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the folders that are named like versions, and whether each has a manifest."""
     for folder in root.iterdir():
         if VERSION_FOLDER.fullmatch(folder.name):
             if folder.is_dir():
@@ -153,7 +145,6 @@ def _folders(root: Path, level: int = 1) -> Iterator[tuple[tuple[str, ...], bool
 
 
 def _stored_folders(names: Iterable[str]) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the folders of each object, and whether the object is their manifest."""
     for name in names:
         *folders, file = name.split("/")
         for level in range(1, min(len(folders), _LEVELS) + 1):

@@ -87,8 +87,7 @@ class Labels(Document):
 
 
 NO_IMAGE, LEFT_OUT, ELSEWHERE = "no image", "image left out", "document of other images"
-"""Reasons why an object belongs to no image of the dataset: its image is not in the source, the
-recipe excludes the image, or the source has no image of the whole document."""
+"""Reasons why an object has no image. `ELSEWHERE`: the source has no image of its document."""
 
 
 class ObjectCounts(Document):
@@ -168,10 +167,7 @@ REPACKED = "repack"
 
 
 def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
-    """Return the differences in words: "quality (90, now 95)".
-
-    If one is of a build and the other of a repack, options that only a build has are one entry.
-    """
+    """Return the differences in words, such as "quality (90, now 95)"."""
     differences = []
     alone = one.options.keys() ^ two.options.keys()
     if (REPACKED in one.versions) == (REPACKED in two.versions):
@@ -189,7 +185,6 @@ def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
 
 
 def _shown(key: str, value: object) -> str:
-    """Return a value in words, "" for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -248,7 +243,7 @@ class Manifest(SparseDocument):
         return {title: value for title, value in lines.items() if value}
 
     def signed(self) -> Manifest:
-        """Return the manifest with its own hash computed again."""
+        """Return the manifest with a new hash of itself."""
         unsigned = self.model_copy(update={"sha256": ""}).model_dump_json(indent=2)
         return self.model_copy(update={"sha256": hashlib.sha256(unsigned.encode()).hexdigest()})
 
@@ -256,7 +251,6 @@ class Manifest(SparseDocument):
         return self.signed().text()
 
     def text(self) -> str:
-        """Return the manifest as the text of a JSON file, with the hash it has."""
         return self.model_dump_json(indent=2) + "\n"
 
 
@@ -285,10 +279,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Parse a manifest without checking its hash and sums.
-
-    DatasetError if it breaks a rule of the format or has an unknown version.
-    """
+    """Parse a manifest without checking its hash and sums; DatasetError if it is malformed."""
     try:
         manifest = documents.parse_document(Manifest, data)
     except documents.DocumentError as error:

@@ -36,15 +36,11 @@ class ManifestMark(NamedTuple):
     """The state of a manifest when its dataset was opened: small, for other processes."""
 
     location: str
-    """Path or address of the dataset."""
     mark: str
     """SHA-256 of the manifest's file, ETag of its object."""
 
     def check(self) -> None:
-        """Raise ChangedError if the manifest was replaced or removed.
-
-        A build replaces the manifest before the shards, or the whole folder at once.
-        """
+        """Raise ChangedError if the manifest was replaced; builds replace it before other files."""
         if not is_url(self.location):
             LocalFiles(Path(self.location), self.mark).check()
             return
@@ -78,18 +74,14 @@ class OpenDataset:
 
     @property
     def mark(self) -> ManifestMark:
-        """The state of the manifest, to check later whether the dataset was replaced."""
+        """The state of the manifest; its `check` detects that the dataset was replaced."""
         return ManifestMark(str(self), self.files.manifest_mark)
 
     def documents(self, *names: str) -> AbstractContextManager[Path]:
-        """Give a folder with documents; open them in the block, whose errors name the dataset.
-
-        Raises DatasetError for a missing or other document, ChangedError for another dataset.
-        """
+        """Give a folder with documents; open them in the block, whose errors name the dataset."""
         return self.files.documents(self.manifest, names)
 
     def item_file(self) -> ItemFile:
-        """Return the item table, open, to read single columns and rows."""
         from shardprep.dataset.item_table import ItemFile  # and pyarrow
 
         with self.documents(ITEMS_FILE) as folder:
@@ -104,8 +96,7 @@ class OpenDataset:
     def item_rows(self, columns: Sequence[str] | None = None, *, intact: bool = False) -> pa.Table:
         """Return columns (None for all) of all inputs, in the order of the item table.
 
-        `intact` checks that the file has the SHA-256 of the manifest. DatasetError if the table has
-        no such column, or is missing or damaged.
+        `intact` checks that the file has the SHA-256 of the manifest.
         """
         from shardprep.dataset.item_table import read_items
 
@@ -121,10 +112,7 @@ class OpenDataset:
         return table
 
     def record_rows(self, columns: Sequence[str]) -> pa.Table:
-        """Return columns of the rows of all records, in the order of their numbers.
-
-        DatasetError as `item_rows`, or if the table has other records than the manifest.
-        """
+        """Return columns of the rows of all records, in the order of their numbers."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -161,8 +149,7 @@ class OpenDataset:
     def read(self, number: int) -> bytes:
         """Return the payload of a record by its number through all shards.
 
-        IndexError if there is no such record, DatasetError if the shard or its index is missing or
-        not what the manifest says, RecordError if the record is damaged.
+        IndexError if the number is too large, RecordError if the record is damaged.
         """
         shard, record = self.place(number)
         offset, length = self.index(shard)[record].tolist()
@@ -173,7 +160,7 @@ class OpenDataset:
             raise self.damaged(number, error.what) from error
 
     def place(self, number: int) -> tuple[Shard, int]:
-        """Return the shard of a record, and its number there."""
+        """Return the shard of a record, and its number in the shard."""
         record = number
         for shard in self.manifest.shards.values():
             if 0 <= record < shard.num_records:
@@ -182,17 +169,15 @@ class OpenDataset:
         raise IndexError(number)
 
     def damaged(self, number: int, what: str) -> RecordError:
-        """Return the error of a damaged record, with its location."""
         shard, record = self.place(number)
         where, offset = f"{self}/{shard.name}, record {record}", int(self.index(shard)[record, 0])
         return RecordError(where, what, way_out(str(self)), offset=offset)
 
 
 def open_dataset(place: str | Path | ObjectUrl | DatasetFiles) -> OpenDataset:
-    """Open a dataset by its folder or address, by one above it, or by its files.
+    """Open a dataset by its folder or address, by a folder above it, or by its files.
 
-    DatasetError if the dataset, its manifest or its schema is missing or damaged, ChangedError if
-    another dataset took its place, StorageError if object storage does not answer.
+    DatasetError if a document is missing or damaged, ChangedError if the dataset was replaced.
     """
     located = place if isinstance(place, DatasetFiles) else locate(place)
     files, manifest = located.with_manifest()

@@ -44,12 +44,11 @@ OBJECTS, MASK_PIXELS, FEATURE, RECORD = "objects", "mask", "feature", "record"
 _OBJECT_FEATURES = (BOX, BOX_LABEL, CROWD, OBJECT_MASK)
 _IMAGE_FEATURES = (IMAGE, HEIGHT, WIDTH)
 _IN_THE_TABLE = {FILENAME, *TARGET_FEATURES.values()}
-"""Features that are compared by the item tables."""
 _BATCH_RECORDS = 256
 _BATCH_BYTES = 16 << 20
 _READS_AT_ONCE = 16
 _SHOWN = 3
-"""Objects or classes that a difference names at most."""
+"""Maximum number of objects or classes in a difference."""
 _SHOWN_TEXT = 60
 
 
@@ -58,11 +57,9 @@ class ComparedSide(NamedTuple):
 
     dataset: OpenDataset
     table: pa.Table
-    """Rows of the item table; of compared records `shard`, `offset` and `length`."""
 
     @property
     def names(self) -> frozenset[str]:
-        """Features that the item table does not have."""
         return frozenset(self.dataset.schema.features) - _IN_THE_TABLE
 
 
@@ -70,7 +67,7 @@ class RecordChange(NamedTuple):
     """A difference between two records."""
 
     number: int
-    """Position of the record among the compared ones."""
+    """Position of the record in the compared rows."""
     kind: str
     """`OBJECTS`, `MASK_PIXELS`, `FEATURE` or `RECORD`."""
     before: str
@@ -93,10 +90,7 @@ def has_other_classes(one: ComparedSide, two: ComparedSide) -> bool:
 
 
 def record_changes(one: ComparedSide, two: ComparedSide) -> Iterator[RecordChange]:
-    """Yield the differences between the records of two sides, in order; reads all of them.
-
-    ChangedError, DatasetError, RecordError or StorageError if a record cannot be read.
-    """
+    """Yield the differences between the records of two sides, in order; reads all of them."""
     lengths = np.maximum(*(np.asarray(side.table["length"]) for side in (one, two)))
     compared, is_any_decoded = _Comparison(one, two), has_other_classes(one, two)
     with ThreadPoolExecutor(_READS_AT_ONCE, "shardprep-diff") as pool:
@@ -126,7 +120,6 @@ class _AdjacentRecords(NamedTuple):
 
 
 def _payloads(side: ComparedSide, rows: range, pool: ThreadPoolExecutor) -> list[bytes]:
-    """Return the payloads of some records; adjacent ones are read together."""
     runs: list[_AdjacentRecords] = []
     part = side.table.slice(rows.start, len(rows))
     for shard, offset, length in zip(*(column.to_pylist() for column in part.columns), strict=True):
@@ -192,7 +185,7 @@ class _Comparison:
             yield RecordChange(number, RECORD, "", "")
 
     def _objects(self, *values: Values) -> tuple[str, str] | None:
-        """Return in words the objects that only one record has, None if all agree."""
+        """Return the objects of each record that the other lacks, in words, or None without any."""
         lists = [
             _objects(one, side.dataset.schema)
             for one, side in zip(values, self._sides, strict=True)
@@ -273,7 +266,6 @@ def _mask_pixels(data: bytes) -> Pixels:
 
 
 def _are_nan(one: Sequence[Any], two: Sequence[Any]) -> bool:
-    """Return whether two lists of numbers differ only in NaN."""
     return len(one) == len(two) and all(
         a == b
         or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))

@@ -4,9 +4,9 @@ All later reads rely on the names, sizes and ETags of one listing. A file that i
 differs from the listing or the manifest, is a `DatasetError`.
 
 Objects cannot be renamed, so a dataset that replaces a finished one is first written as a draft:
-its files below a prefix of its own, its manifest last. Then the same manifest is written over that
-of the old dataset, and the draft is in force: a file is read from the draft, if it has one of that
-name, else under the final name. Afterwards the files are copied to their final names.
+its files below a prefix of its own, its manifest last. Then the same manifest is written over the
+old dataset's, and the draft is in force: files are read from the draft, or under the final name if
+the draft lacks them. Afterwards the files are copied to their final names.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from shardprep.storage.shard_cache import RemoteShard
 from shardprep.storage.url import ObjectUrl
 
 _SPARE_ITEM_BYTES = 4 << 30
-"""Bytes that an item table may have more than the shards, for inputs that are left out."""
+"""Bytes by which an item table may be larger than the shards, for inputs that are left out."""
 _DOCUMENT = re.compile(r"index/[^/]+\.idx|[^/]+\.(json|parquet|txt)")
 _AT_A_TIME = 16
 _UNUSED_S = 30 * 24 * 3600.0
-"""Seconds after its last use when a folder of copied documents is removed."""
+"""Seconds without use after which a folder of copied documents is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,7 @@ class RemoteFiles:
 
     @contextlib.contextmanager
     def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:
-        """Give a folder with copies of documents that match their hashes in the manifest.
-
-        Errors that are raised in this block for files of the folder name the originals.
-        """
+        """Give a folder with checked copies of documents. Errors name the originals."""
         for name in names:
             if name not in self.objects:
                 raise self._error(name, "is not there")
@@ -93,7 +90,7 @@ class RemoteFiles:
             yield folder
 
     def copies(self, names: Sequence[str] | None = None) -> Path:
-        """Return a local folder with copies of documents, or of all; they are not checked.
+        """Return a local folder with unchecked copies of documents, or of all documents.
 
         The folder is named after the ETags of all documents, so a copy is never stale.
         """
@@ -133,7 +130,6 @@ class RemoteFiles:
             file.commit()
 
     def _most_bytes(self, name: str) -> int:
-        """Return the largest size in bytes that is accepted for a document."""
         if name == ITEMS_FILE:
             shards = sum(one.num_bytes for key, one in self.objects.items() if not is_document(key))
             return shards + _SPARE_ITEM_BYTES
@@ -143,7 +139,7 @@ class RemoteFiles:
 
     @contextlib.contextmanager
     def _named(self, folder: Path) -> Iterator[None]:
-        """Replace the folder of the copies by the address of the originals in errors."""
+        """Name the originals instead of copies in `folder` in errors of the block."""
         try:
             yield
         except DatasetError as error:
@@ -161,7 +157,6 @@ class RemoteFiles:
             self.shard(shard)
 
     def shard(self, shard: Shard) -> RemoteShard:
-        """Return the object of a shard; DatasetError if its size differs from the manifest."""
         facts = self.objects.get(shard.name)
         if facts is None or facts.num_bytes != shard.num_bytes:
             here = "is missing" if facts is None else f"has {facts.num_bytes:,} bytes"
@@ -169,10 +164,7 @@ class RemoteFiles:
         return RemoteShard(self.url / facts.name, facts.etag, shard.num_bytes, shard.sha256)
 
     def read(self, shard: str, offset: int, num_bytes: int) -> bytes:
-        """Return bytes of a shard. Neither number is trusted.
-
-        DatasetError if the shard is missing or ends before, StorageError if it was replaced.
-        """
+        """Return bytes of a shard; DatasetError if it is too short. Neither number is trusted."""
         facts = self.objects.get(shard)
         if facts is not None and 0 <= offset <= offset + num_bytes <= facts.num_bytes:
             url = self.url / facts.name
@@ -181,7 +173,7 @@ class RemoteFiles:
         raise DatasetError(f"{self.url}/{shard}", what, way_out(str(self.url)))
 
     def blocks(self, shard: Shard, sizes: Sequence[int]) -> Iterator[bytes]:
-        """Yield a shard from its start in blocks of given sizes; shorter ones where it ends."""
+        """Yield a shard in blocks of the given sizes, shorter at its end."""
         source = self.shard(shard)
         received, data = objects.read_whole(source.url, source.etag), b""
         for size in sizes:
@@ -203,7 +195,7 @@ class RemoteFiles:
 
 
 def is_document(name: str) -> bool:
-    """Return whether a file of a dataset is a document: not a shard."""
+    """Return whether a file of a dataset is not a shard."""
     return _DOCUMENT.fullmatch(name) is not None
 
 
@@ -228,8 +220,8 @@ def draft_in_force(
 ) -> tuple[str, Manifest] | None:
     """Return prefix and manifest of the draft in force, or None.
 
-    The dataset is read from the draft until its files have their final names. `listed` has all
-    objects below the dataset, by name. StorageError if the manifest changed since they were listed.
+    `listed` has all objects below the dataset, by name. StorageError if the manifest changed since
+    they were listed.
     """
     seals = [name for name in listed if _SEAL.fullmatch(name)]
     if MANIFEST_FILE not in listed or not seals:
@@ -248,10 +240,7 @@ def draft_in_force(
 
 
 def in_force(url: ObjectUrl, listed: Mapping[str, ListedObject]) -> Mapping[str, ListedObject]:
-    """Return the files of a dataset by name; a draft in force replaces others.
-
-    Arguments and errors as for `draft_in_force`.
-    """
+    """Return the files of a dataset by name; a draft in force replaces others."""
     draft = draft_in_force(url, listed)
     if draft is None:
         return listed

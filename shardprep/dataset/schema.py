@@ -26,11 +26,10 @@ Value: TypeAlias = (
 Encoding = Literal["jpeg", "png", "raw", "any"]
 """How images are stored: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
 MAX_SIDE = 65_500
-"""Height or width of an image in pixels: JPEG's own limit."""
+"""Maximum height or width of an image in pixels: JPEG's own limit."""
 IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "image/width"
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
 UNLABELLED = -1
-"""Label of an image without a class."""
 OBJECTS = "objects"
 """TFDS's name for the objects of an example; their features are called `objects/…`."""
 BOX, BOX_LABEL, CROWD, OBJECT_MASK = (
@@ -40,7 +39,6 @@ MASK = "segmentation_mask"
 TargetKind = Literal["class", "multilabel", "regression", "text", "none"]
 """Kind of target of an image: one class, several, a number, a text, or none."""
 TARGET_FEATURES = {"class": LABEL, "multilabel": LABELS, "regression": TARGET, "text": TEXT}
-"""Kind of target → the feature that holds it."""
 PROVIDED = {
     IMAGE: ("image", "bytes"),
     LABEL: ("label", "int64"),
@@ -56,15 +54,14 @@ PROVIDED = {
     OBJECT_MASK: ("mask", "bytes"),
     MASK: ("mask", "bytes"),
 }
-"""Kind and dtype of the features that a build can fill; a schema selects some."""
+"""Kind and dtype of the features that a build can fill; a schema selects some of them."""
 MASKS = (OBJECT_MASK, MASK)
 ANNOTATIONS = (BOX, BOX_LABEL, CROWD, OBJECT_MASK, MASK)
 """Features of boxes and masks; only a build with annotations has them."""
 MOST_BYTE_CLASSES = 254
-"""Largest number of classes of a mask in 8 bits; one value is for ignored pixels."""
+"""Maximum number of classes of a mask in 8 bits; one value is for ignored pixels."""
 
 _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
-"""Kind and dtype of features with other names: columns of a table."""
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
@@ -95,12 +92,11 @@ class Feature(SparseDocument):
 
     @property
     def ignored(self) -> int:
-        """Value of mask pixels that belong to no class: the largest of their type."""
+        """Value of mask pixels without a class: the largest of their type."""
         return 255 if self.mask_dtype == "uint8" else 65_535
 
 
 def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
-    """Yield the features with a shape, kind or dtype that readers do not support."""
     image = features.get(IMAGE)
     if image is None:
         yield f"has no feature {IMAGE!r}"
@@ -152,12 +148,11 @@ class Schema(Document):
 
     @property
     def target(self) -> str | None:
-        """Name of the feature with the image's target, or None."""
         return next((name for name in TARGET_FEATURES.values() if name in self.features), None)
 
     @property
     def supervised(self) -> str | None:
-        """TFDS's name of what to learn: objects, else a mask, else the target."""
+        """TFDS's name of the supervised feature: objects, a mask or the target."""
         if BOX in self.features:
             return OBJECTS
         return MASK if MASK in self.features else self.target
@@ -168,7 +163,7 @@ class Schema(Document):
 
     @property
     def annotation_labels(self) -> tuple[str, ...]:
-        """Class names of objects, else of the values of masks, else ()."""
+        """Class names of objects, otherwise of the values of masks, otherwise ()."""
         return next((one.labels for one in self.annotations.values() if one.labels), ())
 
     @property
@@ -185,14 +180,8 @@ class Schema(Document):
     ) -> Schema:
         """Return this schema for one dataset.
 
-        Args:
-            size: height and width, or None if it varies.
-            encoding: encoding of the images.
-            labels: class names of the images.
-            columns: further features by dtype.
-            annotations: features of `ANNOTATIONS` that the examples have, with their class names or
-                (). They are added if missing; all others are left out.
-
+        `size` is None if it varies. `columns` are further features by dtype. `annotations` are all
+        wanted features of `ANNOTATIONS`, with their class names or ().
         """
         shape = size or (None, None)
         image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
@@ -201,7 +190,7 @@ class Schema(Document):
             for name, dtype in columns.items()
         }
         known = self.features
-        if annotations.keys() - known.keys():  # the files of others take longer than all of this
+        if annotations.keys() - known.keys():  # reading other schema files is slow
             known = {**_annotation_features(), **known}
         annotated = {
             name: known[name].model_copy(
@@ -214,7 +203,7 @@ class Schema(Document):
         return self.model_copy(update={"features": features, "labels": labels})
 
     def encode(self, values: Mapping[str, Value]) -> bytes:
-        """Return the serialized Example of one item; further `values` are ignored."""
+        """Return the serialized Example of an item; further `values` are ignored."""
         picked = {name: values[name] for name in self.features}
         return example.encode(
             {n: one if isinstance(one, tuple | array) else (one,) for n, one in picked.items()},  # type: ignore[misc]
@@ -264,7 +253,7 @@ def load_schema(name_or_path: str) -> Schema:
 
 
 def parse_schema(data: bytes | str, where: str) -> Schema:
-    """Parse a schema, which errors call `where`; SchemaError if it is invalid."""
+    """Parse a schema; SchemaError if it is invalid. Errors call it `where`."""
     try:
         return documents.parse_document(Schema, data)
     except documents.DocumentError as error:

@@ -1,7 +1,7 @@
-"""Limit on the size of stored images: a record from elsewhere may state a false size.
+"""Limit on the size of stored images: an untrusted record may state a false size.
 
-The size in the header is compared before any memory is allocated, wherever an image or a mask of a
-record is decoded. TensorFlow's decoders have the same limit of their own.
+The size in the header is checked before memory is allocated, wherever an image or a mask of a
+record is decoded. TensorFlow's decoders have their own limit.
 """
 
 from __future__ import annotations
@@ -23,17 +23,14 @@ class TooLargeError(ValueError):
 
 
 def check_stored_size(height: int, width: int) -> None:
-    """Raise TooLargeError if an image of this size is not decoded."""
+    """Raise TooLargeError if an image of this size is too large to decode."""
     if height * width > MAX_STORED_PIXELS:
         size = f"{width:,}x{height:,} pixels"
         raise TooLargeError(f"it has {size}, more than the {MAX_STORED_PIXELS:,} that are decoded")
 
 
 def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
-    """Open an image of a record; only its header is read.
-
-    Raises as `check_stored_size`; a broken header is any other Exception.
-    """
+    """Open an image of a record; only its header is read, and checked as in `check_stored_size`."""
     try:
         image = Image.open(io.BytesIO(data), formats=formats)
     except Image.DecompressionBombError as error:
@@ -51,7 +48,7 @@ def check_stored_png(data: bytes | memoryview) -> None:
 
 
 def check_stored(data: bytes | memoryview) -> None:
-    """Check the size in the header of a JPEG or PNG. Raises as `open_stored`."""
+    """Check the size in the header of a JPEG or PNG; errors as `open_stored`."""
     if bytes(data[:3]) == _JPEG_START:
         check_stored_jpeg(data)
     else:

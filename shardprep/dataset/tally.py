@@ -1,4 +1,4 @@
-"""Counts of the item table that a manifest states, for all records or for some."""
+"""Counts from item tables for manifests, for all records or for some."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from shardprep.image.spec import ImageSpec, fitted_size
 
 
 def _counts(column: pa.ChunkedArray) -> dict[Any, int]:
-    """Return the number of rows by value, in order of first appearance, without nulls."""
     counts = column.drop_null().value_counts()
     return dict(zip(*(one.to_pylist() for one in counts.flatten()), strict=True))
 
@@ -48,11 +47,13 @@ class AnnotationTally:
     num_uniform: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     objects: Counter[int] = field(default_factory=Counter)
-    """Objects by label, and records with the label."""
+    """Number of objects by label."""
     object_images: Counter[int] = field(default_factory=Counter)
+    """Number of records by label of their objects."""
     pixels: Counter[int] = field(default_factory=Counter)
-    """Pixels by value, and records with the value."""
+    """Number of pixels by mask value."""
     mask_images: Counter[int] = field(default_factory=Counter)
+    """Number of records by value in their masks."""
 
     def add(self, written: pa.Table) -> None:
         """Count rows of written items, from a table with `ANNOTATION_COLUMNS`."""
@@ -113,21 +114,18 @@ class Tally:
     """Running counts of shards, added in order; memory does not grow with their rows."""
 
     spec: ImageSpec
-    """Size and format of the written images."""
     _splits: dict[str, _SplitTally] = field(default_factory=dict)
     _rejected: Counter[str] = field(default_factory=Counter)
     _marks: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = field(default_factory=list)
     """First 8 bytes of the SHA-256 of each written original, an array per shard."""
     _places: list[int] = field(default_factory=list)
-    """Position of each shard's split."""
     _are_enlarged: dict[tuple[int, int], bool] = field(default_factory=dict)
-    """Whether an original of each height and width has fewer pixels than its stored image."""
+    """Whether originals of a height and width have fewer pixels than their stored images."""
     _num_damaged: int = 0
     _num_enlarged: int = 0
     _original_bytes: int = 0
 
     def add(self, shard: Shard, split: str, table: pa.Table) -> None:
-        """Count the rows of a shard, written and rejected ones."""
         tally = self._splits.setdefault(split, _SplitTally())
         tally.shards.append(shard)
         self._rejected.update(_counts(table["kind"].cast("string")))
@@ -214,11 +212,10 @@ COLUMNS = (
 
 
 def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:
-    """Return a manifest with the counts and sizes of some records only.
+    """Return a manifest with the counts and sizes of some records, without empty splits and shards.
 
-    Splits and shards without any of them are left out; names and hashes refer to whole files. No
-    input counts as enlarged, rejected or skipped. `written` has the rows of the records, one or
-    more, in their order, with `COLUMNS` at least.
+    Names and hashes refer to whole files. `written` has the rows of the records, in order, with
+    `COLUMNS`.
     """
     tally = Tally(ImageSpec(size=None, fit="none"))
     rows = rows_by_shard(written)

@@ -1,8 +1,8 @@
 """The files that let TensorFlow Datasets open a dataset folder.
 
 Layout and keys as `tfds.builder_from_directory` of 4.9 reads them: proto-JSON of
-tensorflow_datasets.DatasetInfo and .Feature. Unknown keys are a parse error there, and
-`shardLengths` must be exact.
+tensorflow_datasets.DatasetInfo and .Feature. TFDS refuses unknown keys, and `shardLengths` must be
+exact.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ def tfds_files(manifest: Manifest, schema: Schema) -> dict[str, str]:
 
 
 def _names(feature: Feature, schema: Schema) -> tuple[str, ...]:
-    """Return the class names of a feature, else of the images."""
     return feature.labels if feature.repeated or feature.kind == "mask" else schema.labels
 
 

@@ -32,9 +32,9 @@ class Record(NamedTuple):
     """One framed record."""
 
     offset: int
-    """Start of its frame, in bytes from the beginning of the file."""
+    """Start of the frame, in bytes from the beginning of the file."""
     length: int
-    """Bytes of the whole frame: payload and `FRAME_BYTES`."""
+    """Size in bytes of the whole frame: payload and `FRAME_BYTES`."""
     payload: bytes
 
 
@@ -43,7 +43,7 @@ def _masked_crc(data: Bytes) -> int:
 
 
 def _masked(crc: Any) -> Any:
-    """Return a checksum of 32 bits, or a uint64 array of them, in stored form."""
+    """Return a checksum of 32 bits, or a uint64 array of checksums, as stored."""
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
@@ -66,10 +66,9 @@ def payload_bytes(header: bytes) -> int | None:
 
 
 def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
-    """Yield the records of a stream from its current position to its end.
+    """Yield the records of a stream from its current position to its end; `name` is for errors.
 
-    RecordError if a record is cut or a checksum differs. Its offset counts from where reading
-    began; `name` is the name of the stream.
+    RecordError if a record is cut or a checksum differs. Offsets count from where reading began.
     """
     offset = 0
     while header := stream.read(HEADER_BYTES):
@@ -91,8 +90,7 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
 def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
     """Return the payload of one record from its whole frame; of an array of uint8, a view into it.
 
-    RecordError if a checksum or the length differs. `name` is the file, `offset` the start of the
-    frame in it.
+    RecordError, with the file `name` and the `offset` of the frame, if the frame is damaged.
     """
     num_bytes = len(framed) - FRAME_BYTES
     if num_bytes < 0:
@@ -112,10 +110,7 @@ def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
 def are_sound(
     block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which records of a block of adjacent frames `unframe` would accept.
-
-    `lengths` are the bytes of each frame, at least 0; together they are the block.
-    """
+    """Return which of some adjacent frames `unframe` would accept; `lengths` are in bytes."""
     is_sound = lengths >= FRAME_BYTES
     num_bytes = lengths[is_sound]
     ends = np.cumsum(lengths)[is_sound]
@@ -141,7 +136,7 @@ def are_sound(
 
 
 def _read(stream: BinaryIO, num_bytes: int) -> bytes:
-    """Read some bytes, or all that are left: a false length allocates no more."""
+    """Read at most `num_bytes`; a false length allocates no more than the stream has."""
     if num_bytes <= _BLOCK_BYTES:
         return stream.read(num_bytes)
     blocks = []

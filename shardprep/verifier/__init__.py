@@ -1,1 +1,1 @@
-"""Verify that a dataset is what its manifest says, or what a source contains; repair it."""
+"""Verify a dataset against its manifest or against a source, and repair it."""

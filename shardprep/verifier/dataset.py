@@ -52,14 +52,13 @@ if TYPE_CHECKING:
 
 _LABELS = re.compile(r"[^.].*\.labels\.txt")
 _WORKER_BYTES = 128 << 20
-"""Bytes of shards per process: with fewer, starting it takes longer than reading."""
+"""Bytes of shards per process; with fewer, starting a process takes longer than reading."""
 _TICK_S = 0.2
 """Seconds between two reports of progress."""
 _ROW_COLUMNS = (
     *("key", "status", "offset", "length", "label", "labels", "target", "text"),
     *("object_labels", "mask_pixels"),
 )
-"""Columns that the check of a shard needs, if the table has them."""
 
 
 def verify_dataset(
@@ -67,16 +66,9 @@ def verify_dataset(
 ) -> Verification:
     """Return every problem of a dataset; nothing is changed.
 
-    DatasetError if the folder does not exist, its build is not finished, or a worker died;
-    ChangedError if another dataset took its place; StorageError if object storage does not answer.
-
-    Args:
-        files: the files, as `locate` finds them. From object storage, each worker keeps one shard
-            at a time in the folder for temporary files.
-        decode: decode every image too.
-        num_workers: processes that read shards, at least 1; small datasets use fewer.
-        watcher: receives the progress.
-
+    `decode` also decodes every image. From object storage, each of `num_workers` keeps one shard
+    at a time in the folder for temporary files. DatasetError if the folder does not exist, its
+    build is not finished, or a worker died.
     """
     start = time.monotonic()
     with files.unchanged():
@@ -119,17 +111,13 @@ class FolderContents:
 
     documents: CheckedDocuments
     shards: Mapping[str, Path | StoredObject]
-    """Shard files by name, and files that readers would take for shards."""
     unknown: tuple[str, ...]
     """Names of all files that no build writes."""
     problems: tuple[Problem, ...]
 
 
 def read_contents(stored: DatasetFiles) -> FolderContents:
-    """Return the contents of a dataset and their problems; shards are not opened.
-
-    DatasetError if the folder does not exist, or belongs to an unfinished build.
-    """
+    """Return the contents of a dataset and their problems; shards are not opened."""
     files: Mapping[str, Path | StoredObject]
     if isinstance(stored, RemoteFiles):
         folder = stored.copies()
@@ -156,7 +144,6 @@ def read_contents(stored: DatasetFiles) -> FolderContents:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Return all files in a folder by relative path, sorted."""
     if not folder.is_dir():
         raise DatasetError(str(folder), "no such folder", "give the folder of a dataset")
     if folder.name.endswith(INCOMPLETE_SUFFIX):
@@ -166,7 +153,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _gone(there: set[str], shards: Mapping[str, Shard]) -> list[str]:
-    """Return the missing shards: by the manifest, else by the numbers of the others."""
+    """Return the missing shards: by the manifest, otherwise by the numbers of other shards."""
     if shards:
         return sorted(shards.keys() - there)
     matches = [match for name in there if (match := SHARD.fullmatch(name))]
@@ -179,7 +166,7 @@ def _gone(there: set[str], shards: Mapping[str, Shard]) -> list[str]:
 
 
 def _unknown(files: Iterable[str], shards: set[str]) -> list[str]:
-    """Return the files that do not belong; the draft of a build counts as one."""
+    """Return the files that do not belong; the draft of a build counts as one file."""
     known = {*DOCUMENT_FILES, INDEX_DIR, *shards, *map(index_name, shards)}
     names = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
     drafts = [
@@ -191,11 +178,10 @@ def _unknown(files: Iterable[str], shards: set[str]) -> list[str]:
 def _task(
     documents: CheckedDocuments, file: Path | StoredObject, shard: str, check: ExampleCheck
 ) -> ShardTask:
-    """Return the task to check a file of any name as a shard."""
     table, index = documents.rows.get(shard), None
     if table is not None:
         names = [name for name in _ROW_COLUMNS if name in table.schema.names]
-        table = table.select(names).take(list(range(len(table))))  # what pickles small
+        table = table.select(names).take(list(range(len(table))))  # small to pickle
     else:
         text = read_document(documents.folder, index_name(shard))
         index = None if isinstance(text, Problem) else index_rows(text)
@@ -269,7 +255,7 @@ def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) ->
 
 
 def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
-    """Return the report of each task, from worker processes; DatasetError if one dies."""
+    """Return the report of each task, from worker processes; DatasetError if a worker dies."""
     context = SpawnedContext()
     done = context.Value("Q", 0)
     with ProcessPoolExecutor(num_workers, context, begin_worker, (done,)) as pool:
@@ -301,10 +287,8 @@ def compare_source(
 ) -> SourceDifference:
     """Return the differences between a dataset and a source: a folder, an archive or an address.
 
-    No shard is read and nothing is decoded. The options in the manifest decide which images of the
-    source count. DatasetError if a document of the dataset is damaged, or it was repacked from
-    others; SourceError or StorageError if the source cannot be read, or has no image that is
-    wanted.
+    No shard is read. The options in the manifest select the images of the source. DatasetError if
+    the dataset was repacked from others, SourceError if the source has no selected image.
     """
     manifest = dataset.manifest
     if REPACKED in manifest.fingerprint.versions:

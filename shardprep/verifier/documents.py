@@ -44,22 +44,21 @@ _Result = TypeVar("_Result")
 
 _SPARE_BYTES = 64 << 20
 _UNCOUNTABLE = (DatasetError, ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException)
-"""Errors raised by counting if values are missing or impossible."""
 
 
 class CheckedDocuments:
-    """The documents of a folder; their faults are added to `problems`."""
+    """The documents of a folder; `problems` are their faults."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.problems: list[Problem] = []
         self.manifest: Manifest | None = None
-        """None if it cannot be read, as `schema`."""
+        """None if it cannot be read; `schema` likewise."""
         self.shards: Mapping[str, Shard] = {}
-        """Shards of the manifest by name; empty if it cannot be read."""
+        """Name → shard of the manifest; empty if the manifest cannot be read."""
         self.schema: Schema | None = None
         self.rows: dict[str, pa.Table] = {}
-        """Rows of each shard, in order; empty if `items.parquet` cannot be read."""
+        """Shard name → rows, in order; empty if `items.parquet` cannot be read."""
         self._read_manifest()
         self._read_schema()
         self._read_items()
@@ -114,7 +113,6 @@ class CheckedDocuments:
             self.problems += _table_problems(self.manifest, self.schema, table, self.rows)
 
     def _check_tfds(self) -> None:
-        """Check the TFDS files; without manifest and schema they are only parsed."""
         expected = dict.fromkeys(TFDS_FILES, "")
         if self.manifest is not None and self.schema is not None:
             expected = tfds_files(self.manifest, self.schema)
@@ -163,10 +161,7 @@ def _attempt(name: str, read: Callable[[], _Result]) -> _Result | Problem:
 def index_problem(
     folder: Path, shard: str, places: Sequence[tuple[int, int]] | None, rows: ShardRows | None
 ) -> Problem | None:
-    """Return the first fault of a shard's index, None if it is right.
-
-    Without `places`, its content is not checked.
-    """
+    """Return the first fault of a shard's index; without `places`, its content is not checked."""
     name = index_name(shard)
     expected = "".join(f"{offset} {length}\n" for offset, length in places or ())
     data = read_document(folder, name, 2 * len(expected) + MAX_DOCUMENT_BYTES)
@@ -190,7 +185,6 @@ def index_problem(
 
 
 def _sum_problems(table: pa.Table) -> Iterator[Problem]:
-    """Yield the rows whose number of objects differs from the objects they list."""
     names = ("key", "num_objects", "object_labels", "num_dropped", "dropped")
     for key, number, labels, dropped, reasons in zip(
         *(table[name].to_pylist() for name in names), strict=True
@@ -206,10 +200,7 @@ def _sum_problems(table: pa.Table) -> Iterator[Problem]:
 def _table_problems(
     manifest: Manifest, schema: Schema | None, table: pa.Table, rows: dict[str, pa.Table]
 ) -> Iterator[Problem]:
-    """Yield the contradictions between the rows and the manifest.
-
-    Every number of the manifest is counted again.
-    """
+    """Yield the contradictions between the rows and all numbers of the manifest."""
     for shard in rows:
         if shard not in manifest.shards:
             what = f"has rows of {shard}, which the manifest does not name"
@@ -237,10 +228,7 @@ def _table_problems(
 def _counted(
     manifest: Manifest, schema: Schema | None, table: pa.Table, rows: dict[str, pa.Table]
 ) -> dict[str, object]:
-    """Return the manifest's counts, counted from the rows.
-
-    Objects and masks are counted only with a schema, which has their names.
-    """
+    """Return the manifest's counts, counted from the rows; objects and masks only with a schema."""
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(manifest.annotations))
     tally = Tally(recipe.image_spec)
     statuses = (WRITTEN, item_table.REJECTED, item_table.SKIPPED)
@@ -269,7 +257,7 @@ def _counted(
 
 
 def _reason(text: str, known: list[str]) -> str:
-    """Return the reason of a skipped input without the detail that may follow it."""
+    """Return the reason of a skipped input without the details after it."""
     matches = (reason for reason in known if text == reason or text.startswith(f"{reason}: "))
     return next(matches, text)
 

@@ -121,17 +121,14 @@ class ExampleCheck:
         self._num_classes = len(schema.labels) if schema else 0
 
     def read(self, payload: bytes) -> Features | Fault:
-        """Return the features of a record, or the fault that it is not an Example."""
+        """Return the features of a record, or a fault if it is not an Example."""
         try:
             return self._decoder.decode(payload)
         except RecordError as error:
             return Fault("example", error.what)
 
     def faults(self, features: Features, rows: RecordRows | None, record: int) -> Iterator[Fault]:
-        """Yield the faults of the features of a record; `record` is its number in `rows`.
-
-        At most one fault per feature: a record may have a million boxes.
-        """
+        """Yield at most one fault per feature: a record may have a million boxes."""
         if not self._plain:
             return
         sound: dict[str, Sequence[Any]] = {}
@@ -217,7 +214,6 @@ class ExampleCheck:
     def _annotation_faults(
         self, sound: Mapping[str, Sequence[Any]], row: AnnotationRow
     ) -> Iterator[Fault]:
-        """Yield the differences between objects and masks of a record and its row."""
         if BOX_LABEL in sound and list(row.object_labels or ()) != sound[BOX_LABEL]:
             here = _some(sound[BOX_LABEL])
             what = f"{BOX_LABEL}: is {here}, items.parquet says {_some(row.object_labels)}"
@@ -231,7 +227,7 @@ class ExampleCheck:
 
 
 def key_of(features: Features) -> str:
-    """Return the key in a record, "" without one."""
+    """Return the key in a record, "" without a key."""
     for value in features.get(FILENAME, ()):
         if isinstance(value, bytes):
             return value.decode(errors="replace")
@@ -239,7 +235,6 @@ def key_of(features: Features) -> str:
 
 
 def _form_fault(values: Sequence[Any], feature: Feature) -> str:
-    """Return the fault in the type or number of values, or ""."""
     kind = _TYPES[feature.dtype]
     for value in values:
         if type(value) is not kind:
@@ -277,7 +272,7 @@ def _box_fault(values: Sequence[float]) -> Fault | None:
         return Fault("objects", f"has {len(values):,} values, which is not 4 for each box")
     boxes = np.array(values).reshape(-1, _SIDES)
     low, high = boxes[:, :2], boxes[:, 2:]
-    # False for values that are not finite, too.
+    # False for NaN and infinities, too.
     is_box = ((low >= 0) & (low < high) & (high <= 1)).all(axis=1)
     if is_box.all():
         return None
@@ -302,7 +297,6 @@ def _count_faults(names: Iterable[str], features: Features) -> Iterator[Fault]:
 def _row_faults(
     sound: Mapping[str, Sequence[Any]], target: str | None, rows: RecordRows, record: int
 ) -> Iterator[Fault]:
-    """Yield the differences between key and target of a record and its row."""
     for key in sound.get(FILENAME, ()):
         if key.decode() != rows.keys[record]:
             what = f"is of {key.decode()!r}, items.parquet says {rows.keys[record]!r}"
@@ -319,10 +313,7 @@ def _is_nan(value: object) -> bool:
 
 
 def _outer_fault(data: bytes, image: Feature, size: _Size | None) -> str:
-    """Return the fault of an image's length, first or last bytes, or "".
-
-    `size` is the one that its record states.
-    """
+    """Return the fault of an image's length, first or last bytes, or ""."""
     if image.encoding == "raw":
         height, width = size or (0, 0)
         height, width = image.shape[0] or height, image.shape[1] or width
@@ -342,7 +333,7 @@ def _outer_fault(data: bytes, image: Feature, size: _Size | None) -> str:
 
 
 def _pixel_fault(data: bytes, image: Feature, size: _Size | None) -> str:
-    """Return the fault found by decoding all of an image, or ""."""
+    """Return the fault found by decoding an image completely, or ""."""
     if image.encoding == "raw":
         return ""  # its length is all that can be wrong
     try:
@@ -405,14 +396,13 @@ def _mask_header_fault(data: bytes, feature: Feature, size: _Size | None) -> str
 
 
 def _pixel_counts(data: bytes) -> dict[int, int]:
-    """Return the number of pixels of each value in a mask."""
     with open_stored(data, "PNG") as image:
         values, counts = np.unique(np.asarray(image), return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
 def _first(wrong: Sequence[int], what: str, begin: str = "") -> str:
-    """Return the fault of some values in words, "" without any."""
+    """Return the fault of the first wrong values in words, "" without any."""
     if not wrong:
         return ""
     more = f", and so are {len(wrong) - 1:,} more" if len(wrong) > 1 else ""

@@ -79,27 +79,24 @@ def hash_problem(file: str, digest: str, expected: str) -> Problem:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Verification(Card):
-    """The problems of a dataset, and what was read to find them."""
+    """The problems of a dataset, and the numbers of shards, records and bytes that were read."""
 
     path: Path
-    """The dataset's folder, or one with copies of its documents."""
     problems: tuple[Problem, ...]
-    """Sorted by file, then record; problems of the whole folder first."""
+    """Sorted by file, then record; problems of the whole folder come first."""
     unknown: tuple[str, ...]
     """Files that do not belong to a dataset and do it no harm."""
     num_shards: int
-    """Shard files read; they hold `num_records` and `num_bytes`."""
     num_records: int
     num_bytes: int
     intact: Mapping[str, IntactShard] = field(default_factory=dict)
-    """Name of each intact shard → the file that has its bytes, as it was checked."""
+    """Name of each intact shard → the checked file that has its bytes."""
     elapsed_s: float = 0.0
     address: ObjectUrl | None = None
-    """The address of a dataset in object storage."""
     before: Verification | None = None
     """The check before a repair; None if nothing was repaired."""
     against: SourceDifference | None = None
-    """Differences from a source; None where it was compared with none."""
+    """Differences from a source, or None."""
 
     @property
     def repaired(self) -> tuple[Problem, ...] | None:
@@ -111,7 +108,6 @@ class Verification(Card):
 
     @property
     def by_kind(self) -> dict[Kind, list[Problem]]:
-        """Problems of each kind that there is, in the order of `MEANINGS`."""
         by_kind = {kind: [one for one in self.problems if one.kind == kind] for kind in MEANINGS}
         return {kind: problems for kind, problems in by_kind.items() if problems}
 

@@ -1,6 +1,6 @@
 """Repair: build a damaged dataset again, with its intact shards and with the same bytes.
 
-The damaged dataset is not changed until one that equals its manifest can replace it.
+The damaged dataset stays unchanged until a rebuilt dataset with the same manifest can replace it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ def repair_dataset(
 ) -> BuildResult:
     """Write the damaged files of a dataset again, from its source, with the same bytes.
 
-    Files that do not belong to a dataset stay in its folder; extra shards are removed. DatasetError
-    if the manifest itself is damaged, the dataset was moved, or it has no source. BuildError if
-    inputs, options or versions changed, or the rebuilt bytes differ; the dataset is not changed
-    then. Other errors as `build_dataset`.
+    Extra shards are removed, other unknown files stay. DatasetError if the manifest is damaged,
+    the dataset was moved, or it has no source. BuildError if inputs, options, versions or the
+    rebuilt bytes differ; the dataset is not changed then. Other errors as `build_dataset`.
     """
     manifest = _trusted_manifest(verification)
     if REPACKED in manifest.fingerprint.versions:
@@ -66,7 +65,7 @@ def repair_dataset(
 def settle(files: RemoteFiles) -> None:
     """Finish an interrupted publishing of a dataset in object storage."""
     workspace = ObjectWorkspace(files.url)
-    with contextlib.suppress(DatasetError):  # a damaged manifest: `verify` tells of it
+    with contextlib.suppress(DatasetError):  # a damaged manifest: `verify` reports it
         manifest = workspace.finished()
         if manifest is not None:
             states.end_publishing(workspace, manifest)
@@ -85,7 +84,7 @@ def _out(verification: Verification, manifest: Manifest) -> str:
 
 
 def _trusted_manifest(verification: Verification) -> Manifest:
-    """Return the manifest if it is intact: nothing else has the hashes of the shards."""
+    """Return the manifest if it is intact: only the manifest has the hashes of the shards."""
     if any(problem.file == MANIFEST_FILE for problem in verification.problems):
         raise DatasetError(
             f"{verification.location}/{MANIFEST_FILE}",

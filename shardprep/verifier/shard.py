@@ -1,8 +1,8 @@
 """Checks of one shard file: its hash, the frame and the content of every record, in one pass.
 
-If a frame is damaged, or not where its row says, the file is searched once more for all intact
-records. After a damaged frame the search goes on at the next place where a record should start:
-where the rows say, or shifted by the bytes that the file is longer or shorter than they say.
+If a frame is damaged, or not where its row states, the file is searched once more for all intact
+records. After a damaged frame the search goes on at the next place where a record should start, by
+the rows, or shifted by the bytes that the file is too long or too short.
 
 Worker processes import this module, so it imports nothing that reads a dataset's folder.
 """
@@ -57,7 +57,7 @@ class StoredObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """A shard file to check, and what it should hold."""
+    """A shard file to check, and its expected content."""
 
     file: Path | StoredObject
     expected: Shard | None
@@ -76,7 +76,6 @@ class ShardTask:
 
     @property
     def folder(self) -> str:
-        """Folder or address of the file."""
         return str(self.file).removesuffix(self.name).rstrip("/")
 
     @property
@@ -218,10 +217,7 @@ def _record_problems(
 def _measured(
     task: ShardTask, digest: str, num_bytes: int, num_records: int | None
 ) -> Iterator[Problem]:
-    """Yield the differences from the manifest in size, hash and number of records.
-
-    `num_records` is None if every missing record already has a problem.
-    """
+    """Yield differences from the manifest; `num_records` None means that it is not compared."""
     name, expected = task.name, task.expected
     if expected is None:
         return
@@ -283,10 +279,7 @@ class _Search:
         self._count = 0
 
     def __iter__(self) -> Iterator[tuple[int | None, Record]]:
-        """Yield the records found, in the order of the file.
-
-        Each comes with its number in the original shard, None if unknown.
-        """
+        """Yield the records in file order, with their numbers in the original shard, or None."""
         breaks: list[tuple[int | None, int, Kind, str]] = []
         at = 0
         while at < self._num_bytes:
@@ -326,7 +319,7 @@ class _Search:
         return record._replace(offset=at)
 
     def _next(self, at: int, size: int | None) -> int:
-        """Return the offset at which to go on after a damaged record."""
+        """Return the offset after a damaged record at which the search continues."""
         if size is not None:
             after = at + size
             if after == self._num_bytes or self._announced(after) is not None:

@@ -52,7 +52,6 @@ class AnnotationFacts:
     how: str
     without_image: tuple[str, ...] = ()
     unmatched: Unmatched | None = None
-    """Annotations without an image and images without an annotation, or None."""
     documents: frozenset[str] = frozenset()
     num_objects: dict[str, int] = field(default_factory=dict)
     """Objects by class, in class order, as far as known before masks are read."""
@@ -68,7 +67,7 @@ class Annotated:
     annotations: list[Annotation | None]
     masks: list[tuple[Member, ...]]
     lacks: list[str]
-    """Reason to leave out each image that no annotation lists, otherwise ""."""
+    """Reason to leave out each image without an annotation, otherwise ""."""
     is_background: bool
     """Whether unlisted images have no objects, if others of their split are listed."""
     strata: list[tuple[int, ...]]
@@ -79,7 +78,7 @@ class Annotated:
 
     @property
     def has_background(self) -> bool:
-        """Whether an image without objects can be stored: its mask needs a class for it."""
+        """True if images without objects can be stored: their masks need a background class."""
         spec = self.facts.spec
         return spec.masks != "classes" or spec.background != spec.ignore
 
@@ -106,13 +105,7 @@ class _Read(NamedTuple):
 
 
 def annotate(images: SourceImages, naming: Naming) -> Annotated:
-    """Return the annotations that `--boxes` and `--masks` name.
-
-    Raises:
-        RecipeError: the options contradict each other.
-        SourceError: a document cannot be read, or too many objects are bad.
-
-    """
+    """Return the annotations that `--boxes` and `--masks` select."""
     recipe = images.recipe
     read = _read(recipe, images, naming)
     annotations, names = _classed(recipe, read, naming)
@@ -216,10 +209,7 @@ def _classed(
 def _renamed(
     found: Found, naming: Naming, before: tuple[str, ...]
 ) -> tuple[list[Annotation | None], tuple[str, ...]]:
-    """Return the annotations with the wanted classes, and all class names, `before` first.
-
-    Objects of other classes are dropped.
-    """
+    """Return the annotations with wanted classes only, and all class names, `before` first."""
     called = naming.of(found.names)
     if found.names == (ONE_CLASS,) and len(naming.classes) == 1 and not naming.is_of_labels:
         called = list(naming.classes)
@@ -340,10 +330,10 @@ def _has_segments(one: Annotation) -> bool:
 
 
 def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) -> Annotated:
-    """Return the annotations of images in their splits.
+    """Return the annotations, once the split of each image is known.
 
     A split without any annotation is unlabelled. In other splits, unlisted images are background,
-    or lack something.
+    or keep their entry in `lacks`.
     """
     listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if not lack}
     nothing = Annotation()
@@ -398,10 +388,7 @@ def _outlined(one: Annotation) -> Annotation:
 
 
 def _unmatched(objects: Found | None, left_out: Collection[str]) -> Counter[str]:
-    """Return the number of objects without an image, by reason.
-
-    `left_out` are the keys of images that the recipe leaves out.
-    """
+    """Count the objects without an image by reason; the recipe excludes the keys `left_out`."""
     found: Counter[str] = Counter()
     if objects is not None:
         names = {key.rpartition("/")[2] for key in left_out if objects.without_image}
@@ -416,7 +403,6 @@ def _unmatched(objects: Found | None, left_out: Collection[str]) -> Counter[str]
 def _check_dropped(
     num_objects: int, dropped: Counter[str], most: float, objects: Found | None
 ) -> None:
-    """Raise a SourceError if more than a share of `most` of the objects is bad."""
     bad = {reason: count for reason, count in dropped.items() if reason not in NO_FAULTS}
     num_bad = sum(bad.values())
     total = num_objects + num_bad

@@ -49,10 +49,7 @@ _BOXES = {
 
 
 def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) -> list[Sign]:
-    """Return all boxes and masks that a source has; `images` are masks and images.
-
-    Images that look like masks do not count in shares of images.
-    """
+    """Return all boxes and masks that a source has; `images` may include masks."""
     folders = masks_by_folder([member.key for member in images])
     masks = {key for keys in folders.values() for key in keys}
     if masks and (rest := [key for key in index.keys if key not in masks]):
@@ -68,8 +65,8 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
 def usual(signs: Sequence[Sign]) -> list[Sign]:
     """Return the signs that are used automatically; if there are several, the user must choose.
 
-    Run lengths are left out if there are mask files, which are the same masks. Panoptic masks count
-    only on their own.
+    Mask files precede run lengths, which hold the same masks. Panoptic masks count only if there
+    is nothing else.
     """
     is_panoptic = [one.key == "masks" and one.option.startswith("coco:") for one in signs]
     signs = [one for one, is_out in zip(signs, is_panoptic, strict=True) if not is_out] or signs
@@ -80,7 +77,7 @@ def usual(signs: Sequence[Sign]) -> list[Sign]:
 def recognised(
     recipe: Recipe, index: KeyIndex, documents: Documents, images: Sequence[Member]
 ) -> Recipe:
-    """Return the recipe with the boxes or masks that are found, if there are any."""
+    """Return the recipe with the boxes or masks that are detected, if there are any."""
     wanted = [key for key in ("boxes", "masks") if getattr(recipe, key) == "auto"]
     keys = wanted or ["boxes", "masks"]
     found = find_signs(index, documents, images)
@@ -112,10 +109,7 @@ def recognised(
 def _mask_signs(
     images: Sequence[Member], folders: Mapping[str, Sequence[str]], documents: Documents
 ) -> list[Sign]:
-    """Return, for each folder or suffix of masks, the sign of the first pattern that fits.
-
-    `folders` are the masks by the name of their folder.
-    """
+    """Return the sign of the first pattern that fits, for each folder or suffix of masks."""
     by_key = {member.key: member for member in images}
     others = {key for keys in folders.values() for key in keys}
     taken: set[str] = set()
@@ -165,7 +159,7 @@ class _ImageNames(NamedTuple):
 
 
 def _image_names(images: Sequence[str]) -> Iterator[_ImageNames]:
-    """Yield the whole names of images, and their part before the most frequent ending."""
+    """Yield the whole names of images, then the names without their most frequent ending."""
     stems = [stem(key) for key in images]
     yield _ImageNames("{stem}", set(stems))
     ends = Counter(match[0] for name in stems if (match := IMAGE_ENDING.search(name)))
@@ -217,7 +211,7 @@ def _ending(keys: Sequence[str]) -> str:
 
 
 def annotation_findings(keys: Sequence[str], documents: Documents) -> list[str]:
-    """Return what was recognised among the images and the other files, a line each."""
+    """Return a line about each kind of annotations among the images and the other files."""
     found = []
     if masks := find_masks(keys).num_masks:
         globs = " ".join(f"{OptionName('exclude')} '{name}/*'" for name in masks)

@@ -30,7 +30,6 @@ class MaskFiles:
     """The mask files of a source."""
 
     of_image: dict[str, list[str]]
-    """Key of an image → keys of its masks, in their order."""
     without_image: list[str]
     class_of: dict[str, str] = field(default_factory=dict)
     """Key of a mask → name of its class, if the pattern has `{class}`."""
@@ -41,16 +40,15 @@ class MaskFiles:
 
 
 class MasksBeside(NamedTuple):
-    """The images of a source without masks, and their masks."""
+    """The images of a source, and separately their masks."""
 
     images: Members
     files: MaskFiles | None = None
     members: Mapping[str, Member] = {}
     skipped: list[Skipped] = []  # noqa: RUF012 - never changed
     segments: Mapping[str, SegmentMasks] = {}
-    """Key of a panoptic document → its masks."""
     classes: Mapping[str, Member] = {}
-    """Key of a mask of numbered objects → the file with the classes of its pixels."""
+    """Key of a mask of object numbers → file with the classes of its pixels."""
 
     def of(self, image: str) -> list[Member]:
         keys = self.files.of_image.get(image, ()) if self.files is not None else ()
@@ -62,7 +60,7 @@ class MasksBeside(NamedTuple):
         return {} if self.files is None else self.files.class_of
 
     def unused(self, images: Collection[str], masks: Collection[str]) -> list[Skipped]:
-        """Return the masks of images left out, and the panoptic masks that are not stored."""
+        """Return masks of images that were left out, and panoptic masks that are not stored."""
         segments = {m.key: m for several in self.segments.values() for m in several.members}
         idle = [skipped(m, "a mask that is not stored") for m in segments.values()]
         idle = [one for one in idle if one.key not in masks]
@@ -82,8 +80,8 @@ def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
 def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> MasksBeside:
     """Return the images among the members, and the masks by the recipe or by their folders.
 
-    Without a pattern, folders that look like masks are left out if boxes are stored, and are images
-    otherwise. `--exclude` applies to masks, too.
+    Without a pattern, folders that look like masks are images, or are left out if boxes are
+    stored. `--exclude` applies to masks, too.
     """
     rule = recipe.rules.masks
     segments = segment_masks(recipe, members, documents)
@@ -115,7 +113,7 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
 
 
 def skipped(member: Member, reason: str, detail: str = "") -> Skipped:
-    """Return a member of the source that is left out."""
+    """Return the record of a member that is left out."""
     return Skipped(member.key, reason, member.extent.num_bytes, detail)
 
 
@@ -128,8 +126,8 @@ def pair_masks(
     is the name of the image without its extension, `{name}` with it, `{id}` the same or the name of
     a folder that holds one image, `{dir}` the path of the image's folder, `{class}` the name of a
     class; * is anything within a name, ** also any folders. `{stem[:-4]}` is the name without its
-    last four letters, `{stem:(.+)_rgb}` the group of an expression that is searched in it. If
-    several images have the name, `Pairing` finds the nearest. `no_images` are other masks.
+    last four letters, `{stem:(.+)_rgb}` the group of a regular expression in it. If several images
+    have the name, `Pairing` finds the nearest. `no_images` are other masks.
     """
     masks = _matches(keys, pattern)
     if not masks:
@@ -171,10 +169,7 @@ def _matches(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, s
 
 class _Search:
     def __init__(self, images: Sequence[str], pattern: MaskPattern) -> None:
-        """Index images by the parts of their names that the pattern has.
-
-        Images that lack such a part are never found.
-        """
+        """Index images by the fields of the pattern; images without a field are never found."""
         self._images, fields = images, pattern.fields
         named = sorted(
             (group for group, field in fields.items() if field.name in NAME_FIELDS),
@@ -224,7 +219,7 @@ class _Search:
         return SourceError(shown(mask, _MOST_SHOWN), what, hint)
 
     def _only(self, folder: str, mask: str, *, is_deep: bool) -> int | None:
-        """Return the one image in a folder (with `is_deep`, also below it), or None."""
+        """Return the only image in a folder (with `is_deep`, also below it), or None."""
         if self._below is None:
             below: defaultdict[str, list[int]] = defaultdict(list)
             for i, key in enumerate(self._images):
@@ -240,7 +235,6 @@ class _Search:
 
 
 def _parts(images: Sequence[str], field: PatternField, pattern: MaskPattern) -> list[str | None]:
-    """Return the part of each image's name for a field, or None."""
     take = stem if field.name != "name" else _base_name
     names = [take(key) for key in images]
     if field.letters is not None:

@@ -1,7 +1,7 @@
 """Masks in files: the masks of each image, their classes, and the meaning of their values.
 
-Masks of `SegmentationObject`, as Pascal VOC has them, hold object numbers. The number of an object
-is its place in the XML of the image. Without XML, its pixels have their class in the file of the
+Masks in `SegmentationObject`, a folder of Pascal VOC, hold object numbers. The number of an object
+is its place in the XML of the image. Without XML, the class of its pixels is in the file of the
 same name in `SegmentationClass`.
 """
 
@@ -160,8 +160,7 @@ def numbered_objects(recipe: Recipe, images: SourceImages) -> Found | None:
     """Return the objects of masks with object numbers, each with its class and segment.
 
     XML has the names of classes. Without XML, or with `--mask-values`, class files are decoded.
-    Returns None without either: the objects have one class. Boxes are NaN unless the recipe asks
-    for boxes.
+    None without either: all objects have one class. Boxes are NaN unless the recipe asks for them.
     """
     if recipe.rules.boxes.is_given:
         return _numbered_boxes(images)
@@ -229,10 +228,7 @@ class _ClassReader:
         self.names = tuple(values.names[i] for i in kept)
 
     def annotation(self, pair: _Pair) -> Annotation:
-        """Return the objects of a mask, each with the most frequent class of its pixels.
-
-        An object without pixels of a class is dropped and counted.
-        """
+        """Return the objects of a mask, with the most frequent class of their pixels."""
         try:
             numbers = decode_numbers(pair.objects.extent.read(), self._max_pixels)
             pixels = decode_mask(pair.classes.extent.read(), self._max_pixels)
@@ -252,7 +248,6 @@ class _ClassReader:
         )
 
     def _classes_of(self, numbers: NDArray[np.uint32], classes: Labels) -> dict[int, int]:
-        """Return the label of each object number, `NONE` if no pixel has a class."""
         pairs, counts = np.unique(
             numbers.astype(np.int64) << 16 | classes.astype(np.int64), return_counts=True
         )

@@ -67,10 +67,7 @@ class MaskValues:
         return next(found, NONE)
 
     def renamed(self, names: Mapping[str, str], classes: Sequence[str]) -> MaskValues:
-        """Return the values with new names, and only the given classes, in their order.
-
-        Pixels of other classes are ignored.
-        """
+        """Return the values with new names and only the given classes, in their order."""
         called = [names.get(name, name) for name in self.names]
         if self.is_binary and len(classes) == 1:
             classes = (BACKGROUND, *classes)
@@ -108,11 +105,10 @@ class MaskValues:
 
 
 def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
-    """Return the meaning that `--mask-values` states: pairs, or a file.
+    """Return the meaning of values that `--mask-values` states as pairs or as a file.
 
     The file is a CSV of name, r, g, b or of value, name; it has lines name:r,g,b; or it is a YAML
-    whose names or classes are a list or a map. Pixels of a class "ignore" have no class. `read`
-    returns the bytes of a file.
+    whose names or classes are a list or a map. Pixels of a class "ignore" have no class.
     """
     findings: list[str] = []
     if "=" in text:
@@ -142,10 +138,7 @@ _MOST_CLASSES_IN_TURN = 2
 
 
 def are_numbers(masks: Iterable[Collection[int]]) -> bool:
-    """Return True if values look like object numbers: 1 to n in each mask, and n differs.
-
-    `masks` are the values of each; 0 and the values without a class do not count.
-    """
+    """Return True if masks look like object numbers: 1 to n in each mask, and n differs."""
     highest: set[int] = set()
     for mask in masks:
         number = _highest_number(mask)
@@ -166,10 +159,7 @@ def _highest_number(mask: Collection[int]) -> int | None:
 
 
 def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents) -> bool:
-    """Return True if 64 masks hold object numbers, and no document names them as classes.
-
-    The first mask with other values ends the search; decoding one takes a millisecond.
-    """
+    """Return True if 64 masks hold object numbers, and no document names them as classes."""
     seen = []
     for mask in masks[:: max(1, -(-len(masks) // _SAMPLE))]:
         one = _look(mask, max_pixels)
@@ -248,14 +238,14 @@ class _Seen(NamedTuple):
     values: frozenset[int]
     colours: frozenset[Colour] = frozenset()
     is_blurred: bool = False
-    """Whether it is black and white, blurred by JPEG."""
+    """True for black and white pixels, blurred by JPEG."""
     is_lossy: bool = False
 
 
 def detected_values(
     masks: Sequence[Member], max_pixels: int, *, instances: bool = False
 ) -> MaskValues:
-    """Return the meaning detected from the masks.
+    """Return the meaning of values, detected from the masks.
 
     If 64 masks have only two values, masks are binary. Otherwise, values are object numbers for
     `instances`, or class indices, and all masks are decoded to find the highest.
@@ -297,7 +287,7 @@ def detected_values(
 
 
 def _look(mask: Member, max_pixels: int) -> _Seen | None:
-    """Return the values of a mask, or None if it cannot be decoded; the build rejects it later."""
+    """Return the values of a mask; None if it is damaged, which the build reports later."""
     try:
         pixels, is_lossy, _ = decode_mask(mask.extent.read(), max_pixels)
     except (MemberError, MaskError, MemoryError):

@@ -1,7 +1,6 @@
-"""Objects of all images: a table that the formats fill, and the annotations it becomes.
+"""Objects of all images: a table that the formats fill, and the annotations made from it.
 
-The table holds flat arrays, a row for each object. A million boxes take 50 MB; as Python lists and
-dicts they would take ten times as much.
+Each object is a row of flat arrays. A million boxes take 50 MB, a tenth of Python lists and dicts.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ NO_BOX = (np.nan,) * 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Annotations by image, and what else their documents say."""
+    """Annotations by image, and other facts in their documents."""
 
     annotations: list[Annotation | None]
     names: tuple[str, ...]
@@ -53,7 +52,7 @@ class Found:
     notation: BoxColumns | None = None
     """Meaning of the four numbers of a box; None if shapes are not four numbers."""
     is_table: bool = False
-    """Whether boxes are columns of a table, whose form `--boxes` can state."""
+    """Whether boxes are columns of a table, so that `--boxes` can state their form."""
     is_complete: bool = False
     """Whether an image that is not listed has no objects, as in YOLO."""
     segments: Mapping[int, tuple[str, str]] = field(default_factory=dict)
@@ -65,16 +64,14 @@ class ObjectTable:
     """The objects of a source, in reading order, and the images that the source lacks."""
 
     def __init__(self, num_images: int, *, outlines: bool = True) -> None:
-        """Create an empty table; without `outlines`, objects lose theirs."""
         self._has_outlines = outlines
         self.classes: dict[str, int] = {}
-        """Number of each class name that an object has, in reading order."""
+        """Class name → number, in reading order."""
         self.has_crowds = False
         self.is_relative = False
         self.missing: Counter[str] = Counter()
         """Name of each image that the source lacks → number of its objects."""
         self.listed: set[int] = set()
-        """Positions of the annotated images, with or without objects."""
         self._num_elsewhere = 0
         self._num_images = num_images
         self._boxes = array("d")
@@ -90,7 +87,7 @@ class ObjectTable:
         return len(self._images)
 
     def list_image(self, image: int, size: tuple[int, int] | None = None) -> None:
-        """Note that an image is annotated; a height or width that no image has is ignored."""
+        """Note that an image is annotated; an impossible height or width is ignored."""
         self.listed.add(image)
         if size is not None and all(0 < side < MOST_SIDE for side in size):
             self._sizes[image] = size
@@ -104,12 +101,7 @@ class ObjectTable:
         is_crowd: bool = False,
         outline: Outline = None,
     ) -> None:
-        """Add an object of the class of that number.
-
-        Raises:
-            TypeError, ValueError, OverflowError: the box is not four numbers; nothing is added.
-
-        """
+        """Add an object; TypeError, ValueError or OverflowError if the box is not four numbers."""
         first, second, third, fourth = box
         self._boxes.fromlist([first, second, third, fourth])
         self._images.append(image)
@@ -141,20 +133,14 @@ class ObjectTable:
         self._faults.setdefault(image, reason)
 
     def miss(self, counts: Mapping[str, int], *, is_elsewhere: bool) -> None:
-        """Count the objects of images that the source lacks, by the name of the image.
-
-        With `is_elsewhere`, the source has no image of the document at all.
-        """
+        """Count objects of missing images by name; `is_elsewhere` if all images are missing."""
         if is_elsewhere:
             self._num_elsewhere += sum(counts.values())
             counts = dict.fromkeys(counts, 0)
         self.missing.update(counts)
 
     def renumber(self, start: int, images: Sequence[int], classes: Sequence[int]) -> None:
-        """Replace the numbers in the rows from `start` on by the entries of two lists.
-
-        An image of −1 is not in the source; a class of −1 is unknown.
-        """
+        """Replace image and class numbers from row `start` on by list entries; −1 is unknown."""
         for column, table in ((self._images, images), (self._classes, classes)):
             numbers = np.frombuffer(column, np.int64)[start:]
             if numbers.size:
@@ -225,7 +211,6 @@ class ObjectTable:
         return found
 
     def _labels(self, labels_of: Mapping[str, int]) -> Ints:
-        """Return the label of each row, −1 if its class has none."""
         lookup = np.array([*(labels_of.get(name, -1) for name in self.classes), -1], np.int64)
         return lookup[np.frombuffer(self._classes, np.int64)]
 

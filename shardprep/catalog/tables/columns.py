@@ -59,11 +59,9 @@ def make_columns(
     """Return the features of the columns, and the values of each for all keys.
 
     A column is int64 if all cells are whole numbers of at most 18 digits, float32 if all are
-    numbers, otherwise text. Other spellings of whole numbers (007, 1_000, +1) are texts, because an
-    id must not change.
-
-    If a `wanted` key has an empty cell in an int64 column, `<column>/present` follows it: 0 for an
-    empty cell, otherwise 1.
+    numbers, otherwise text. Other spellings of whole numbers (007, 1_000, +1) are texts, because
+    ids must not change. If an int64 column has an empty cell for a `wanted` key,
+    `<column>/present` follows it: 0 for an empty cell, otherwise 1.
     """
     if not names:
         return (), ()
@@ -114,10 +112,7 @@ def _check_range(numbers: Coded[Value], column: str, table: str) -> None:
 def with_headers(
     match: TableMatch | None, members: Sequence[Member], names: Sequence[str]
 ) -> TableMatch | None:
-    """Return the rows of the images, with columns of their DICOM headers.
-
-    A cell is "" if an image is not a DICOM file or lacks the element.
-    """
+    """Return the rows of the images with DICOM elements as columns, "" where one is missing."""
     asked = dict.fromkeys(name for name in names if name.startswith(DICOM))
     if not asked:
         return match

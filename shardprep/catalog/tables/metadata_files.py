@@ -141,13 +141,7 @@ class Documents:
 
 
 def read_table(file: str, most_bytes: int) -> bytes:
-    """Return the bytes of a regular file on disk; a pipe would never end.
-
-    Raises:
-        SourceError: the file is too large, or cannot be read.
-        FileNotFoundError: the file does not exist or is not regular.
-
-    """
+    """Return the bytes of a file on disk; FileNotFoundError for a pipe, which would never end."""
     if not Path(file).is_file():
         raise FileNotFoundError
     if Path(file).stat().st_size > most_bytes:

@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
 _MOST_FOLDERS = 16
-"""Maximum number of folders of ids that are searched together."""
+"""Maximum number of folders in ids that are searched together."""
 _SAMPLE_ROWS = 500
 """Approximate number of rows that decide the column of ids."""
 
@@ -33,11 +33,7 @@ class AmbiguousIdError(SourceError):
 
 
 class KeyIndex:
-    """The keys of all images, and the search for the keys that an id fits.
-
-    All searches of a table take linear time in its rows and the keys, even if many keys share a
-    name.
-    """
+    """The keys of all images, searched for ids in time linear in the number of ids and keys."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self.keys = Texts.of(keys)
@@ -48,8 +44,8 @@ class KeyIndex:
     def find(self, text: str) -> Sequence[int]:
         """Return the positions of all keys that the id fits; a path must be the end of the key.
 
-        If a training set and a test set use the same names, only training keys fit. If keys differ
-        only in the form of their accents, the key in the form of the id fits.
+        Keys in a training set precede keys of the same name in a test set. If keys differ only in
+        the form of their accents, the key in the form of the id fits.
         """
         path = text.replace("\\", "/").removeprefix("./").lstrip("/")
         found = self._find(composed(path))
@@ -80,7 +76,7 @@ class KeyIndex:
         return self._by_folder[name, depth].get(folder, ())
 
     def find_all(self, texts: Texts, where: str) -> Ints:
-        """Return the position of the one key that each id fits, or −1, as `find_one` does."""
+        """Return the position of the only key that each id fits, or −1; see `find_one`."""
         found, is_odd = self._find_names(texts)
         for row in np.flatnonzero(is_odd).tolist():
             position = self.find_one(texts[row], where)
@@ -93,10 +89,7 @@ class KeyIndex:
         return int((found >= 0).sum()) + sum(bool(self.find(texts[row])) for row in odd)
 
     def _find_names(self, texts: Texts) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return the position of the key of each id, or −1, and which ids need `find`.
-
-        These are not plain names or paths, or they are the names of several keys.
-        """
+        """Return the position of each id's key, or −1, and True for ids that need `find`."""
         texts = texts.composed()
         found = np.full(len(texts), -1, np.int64)
         is_odd = pc.match_substring_regex(texts.array, r"\\|^\.?/")
@@ -121,12 +114,7 @@ class KeyIndex:
         return found, is_odd
 
     def find_one(self, text: str, where: str) -> int | None:
-        """Return the position of the one key that the id fits, or None.
-
-        Raises:
-            AmbiguousIdError: several fit; `where` is the name of the table in the message.
-
-        """
+        """Return the position of the id's key, or None; AmbiguousIdError if several keys fit."""
         found = self.find(text)
         if len(found) > 1:
             one, two = self.keys[found[0]], self.keys[found[1]]
@@ -155,7 +143,7 @@ class KeyIndex:
         return list(folder_splits(self.keys))
 
     def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:
-        """Return positions by their last `depth` folders, without test if others fit."""
+        """Group positions by their last `depth` folders, without test splits if others fit."""
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for i in positions:
             *folders, _ = self._names[i].rsplit("/", depth + 1)
@@ -168,7 +156,7 @@ class KeyIndex:
 
 
 def _add(positions: dict[str, int | list[int]], name: str, position: int) -> None:
-    """Add a position; a name that occurs once has no list, because a million lists are slow."""
+    """Add a position; single positions are not in lists, because a million lists are slow."""
     known = positions.setdefault(name, position)
     if isinstance(known, list):
         known.append(position)
@@ -182,7 +170,7 @@ class TableMatch:
 
     table: Table
     row_of: Ints
-    """For each key, its first row; −1 for none."""
+    """First row of each key, −1 without a row."""
     key_of: Ints
     id_column: str
     """The column, or the template over several, that identifies rows."""
@@ -196,13 +184,7 @@ class TableMatch:
 
 
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
-    """Return the images of a table's rows, by a column or template, or "" to find the column.
-
-    Raises:
-        SourceError: no column holds ids of images, or the column does not exist.
-        AmbiguousIdError: an id fits several images.
-
-    """
+    """Return the images of a table's rows; `id_column` "" means to detect it."""
     title, ids = row_ids(table, find_ids(index, table, id_column))
     key_of = index.find_all(ids, table.name)
     row_of = np.full(len(index.keys), -1, np.int64)
@@ -213,7 +195,7 @@ def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatc
 
 
 def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
-    """Return the given column or template, or the column that holds most names of images."""
+    """Return the given column or template, or the column with the most names of images."""
     if column:
         return row_ids(table, column)[0]
     step = max(1, len(table.rows) // _SAMPLE_ROWS)
@@ -228,13 +210,8 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
 def row_ids(table: Table, column: str) -> tuple[str, Texts]:
     """Return the name of a table's ids, and the id of each row.
 
-    `column` is a column, or a path template: {id} means a column, {id[0]} its first letter and
-    {id[0:2]} its first two letters.
-
-    Raises:
-        OpenQuoteError: an id spans lines, or rows of the table are missing.
-        SourceError: the column does not exist.
-
+    `column` is a column, or a path template: {id} means the cell of the column `id`, {id[0]} its
+    first letter and {id[0:2]} its first two letters.
     """
     if "{" not in column:
         position = table.column(column)

@@ -123,10 +123,10 @@ def parse_table(
 ) -> Table:
     """Return the table in the bytes of a CSV file; SourceError if it is empty or not a CSV.
 
-    The delimiter is the one that the first line has most of: comma, semicolon, tab or bar. Short
+    The delimiter is the most frequent of comma, semicolon, tab and bar in the first line. Short
     rows are filled with "", long rows are cut. Without a header, columns are called 1, 2, 3 …;
-    cells in `null` become "". Open quotes become `faults`, because a file that is not a label table
-    may have them.
+    cells in `null` become "". Open quotes only become `faults`, because files that are not label
+    tables may have them.
     """
     stream = text_lines(data)
     delimiter = max(_DELIMITERS, key=stream.readline().count)
@@ -148,7 +148,6 @@ def parse_table(
 
 
 def _fitted(rows: Iterable[list[str]], width: int, null: Collection[str]) -> Iterator[list[str]]:
-    """Yield rows of `width` cells, with "" for cells in `null`."""
     for row in rows:
         cells = row if len(row) == width else row[:width] + [""] * (width - len(row))
         yield ["" if cell in null else cell for cell in cells] if null else cells
@@ -157,7 +156,7 @@ def _fitted(rows: Iterable[list[str]], width: int, null: Collection[str]) -> Ite
 def parse_json_table(data: bytes, name: str, *, null: Collection[str] = ()) -> Table:
     """Return the table in a list of JSON objects, or in a COCO document.
 
-    A row of COCO is an annotation, with the keys of its image and the name of its category as
+    A COCO row is an annotation with the keys of its image, and the name of its category as
     `category`. Nested values are left out.
     """
     try:
@@ -217,8 +216,8 @@ def stacked(tables: list[Table]) -> Table:
 def joined(table: Table, other: Table, key: str) -> Table:
     """Return the table with the columns of another, joined by the column `key`.
 
-    `key` may be "" if they share exactly one column. Every row of `table` stays. If `other` has
-    several rows of a key, the first counts.
+    `key` "" means the only column that both have. Every row of `table` stays. Of several rows of
+    a key in `other`, the first counts.
     """
     if not key:
         shared = [title for title in table.header if title in other.header]

@@ -1,6 +1,6 @@
-"""Annotation documents of a source, read within bounds, and what every format is given.
+"""Annotation documents of a source, read within bounds, and the input of every format.
 
-A document is about one image, and then named as it, or about many.
+A document is about many images, or about one image and named like it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from shardprep.source.range_reads import read_ahead
 from shardprep.storage.text_file import as_utf8
 
 MOST_BYTES = 16 << 20
-"""Maximum size in bytes of a document of one image."""
+"""Maximum size in bytes of a document about one image."""
 MOST_VALUES = 2_000_000
-"""Maximum number of values in a JSON document that is parsed as a whole; each takes up to 100
-bytes."""
+"""Maximum number of values in a JSON document parsed as a whole, with up to 100 bytes each."""
 ENOUGH = 0.5
-"""Minimum share of the images outside test splits that a format must list to be recognised."""
+"""Minimum share of images outside test splits that a detected format must list."""
 NUM_SAMPLES = 16
-"""Number of documents to look into for a format with one for each image."""
+"""Number of documents to look into, for formats with a document for each image."""
 _MOST_SHARED = 64
-"""Maximum number of documents to look into for documents of many images."""
+"""Maximum number of documents to look into, for formats with a document of many images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +51,11 @@ class Sign:
 
     @property
     def has_unlisted(self) -> bool:
-        """Whether `--unlisted` must define images without a file, as YOLO does not."""
+        """True if `--unlisted` must define images without a file; in YOLO they have no object."""
         return bool(self.num_unlisted) and self.option.partition(":")[0] == "yolo"
 
     @property
     def flag(self) -> str:
-        """The option as typed in a shell."""
         flag = f"--{self.key} {shlex.quote(self.option)}"
         if self.has_unlisted:
             flag += " --unlisted background"
@@ -66,7 +64,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedSource:
-    """A source, and what to read of its objects."""
+    """A source, and which facts about its objects to read."""
 
     index: KeyIndex
     documents: Documents
@@ -77,10 +75,9 @@ class AnnotatedSource:
     areas: bool = False
     """Keep segments that are not objects, too: sky, grass."""
     numbers: bool = False
-    """Give each object its number in the file, as its segment in a mask of numbers."""
+    """Set the segment of each object to its number in the file, as in masks of object numbers."""
 
     def size_of(self, image: int) -> tuple[int, int] | None:
-        """Return height and width of an image as displayed, or None if unknown."""
         return image_size(self.images[image].extent) if self.images else None
 
 
@@ -117,7 +114,7 @@ def has_many_values(data: bytes) -> bool:
 def shared_documents(
     source: AnnotatedSource, rule: FormatRule, is_one: Callable[[bytes], bool], suffix: str
 ) -> list[str]:
-    """Return the documents of many images: by the rule, otherwise all that look like one."""
+    """Return the documents of many images: by the rule, otherwise all that `is_one` accepts."""
     if rule.files:
         return list(rule.files)
     found: list[str] = []
@@ -134,14 +131,14 @@ def shared_documents(
 
 
 def shared_texts(source: AnnotatedSource, suffix: str) -> Iterator[Text]:
-    """Yield the documents of any size that are not named as an image, in the order of names."""
+    """Yield the documents without an image of the same name, of any size, sorted by name."""
     stems = {stem(key) for key in source.index.keys}
     shared = [m for m in source.documents.members(suffix) if stem(m.key) not in stems]
     yield from read_each(shared[:_MOST_SHARED], sys.maxsize)
 
 
 def named_as_images(source: AnnotatedSource, suffix: str) -> list[Member]:
-    """Return the members that are named as images."""
+    """Return the members that are named like images."""
     stems = {stem(key) for key in source.index.keys}
     return [member for member in source.documents.members(suffix) if stem(member.key) in stems]
 
@@ -161,7 +158,7 @@ class Coverage(NamedTuple):
 
 
 def coverage(index: KeyIndex, names: Iterable[str]) -> Coverage:
-    """Return how many images have one of these names, whatever their folders and extensions."""
+    """Return how many images have one of these names; folders and extensions are ignored."""
     stems = {stem(name) for name in names}
     train = [k for k, s in zip(index.keys, folder_splits(index.keys), strict=True) if s != "test"]
     considered = train or index.keys
@@ -175,7 +172,7 @@ def by_sample(
     option: str,
     title: str,
 ) -> list[Sign]:
-    """Return the sign of a format with a document for each image, judged by a sample of them."""
+    """Return the sign of a format with a document for each image, from a sample of them."""
     named = coverage(source.index, [member.key for member in members])
     if not named.is_enough:
         return []

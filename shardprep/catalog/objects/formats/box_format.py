@@ -1,8 +1,8 @@
 """The four numbers of a box: their form, their check against the image, and drawn shapes.
 
-A box is two corners, or a corner and a size, in pixels or as shares of the sides. Usual column
-names tell which. Otherwise the boxes do: in the wrong form, most of them leave the image or have
-negative sizes.
+A box is two corners, or a corner and a size, in pixels or as shares of the sides. Column names
+usually show the form. If not, boxes in the wrong form do: most leave the image or have negative
+sizes.
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ WORDS: dict[BoxForm, str] = {
 _MOST_RELATIVE = 1.0001
 """Maximum value of boxes in shares; six decimals may round up."""
 _BAD = 0.01
-"""Maximum share of wrong boxes in the right form, and in a form that is proposed."""
+"""Maximum share of wrong boxes in the detected form, and in the form that an error proposes."""
 _FAR = 10
 """Minimum ratio of wrong boxes between two forms, if both have wrong boxes."""
 _TOLERANCE = 1.01, 1.0
 """Tolerance of a sound box at the edges of its image: factor and pixels."""
 _HEAD_BYTES = 256 << 10
 _UNBOUNDED = np.errstate(over="ignore", invalid="ignore")
-"""Numbers may be as large as floats are."""
 _TURNED = (5, 6, 7, 8)
 _ORIENTATION = 0x0112
 _MOST_HEADS = 256
-"""Maximum number of images whose heads are read for their size; a wrong form is wrong for most."""
+"""Maximum number of images to read the size of; a wrong form is wrong for most images."""
 _NUM_SHOWN = 3
 _MOST_SHOWN = 80
 _LONG = 1 << 31
-"""Pixels that no side of an image has."""
+"""More pixels than any side of an image has."""
 _MOST = 1e100
 _NUM_CORNERS = 64
 
@@ -92,7 +91,7 @@ def are_outside(corners: Floats, sizes: Floats) -> NDArray[np.bool_]:
 
 @_UNBOUNDED
 def numbers(corners: Floats, form: BoxForm) -> Floats:
-    """Return boxes, x, y, x, y, as four numbers of a form: the inverse of `corners`."""
+    """Return x, y, x, y of boxes as four numbers of a form: the inverse of `corners`."""
     if form == "xyxy":
         return corners
     first, size = corners[:, :2], corners[:, 2:] - corners[:, :2]
@@ -101,7 +100,7 @@ def numbers(corners: Floats, form: BoxForm) -> Floats:
 
 @_UNBOUNDED
 def corners(boxes: Floats, form: BoxForm) -> Floats:
-    """Return boxes, float64[n, 4], as x and y of the first corner, x and y of the second."""
+    """Return boxes of a form, float64[n, 4], as x, y, x, y of two opposite corners."""
     if form == "xyxy":
         return boxes
     first, size = boxes[:, :2], boxes[:, 2:]
@@ -127,7 +126,6 @@ class _Boxes(NamedTuple):
     corners: Floats
     """x, y, x, y as read, float64[n, 4]."""
     images: NDArray[np.int64]
-    """Position of the image of each box."""
     sizes: Floats
     """Height and width of that image in the unit of the boxes, float64[n, 2]."""
     is_relative: bool
@@ -145,14 +143,9 @@ class _Reading(NamedTuple):
 def check_boxes(
     found: Found, option: OptionName, keys: Sequence[str], size_of: SizeOf, most: float
 ) -> None:
-    """Check that few enough boxes leave their image, or are empty.
+    """Raise a SourceError if more than the share `most` of boxes leaves its image or is empty.
 
-    Args:
-        found: the objects of all images.
-        option: the option that asks for them, for the error.
-        keys: the keys of the images.
-        size_of: called for some images whose size is not stated.
-        most: maximum share of such boxes.
+    `size_of` is called for some images whose size is not stated; the error names `option`.
     """
     boxes = _boxes(found, size_of)
     are_wrong = are_outside(boxes.corners, boxes.sizes)
@@ -179,7 +172,7 @@ def check_boxes(
 
 
 def _boxes(found: Found, size_of: SizeOf) -> _Boxes:
-    """Return the boxes of all images with a stated size, and of some others."""
+    """Return the boxes of all images with a stated size, and of some other images."""
     listed = [
         (i, one) for i, one in enumerate(found.annotations) if one is not None and len(one.boxes)
     ]
@@ -238,18 +231,13 @@ def _hint(found: Found, better: _Reading) -> str:
 
 
 def rectangle(x1: float, y1: float, x2: float, y2: float) -> Floats:
-    """Return the corners of the rectangle between two opposite ones, float64[4, 2]."""
+    """Return the four corners of a rectangle, float64[4, 2]."""
     left, right, top, bottom = min(x1, x2), max(x1, x2), min(y1, y2), max(y1, y2)
     return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float64)
 
 
 def ellipse(x: float, y: float, radius_x: float, radius_y: float, turn: float = 0.0) -> Floats:
-    """Return a polygon for an ellipse turned by `turn` radians, float64[64, 2].
-
-    Raises:
-        OverflowError: the ellipse is larger than any image.
-
-    """
+    """Return an ellipse turned by `turn` radians, float64[64, 2]; OverflowError if it is huge."""
     if not all(abs(number) < _MOST for number in (x, y, radius_x, radius_y, turn)):
         raise OverflowError("an ellipse beyond all images")
     angles = np.linspace(0, 2 * np.pi, _NUM_CORNERS, endpoint=False)
@@ -259,12 +247,7 @@ def ellipse(x: float, y: float, radius_x: float, radius_y: float, turn: float = 
 
 
 def turned(ring: Floats, turn: float) -> Floats:
-    """Return corners turned clockwise about their middle, by `turn` radians.
-
-    Raises:
-        OverflowError: the corners are farther away than in any image.
-
-    """
+    """Return corners turned clockwise about their middle by `turn` radians."""
     if not turn:
         return ring
     if not (np.abs(ring) < _MOST).all():
@@ -277,6 +260,6 @@ def turned(ring: Floats, turn: float) -> Floats:
 
 
 def box_of(rings: list[Floats]) -> tuple[float, ...]:
-    """Return the box around all corners: x and y of two opposite corners."""
+    """Return the box around all corners: x, y, x, y."""
     points = np.concatenate(rings)
     return (*points.min(0).tolist(), *points.max(0).tolist())

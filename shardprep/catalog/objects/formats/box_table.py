@@ -43,21 +43,16 @@ _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name",
 _MOST_ODD = 0.01
 """Maximum share of cells with another number of values than the rest."""
 _MOST_COMPARED = 100_000
-"""Maximum number of boxes to compare with stated sides."""
 _ROUNDING = 1.01
-"""Maximum difference in pixels of a stated side from the distance of its corners."""
+"""Maximum difference in pixels between a stated side and the distance of two corners."""
 _SIDES = ("height", "width"), ("imageheight", "imagewidth"), ("imgheight", "imgwidth")
 _MOST_SHOWN = 80
 _MOST_HEADS = 256
-"""Maximum number of images whose heads are read to detect the form of boxes."""
 _SAMPLE = 200
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the boxes of the table that the rule names, in the order of the rows.
-
-    A row with empty cells means that its image has no object.
-    """
+    """Return the boxes of the table in row order; empty cells mean an image without an object."""
     table, index = source.documents.table(rule.files), source.index
     columns, label = rule.table.boxes, rule.table.label_column
     if columns is None:
@@ -151,7 +146,7 @@ def _side_columns(table: Table, columns: BoxColumns) -> tuple[int, int] | None:
 def _are_of_boxes(table: Table, boxes: _Boxes, match: TableMatch, sides: tuple[int, int]) -> bool:
     """Return True if columns of sides hold sizes of boxes instead of images.
 
-    Most equal the distances of the corners, or they differ between the rows of most images.
+    If so, most equal the distances of corners, or they differ between the rows of most images.
     """
     num_distances = num_stated = 0
     sizes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -227,8 +222,8 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 def _rule_of(table: Table, index: KeyIndex) -> tuple[str, str]:
     """Return the value of `--boxes` that reads a table, and its column of ids; "" if unsure.
 
-    Its columns have names that are usual for boxes and ids repeat, or a column holds four numbers
-    in brackets.
+    Tables of boxes have usual column names and repeated ids, or a column of four numbers in
+    brackets.
     """
     try:
         columns = _find_columns(table)
@@ -248,7 +243,7 @@ class _Boxes:
     def __init__(self) -> None:
         self.rows = array("q")
         self.labels: list[str | None] = []
-        """None: the label of the row."""
+        """None means the label of the row."""
         self.malformed: Counter[int] = Counter()
         self.form: BoxForm | None = None
         self._values = array("d")

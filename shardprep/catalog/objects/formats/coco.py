@@ -45,7 +45,7 @@ _BOX = re.compile(rb'"bbox"\s*:')
 _LISTS = tuple(re.compile(rb'"%s"\s*:\s*\[' % name) for name in (b"images", b"annotations"))
 _SEGMENTS = re.compile(rb'"segments_info"\s*:')
 _MOST_SEGMENTS = 1 << 24
-"""Number of ids that a colour can express; 0 means none."""
+"""Number of ids that a colour can express; 0 means no segment."""
 
 Size = tuple[int, int] | None
 
@@ -91,10 +91,7 @@ def stated_names(data: bytes) -> list[str]:
 
 
 def _chosen(keys: Sequence[str]) -> list[str]:
-    """Return the documents to read: only instances_*.json if there are any.
-
-    COCO's captions, key points and stuff describe the same images.
-    """
+    """Return only instances_*.json, if any; COCO's captions and stuff are of the same images."""
     instances = [key for key in keys if stem(key).startswith("instances")]
     return instances or list(keys)
 
@@ -112,7 +109,6 @@ def _image_of(entry: dict[str, Any]) -> tuple[str, Size]:
 
 
 def _segment_of(entry: dict[str, Any]) -> Segment:
-    """Return a segment of a panoptic image; ValueError if its id is not a colour."""
     if type(entry["id"]) is not int or not 0 < entry["id"] < _MOST_SEGMENTS:
         raise ValueError("not a colour")
     return Segment(entry["id"])
@@ -146,7 +142,6 @@ class _Document:
         self._key = key
 
     def add(self, entries: dict[object, Any], id_: object, value: object) -> None:
-        """Add an entry; SourceError if the id has another value already."""
         if entries.setdefault(id_, value) != value:
             both = f"{_short(entries[id_])} and {_short(value)}"
             raise SourceError(self._key, f"id {_short(id_)} stands for two: {both}")
@@ -200,7 +195,6 @@ class _Reader:
     def _count_unmatched(
         self, key: str, document: _Document, places: dict[object, int], start: int
     ) -> None:
-        """Count the objects of each image that the source, or the document, lacks."""
         numbers = self._table.images_from(start)  # of ids, not yet of images
         counts = np.bincount(numbers, minlength=len(document.image_ids)).tolist()
         is_idle = bool(places) and max(places.values()) < 0
@@ -223,7 +217,6 @@ class _Reader:
                 self._masks[lookup[image]] = key, name
 
     def _take(self, document: _Document, kind: str, entry: dict[str, Any]) -> None:
-        """Add an entry of one of the three lists, which come in any order."""
         if kind == "images":
             document.add(document.images, entry["id"], _image_of(entry))
         elif kind == "categories":

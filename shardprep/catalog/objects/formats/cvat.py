@@ -1,7 +1,7 @@
 """CVAT's XML for images 1.1: one document for many images, shapes in pixels.
 
-Attributes of elements hold all the facts, so a document is read as a stream of elements: no tree is
-built, and memory use does not grow with the size of the document.
+All facts are in attributes of elements, so a document is read as a stream of elements. Memory use
+does not grow with the size of the document.
 """
 
 from __future__ import annotations
@@ -220,9 +220,9 @@ def _object(shape: _Shape, size: tuple[int, int] | None) -> tuple[tuple[float, .
 def _mask(
     facts: Mapping[str, str], size: tuple[int, int] | None
 ) -> tuple[tuple[float, ...], Outline]:
-    """Return box and runs of a mask, whose counts follow the rows of its own rectangle.
+    """Return box and runs of a mask; the counts follow the rows of the mask's own rectangle.
 
-    The first count is of pixels outside. Each row of the rectangle is a part of an image row.
+    The first count is of pixels outside the mask.
     """
     left, top, width, height = (int(facts[one]) for one in ("left", "top", "width", "height"))
     if size is None or not (

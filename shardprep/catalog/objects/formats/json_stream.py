@@ -1,4 +1,4 @@
-"""JSON of any size, parsed element by element: all its objects take four times as much memory."""
+"""JSON of any size, parsed element by element, with a quarter of the memory of a whole parse."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from shardprep.errors import SourceError
 
 MOST_BYTES = 16 << 20
-"""Maximum size in bytes of an element; this much of a document is decoded at a time."""
+"""Maximum size in bytes of an element, and size of the part that is decoded at a time."""
 _CHUNK = 1024
 _SPACE = frozenset(" \t\r\n")
 _FILLED = re.compile(r"[^ \t\r\n]|\Z")
-"""The next character that is not a space, or the end."""
+"""The next character that is not white space, or the end."""
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _START = "\ufeff"
@@ -26,11 +26,8 @@ def elements(data: bytes, where: str) -> Iterator[tuple[str, list[Any]]]:
     """Yield the key and some elements of every array in a JSON object, in order.
 
     Other values are lists of one element. NaN and infinities are allowed, as in Python's parser.
-
-    Raises:
-        SourceError: the document is not a JSON object, is damaged or nested too deeply, or has too
-            large an element; with the place.
-
+    A SourceError names the place where the document is damaged or nested too deeply, is not a JSON
+    object, or has too large an element.
     """
     reader = _Reader(data)
     try:
@@ -57,7 +54,6 @@ class _Reader:
         self._at = 0
 
     def place(self, at: int) -> str:
-        """Return line and column (in bytes) of a position in the text, in words."""
         offset = self._start + len(self._text[:at].encode())
         before = bytes(self._data[:offset])
         line, column = before.count(b"\n") + 1, offset - before.rfind(b"\n")
@@ -107,7 +103,7 @@ class _Reader:
         yield chunk
 
     def _run(self) -> Iterator[Any]:
-        """Yield the next elements that are in the text with their comma."""
+        """Yield the next elements that the decoded text holds completely, with their comma."""
         text, decode = self._text, _scan
         with contextlib.suppress(json.JSONDecodeError, StopIteration):  # parsed again later
             while True:
@@ -131,7 +127,6 @@ class _Reader:
         return value
 
     def _whole(self) -> Any:
-        """Return the next value, after which as much text as possible follows."""
         try:
             value, self._at = self._decode(self._text, self._at)
         except json.JSONDecodeError as error:

@@ -39,7 +39,7 @@ def is_labelme(data: bytes) -> bool:
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files; shapes with the same `group_id` and label are one object.
 
-    A file belongs to the image of its own name, otherwise to the image that it states.
+    A file belongs to the image of the same name, otherwise to the image that it states.
     """
     pairing, table = (
         Pairing(source.index),

@@ -34,20 +34,14 @@ class Pairing:
         self._image_folders = list(is_image)[:_MOST_FOLDERS]
         self._splits = folder_splits(index.keys)
         self.documents: dict[int, str] = {}
-        """Position of a claimed image → key of its document."""
+        """Position of an image with a document → key of the document."""
         self._places: dict[tuple[str, str], tuple[str | None, list[str]]] = {}
 
     def find(self, name: str, document: str, split: str = "") -> int | None:
         """Return the position of the image that a document calls `name`, or None.
 
-        Args:
-            name: a path or a name. Missing folders and another image extension are ignored.
-            document: key of the document.
-            split: split of the document's images, "" for any.
-
-        Raises:
-            AmbiguousIdError: several images fit equally well.
-
+        `name` may lack folders or have another image extension. `split` is "" for images of any
+        split. AmbiguousIdError if several images fit equally well.
         """
         path = name.replace("\\", "/")
         if "/" in path:

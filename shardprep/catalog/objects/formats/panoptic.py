@@ -48,10 +48,7 @@ def segment_masks(
 
 
 def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Documents) -> Recipe:
-    """Return the recipe with the names of the panoptic documents that `--masks coco` means.
-
-    It is unchanged if the source also has a document of polygons or run lengths.
-    """
+    """Replace `--masks coco` by panoptic documents, unless the source has other outlines."""
     masks = recipe.rules.masks.outlines
     if masks.kind != "coco" or masks.files:
         return recipe
@@ -99,8 +96,8 @@ def masks_of_segments(
 def with_segments(found: Found, panoptic: Found) -> Found:
     """Return the objects of a document, with the segments of a panoptic document as areas.
 
-    An image is listed if both list it. Classes of objects keep their indices; classes that only
-    segments have follow.
+    An image is listed if both list it. Classes of objects keep their indices; classes of segments
+    only come after them.
     """
     names = tuple(dict.fromkeys((*found.names, *panoptic.names)))
     number = [names.index(name) for name in panoptic.names]

@@ -1,6 +1,7 @@
 """Tables of run lengths, as Kaggle has them: `rle:FILE:ID:RLE[:LABEL]`.
 
-A cell holds pairs of start and length, counted from 1, in one of three orders. No table names it.
+A cell holds pairs of start and length, counted from 1. Pixels are in one of three orders, which
+no table states.
 """
 
 from __future__ import annotations
@@ -28,11 +29,9 @@ _NO_RUNS = ("", "-1")
 _SAMPLE_IMAGES = 100
 """Number of images with different sides that decide the order."""
 _SAMPLE_ROWS = 500
-"""Approximate number of rows that decide ids and relative starts."""
 _MOST_LETTERS = 1 << 20
-"""Maximum number of characters of a cell that decides the order; longer ones are rare, and slow."""
+"""Maximum number of characters of a cell that decides the order; longer cells are slow."""
 _MOST_PIXELS = 1 << 26
-"""Maximum number of pixels of an image that decides the order."""
 _RUNS = re.compile(r"\d+ +\d+( +\d+ +\d+)* *")
 _CLASS_COLUMNS = ("classid", "class_id", "class", "label", "category")
 _WORDS = {
@@ -50,10 +49,7 @@ class _Objects(NamedTuple):
 
 
 def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | None = None) -> Found:
-    """Return the masks of a table; a row is an object, and an image may have several rows.
-
-    `order` None means that it is detected.
-    """
+    """Return the masks of a table, an object for each row; `order` None to detect the order."""
     table, index = source.documents.table(rule.files), source.index
     objects = _objects(table, rule, index)
     images = {text: index.find_one(text, table.name) for text in dict.fromkeys(objects.ids)}
@@ -115,7 +111,7 @@ def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[Run
     """Return the order of runs, and a remark for the user if the data do not show it.
 
     Starts before the end of the previous run are relative. Otherwise the order with more pixels
-    that continue in the next column or row wins. `cells` are the run lengths of each image as text.
+    that continue in the next column or row wins. `cells` are the run lengths of each image.
     """
     sample = list(cells)[:: max(1, len(cells) // _SAMPLE_ROWS)]
     several = [
@@ -154,7 +150,6 @@ def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[Run
 
 
 def _num_neighbours(pairs: Pairs, step: int, num_pixels: int) -> int:
-    """Return the number of pixels in runs whose pixel `step` further is in a run too."""
     ends = pairs.sum(axis=1)
     if pairs[:, 0].min() < 1 or ends.max() > num_pixels + 1:
         return 0
@@ -166,7 +161,7 @@ def _num_neighbours(pairs: Pairs, step: int, num_pixels: int) -> int:
 
 
 def _pairs(text: str) -> Pairs | None:
-    """Return starts and lengths, int64[n, 2], or None if a cell holds something else."""
+    """Return starts and lengths, int64[n, 2], or None if a cell holds anything else."""
     if len(text) > _MOST_LETTERS:
         return None
     try:

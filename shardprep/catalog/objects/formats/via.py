@@ -73,7 +73,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of documents of VIA."""
+    """Return the sign of VIA documents."""
     found = [key for key, data, _ in shared_texts(source, ".json") if is_via(data)]
     return [Sign("boxes", "via", f"{some_of(found, 2)}: VIA")] if found else []
 
@@ -84,7 +84,6 @@ def _entries(data: bytes) -> list[dict[str, Any]]:
 
 
 def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the regions of an image: a list since version 2, a dict before."""
     regions = entry.get("regions") or []
     return list(regions.values()) if isinstance(regions, dict) else regions
 

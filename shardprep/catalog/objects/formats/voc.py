@@ -28,26 +28,25 @@ from shardprep.storage.text_file import decoded
 _SPLIT_LISTS = "ImageSets/Main/"
 _ANNOTATIONS = "Annotations/"
 _ORDER = ("test", "validation", "train")
-"""Splits in order of precedence if several lists name an image."""
+"""Splits in order of precedence, if several lists name an image."""
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_DEPTH = 100
 """Maximum depth of elements in a file; an annotation has 4 or 5."""
 _PARTS = ((b"<", 1), (b"=", 4), (b"\n", 1), (b"\r", 1), (b"&", 1))
-"""Marks of tags, attributes and pieces of text in every encoding, and the weight of each."""
+"""Marks of tags, attributes and texts in every encoding, and the weight of each."""
 _MOST_PARTS = 1_000_000
-"""Maximum weight of a file's parts, with 100 bytes each; 100 objects have 4,000."""
+"""Maximum weight of a file; a unit takes 100 bytes of memory. 100 objects have 4,000."""
 _FEW_BYTES = 100_000
-"""Size of a file below which it cannot have that many parts."""
+"""Maximum size in bytes of a file whose weight is not checked."""
 _DTD = b"<!DOCTYPE"
 _MOST_TEXT = 4096
-"""Maximum number of characters of a name or a number."""
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files, boxes as written; classes in natural order.
 
-    A file belongs to the image of its own name in its folder or in a folder of images, otherwise to
-    the image that it states. Other kinds of XML are ignored.
+    A file belongs to the image of the same name in its folder or in a folder of images, otherwise
+    to the image that it states. Other kinds of XML are ignored.
     """
     pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
     keys: list[str] = []
@@ -115,7 +114,6 @@ def _add(
 
 
 def _image(pairing: Pairing, key: str, content: VocFile | str) -> int | None:
-    """Return the image of a file: by its own name, then by the name that it states."""
     filename = content.filename if isinstance(content, VocFile) else ""
     try:
         found = pairing.find(stem(key), key)
@@ -127,10 +125,7 @@ def _image(pairing: Pairing, key: str, content: VocFile | str) -> int | None:
 
 
 def _list_splits(lists: Iterable[Text], index: KeyIndex, findings: list[str]) -> list[str | None]:
-    """Return the split whose list names each image.
-
-    Lists of a class (`cat_train.txt`) are ignored, and `trainval.txt` if there is `train.txt`.
-    """
+    """Return the split whose list names each image; lists of a class are ignored."""
     of_split: dict[str, tuple[str, Sequence[str]]] = {}
     for key, data, fault in sorted(lists):
         if fault:
@@ -195,10 +190,8 @@ def is_voc(data: bytes) -> bool:
 def parse_voc(data: bytes) -> VocFile:
     """Return the content of an annotation.
 
-    Raises:
-        NotVocError: the root is another element.
-        VocError: the file is damaged, nested too deeply, or has a document type definition.
-
+    NotVocError if the root is another element. VocError if the file is damaged, nested too deeply,
+    or has a document type definition.
     """
     if _has_dtd(data):
         raise VocError("has a document type definition (DTD), which no annotation needs")
@@ -221,13 +214,13 @@ def parse_voc(data: bytes) -> VocFile:
 
 
 def _has_dtd(data: bytes) -> bool:
-    """Return True if a DTD may begin anywhere, in 8-bit encodings or in UTF-16 with its zeros."""
+    """Return True if a DTD may begin anywhere, in 8-bit encodings or in UTF-16."""
     has_zeros = b"\0" in data
     return _DTD in data or (has_zeros and _DTD in data.replace(b"\0", b""))
 
 
 def _tree(data: bytes) -> tuple[ET.Element | None, Exception | None]:
-    """Return the root of the elements before a fault, and the fault."""
+    """Return the root with all elements before an error, and the error."""
     builder = ET.TreeBuilder()
     parser = ET.XMLParser(target=builder)  # noqa: S314 - a DTD does not come here
     try:
@@ -251,7 +244,7 @@ def _check_depth(root: ET.Element) -> None:
 
 
 def _content(root: ET.Element) -> VocFile:
-    """Return the content of an annotation; only direct children count, not parts of an object."""
+    """Return the content of an annotation from its direct children, not from parts of objects."""
     size = root.find("size")
     objects = root.findall("object")
     return VocFile(
@@ -274,7 +267,7 @@ def _corners(box: ET.Element | None) -> tuple[float, ...] | None:
 
 
 def _size(size: ET.Element) -> tuple[int, int] | None:
-    """Return height and width, or None unless both are numbers of 1 or more."""
+    """Return height and width, or None unless both are at least 1."""
     try:
         height, width = (float(size.findtext(side) or 0) for side in ("height", "width"))
     except ValueError:

@@ -43,10 +43,10 @@ _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all label files; an image without a file has none.
+    """Return the objects of all label files; an image without a file has no object.
 
-    Classes are in the order of the names file, which the rule may give. Without one, they are
-    called by their numbers. Keypoints are left out.
+    Classes are in the order of the names file, which the rule may give. Without a file, classes
+    are called by their numbers. Keypoints are left out.
     """
     argument = next(iter(rule.files), "")
     names = _names(source, argument)
@@ -111,7 +111,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of YOLO, or one for each names file with other classes."""
+    """Return the sign of YOLO, or a sign for each names file if their classes differ."""
     files = _name_files(source)
     if all(one.names == files[0].names for one in files[1:]):
         options = {"yolo": files[0]} if files else {}
@@ -141,7 +141,7 @@ def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
 def _name_files(source: AnnotatedSource, *, is_strict: bool = False) -> list[NameFile]:
     """Return the files that name classes, in order of precedence.
 
-    If there are label files below some of them, the others belong to other sets. With `is_strict`,
+    If some of them have label files below their folder, the others are left out. With `is_strict`,
     a damaged file of a usual name is an error.
     """
     found = []
@@ -165,18 +165,12 @@ def _below(members: Sequence[Member], document: str) -> list[Member]:
 
 
 class NameFile:
-    """The classes, and the images of each split, as a names file states them."""
+    """The content of a names file: classes, and the images of each split."""
 
     def __init__(self, key: str, data: bytes, fields: Sequence[str] = ("names",)) -> None:
-        """Parse a file; `fields` name the YAML fields that may hold the names.
-
-        Raises:
-            SourceError: the file is damaged, or names no classes.
-
-        """
+        """Parse a file whose classes are in one of the YAML `fields`; SourceError if damaged."""
         self.key = key
         self.splits: dict[str, list[str]] = {}
-        """Split → paths of folders or lists."""
         self.num_keypoints = 0
         """Numbers after the box in a line of a pose; 0 if the file does not state keypoints."""
         if len(data) > _MOST_NAME_BYTES:
@@ -190,11 +184,7 @@ class NameFile:
             raise SourceError(key, "names no classes", f"name another file: {_YOLO}:FILE")
 
     def _of_yaml(self, text: str, fields: Sequence[str]) -> dict[int, str]:
-        """Return the classes in the order of their ids, from the list or map in a field.
-
-        All values stay texts: a class may be called yes, 010, 1:30 or null. No merge key (<<)
-        copies anything.
-        """
+        """Return the classes by id, from a list or map; all values stay texts: yes, 010, null."""
         import yaml  # type: ignore[import-untyped] # noqa: PLC0415 - most sources never need it
 
         loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
@@ -234,7 +224,6 @@ class NameFile:
         return number * size
 
     def _check_depth(self, events: Iterable[Any]) -> None:
-        """Raise a SourceError for YAML so deep that its loader would crash."""
         import yaml  # noqa: PLC0415 - see above
 
         depth = 0
@@ -258,7 +247,6 @@ def is_yolo(data: bytes, num_keypoints: int = 0) -> bool:
 class _Object(NamedTuple):
     class_id: int
     box: tuple[float, ...]
-    """x, y of the first corner, x, y of the second."""
     outline: Outline = None
     has_keypoints: bool = False
 
@@ -268,7 +256,7 @@ class _Lines(NamedTuple):
     num_poses: int
     num_bad: int
     fault: str
-    """The first bad line, in words; "" without any."""
+    """The first bad line, in words; "" if all are sound."""
 
     @property
     def number(self) -> int:
@@ -294,7 +282,6 @@ def _read_lines(data: bytes, num_keypoints: int) -> _Lines:
 
 
 def _add(table: ObjectTable, image: int, lines: _Lines) -> str:
-    """Add the objects of an image; return why none of its lines can be read, "" if one can."""
     for class_id, box, outline, _ in lines.objects:
         table.add(image, box, table.number_of(str(class_id)), outline=outline)
     if lines.num_bad and lines.objects:
@@ -303,17 +290,13 @@ def _add(table: ObjectTable, image: int, lines: _Lines) -> str:
 
 
 def _object(words: Sequence[str], num_keypoints: int) -> _Object:
-    """Return the object of a line, by the number of its values.
+    """Return the object of a line; ValueError or OverflowError if it is malformed.
 
     A box is `class x y w h [confidence]`, a pose a box and its keypoints, a polygon
     `class x1 y1 …`. Four corners are a polygon, too: an oriented box.
 
     `num_keypoints` is the number of values after the box of a pose; then polygons are impossible.
     If it is 0, a line is a pose if its keypoints have flags, which are 0, 1 or 2.
-
-    Raises:
-        ValueError, OverflowError: the line fits none of these.
-
     """
     numbers = [float(word) for word in words]
     class_id = int(numbers[0])
@@ -337,7 +320,7 @@ def _object(words: Sequence[str], num_keypoints: int) -> _Object:
 def _have_flags(numbers: Sequence[float]) -> bool:
     """Return whether a line is a box and keypoints of x, y and a flag, and cannot be a polygon.
 
-    The flags of an odd number of keypoints leave an odd number of coordinates. Otherwise a flag of
+    With flags, an odd number of keypoints leaves an odd number of coordinates. Otherwise a flag of
     2 is outside the image, and four coordinates in the places of flags are never all 0 or 1.
     """
     flags = numbers[7::3]
