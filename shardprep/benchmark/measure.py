@@ -36,7 +36,7 @@ from shardprep.reader.records.records import Records
 
 _WARM_UP_STEPS, _TRACED_STEPS = 20, 10
 _MORE_TRACES = 2
-"""Largest number of repeated traces while no step of them had to read or decode."""
+"""Maximum number of further traces if no traced step had to read or decode."""
 _PS = 1e-12
 _NS = 1e-9
 _READ = re.compile(r"Iterator::.*::TFRecord(V\d)?$")
@@ -48,11 +48,7 @@ _CLOCK = "shardprep clock"
 
 
 def measure(make: Callable[[Source], Any], source: Source, seconds: float) -> Round:
-    """Return a measured round of a pipeline that is built for it.
-
-    The first batch is timed separately: it includes opening files, building a graph and filling
-    shuffle windows.
-    """
+    """Return a measured round. The first batch is timed apart, because it includes the setup."""
     start = time.perf_counter()
     batches = iter(make(source))
     next(batches)
@@ -65,10 +61,7 @@ def measure(make: Callable[[Source], Any], source: Source, seconds: float) -> Ro
 
 
 def trace(name: str, source: Source, step_s: float) -> Timeline:
-    """Return the timeline of some steps of a pipeline.
-
-    If all batches of these steps were ready before, later steps are traced.
-    """
+    """Return the timeline of some steps. If all their batches were ready, trace later steps."""
     batches = iter(PIPELINES[name].make(source))
     for _ in range(_WARM_UP_STEPS):  # until tf.data has adapted its number of threads
         next(batches)
@@ -103,10 +96,7 @@ def _write(**values: Any) -> None:
 
 
 def _peak_bytes() -> int:
-    """Return this program's peak of memory, 0 if the system is not Linux.
-
-    `getrusage` would include the peak of the parent process.
-    """
+    """Return the peak memory, 0 if not on Linux. `getrusage` would include the parent's peak."""
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)
@@ -146,7 +136,6 @@ def _traced(name: str, source: Source, batches: Iterator[Any], step_s: float) ->
 
 @contextmanager
 def _timed(owner: type, method: str) -> Iterator[list[Span]]:
-    """Record the calls of a method in all threads until the block ends."""
     original = getattr(owner, method)
     spans: list[Span] = []
 

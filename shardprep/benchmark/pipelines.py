@@ -38,18 +38,16 @@ class Source:
     def parsed(
         cls, folder: str, split: str, num_records: str, batch_size: str, chosen: str = ""
     ) -> Self:
-        """Return the source of command-line arguments."""
+        """Return the source from command-line `arguments`."""
         return cls(Path(folder), split, int(num_records), int(batch_size), chosen)
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Command-line arguments for `parsed`."""
         numbers = str(self.num_records), str(self.batch_size)
         return str(self.folder), self.split, *numbers, self.chosen
 
     @property
     def records(self) -> AnySplit:
-        """The records as a split for this package's readers."""
         return Selection.load(self.chosen) if self.chosen else self.slice
 
     @property
@@ -69,7 +67,6 @@ class Source:
 
     @property
     def schema(self) -> Schema:
-        """The schema of the dataset."""
         return read_schema(self.folder)
 
     @property
@@ -190,7 +187,6 @@ def images_of(batch: Any) -> Any:
 
 
 def _decoder(source: Source) -> Callable[[Any], tuple[Any, ...]]:
-    """Return the decoding function of the `naive` and `tuned` pipelines."""
     import tensorflow as tf
 
     schema = source.schema

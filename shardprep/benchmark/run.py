@@ -31,12 +31,12 @@ from shardprep.reader.records.positions import Places
 from shardprep.reader.selection.split_argument import AnySplit, as_selection
 
 _MOST_BYTES = 1 << 30
-"""Largest number of bytes to read, except that one shard is always read."""
+"""Maximum number of bytes to read; at least one shard is read."""
 _BLOCK_BYTES = 1 << 22
 _PACE = "load"
-"""The pipeline whose time per batch is the step time of timelines, if it runs here."""
+"""Pipeline whose time per batch is the step time of timelines, if it runs here."""
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
-"""Environment without logs and without accelerator: the benchmark compares the host's work."""
+"""Environment without logs and accelerators, because the host's work is compared."""
 
 
 def run_benchmark(
@@ -46,10 +46,6 @@ def run_benchmark(
 
     Only this package's readers read a slice or a Selection. In timelines, a step takes as long as
     `reader.load` takes for a batch: the shortest step that it can keep up with.
-
-    Raises:
-        DatasetError: there is no such split.
-
     """
     with tempfile.TemporaryDirectory() as scratch:
         source, shards, num_bytes = _source(folder, split, settings.batch_size, Path(scratch))
@@ -106,10 +102,7 @@ def _trace(name: str, source: Source, step_s: float) -> Timeline | None:
 def _source(
     folder: Path, split: AnySplit, batch_size: int, scratch: Path
 ) -> tuple[Source, Sequence[Shard], int]:
-    """Return the records to read, their shards, and their bytes.
-
-    For anything but a whole split, a Selection is written to a file.
-    """
+    """Return the records to read, their shards and bytes. A Selection is written to `scratch`."""
     manifest = load_manifest(folder)
     if isinstance(split, str) and split in manifest.splits:
         shards = _first_shards(manifest.splits[split])
@@ -146,8 +139,6 @@ def _warm(path: Path) -> None:
 
 
 class _PipelineProcess:
-    """The process that measures one pipeline."""
-
     def __init__(self, name: str, source: Source) -> None:
         self.name = name
         self.problem = ""
@@ -169,7 +160,6 @@ class _PipelineProcess:
         self._errors.close()
 
     def round(self, seconds: float) -> None:
-        """Measure one round."""
         stdin = self._process.stdin
         if stdin is not None:
             stdin.write(f"{seconds}\n")
@@ -179,7 +169,6 @@ class _PipelineProcess:
             self._rounds.append(Round(**{key: facts[key] for key in Round.__slots__}))
 
     def result(self, image_bytes: float) -> Way:
-        """Return the result of all rounds, or the problem."""
         if self.problem:
             return Way(self.name, self.problem)
         yields, peak_bytes = self._facts["yields"], self._facts["peak_bytes"]
