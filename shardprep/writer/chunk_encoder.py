@@ -35,17 +35,16 @@ from shardprep.writer.chunk import (
 
 @dataclass(frozen=True, slots=True)
 class ChunkEncoder:
-    """Encodes items to records; every worker is given one."""
+    """Encodes items to records."""
 
     spec: ImageSpec
     schema: Schema
     columns: tuple[str, ...] = ()
-    """Names of the features that `Item.columns` holds."""
+    """Names of the features in `Item.columns`."""
     annotations: AnnotationSpec | None = None
     """Form of boxes and masks, None if none are stored."""
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Read, process, encode and frame the items of a task, in order; an `Encode`."""
         records: list[bytes] = []
         outcomes: list[Outcome] = []
         items = list(task.items)
@@ -96,7 +95,7 @@ def encode_item(
 
 
 def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
-    """Return the objects and masks of an item; empty if the source has no annotation of it."""
+    """Return the objects and masks of an item; empty if it has no annotation."""
     try:
         files = [_read(member) for member in item.masks]
     except MemberError as error:

@@ -23,7 +23,7 @@ def workspace_of(recipe: Recipe) -> Workspace:
 
 
 def find_workspace(where: str) -> Workspace:
-    """Return the workspace of a dataset, finished or not, or of the only one in a folder.
+    """Return the workspace of a dataset, finished or not, or the only one in a folder.
 
     An unfinished build has precedence over finished datasets.
     """

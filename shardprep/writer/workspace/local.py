@@ -27,13 +27,13 @@ from shardprep.writer.workspace.files import (
 
 @dataclass(frozen=True, slots=True)
 class LocalWorkspace:
-    """A workspace on a disk, protected by locks; has the methods of `ObjectWorkspace`."""
+    """A workspace on a disk, protected by locks; has the same methods as `ObjectWorkspace`."""
 
     final: Path
-    """Folder of the dataset, which exists only when it is complete."""
+    """Folder of the complete dataset; does not exist before."""
 
     is_exclusive = True
-    """Whether `held` keeps others out, so that no other run uses an unfinished build."""
+    """Whether `held` keeps all other runs away from an unfinished build."""
 
     @property
     def location(self) -> str:
@@ -48,7 +48,7 @@ class LocalWorkspace:
         return LocalFolder(self.incomplete)
 
     def output(self, build: Build, old: bytes | None) -> Folder:
-        """Return the folder for the dataset's files; `old` is the manifest that is replaced."""
+        """Return the folder for the dataset's files; `old` is the manifest to replace."""
         del build, old
         return self.state
 
@@ -56,7 +56,7 @@ class LocalWorkspace:
         return has_manifest(self.final)
 
     def published(self) -> bytes | None:
-        """Return the manifest in object storage as bytes, to detect other runs; None on a disk."""
+        """Return the published manifest in object storage, to detect other runs; else None."""
         return None
 
     def finished(self) -> Manifest | None:
@@ -68,7 +68,7 @@ class LocalWorkspace:
         return load_manifest(work) if (work / MANIFEST_FILE).is_file() else None
 
     def files(self) -> Mapping[str, ListedObject]:
-        """Return all files in the folder of the finished dataset, foreign ones too, by name."""
+        """Return all files in the finished dataset's folder by name, including foreign ones."""
         folder = LocalFolder(self.final)
         return {
             name: ListedObject(name, (folder.path / name).stat().st_size, "")
@@ -78,16 +78,15 @@ class LocalWorkspace:
     def documents(self, output: Folder | None = None) -> Path:
         """Return a local folder with all files of the finished dataset except its shards.
 
-        With `output`, return the files that a build without a manifest has written there.
+        With `output`, return the files of a build without a manifest.
         """
         return self.final if output is None else self.incomplete
 
     @contextlib.contextmanager
     def held(self, *, alone: bool) -> Iterator[bool]:
-        """Keep other builds out: all of them, or only builds that must be `alone`.
+        """Lock out other builds: all of them, or only builds that must be `alone`.
 
-        Yields whether this storage has locks. Alone, it also removes temporary files of dead
-        processes.
+        Yields whether this storage has locks. Alone, it removes temporary files of dead processes.
         """
         with locked(self.incomplete, alone=alone) as is_held:
             if alone and is_held:
@@ -102,17 +101,16 @@ class LocalWorkspace:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Give a local folder for unpacked archives, which is removed at the end."""
+        """Give a temporary local folder for unpacked archives."""
         below = self.incomplete / SCRATCH_DIR  # the disk that has room for the dataset
         below.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=below, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
     def start(self, fingerprint: Fingerprint, *, over: bytes | None) -> bool:
-        """Write the `BUILD_FILE` of a new build, and remove everything else of the workspace.
+        """Start a new build and remove the unfinished one. A finished dataset is not touched.
 
-        `over` is the `BUILD_FILE` of a build that is taken over; return False if another one is
-        there now. A finished dataset is not touched.
+        `over` is the `BUILD_FILE` to replace; returns False if it has changed.
         """
         del over  # the lock is held, and the finished dataset is in another folder
         for path in self.incomplete.iterdir():
@@ -122,9 +120,9 @@ class LocalWorkspace:
         return True
 
     def adopt(self, file: str, mark: str, name: str) -> str:
-        """Make a file of the finished dataset the file `name` of the build, by a link if possible.
+        """Link or copy a file of the finished dataset to the file `name` of the build.
 
-        `mark` is its ETag, "" on a disk; returns its ETag in the build.
+        `mark` is its ETag, "" on a disk. Returns its ETag in the build.
         """
         path, to = self.final / file, self.incomplete / name
         if not to.exists():
@@ -142,7 +140,7 @@ class LocalWorkspace:
             self.final.parent.parent.rmdir()
 
     def seal(self, manifest: Manifest, output: Folder) -> None:
-        """Write the manifest of the files in `output`: then the dataset is complete."""
+        """Write the manifest of the files in `output`, which completes the dataset."""
         output.write(MANIFEST_FILE, manifest.dumps().encode())
 
     def is_settled(self, manifest: Manifest) -> bool:
@@ -154,10 +152,7 @@ class LocalWorkspace:
         # `start` has removed them.
 
     def publish(self, manifest: Manifest, old: bytes | None) -> None:
-        """Rename the sealed dataset and remove the rest; continues an interrupted run.
-
-        `old` is the manifest of the dataset that it replaces.
-        """
+        """Rename the sealed dataset over `old`, and remove the rest. May continue another run."""
         del manifest, old
         incomplete, final = self.incomplete, self.final
         aside = final.with_name(final.name + OLD_SUFFIX)

@@ -65,12 +65,12 @@ Found = TypeVar("Found")
 
 _NUM_THREADS = 16
 _MOST_LOOKS = 4
-"""Times that the files of a dataset are listed while other runs move them."""
+"""Maximum number of listings of a dataset while other runs move its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectWorkspace:
-    """A workspace in object storage; `LocalWorkspace` documents the methods."""
+    """A workspace in object storage. `LocalWorkspace` documents the methods."""
 
     url: ObjectUrl
 
@@ -110,7 +110,7 @@ class ObjectWorkspace:
         return self._looked(lambda found: in_force(self.url, found))
 
     def _looked(self, look: Callable[[dict[str, ListedObject]], Found]) -> Found:
-        """Return the result of `look` for all objects; list again if another run moves some."""
+        """Return `look` of all objects; list them again if another run moves some."""
         for num_left in reversed(range(_MOST_LOOKS)):
             try:
                 return look(self._found())
@@ -230,7 +230,7 @@ class ObjectWorkspace:
             raise disturbed(self.state)
 
     def _move_draft(self, manifest: Manifest) -> None:
-        """Copy the files of the draft in force to their final names, and remove all others."""
+        """Move the files of the draft in force to their final names, and remove all others."""
         found, now = self._looked(lambda found: (found, draft_in_force(self.url, found)))
         draft = "" if now is None else now[0]
         above = under(draft, found)
@@ -252,7 +252,6 @@ class ObjectWorkspace:
         self._root.remove([seal])
 
     def _remove_others(self, manifest: Manifest, found: Iterable[str]) -> None:
-        """Remove files of datasets and drafts that are not part of this dataset."""
         schema = parse_schema(
             (self._root.read(SCHEMA_FILE) or b"").decode(), str(self.url / SCHEMA_FILE)
         )
@@ -290,7 +289,7 @@ def _draft_of(build: Build) -> str:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove a folder of unpacked archives that a killed process has left."""
+    """Remove the unpacked archives of a killed process."""
     with contextlib.suppress(BuildError):  # one that is at work holds it, or it is another user's
         if not folder.is_symlink():
             with locked(folder) as is_held:
@@ -299,7 +298,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _new_scratch(start: str, ending: contextlib.ExitStack) -> Path:
-    """Return a new locked folder, which is removed at the end."""
+    """Return a new locked folder, which `ending` removes."""
     while True:
         made = tempfile.TemporaryDirectory(prefix=start, ignore_cleanup_errors=True)
         folder = Path(ending.enter_context(made))
