@@ -83,8 +83,7 @@ def class_table(
 ) -> list[Html]:
     """Return a table of classes, largest first, with a bar of the splits.
 
-    `counts` has the count of each split for each class, `further` additional columns by title. The
-    counted things are `unit`, in the plural. With `has_colours`, each class has its colour.
+    `counts` has a row per class and a column per split, `further` additional columns by title.
     """
     totals = [sum(row) for row in counts]
     order = sorted(range(len(names)), key=lambda i: (-totals[i], i))
@@ -224,7 +223,6 @@ def boxes(report: ReportData) -> Html | None:
 
 
 def _measured(contents: Contents, boxes: Boxes) -> Iterator[Html]:
-    """Yield the charts of the sizes and the centres of boxes."""
     sized = boxes[(boxes["size"] > 0).all(axis=1)]
     if len(sized):
         sides = np.sqrt(lengths(sized).prod(axis=1).clip(0))
