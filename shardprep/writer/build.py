@@ -100,11 +100,7 @@ def build_part(
     watcher: Watcher,
     reuse: OldDataset | None = None,
 ) -> PartResult:
-    """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all parts.
-
-    Parts may be built in any order, at the same time, and again. A finished dataset with the same
-    inputs and options is not changed. The arguments are those of `build_dataset`.
-    """
+    """Write the shards of one part, as `build_dataset`; `finalize_dataset` joins the parts."""
     start = time.monotonic()
     workspace, fingerprint = workspace_of(recipe), make_fingerprint(recipe)
 

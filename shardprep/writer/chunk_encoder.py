@@ -1,7 +1,4 @@
-"""The encoder of a build: items in, framed records and one outcome per item out.
-
-It reads the source and touches nothing else, so any engine can run it anywhere.
-"""
+"""The encoder of a build: items in, framed records and one outcome per item out."""
 
 from __future__ import annotations
 
@@ -40,7 +37,6 @@ class ChunkEncoder:
     spec: ImageSpec
     schema: Schema
     columns: tuple[str, ...] = ()
-    """Names of the features in `Item.columns`."""
     annotations: AnnotationSpec | None = None
     """Form of boxes and masks, None if none are stored."""
 
@@ -95,7 +91,6 @@ def encode_item(
 
 
 def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
-    """Return the objects and masks of an item; empty if it has no annotation."""
     try:
         files = [_read(member) for member in item.masks]
     except MemberError as error:

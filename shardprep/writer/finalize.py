@@ -143,8 +143,8 @@ def publish(
 ) -> BuildResult:
     """Publish a sealed dataset.
 
-    `old` is the manifest that it replaces, `start` the monotonic start time of this run, `counts`
-    are the items done by this run, and `notes` remarks on its plan.
+    `old` is the manifest that it replaces, `start` the monotonic start time of this run, and
+    `counts` are the items of this run.
     """
     with states.writing(workspace):
         workspace.publish(manifest, old)
@@ -162,10 +162,7 @@ def publish(
 def complete(
     workspace: Workspace, folders: Folders, outline: Outline, expected: Manifest | None = None
 ) -> Manifest:
-    """Write all files of the dataset except its shards, the manifest last; return the manifest.
-
-    A repair gives the `expected` manifest; BuildError if the new manifest differs from it.
-    """
+    """Write all files except shards, the manifest last; BuildError if it is not `expected`."""
     with states.writing(workspace):
         folders.check_build()
         manifest = _write_documents(folders, outline).signed()
@@ -186,7 +183,6 @@ def complete(
 
 @stage("finish")
 def _write_documents(folders: Folders, outline: Outline) -> Manifest:
-    """Write indexes, tables and documents. Return the manifest, which is not written yet."""
     tally = Tally(outline.spec)
     folder, schema = folders.output, outline.dataset_schema
     num_dark, num_rescaled = Counter[str](), Counter[str]()

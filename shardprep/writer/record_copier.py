@@ -188,7 +188,6 @@ class RecordCopier:
 
     @contextlib.contextmanager
     def copying(self, *, is_remote: bool) -> Iterator[tuple[Buffer, Buffer]]:
-        """Lend buffers to a copy. Remote shards are fetched ahead for one copy at a time."""
         buffers = self.buffers.get()
         try:
             with self.reading if is_remote else contextlib.nullcontext():
@@ -236,7 +235,6 @@ class _Copy:
         """Bytes of each new record, known after its batch was written."""
 
     def write(self) -> None:
-        """Write the shard and its receipt; stop if another copy has failed."""
         copier, folders, name = self._copier, self._copier.folders, self._plan.name
         file, hashed = folders.output.new_file(name), hashlib.sha256()
         try:
@@ -337,7 +335,6 @@ class _Copy:
         raise DatasetError(file, what, _hint(file))
 
     def _renewed(self, start: int, stop: int, data: bytearray, buffer: Buffer) -> memoryview:
-        """Return the records from `start` to `stop`, with new keys and class numbers."""
         view, ends = memoryview(data), np.cumsum(self._records.lengths[start:stop]).tolist()
         is_changed = self._is_changed[start:stop]
         if not is_changed.any():

@@ -182,7 +182,6 @@ def _signature(parent: Parent) -> str:
 
 
 def _versions(versions: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Return all versions that made the images, and the version of this program."""
     names = sorted({name for own in versions for name in own})
     of_images = {
         name: ", ".join(dict.fromkeys(own.get(name, "none") for own in versions)) for name in names
@@ -323,8 +322,7 @@ def _mapped(column: Any, places: Sequence[int]) -> Any:
 def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
     """Return the keys of the items and of the skipped inputs of each parent, as Arrow arrays.
 
-    If parents share a key, it is prefixed with the name of its dataset, and with version or number
-    if names are equal. RecipeError if that is also a key.
+    Shared keys are prefixed with the name of their dataset, or with more if names are equal.
     """
     keys = [
         [

@@ -57,7 +57,6 @@ class OldDataset:
 
     where: str
     made_by: Fingerprint
-    """Options and versions that its images depend on."""
     mark: ManifestMark
     dtypes: tuple[tuple[str, str], ...]
     rows: pa.Table
@@ -65,10 +64,7 @@ class OldDataset:
     def applied(
         self, encoder: ChunkEncoder, shards: Sequence[ShardPlan]
     ) -> tuple[Encode, Sequence[ShardPlan], str]:
-        """Return the encoder that copies images, the shards with `old` rows, and a remark.
-
-        Encoder and shards are unchanged if the images were made with other options.
-        """
+        """Return the encoder that copies images, shards with `old` rows, and a remark."""
         places = self.places(shards)
         remark = self.prospect(encoder.spec, places)
         if self.changes(encoder.spec):
@@ -93,7 +89,6 @@ class OldDataset:
         return fingerprint_differences(self.made_by, _making(spec, now, _formats(self.rows)))
 
     def places(self, shards: Sequence[ShardPlan]) -> Rows:
-        """Return the row of each item that may have the same bytes, −1 for none."""
         members = [shard.items.members for shard in shards]
         keys = pa.chunked_array(
             [member.keys.array.cast(pa.string()) for member in members], pa.string()
@@ -190,10 +185,8 @@ class _ChunkCopy:
             pc.greater_equal(lengths, tfrecord.FRAME_BYTES), pc.greater_equal(offsets, 0)
         )
         self._places: list[int] = np.flatnonzero(has_record.to_numpy()).tolist()
-        """Index in `items` of each stored record."""
         self._records = StoredRecords(old.filter(has_record), have_keys=FILENAME in have)
         self._runs = {self._places[run.start]: run for run in self._records.runs()}
-        """Item index of the first record → run."""
         self._sound: dict[int, memoryview] = {}
         """Item index → framed record, for the sound records of the last run."""
 

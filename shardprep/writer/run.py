@@ -1,7 +1,6 @@
 """Make a dataset: begin, plan, make the shards, publish.
 
-A run that ends early, however it ends, keeps finished shards in its workspace. The next equal run
-checks it and continues.
+An interrupted run keeps its finished shards. The next equal run checks them and continues.
 """
 
 from __future__ import annotations
@@ -186,11 +185,7 @@ def _retry_unreadable(
     images: BuildImages,
     watcher: Watcher,
 ) -> None:
-    """Write shards with unreadable images again if these images can be read now.
-
-    A disk or network share may be away for a moment. A finished dataset would never get these
-    images, because the next run does not change it.
-    """
+    """Write shards with unreadable images again if a disk or network share is back now."""
     for _ in range(_MOST_RETRIES):
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             unread = list(pool.map(partial(_unreadable_items, folders), shards))

@@ -60,7 +60,6 @@ class Receipt(NamedTuple):
 
     facts: ReceiptFacts
     table: pa.Table
-    """A row for each item, written or rejected, in plan order."""
 
 
 class ShardHead(NamedTuple):
@@ -96,7 +95,6 @@ class ShardWriter:
 
     @stage("write")
     def append(self, items: Sequence[Item], chunk: EncodedChunk) -> None:
-        """Write the next chunk, and keep the rows of its items."""
         hashed = self._hashing.submit(self._hash.update, chunk.data)
         self._file.write(chunk.data)
         own, outcomes = Items.of(items), chunk.outcomes
@@ -143,10 +141,7 @@ class ShardWriter:
         hashed.result()
 
     def commit(self) -> None:
-        """Rename the shard to its final name, then write its receipt.
-
-        BuildError if another build has taken over; then the temporary file is removed.
-        """
+        """Rename the shard, then write its receipt; BuildError if another build has taken over."""
         try:
             self._folders.check_build()
             mark = self._file.commit() or ""

@@ -39,7 +39,6 @@ class ShardJob:
     record_bytes: int
     """Estimated size of a record, for the size of chunks."""
     is_annotated: bool = False
-    """Whether the records have boxes or masks."""
     is_timed: bool = False
 
     def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
@@ -61,7 +60,6 @@ class ItemCounts(NamedTuple):
     num_items: int = 0
     num_rejected: int = 0
     num_copied: int = 0
-    """Items whose image another dataset had stored."""
     num_unreadable: int = 0
     """Rejected items that the source could not read."""
 
@@ -69,7 +67,6 @@ class ItemCounts(NamedTuple):
         return ItemCounts(*map(sum, zip(self, more, strict=True)))
 
     def negative(self) -> ItemCounts:
-        """Return the counts that cancel these, for items that are done again."""
         return ItemCounts(*(-count for count in self))
 
     @classmethod
@@ -85,10 +82,7 @@ NOTHING_DONE = ItemCounts()
 OnProgress = Callable[[ItemCounts], None]
 """Called with the items that are done since the last call."""
 Engine = Callable[[ShardJob, Sequence[ShardPlan], int, OnProgress], None]
-"""Writes shards and their receipts with at most this number of workers, in any order.
-
-It uses `ShardWriter`, so committed shards count as done however the engine ends.
-"""
+"""Writes shards with `ShardWriter` by at most this number of workers, in any order."""
 
 
 class Workers(NamedTuple):

@@ -93,7 +93,6 @@ class _SharedChunk(NamedTuple):
     shard: ShardPlan | None
     task: ChunkTask
     is_suspect: bool
-    """Whether the chunk has ended a process before."""
 
 
 class _Chunks:
@@ -103,7 +102,6 @@ class _Chunks:
         self._tasks = iter(tasks)
 
     def next(self, *, may_share: bool) -> OwnedShard | _SharedChunk | None:
-        """Return the next work for an idle worker; a chunk only if `may_share`."""
         task = next(self._tasks, None) if may_share else None
         return None if task is None else _SharedChunk(None, task, is_suspect=False)
 
@@ -144,11 +142,7 @@ class _Shards(_Chunks):
 
 
 def _num_owned(sizes: Sequence[int], num_workers: int) -> int:
-    """Return the number of shards to own; `sizes` are their numbers of items.
-
-    While the last owned shard is written, there must be enough chunks for all other workers. Shards
-    have about equal sizes, except in a split that is smaller than one shard.
-    """
+    """Return the number of shards to own; the others keep all workers busy to the end."""
     uneven = max(len(sizes) % num_workers, num_workers // 2)
     most = max(0, len(sizes) - _MOST_SHARED)
     usual = max(most, len(sizes) - uneven)
@@ -162,8 +156,6 @@ def _num_owned(sizes: Sequence[int], num_workers: int) -> int:
 
 
 class _Pool:
-    """The workers, and the chunks that came back out of order."""
-
     def __init__(
         self,
         todo: _Chunks,
@@ -252,7 +244,6 @@ class OwnedShard:
         self.head = ShardHead(plan.name, plan.split, len(plan.items), new_token())
         self._tasks = job.tasks(plan)
         self.task: ChunkTask | None = next(self._tasks, None)
-        """The chunk in progress; None after the last one."""
         self.done = ItemCounts()
         self._output = job.folders.output
 
@@ -266,10 +257,7 @@ class OwnedShard:
 
 
 class Worker:
-    """A process that carries out one order at a time, and its replacements.
-
-    `on_progress` gets the counts of owned shards, `on_lost` the uncommitted shards of a death.
-    """
+    """A process that carries out one order at a time, and its replacements."""
 
     def __init__(
         self, work: Work, on_progress: OnProgress, on_lost: Callable[[OwnedShard], None]

@@ -78,11 +78,7 @@ def connected(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def last_words() -> Iterator[None]:
-    """Print a line on stderr if this process ends before the block does.
-
-    Ray's core ends its process without a message when it loses its own node. A second process waits
-    for the end of the block or of this process.
-    """
+    """Print a line on stderr if this process dies in this block, as Ray's core does silently."""
     beside = subprocess.Popen(  # noqa: S603 - words of ours
         [sys.executable, "-I", "-S", "-c", _LISTEN, _LAST_WORDS],
         stdin=subprocess.PIPE,

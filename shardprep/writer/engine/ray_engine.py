@@ -54,7 +54,6 @@ _LOOK_S = 10.0
 """Seconds without a finished shard after which the nodes are counted again."""
 _END_S = 10.0
 _DEATHS = (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.OutOfMemoryError)
-"""Errors of Ray for a dead worker."""
 
 
 def by_shards(
@@ -256,7 +255,6 @@ class SharedJob:
     terms: Terms
     folder: str
     has_pandas: bool
-    """Whether pandas can be imported on the starting node."""
 
 
 def has_pandas() -> bool:
@@ -283,10 +281,7 @@ def write(
     shards: Sequence[ShardPlan],
     is_careful: bool,  # noqa: FBT001 - Ray
 ) -> Generator[Done | ShardprepError | OSError]:
-    """Write shards; runs on a node. Errors are values, because Ray would wrap exceptions.
-
-    A process that lacks memory exits, which counts as a death.
-    """
+    """Write shards; runs on a node. Errors are values, because Ray would wrap exceptions."""
     if not order.has_pandas:
         without_pandas()
     try:
@@ -368,10 +363,7 @@ def _encode(job: ShardJob, shard: ShardPlan, on_chunk: Callable[[EncodedChunk], 
 
 @contextlib.contextmanager
 def _in(folder: str) -> Generator[None]:
-    """Change into a folder if it exists; else paths must be absolute.
-
-    After an error the process stays there, as a commit in a thread may use relative paths.
-    """
+    """Change into a folder if it exists. Stay there after errors, as commits may need it."""
     if not Path(folder).is_dir():
         yield
         return

@@ -1,7 +1,4 @@
-"""The main function of a worker process: it encodes chunk after chunk until its parent hangs up.
-
-The messages are explained in `shardprep.writer.engine`.
-"""
+"""The main function of a worker process. `shardprep.writer.engine` explains the messages."""
 
 from __future__ import annotations
 
@@ -190,10 +187,7 @@ class _OwnedShards:
 
 
 def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> EncodedChunk:
-    """Return an encoded chunk. SIGALRM ends the process if an item takes too long.
-
-    Raises MemoryError if a lack of memory may have rejected a sound image of an unsuspected chunk.
-    """
+    """Return an encoded chunk; MemoryError if memory was short, unless the chunk is suspect."""
     before, start = profiling.taken(), time.perf_counter()
     if work.is_timed:
         profiling.start()

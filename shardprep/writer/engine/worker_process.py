@@ -145,10 +145,7 @@ def interrupts_blocked() -> Iterator[None]:
 
 
 def _shorten_sockets() -> None:
-    """Put sockets of `multiprocessing` in /tmp if the temporary folder has a long name.
-
-    The name of a socket has at most 107 bytes (unix(7)). Batch systems use long folder names.
-    """
+    """Put sockets of `multiprocessing` in /tmp if their names are too long (107 bytes, unix(7))."""
     before = tempfile.gettempdir()
     if len(os.fsencode(before)) > _MOST_FOLDER_BYTES:
         tempfile.tempdir = "/tmp"  # noqa: S108 - a folder of our own is made in it

@@ -1,7 +1,4 @@
-"""The fingerprint of a build: the inputs, options and versions that determine its bytes.
-
-It is cheap: no image is read.
-"""
+"""The fingerprint of a build: the inputs, options and versions that determine its bytes."""
 
 from __future__ import annotations
 

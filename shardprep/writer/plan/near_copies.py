@@ -51,7 +51,6 @@ Phashes = np.ndarray[Any, Any]
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 NEAR_COPY = "a near copy of another"
-"""Reason for leaving out an image by `--dedup near`."""
 _KEPT_FIRST = ("test", "validation", "train")
 """Splits by precedence of the copy to keep; other names count as test."""
 _MOST_SHOWN = 60
@@ -75,7 +74,6 @@ class NearCopies:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the groups in hexadecimal, to compare the plans of two runs."""
         keys = [[self.items.members.keys[i] for i in group] for group in self.groups]
         return hashlib.sha256(repr(keys).encode()).hexdigest()
 

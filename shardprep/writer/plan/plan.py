@@ -1,8 +1,4 @@
-"""The plan of a build: everything that is decided before the first image is decoded.
-
-The outline is the plan without the items. It is written to the folder of receipts, so that
-`finalize` needs no source.
-"""
+"""The plan of a build, and its outline: the plan without items, from which `finalize` works."""
 
 from __future__ import annotations
 
@@ -41,12 +37,10 @@ class BuildPlan:
     labels_from: str
     rows_without_image: tuple[str, ...]
     columns: tuple[str, ...]
-    """Names of the features in `Item.columns`."""
     findings: list[str]
     annotations: AnnotationFacts | None
     estimated_bytes: int
     near_copies: str = ""
-    """`NearCopies.digest`; "" if near copies are not searched for."""
 
     @property
     def num_items(self) -> int:
@@ -100,11 +94,9 @@ class Outline(Document):
     """Images of repacked datasets whose annotations were scaled in their build."""
     shards: tuple[PlannedShard, ...]
     skipped: dict[str, Count]
-    """Inputs that never became items, by reason."""
     max_rejected: float = Field(ge=0, le=1)
     max_dropped: float = Field(default=1, ge=0, le=1)
     near_copies: str = ""
-    """`NearCopies.digest`; "" if near copies are not searched for."""
     mask_padding: int | None = None
     """Value of class masks in the padding; None for the background, and in earlier versions."""
     findings: tuple[str, ...] = ()

@@ -113,7 +113,6 @@ class Part:
         return f"{self.number}/{self.count}"
 
     def of(self, shards: Sequence[_Shard]) -> Sequence[_Shard]:
-        """Return the shards of this part; empty if there are fewer shards than parts."""
         return shards[self.number - 1 :: self.count]
 
 
@@ -161,10 +160,7 @@ def plan_shards(
 
 
 def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Sequence[Item]]:
-    """Yield the items of a shard in chunks, whose size does not change the bytes.
-
-    The chunks of a build of `num_items` keep many workers busy to its end, and fit in memory.
-    """
+    """Yield the items of a shard in chunks that keep many workers busy and fit in memory."""
     size = min(MAX_CHUNK_ITEMS, max(1, _CHUNK_BYTES // max(1, record_bytes)))
     size = max(1, min(size, -(-num_items // _CHUNKS_A_BUILD)))
     for start in range(0, len(plan.items), size):

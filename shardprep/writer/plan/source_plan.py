@@ -65,10 +65,7 @@ def _paused_collection() -> Iterator[None]:
 @stage("plan")
 @_paused_collection()
 def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int = 1) -> BuildPlan:
-    """Return the plan of a recipe. The workers search for near copies.
-
-    Compressed inner archives are unpacked in `work_dir`, which must exist until the items are read.
-    """
+    """Return the plan of a recipe. Archives are unpacked in `work_dir`, which its items need."""
     catalog = make_catalog(recipe, work_dir, watcher.notice)
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
     ratios = recipe.rules.split.ratios

@@ -1,8 +1,4 @@
-"""The files of an unfinished build other than shards, and the two folders that hold them.
-
-The files are in `<version>.incomplete/`. On a disk the shards are there too; in object storage they
-are where `Workspace.output` says.
-"""
+"""The files of an unfinished build other than shards, and the two folders that hold them."""
 
 from __future__ import annotations
 
@@ -57,7 +53,6 @@ class Folders:
     """The two folders that a build writes to; pickled for every worker."""
 
     output: Folder
-    """Shards and documents of the future dataset."""
     state: Folder
     """`BUILD_FILE` and receipts; the same folder on a disk."""
     build: str = ""

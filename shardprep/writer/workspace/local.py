@@ -76,18 +76,12 @@ class LocalWorkspace:
         }
 
     def documents(self, output: Folder | None = None) -> Path:
-        """Return a local folder with all files of the finished dataset except its shards.
-
-        With `output`, return the files of a build without a manifest.
-        """
+        """Return a local folder with the files of the dataset (or of `output`) except shards."""
         return self.final if output is None else self.incomplete
 
     @contextlib.contextmanager
     def held(self, *, alone: bool) -> Iterator[bool]:
-        """Lock out other builds: all of them, or only builds that must be `alone`.
-
-        Yields whether this storage has locks. Alone, it removes temporary files of dead processes.
-        """
+        """Lock out all builds, or only builds that must be `alone`. Yields False without locks."""
         with locked(self.incomplete, alone=alone) as is_held:
             if alone and is_held:
                 self._sweep()
@@ -101,17 +95,13 @@ class LocalWorkspace:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Give a temporary local folder for unpacked archives."""
         below = self.incomplete / SCRATCH_DIR  # the disk that has room for the dataset
         below.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=below, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
     def start(self, fingerprint: Fingerprint, *, over: bytes | None) -> bool:
-        """Start a new build and remove the unfinished one. A finished dataset is not touched.
-
-        `over` is the `BUILD_FILE` to replace; returns False if it has changed.
-        """
+        """Start a new build and remove the old one; False if its `BUILD_FILE` is not `over`."""
         del over  # the lock is held, and the finished dataset is in another folder
         for path in self.incomplete.iterdir():
             if path.name != LOCK_FILE:
@@ -120,10 +110,7 @@ class LocalWorkspace:
         return True
 
     def adopt(self, file: str, mark: str, name: str) -> str:
-        """Link or copy a file of the finished dataset to the file `name` of the build.
-
-        `mark` is its ETag, "" on a disk. Returns its ETag in the build.
-        """
+        """Link or copy a file of the finished dataset to the build; `mark` and result are ETags."""
         path, to = self.final / file, self.incomplete / name
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +139,7 @@ class LocalWorkspace:
         # `start` has removed them.
 
     def publish(self, manifest: Manifest, old: bytes | None) -> None:
-        """Rename the sealed dataset over `old`, and remove the rest. May continue another run."""
+        """Rename the sealed dataset and remove the rest; `old` is the manifest that it replaces."""
         del manifest, old
         incomplete, final = self.incomplete, self.final
         aside = final.with_name(final.name + OLD_SUFFIX)

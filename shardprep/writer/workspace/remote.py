@@ -219,7 +219,6 @@ class ObjectWorkspace:
         )
 
     def _owner(self, manifest: Manifest) -> Build | None:
-        """Return the content of the `BUILD_FILE`; BuildError if it is another build's."""
         begun = read_build(self.state)
         if begun is not None and begun.fingerprint != manifest.fingerprint:
             raise taken_over(self.state)
@@ -298,7 +297,6 @@ def _sweep(folder: Path) -> None:
 
 
 def _new_scratch(start: str, ending: contextlib.ExitStack) -> Path:
-    """Return a new locked folder, which `ending` removes."""
     while True:
         made = tempfile.TemporaryDirectory(prefix=start, ignore_cleanup_errors=True)
         folder = Path(ending.enter_context(made))

@@ -49,7 +49,7 @@ class DamagedDataset:
         return f"the dataset is there, but not whole: {what} built again"
 
     def take_into(self, workspace: Workspace) -> None:
-        """Move the intact shards and the foreign files into the unfinished build."""
+        """Take the intact shards and the foreign files into the unfinished build."""
         for name in self.foreign:
             workspace.adopt(name, "", name)
         if self.items is None:
