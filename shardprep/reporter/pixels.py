@@ -120,10 +120,7 @@ class StoredImages:
         return boxes
 
     def pixels(self, data: bytes, least_side: int = 0) -> Pixels:
-        """Return an image as RGB, uint8[height, width, 3], at stored size or smaller.
-
-        No side of a smaller JPEG is below `least_side` pixels; 0 means the stored size.
-        """
+        """Return RGB uint8[height, width, 3]; no side is below `least_side` (0: stored size)."""
         if self._size is None:
             check_stored(data)
         return stored_pixels(data, self._size, least_side)

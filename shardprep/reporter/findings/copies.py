@@ -1,7 +1,7 @@
 """Groups of exact copies (equal original bytes) and near copies (similar pictures).
 
-Near copies have perceptual hashes within `phash.NEAR_BITS` bits and similar coarse colours.
-Mirrored, turned and cropped copies are not found, because their hashes differ.
+Near copies have close perceptual hashes and similar coarse colours. Mirrored, turned and cropped
+copies are not found.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Findings about left-out inputs, classes, objects and masks, and about drift of splits.
-
-Only boxes and the properties of images need the measures of the pixel pass.
-"""
+"""Findings about left-out inputs, classes, objects and masks, and about drift of splits."""
 
 from __future__ import annotations
 

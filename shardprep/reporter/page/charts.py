@@ -1,7 +1,4 @@
-"""Charts as inline SVG, without a library or a script. Colours come from the page's style sheet.
-
-Charts have titles for screen readers; histograms also have a table of their numbers.
-"""
+"""Charts as inline SVG, without a library or a script. Colours come from the page's style sheet."""
 
 from __future__ import annotations
 
@@ -75,10 +72,7 @@ def histogram_chart(
     splits: Sequence[str],
     threshold: tuple[float, bool] | None = None,
 ) -> Html:
-    """Return a histogram with one area per split, in shares of that split.
-
-    `threshold` is a value, and True if findings are below it.
-    """
+    """Return a histogram by split, in shares. `threshold`: a value, and True if findings are below."""
     shares = {
         name: [count / max(sum(counts), 1) for count in counts]
         for name, counts in histogram.counts.items()

@@ -81,10 +81,7 @@ def class_table(
     *,
     has_colours: bool = False,
 ) -> list[Html]:
-    """Return a table of classes, largest first, with a bar of the splits.
-
-    `counts` has a row per class and a column per split, `further` additional columns by title.
-    """
+    """Return a table of classes, largest first. `counts` has a row per class."""
     totals = [sum(row) for row in counts]
     order = sorted(range(len(names)), key=lambda i: (-totals[i], i))
     even = sum(totals) / max(sum(map(bool, totals)), 1)

@@ -82,10 +82,7 @@ class Pictures:
 
 
 def draw_pictures(report: ReportData) -> Pictures:
-    """Return the pictures of a report, or no pictures if the report has no images.
-
-    Beyond the budget, the last pictures of every class are left out first.
-    """
+    """Return the pictures of a report within the budget, or none if it has no images."""
     if report.images is None:
         return Pictures({}, {}, {}, {})
     gallery = _gallery(report)
@@ -214,10 +211,7 @@ def classes_of(contents: Contents, number: int, marked: Overlay) -> frozenset[in
 
 
 def switch(schema: Schema, classes: frozenset[int] | None = None) -> Html:
-    """Return the checkbox that shows and hides overlays without a script, and a legend.
-
-    The legend names `classes` (−1 for ignored pixels); None means all classes of the dataset.
-    """
+    """Return the checkbox that shows overlays, and a legend of `classes`, or all if None."""
     words = {
         "boxes": BOX in schema.features and OBJECT_MASK not in schema.features,
         "masks": any(one.kind == "mask" for one in schema.annotations.values()),
