@@ -1,7 +1,4 @@
-"""The result of a benchmark: values, and a picture of bars and timelines.
-
-Matplotlib is an extra (`pip install 'shardprep[plot]'`) and is imported only to draw.
-"""
+"""The result of a benchmark: values, and a picture of bars and timelines, drawn by Matplotlib."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Export a dataset: complete or absent, and resumable.
 
-Files are written to `<out>.incomplete/`, whose `.export.json` has the facts of the export. Shards
-written there stay there; the same export continues after them. `export.json` is written last, and
-then the folder is renamed.
+Files are written to `<out>.incomplete/`, with its facts in `.export.json`. The same export
+continues after its finished shards. `export.json` is written last; then the folder is renamed.
 """
 
 from __future__ import annotations

@@ -21,10 +21,7 @@ _HASH_DIGITS = 32
 
 
 def file_names(keys: Sequence[str], scopes: Sequence[str], *, dots: bool = True) -> list[str]:
-    """Return a name without suffix for each key, unique in its scope, ignoring case.
-
-    `scopes` has the folder or archive of each name. WebDataset allows no `dots` inside of names.
-    """
+    """Return a unique name without suffix for each key in its scope, ignoring case."""
     stems = [_without_suffix(key) for key in keys]
     names = [_readable(stem.rpartition("/")[2], dots=dots) for stem in stems]
     if not _repeated(names, scopes) and not any(_is_long(name) for name in names):

@@ -1,8 +1,7 @@
 """WebDataset: a tar for each shard, with the files of each record.
 
-https://github.com/webdataset/webdataset: a sample is a run of files whose names are equal up to the
-first dot; `.cls` has an integer, `.txt` a text, `.json` the rest. The tars have no times, so equal
-records give equal bytes.
+https://github.com/webdataset/webdataset: files of a sample have equal names up to the first dot.
+`.cls` is an integer, `.txt` a text, `.json` the rest. Tars have no times, so their bytes are equal.
 """
 
 from __future__ import annotations
