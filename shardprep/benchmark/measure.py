@@ -86,7 +86,7 @@ def _rounds(name: str, *arguments: str) -> None:
         _write(problem=f"{error.name} is not installed")
     except ShardprepError as error:
         _write(problem=str(error))
-    except Exception as error:  # of TensorFlow, for example; the table shows it
+    except Exception as error:  # an error of TensorFlow, for example; the table shows it
         _write(problem=f"{type(error).__name__}: {str(error).splitlines()[0]}")
 
 

@@ -61,7 +61,7 @@ def _measured(
         notice("starting")  # all at once, which is not measured
         runs = [stack.enter_context(_PipelineProcess(name, source)) for name in PIPELINES]
         for run in runs:
-            run.listen()  # for the first batch or a problem
+            run.listen()  # wait for the first batch or a problem
         for turn in range(settings.rounds):
             for run in runs:
                 if not run.problem:

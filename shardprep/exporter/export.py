@@ -311,6 +311,6 @@ def _remove(path: Path) -> None:
 
 
 def _tidy(out: Path) -> None:
-    (out / LOCK_FILE).unlink(missing_ok=True)  # not before: until then it keeps others out
+    (out / LOCK_FILE).unlink(missing_ok=True)  # last, because it keeps other runs out
     if (out / _REPLACED).is_dir():
         shutil.rmtree(out / _REPLACED)

@@ -87,7 +87,7 @@ def _write(
         for number, sample in enumerate(samples, place.first + 1):
             is_of_class = len(of_classes) > 1 and isinstance(sample.target, int)
             folder = of_classes[sample.target] if is_of_class else of_classes[0]  # type: ignore[index]
-            if folder not in there:  # one without an image would be an error to ImageFolder
+            if folder not in there:  # ImageFolder rejects empty class folders
                 (work / folder).mkdir(parents=True, exist_ok=True)
                 there.add(folder)
             path = f"{folder}/{sample.name}.{sample.suffix}"
@@ -102,7 +102,7 @@ def _write(
 
     def commit() -> None:
         if hasattr(os, "sync"):
-            os.sync()  # one for thousands of files; the part says that they are there
+            os.sync()  # one call for thousands of files, before the part is written
         write_durably(work / _part(export, place), text.getvalue().encode())
 
     return commit

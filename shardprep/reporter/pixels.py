@@ -120,7 +120,7 @@ class StoredImages:
         return boxes
 
     def pixels(self, data: bytes, least_side: int = 0) -> Pixels:
-        """Return RGB uint8[height, width, 3]; no side is below `least_side` (0: stored size)."""
+        """Return RGB, uint8[height, width, 3]. If `least_side` is not 0, JPEGs may be smaller."""
         if self._size is None:
             check_stored(data)
         return stored_pixels(data, self._size, least_side)

@@ -171,7 +171,7 @@ class RecordCopier:
         """Write shards and their receipts, a few at a time. Raises the errors of `check` too."""
         for shard in shards:
             self.waiting.put(shard)
-        # Daemons: one that hangs in the network must not keep an interrupted program from ending.
+        # Daemons, because a hanging network read must not block the end of the program.
         threads = [
             threading.Thread(target=self._work, name="shardprep copy", daemon=True)
             for _ in shards[:_SHARDS_AT_ONCE]

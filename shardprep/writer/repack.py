@@ -68,7 +68,7 @@ def repack_dataset(
         if finished is not None and finished.fingerprint.inputs != images.fingerprint.inputs:
             raise BuildError(workspace.location, "already exists", replace_hint())
     result = make_dataset(workspace, images, watcher, overwrite=overwrite)
-    return replace(result, num_copied=0)  # all of them are
+    return replace(result, num_copied=0)  # every image is copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class ParentImages:
         try:
             RecordCopier(folders, plan.schema, files, self.check).copy(shards, on_progress)
         except (DatasetError, RecordError):
-            self.check()  # of a parent that was replaced, no record is damaged
+            self.check()  # report a replaced parent, not damaged records
             raise
 
     def check(self) -> None:

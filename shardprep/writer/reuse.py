@@ -111,7 +111,7 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     rows = with_files(item_table.with_status(table, item_table.WRITTEN), dataset)
     made_by = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
     several = {name for name in made_by.options if name not in manifest.fingerprint.options}
-    made_by.options.update(dict.fromkeys(several, "several"))  # of datasets that were merged
+    made_by.options.update(dict.fromkeys(several, "several"))  # merged datasets
     return OldDataset(str(dataset), made_by, dataset.mark, tuple(schema.dtypes.items()), rows)
 
 

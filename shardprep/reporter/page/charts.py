@@ -72,7 +72,7 @@ def histogram_chart(
     splits: Sequence[str],
     threshold: tuple[float, bool] | None = None,
 ) -> Html:
-    """Return a histogram by split, in shares. `threshold`: a value, and True if findings are below."""
+    """Return a histogram of shares by split. `threshold`: value, and True if findings are below."""
     shares = {
         name: [count / max(sum(counts), 1) for count in counts]
         for name, counts in histogram.counts.items()

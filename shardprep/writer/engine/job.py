@@ -147,6 +147,6 @@ def _begin_commit(writer: ShardWriter) -> Future[None]:
         else:
             future.set_result(None)
 
-    # A daemon, so that a commit that hangs in the network does not keep the program from ending.
+    # A daemon, because a commit that hangs must not block the end of the program.
     threading.Thread(target=run, name="shardprep commit", daemon=True).start()
     return future

@@ -229,7 +229,7 @@ _wait = stage("wait")(connection.wait)
 _MOST_LOST_IN_A_ROW = 16
 """Number of items lost in a row after which the machine is at fault, not the images."""
 _MOST_KILLS = 4
-"""SIGKILLs of a lone item before it is rejected. The system sends them if memory is short."""
+"""Number of SIGKILLs at one item before it is rejected. They mean that memory is short."""
 _MOST_FAILED_STARTS = 3
 _KILL = getattr(signal, "SIGKILL", None)
 
@@ -367,7 +367,7 @@ class Worker:
         else:
             assert own.task is not None  # noqa: S101 - it is not whole
             order = ChunkOrder(own.task, own.head)
-        with contextlib.suppress(OSError):  # it died: `advance` will hear of it
+        with contextlib.suppress(OSError):  # the process died; `advance` handles it
             self.pipe.send(order)
 
     def _receive(self) -> _Answer | None:

@@ -30,7 +30,7 @@ _ADDRESS = "RAY_ADDRESS"
 _AUTO = "auto"
 _KNOCK_S = 3.0
 _BEFORE_IMPORT = {
-    "RAY_NUM_REDIS_GET_RETRIES": "2",  # seconds during which it tries a server that refuses it
+    "RAY_NUM_REDIS_GET_RETRIES": "2",  # seconds of retries if a server refuses
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else Ray prints the deaths of workers on stdout
 }

@@ -50,7 +50,7 @@ class ChunkOrder(NamedTuple):
     head: ShardHead | None = None
     """The owned shard to write the chunk to; None if the chunk is sent back."""
     is_suspect: bool = False
-    """Whether the chunk has ended a process before. Another lack of memory is its own fault."""
+    """Whether the chunk has ended a process before. It gets no retry for lack of memory."""
 
 
 class ChunkResult(NamedTuple):

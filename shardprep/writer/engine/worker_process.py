@@ -150,7 +150,7 @@ def _shorten_sockets() -> None:
     if len(os.fsencode(before)) > _MOST_FOLDER_BYTES:
         tempfile.tempdir = "/tmp"  # noqa: S108 - a folder of our own is made in it
         try:
-            util.get_temp_dir()  # which keeps it
+            util.get_temp_dir()  # which caches the folder
         finally:
             tempfile.tempdir = before
 

@@ -208,7 +208,7 @@ def hash_images(
     if not todo:
         return result
     watcher.start("looking for near copies", len(items), "images", len(items) - len(todo))
-    has_affinity = hasattr(os, "sched_getaffinity")  # macOS and Windows do not tell
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
     num_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     num_workers = min(num_workers, num_cores, len(todo))
     size = max(1, min(_AT_ONCE, len(todo) // (num_workers * _TASKS_A_WORKER)))

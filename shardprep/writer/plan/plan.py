@@ -170,7 +170,7 @@ def check_outline(state: Folder, outline: Outline) -> None:
     """
     there = None
     if outline.near_copies or outline.mask_padding is not None:
-        with contextlib.suppress(BuildError):  # a damaged one is written anew
+        with contextlib.suppress(BuildError):  # a damaged outline is written again
             there = read_outline(state)
     if there is not None and there.near_copies != outline.near_copies:
         raise BuildError(

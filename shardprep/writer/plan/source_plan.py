@@ -305,7 +305,7 @@ def _cut_together(
             wanted[split].subtract(counts[unit])
             room[split] -= sizes[unit]
             left.subtract(counts[unit])
-        for split in ratios:  # what rounding left: over many small classes it adds up
+        for split in ratios:  # the rest of rounding adds up over many small classes
             owed[split] += wanted[split][label]
         left = +left
     place = {split: i for i, split in enumerate(ratios)}

@@ -95,7 +95,7 @@ class LocalWorkspace:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        below = self.incomplete / SCRATCH_DIR  # the disk that has room for the dataset
+        below = self.incomplete / SCRATCH_DIR  # on the disk of the dataset, which has room
         below.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=below, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
@@ -122,7 +122,7 @@ class LocalWorkspace:
 
     def discard(self) -> None:
         shutil.rmtree(self.incomplete, ignore_errors=True)
-        with contextlib.suppress(OSError):  # other datasets are in there, or it is not ours
+        with contextlib.suppress(OSError):  # not empty, or not ours
             self.final.parent.rmdir()
             self.final.parent.parent.rmdir()
 
@@ -151,6 +151,6 @@ class LocalWorkspace:
             final.rename(aside)
         (incomplete / LOCK_FILE).unlink(missing_ok=True)
         incomplete.rename(final)
-        (final / LOCK_FILE).unlink(missing_ok=True)  # of a process that came in between
+        (final / LOCK_FILE).unlink(missing_ok=True)  # the lock of another process
         sync_folder(final.parent)
         shutil.rmtree(aside, ignore_errors=True)

@@ -110,7 +110,7 @@ class ObjectWorkspace:
         return self._looked(lambda found: in_force(self.url, found))
 
     def _looked(self, look: Callable[[dict[str, ListedObject]], Found]) -> Found:
-        """Return `look` of all objects; list them again if another run moves some."""
+        """Return `look(objects)` for all objects. List them again if another run moves some."""
         for num_left in reversed(range(_MOST_LOOKS)):
             try:
                 return look(self._found())
@@ -154,8 +154,8 @@ class ObjectWorkspace:
         if begun is None:
             return
         self._forget(begun.fingerprint)
-        # Its `BUILD_FILE` is gone, without which a draft that is sealed later is not published. One
-        # that is sealed already may be in force at any moment.
+        # Without its `BUILD_FILE`, a draft that is sealed later is not published. A draft that is
+        # sealed already may come into force at any moment.
         draft = _draft_of(begun)
         files = under(draft, self._found())
         if MANIFEST_FILE not in files:
@@ -193,7 +193,7 @@ class ObjectWorkspace:
             drafts = {name.partition("/")[0] for name in found if name.startswith(DRAFT_PREFIX)}
             if begun is None:
                 return not drafts and not self.state.names()
-            # A draft that is not the one in force: the same build has been begun anew.
+            # The draft is not in force: the same build has been begun again.
             return _draft_of(begun) in drafts and draft_in_force(self.url, found) is None
 
         return self._looked(is_settled)
@@ -268,7 +268,7 @@ class ObjectWorkspace:
             if begun is not None and begun.fingerprint != fingerprint:
                 return
             state.remove(names)
-        left = state.names()  # of runs that saw the `BUILD_FILE` before it went
+        left = state.names()  # of runs that read `BUILD_FILE` before its removal
         if BUILD_FILE not in left:
             state.remove(left)
 
@@ -289,7 +289,7 @@ def _draft_of(build: Build) -> str:
 
 def _sweep(folder: Path) -> None:
     """Remove the unpacked archives of a killed process."""
-    with contextlib.suppress(BuildError):  # one that is at work holds it, or it is another user's
+    with contextlib.suppress(BuildError):  # in use, or another user's
         if not folder.is_symlink():
             with locked(folder) as is_held:
                 if is_held:
@@ -302,6 +302,6 @@ def _new_scratch(start: str, ending: contextlib.ExitStack) -> Path:
         folder = Path(ending.enter_context(made))
         try:
             ending.enter_context(locked(folder))
-        except BusyError:  # another build has just begun, and swept out what was not held
+        except BusyError:  # another build has just removed unlocked folders
             continue
         return folder

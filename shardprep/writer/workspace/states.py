@@ -51,7 +51,7 @@ IN_STORE = {
 """Operation → its transitions in object storage, if they differ."""
 
 _MOST_TRIES = 5
-"""Maximum number of starts of a run whose files equal runs remove."""
+"""Maximum number of attempts of a run if equal runs remove its files."""
 
 
 @contextlib.contextmanager
@@ -61,7 +61,7 @@ def writing(workspace: Workspace) -> Iterator[None]:
         yield
     except ChangedError as error:
         if not error.where.startswith(workspace.location):
-            raise  # of a dataset that is read
+            raise  # an error of a dataset that is read
         raise DisturbedError(error.where, error.what, "run the same command again") from error
     except OSError as error:
         raise BuildError(
@@ -257,7 +257,7 @@ def shared(
 
 
 def _equal_dataset(workspace: Workspace, fingerprint: Fingerprint | None) -> Manifest | None:
-    with contextlib.suppress(DatasetError):  # it is damaged
+    with contextlib.suppress(DatasetError):  # the dataset is damaged
         there = workspace.finished()
         if there and not (fingerprint and fingerprint_differences(there.fingerprint, fingerprint)):
             return there
