@@ -120,7 +120,10 @@ class StoredImages:
         return boxes
 
     def pixels(self, data: bytes, least_side: int = 0) -> Pixels:
-        """Return RGB, uint8[height, width, 3]. If `least_side` is not 0, JPEGs may be smaller."""
+        """Return an image as RGB, uint8[height, width, 3].
+
+        With `least_side`, a JPEG is decoded smaller if no side gets shorter than that, in pixels.
+        """
         if self._size is None:
             check_stored(data)
         return stored_pixels(data, self._size, least_side)
