@@ -1,7 +1,4 @@
-"""The result of a benchmark: values, and a picture of bars and timelines.
-
-Matplotlib is an extra (`pip install 'shardprep[plot]'`) and is imported only to draw.
-"""
+"""The result of a benchmark: values, and a picture of bars and timelines, drawn by Matplotlib."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _OURS, _OTHERS, _INK, _FAINT = "#0b6e99", "#b9c4cc", "#22303a", "#8a979f"
 _ROWS = {"Read": "#d08a1d", "Decode": "#5b8c3e", "Train": "#0b6e99"}
 _WIDTH, _BARS_HEIGHT, _TIMELINE_HEIGHT, _DPI = 9.0, 3.7, 1.65, 150
 _GAP_S = 2e-4
-"""Longest pause between two images that is not drawn."""
+"""Pauses between images up to this length are not drawn, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +144,6 @@ class Benchmark(Card):
     """Duration of a training step in the timelines."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the rows of a card."""
         return {
             "at": self.path,
             "read": f"{self.split}: {self.num_records:,} images",
@@ -160,7 +156,7 @@ class Benchmark(Card):
 
 
 def check_plot(path: Path) -> None:
-    """Raise RecipeError if the picture cannot be written: before anything is measured for it."""
+    """Raise RecipeError if the picture cannot be written, before anything is measured."""
     if importlib.util.find_spec("matplotlib") is None:
         what, hint = "needs matplotlib, which is not installed", "pip install 'shardprep[plot]'"
     elif path.suffix.lower() != ".png":

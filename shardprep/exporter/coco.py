@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from shardprep.exporter.samples import ExportSample
 
 _DIGITS = 4
-"""Decimals of a pixel; less than the float32 of a dataset resolves in a large image."""
+"""Decimal places of pixel coordinates. Float32 boxes of a large image are not more precise."""
 
 
 def pixel_boxes(sample: ExportSample) -> list[list[float]]:
-    """Return the boxes of a sample for COCO: left, top, width and height in pixels."""
+    """Return the boxes of a sample in pixels: left, top, width and height."""
     height, width = sample.size
     return [
         [
@@ -35,7 +35,7 @@ def pixel_boxes(sample: ExportSample) -> list[list[float]]:
 
 
 def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
-    """Return the masks of the objects as COCO's compressed run lengths, or raise RecordError."""
+    """Return the masks of the objects as COCO's compressed run lengths."""
     encoded = []
     for i, mask in enumerate(sample.objects.masks):
         try:
@@ -50,7 +50,7 @@ def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
 
 
 def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]:
-    """Return the image of a sample and its annotations, without `id`."""
+    """Return the image of a sample and its annotations, which have no `id` yet."""
     height, width = sample.size
     image = {"id": image_id, "file_name": file_name, "width": width, "height": height}
     crowds, masks = sample.objects.crowds, run_lengths(sample)
@@ -73,7 +73,7 @@ def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]
 def write_document(
     file: BinaryIO, lines: Iterable[bytes], again: Iterable[bytes], classes: Sequence[str]
 ) -> None:
-    """Write the document of one split. `lines` and `again` yield the JSON of each `entry`."""
+    """Write the document of one split. `lines` and `again` both yield the JSON of each `entry`."""
     categories = [{"id": i + 1, "name": name} for i, name in enumerate(classes)]
     file.write(b'{"categories": ' + _json(categories) + b',\n"images": [')
     for i, line in enumerate(lines):

@@ -1,8 +1,7 @@
 """Export a dataset: complete or absent, and resumable.
 
-Files are written to `<out>.incomplete/`, whose `.export.json` has the facts of the export. Shards
-written there stay there; the same export continues after them. `export.json` is written last, and
-then the folder is renamed.
+Files are written to `<out>.incomplete/`, with its facts in `.export.json`. The same export
+continues after its finished shards. `export.json` is written last; then the folder is renamed.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ LAYOUTS = {
     "coco": "image_folder",
     "yolo": "image_folder",
 }
-"""Layout → the module that writes it; only this one is imported."""
+"""Layout → the module that writes it, imported on demand."""
 _EXPORT_FILE, _STATE_FILE = "export.json", ".export.json"
 _REPLACED = ".replaced"
 """Folder of the replaced export, until it is removed."""
@@ -63,12 +62,12 @@ _MOST_FACTS = 64 << 20
 
 
 class Chosen(NamedTuple):
-    """The records of a dataset to export, if not all."""
+    """Some records of a dataset."""
 
     name: str
     """The split or selection, for messages."""
     numbers: Ints
-    """int64[records], record numbers through all shards, rising; one or more."""
+    """Record numbers through all shards, int64[records], ascending; at least one."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -104,20 +103,8 @@ def export_dataset(
 ) -> Exported:
     """Write a dataset in another layout to a folder.
 
-    Args:
-        dataset: the dataset.
-        layout: a key of `LAYOUTS`.
-        out: the folder of the export; None is `exports/<name>-<version>-<layout>`.
-        watcher: receives the progress, in bytes of shards.
-        chosen: the records to write; None for all.
-        overwrite: replace another export, once the new one is complete.
-
-    Raises:
-        RecipeError: the layout is unknown, or it needs boxes and the dataset has none.
-        BuildError: the folder has other files, too little space, or another export in progress.
-        DatasetError: a document or shard is missing, or differs from the manifest.
-        RecordError: records are damaged.
-
+    `out` is `exports/<name>-<version>-<layout>` by default. `watcher` counts bytes of shards.
+    With `overwrite`, the new export replaces another one when it is complete.
     """
     if layout not in LAYOUTS:
         raise RecipeError(OptionName("to"), f"{layout!r} is not one of {', '.join(LAYOUTS)}")
@@ -149,12 +136,10 @@ def export_dataset(
 
 
 class _Source(NamedTuple):
-    """A dataset, and the records of it to export."""
-
     dataset: OpenDataset
     numbers: Ints | slice = slice(None)
     written: pa.Table | None = None
-    """Rows of all its records; None if not read yet."""
+    """Item rows of all records; None if not read yet."""
 
 
 def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
@@ -166,7 +151,7 @@ def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
 
 
 def _written(dataset: OpenDataset, columns: Sequence[str] = ()) -> pa.Table:
-    """Return the rows of all records: these columns, and those needed to read them."""
+    """Return the item rows of all records, with `columns` and the columns needed to read them."""
     table = dataset.item_rows([*dict.fromkeys((*_COLUMNS, *columns))])
     check_items(dataset, table)
     return with_status(table, WRITTEN)
@@ -193,7 +178,7 @@ def _facts(manifest: Manifest, schema: Schema, chosen: Chosen | None) -> dict[st
 
 
 def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) -> int:
-    """Write the missing shards and the documents; return the number of shards written."""
+    """Write the missing shards and the documents. Return the number of shards written."""
     whole = source.dataset.manifest.shards
     places = [place for places in export.places.values() for place in places]
     shards = zip(places, export.manifest.shards, strict=True)
@@ -228,7 +213,7 @@ _NO_ROWS = ShardRows((), ())
 
 
 def _rows(source: _Source, *, dots: bool) -> dict[str, tuple[ShardRows, Sequence[str | None]]]:
-    """Return the rows of each shard with the file names of its records, None for others."""
+    """Return rows and file names of each shard; the name is None for a record to leave out."""
     table = _written(source.dataset) if source.written is None else source.written
     names = np.full(len(table), None, object)
     # Through numpy, which is faster than `to_pylist`.
@@ -261,7 +246,6 @@ def _text(facts: dict[str, Any]) -> bytes:
 
 
 def _facts_in(path: Path) -> Any:
-    """Return the facts in a file, None if it is missing or something else."""
     try:
         return json.loads(read_regular(path, _MOST_FACTS))
     except (OSError, ValueError):
@@ -278,7 +262,6 @@ def _taken(folder: Path) -> BuildError:
 
 
 def _check_free(out: Path, *, overwrite: bool) -> None:
-    """Raise BuildError if the export would replace something else."""
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
     if not _is_export(_facts_in(out / _EXPORT_FILE)):
@@ -309,7 +292,6 @@ def _prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
 
 
 def _publish(work: Path, out: Path, *, overwrite: bool) -> None:
-    """Rename the working folder to the export, then remove what it replaces."""
     for name in (PARTS, _STATE_FILE):
         with contextlib.suppress(FileNotFoundError):
             _remove(work / name)
@@ -329,7 +311,6 @@ def _remove(path: Path) -> None:
 
 
 def _tidy(out: Path) -> None:
-    """Remove the lock and the replaced export."""
-    (out / LOCK_FILE).unlink(missing_ok=True)  # not before: until then it keeps others out
+    (out / LOCK_FILE).unlink(missing_ok=True)  # last, because it keeps other runs out
     if (out / _REPLACED).is_dir():
         shutil.rmtree(out / _REPLACED)

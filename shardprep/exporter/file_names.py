@@ -14,22 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 _UNSAFE = re.compile(r"[^\w+=@,.-]|^[.-]")
-"""Characters that become `_`: slashes, blanks, special characters of shells and Windows, a
-leading dot."""
+"""Characters that become `_`: special in shells or on Windows, or a leading dot."""
 _MOST_BYTES = 120
-"""Length of a readable name; file systems allow 255 bytes, including endings."""
+"""Maximum length of a readable name; file systems allow 255 bytes with the suffix."""
 _HASH_DIGITS = 32
 
 
 def file_names(keys: Sequence[str], scopes: Sequence[str], *, dots: bool = True) -> list[str]:
-    """Return a name without suffix for each key, unique in its scope without regard to case.
-
-    Args:
-        keys: paths of images in their source.
-        scopes: the folder or archive of each name.
-        dots: keep dots inside of names; WebDataset takes what follows a dot for a suffix.
-
-    """
+    """Return a unique name without suffix for each key in its scope, ignoring case."""
     stems = [_without_suffix(key) for key in keys]
     names = [_readable(stem.rpartition("/")[2], dots=dots) for stem in stems]
     if not _repeated(names, scopes) and not any(_is_long(name) for name in names):
@@ -39,7 +31,7 @@ def file_names(keys: Sequence[str], scopes: Sequence[str], *, dots: bool = True)
 
 
 def folder_names(texts: Sequence[str]) -> list[str]:
-    """Return a unique name for each of different texts, such as class names."""
+    """Return a unique folder name for each text, such as a class name. The texts must differ."""
     return _distinct([_readable(text, dots=True) for text in texts], texts, [""] * len(texts))
 
 
@@ -59,7 +51,7 @@ def _is_long(name: str) -> bool:
 
 
 def _repeated(names: Iterable[str], scopes: Sequence[str]) -> set[int]:
-    """Return hashes of the names that occur twice in a scope, without regard to case."""
+    """Return hashes of the names that occur twice in a scope, ignoring case."""
     counts = Counter(
         hash((scope, name.casefold())) for name, scope in zip(names, scopes, strict=True)
     )
@@ -67,7 +59,7 @@ def _repeated(names: Iterable[str], scopes: Sequence[str]) -> set[int]:
 
 
 def _distinct(names: Sequence[str], texts: Sequence[str], scopes: Sequence[str]) -> list[str]:
-    """Return names, with a hash of their text if they are repeated or too long."""
+    """Return the names; repeated and too long names get a hash of their text."""
     repeated = _repeated(names, scopes)
     distinct = []
     for name, text, scope in zip(names, texts, scopes, strict=True):

@@ -51,18 +51,17 @@ _YOLO_SPLITS = {"train": "train", "validation": "val", "test": "test"}
 
 @dataclass(frozen=True, slots=True)
 class FolderNames:
-    """Folders and files of a layout; {} is the split."""
+    """Paths of a layout; `{}` is the split."""
 
     images: str
     masks: str
     object_masks: str | None
     document: str | None
-    """COCO's annotations, or None."""
+    """File of COCO's annotations."""
     by_class: bool = False
-    """Whether images are in a folder of their class, below the split's folder. COCO's file names
-    then start with these folders, else they are names only."""
+    """Whether images are in class folders. COCO's file names then include the class folder."""
     columns: tuple[str, ...] = ()
-    """Additional columns of the table, which the samples have last."""
+    """Additional columns of the table, at the end of `ExportSample.columns`."""
 
 
 def _part(_: Export, place: ShardPlace) -> str:
@@ -88,7 +87,7 @@ def _write(
         for number, sample in enumerate(samples, place.first + 1):
             is_of_class = len(of_classes) > 1 and isinstance(sample.target, int)
             folder = of_classes[sample.target] if is_of_class else of_classes[0]  # type: ignore[index]
-            if folder not in there:  # one without an image would be an error to ImageFolder
+            if folder not in there:  # ImageFolder rejects empty class folders
                 (work / folder).mkdir(parents=True, exist_ok=True)
                 there.add(folder)
             path = f"{folder}/{sample.name}.{sample.suffix}"
@@ -103,14 +102,14 @@ def _write(
 
     def commit() -> None:
         if hasattr(os, "sync"):
-            os.sync()  # one for thousands of files; the part says that they are there
+            os.sync()  # one call for thousands of files, before the part is written
         write_durably(work / _part(export, place), text.getvalue().encode())
 
     return commit
 
 
 def _class_folders(folders: FolderNames, export: Export, split: str) -> list[str]:
-    """Return the folder of each class of a split, and last the one for unlabelled images."""
+    """Return the folder of each class of a split, and last the folder of unlabelled images."""
     folder = folders.images.format(split)
     if export.schema.target != LABEL or not folders.by_class:
         return [folder]
@@ -133,7 +132,7 @@ def _write_masks(work: Path, folders: Mapping[str, str], sample: ExportSample) -
 
 
 def _titles(folders: FolderNames, schema: Schema) -> list[str]:
-    """Return the columns of the table; a label table column gives way to ours."""
+    """Return the columns of the table. Label table columns with one of our names get `column/`."""
     own = ["file_name", "split", "key", "width", "height"]
     if schema.target is not None:
         own.append(schema.target)
@@ -161,7 +160,6 @@ def _row(sample: ExportSample, path: str, split: str, schema: Schema) -> list[ob
 
 
 def _join(folders: FolderNames, export: Export) -> None:
-    """Join the parts: the table of all splits, and COCO's annotations of each."""
     work, schema = export.work, export.schema
     title = io.StringIO()
     csv.writer(title, lineterminator="\n").writerow(map(to_cell, _titles(folders, schema)))
@@ -198,7 +196,7 @@ def _write_yolo(
 
 
 def _labelled(folder: Path, samples: Iterable[ExportSample]) -> Iterator[ExportSample]:
-    """Write the label file of each sample; yield it with its number of crowds as a column."""
+    """Write the label file of each sample, and yield the sample with its number of crowds."""
     for sample in samples:
         (folder / f"{sample.name}.txt").write_text("".join(_yolo_lines(sample.objects)), "ascii")
         columns = {**sample.columns, CROWDS_COLUMN: sum(sample.objects.crowds)}

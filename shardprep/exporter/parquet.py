@@ -1,8 +1,8 @@
-"""Parquet as `datasets` of Hugging Face has it: images and classes by its features, and a card.
+"""Parquet files for Hugging Face `datasets`, with its features for images and classes, and a card.
 
-The schema's metadata has the features as JSON, as `datasets` writes them, so that a file says
-for itself that its bytes are images and its numbers classes. The card is README.md with the YAML
-that the hub reads: https://huggingface.co/docs/hub/datasets-cards
+The schema's metadata has the features as JSON, as `datasets` writes them, so that readers know
+which bytes are images and which numbers are classes. The card is README.md with the YAML of the
+hub: https://huggingface.co/docs/hub/datasets-cards
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000
 _LARGEST = "1M<n<10M"
 _GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 1000
-"""Most bytes of images and rows of a row group; viewers read whole groups, of up to 300 MB."""
+"""Maximum image bytes and rows of a row group. Viewers read whole groups, up to 300 MB."""
 _IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 _VALUES = {"int64": "int64", "float32": "float32", "bytes": "string"}
-"""dtype of a feature → the type that `datasets` calls it."""
+"""dtype of a feature → its name in `datasets`."""
 
 
 def _name(_: Export, place: ShardPlace) -> str:
@@ -169,7 +169,6 @@ def _image(data: Buffer, path: str) -> dict[str, Any]:
 
 
 def _write_card(export: Export) -> None:
-    """Write the card with the splits and features, for `datasets` and the hub."""
     manifest = export.manifest
     sizes = {
         split: sum((export.work / _name(export, one)).stat().st_size for one in shards)

@@ -45,7 +45,7 @@ from shardprep.errors import DatasetError, RecordError, some_of
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 Buffer = bytes | memoryview
-"""Stored bytes; a view keeps the block of the shard that it is in."""
+"""Stored bytes. A view keeps its block of the shard in memory."""
 Target = int | tuple[int, ...] | float | str | None
 _PRESENT = "/present"
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
@@ -79,11 +79,11 @@ class ExportSample(NamedTuple):
     target: Target
     """Class index (−1: none), class indices, number (None: none) or text; None without a target."""
     objects: Objects = Objects()
-    """Without objects in a dataset that has no boxes."""
+    """Empty in a dataset without boxes."""
     mask: Buffer | None = None
     """Grey PNG of classes."""
     columns: Mapping[str, int | float | str | None] = MappingProxyType({})
-    """Columns of the label table by name; None if the cell was empty, "" for empty texts."""
+    """Columns of the label table by name; None for empty cells, "" for empty texts."""
 
     @property
     def suffix(self) -> str:
@@ -95,7 +95,7 @@ class Export:
     """An export in progress."""
 
     work: Path
-    """The folder that becomes the export when it is complete."""
+    """Working folder, which becomes the export."""
     manifest: Manifest
     schema: Schema
 
@@ -113,44 +113,42 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class ShardPlace:
-    """The place of a shard in its dataset."""
+    """Position of a shard in its split."""
 
     split: str
     index: int
     count: int
     """Number of shards of the split."""
     first: int
-    """Number of records of the split before it."""
+    """Number of records of the split before this shard."""
 
 
 PARTS = ".parts"
-"""Folder in the working folder for files that are joined when all shards are written."""
+"""Folder in the working folder for files that are joined after the last shard."""
 ShardWriter = Callable[[Export, ShardPlace, Iterable[ExportSample]], Callable[[], None]]
-"""Writes one shard, and returns a function that commits it while the next one is written. The
-file of `Layout.done` exists only when the whole shard is on the disk."""
+"""Writes one shard, and returns a function that commits it while the next one is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One layout."""
+    """An output format."""
 
     write_shard: ShardWriter
     done: Callable[[Export, ShardPlace], str]
-    """The file, below the working folder, that shows that a shard is written."""
+    """File below the working folder that exists only when the whole shard is on the disk."""
     write_documents: Callable[[Export], None] | None
-    """Writes the files of the whole export, after all shards; None without such files."""
+    """Writes the files of the whole export after all shards."""
     record_bytes: int
-    """Largest number of bytes that a record takes in addition to its stored bytes."""
+    """Maximum bytes of a record in addition to its stored bytes."""
     dots: bool = True
     """Whether file names may have dots before the suffix."""
     needs_boxes: bool = False
-    """Whether the dataset must have boxes."""
     version: int = 1
-    """Version of the written format; an export of another version is started again."""
+    """Version of the written format. An export of another version is started again."""
 
 
 def table_columns(schema: Schema) -> dict[str, str]:
-    """Return the dtypes of the label table columns that a dataset has, by name."""
+    """Return name → dtype of the label table columns in a dataset."""
     named = {name: dtype for name, dtype in schema.dtypes.items() if name not in PROVIDED}
     return {
         name: dtype
@@ -160,10 +158,7 @@ def table_columns(schema: Schema) -> dict[str, str]:
 
 
 def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
-    """Return a function that makes a sample of a payload, a key and a name.
-
-    It keeps views into the payload. RecordError if the payload is not what the schema says.
-    """
+    """Return a parser of (payload, key, name). Samples keep views of the payload."""
     size, is_raw = schema.image_size, schema.image.encoding == "raw"
     known = {FILENAME} if size is None else {FILENAME, HEIGHT, WIDTH}
     decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)
@@ -275,7 +270,7 @@ def _columns(
 
 
 _BLOCK_BYTES = 1 << 20
-"""Least number of bytes read at once, in whole records."""
+"""Minimum bytes to read at once, in whole records."""
 
 
 def read_samples(
@@ -285,15 +280,10 @@ def read_samples(
     names: Sequence[str | None],
     moved: Callable[[int], None],
 ) -> Iterator[ExportSample]:
-    """Yield the records of a shard; memory holds one block of the file and the views still in use.
+    """Yield the records of a shard. Memory is limited to one block, and the views in use.
 
     `names` are the file names without suffix of its records; None leaves a record out. `moved` is
-    called with each number of bytes read.
-
-    Raises:
-        DatasetError: the shard is missing, has another size, or differs from its rows.
-        RecordError: records are damaged; raised after the last record of the shard.
-
+    called with each number of bytes read. The RecordError for damaged records is raised last.
     """
     where, hint = f"{dataset}/{shard.name}", f"run `shardprep verify {dataset}`"
     ends = list(itertools.accumulate(rows.lengths, initial=0))
@@ -327,7 +317,6 @@ def read_samples(
 
 
 def _runs(lengths: Sequence[int]) -> list[range]:
-    """Return ranges of records to read at once: `_BLOCK_BYTES`, or one record more."""
     runs, start, num_bytes = [], 0, 0
     for number, length in enumerate(lengths):
         num_bytes += length

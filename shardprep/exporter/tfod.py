@@ -91,11 +91,7 @@ def _named(prefix: str, labels: Sequence[int], names: Sequence[str]) -> dict[str
 
 
 def _write_label_maps(export: Export) -> None:
-    """Write the class names of objects, or of images without objects, as `label_map.pbtxt`.
-
-    With objects, the class names of images have their own file. So have the classes of masks, which
-    count from 0 like their pixels.
-    """
+    """Write the label maps of objects, images and masks. Mask classes count from 0, like pixels."""
     schema = export.schema
     objects = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
     maps = {"label_map.pbtxt": (objects or schema.labels, 1)}

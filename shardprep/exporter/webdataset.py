@@ -1,8 +1,7 @@
 """WebDataset: a tar for each shard, with the files of each record.
 
-https://github.com/webdataset/webdataset: a sample is a run of files whose names are equal up to the
-first dot; `.cls` has an integer, `.txt` a text, `.json` the rest. The tars have no times, so equal
-records give equal bytes.
+https://github.com/webdataset/webdataset: files of a sample have equal names up to the first dot.
+`.cls` is an integer, `.txt` a text, `.json` the rest. Tars have no times, so their bytes are equal.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ _EMPTY = tarfile.TarInfo().tobuf(tarfile.USTAR_FORMAT)
 """The header of an empty file without a name."""
 _NAME_BYTES = 100
 _LARGEST = 8**11 - 1
-"""Size in bytes of the largest file that a plain header can state."""
+"""Largest file size in bytes that a plain header can state."""
 _MODE_TO_GROUP, _TIME, _REST = _EMPTY[100:124], _EMPTY[135:148], _EMPTY[154:]
 """Bytes around the size (from 124) and the checksum (from 148)."""
 _SUM = sum(_EMPTY[:124] + _EMPTY[135:148] + 8 * b" " + _EMPTY[156:])
-"""Checksum without name and size; its own field counts as blanks."""
+"""Checksum of a header without name and size; its own field counts as blanks."""
 
 
 def _name(export: Export, place: ShardPlace) -> str:
@@ -91,7 +90,7 @@ def _files(
 
 
 def _described(schema: Schema) -> Callable[[ExportSample], str]:
-    """Return a function that returns the JSON of a record."""
+    """Return the function that makes the JSON of a record."""
     has_objects = BOX in schema.features
 
     @functools.lru_cache(1024)

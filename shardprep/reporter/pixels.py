@@ -1,9 +1,8 @@
 """Stored images by record number, and the pixel pass that measures them.
 
-The pass decodes every image once at a reduced size. Measures are computed from the same small tiles
-as the perceptual hashes, so that values of two images are comparable. The result is cached on this
-machine under the hash of the manifest, never in the dataset. A result with damaged records is not
-cached, because a repair does not change the manifest.
+The pass decodes every image once at a reduced size. Measures come from the same small tiles as the
+perceptual hashes, so values of two images are comparable. The result is cached on this machine
+under the manifest's hash, except with damaged records: a repair does not change the manifest.
 """
 
 from __future__ import annotations
@@ -56,14 +55,14 @@ MEASURES = np.dtype(
         ("colour", "<f4"),
     ]
 )
-"""Measures of one image: the fields of `PHASH`, and more. `brightness` (mean), `darkest` (5th
-percentile) and `lightest` (99th percentile) are perceived brightness in 0..1. `entropy` is in bits
-of the grey levels. `sharpness` is the strength of edges relative to contrast. `colour` is the mean
-distance between the channels, 0..1."""
+"""Measures of one image: `PHASH` and more.
+
+`brightness` (mean), `darkest` (5th percentile) and `lightest` (99th) are perceived brightness in
+0..1. `entropy` is in bits of the grey levels. `colour` is the mean distance between channels, 0..1.
+"""
 _VERSION = 3
 """Version of the measures. Increase it when the same pixels give other values."""
 _AT_ONCE = 64
-"""Number of records that a thread measures at a time."""
 NUM_EXACT = 10_000
 """Maximum number of images to decode in full for channel mean and deviation."""
 _CACHED = {"measures", "channels", "labels", "counts", "tiles", "boxes"}
@@ -74,10 +73,7 @@ _SQUARES = (np.square(np.arange(256) / 255)[None] * np.array([[0.241], [0.691], 
 
 
 def open_images(dataset: OpenDataset, split: AnySplit | None = None) -> StoredImages:
-    """Return the images of a split, or of all splits in order.
-
-    Raises DatasetError if a shard is missing or differs from the manifest.
-    """
+    """Return the images of a split, or of all splits in order; DatasetError for a bad shard."""
     splits = "+".join(name for name, one in dataset.manifest.splits.items() if one.num_records)
     return StoredImages(open_subset(dataset, split or splits).records, dataset.schema)
 
@@ -98,7 +94,6 @@ class StoredImages:
         return self._records.read(np.asarray(numbers))
 
     def image(self, payload: Payload) -> bytes:
-        """Return the stored bytes of an image; raises RecordError or ValueError without one."""
         features = self._decoder.find(payload) or example.decode(bytes(payload))
         values = features.get(IMAGE, [])
         if len(values) != 1 or isinstance(values[0], (int, float)):
@@ -125,10 +120,9 @@ class StoredImages:
         return boxes
 
     def pixels(self, data: bytes, least_side: int = 0) -> Pixels:
-        """Return an image as RGB, uint8[height, width, 3], at stored size or smaller.
+        """Return an image as RGB, uint8[height, width, 3].
 
-        A JPEG may be decoded at a fraction of its size, if no side gets shorter than `least_side`
-        pixels; 0 means the stored size. Raises the decoder's own errors.
+        With `least_side`, a JPEG is decoded smaller if no side gets shorter than that, in pixels.
         """
         if self._size is None:
             check_stored(data)
@@ -140,11 +134,10 @@ class StoredImages:
 
 
 def sharpness(pixels: Pixels) -> float:
-    """Return the strength of the edges of an image uint8[height, width, 3], relative to contrast.
+    """Return the strength of edges of an image uint8[height, width, 3]; 0 without contrast.
 
-    This is the standard deviation of the Laplacian divided by the standard deviation of grey, so
-    that mist does not count as blur. It depends on resolution, so images are first scaled down to a
-    shorter side of `LEAST_SIDE`. 0 for an image without contrast.
+    The standard deviation of the Laplacian is divided by that of grey, so mist is not blur. It
+    depends on resolution, so images are first scaled to a shorter side of `LEAST_SIDE`.
     """
     image = Image.fromarray(pixels).convert("L")
     ratio = LEAST_SIDE / min(image.size)
@@ -195,7 +188,6 @@ def _histograms(levels: Pixels) -> Ints:
 
 
 def _percentile(histograms: Ints, share: float) -> Any:
-    """Return the level (0..1) at a percentile of each row."""
     sums = histograms.cumsum(axis=1)
     return (sums >= share * sums[:, -1:]).argmax(axis=1).astype(np.float32) / np.float32(255)
 
@@ -218,14 +210,13 @@ class Channels:
         )
 
     def mean_std(self) -> tuple[Triple, Triple]:
-        """Return mean and standard deviation of red, green and blue, for pixels in 0..1."""
+        """Return mean and deviation of red, green and blue, for pixels in 0..1."""
         mean = self.sums / self.num_pixels
         std = np.sqrt(np.maximum(self.squares / self.num_pixels - mean**2, 0))
         return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
 
     @classmethod
     def of(cls, image: Pixels) -> Channels:
-        """Return the sums of one image uint8[height, width, 3]."""
         levels = np.arange(256)
         counts = [np.bincount(image[..., i].ravel(), minlength=256) for i in range(3)]
         sums = np.array([count @ levels for count in counts])
@@ -249,12 +240,11 @@ class ScanResult:
     """`BOXES` in record order; empty in a dataset without boxes."""
     damaged: tuple[RecordError, ...] = ()
     damaged_numbers: tuple[int, ...] = ()
-    """Records that could not be decoded, parallel to `damaged`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassPlan:
-    """Records of a pixel pass. Depends only on the dataset and the options."""
+    """Records of a pixel pass, determined by the dataset and the options."""
 
     mark: str
     """Cache key of the records, see `Contents.mark`."""
@@ -273,9 +263,9 @@ class PassPlan:
 
 
 def plan_pass(mark: str, classes: Ints, most: int, seed: int) -> PassPlan:
-    """Return the plan to measure all records, or a seeded sample of at most `most` records.
+    """Return the plan to measure all records, or a seeded sample of `most` records.
 
-    `classes` are the classes of all records whose tiles are summed, −1 for the others.
+    `classes` has the class of each record whose tile is summed, −1 for other records.
     """
     draw = np.random.default_rng(seed)
     numbers = np.arange(len(classes))
@@ -333,13 +323,10 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
 
 @dataclass(slots=True)
 class _Part:
-    """Result for consecutive records, measured by one thread."""
-
     measures: np.ndarray[Any, Any]
     channels: Channels
     tiles: dict[int, tuple[int, Ints]]
     damaged: dict[int, RecordError]
-    """Error of each record that cannot be decoded, in record order."""
     boxes: np.ndarray[Any, Any]
 
 
@@ -378,7 +365,7 @@ def _measure(plan: PassPlan, images: StoredImages, start: int) -> _Part:
 
 
 def kept(plan: PassPlan) -> ScanResult | None:
-    """Return the cached result of a pass, None if it is missing or incomplete."""
+    """Return the cached result of a pass, None if missing or incomplete."""
     arrays = kept_arrays(plan.file)
     if arrays is None or arrays.keys() != _CACHED:
         return None

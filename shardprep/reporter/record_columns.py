@@ -29,7 +29,7 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 STATUSES = (item_table.WRITTEN, item_table.REJECTED, item_table.SKIPPED)
 _LEFT_OUT = ("key", "status", "kind", "reason")
 _KEPT_FIRST = ("test", "validation", "train")
-"""Splits by preference for keeping a copy. Evaluation sets stay whole, as with `--dedup`."""
+"""Splits by preference for keeping a copy, as with `--dedup`."""
 _TRAIN = "train"
 _LARGEST = (1 << 31) - 1
 """Sizes in pixels or bytes are clipped to this, so that width x height fits 64 bits."""
@@ -37,7 +37,7 @@ _LARGEST = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class RecordPlace:
-    """Location and target of a record, for display."""
+    """Location and target of a record."""
 
     key: str
     split: str
@@ -45,7 +45,6 @@ class RecordPlace:
     """Index in its split: `reader.Dataset(path, split)[record]`."""
     shard: str
     shard_record: int
-    """Index in its shard."""
     label: str
     """Target as text: class names, a number or a text; "" without a target."""
 
@@ -56,7 +55,6 @@ class Scope:
 
     selection: Selection
     whole: Manifest
-    """Manifest of the whole dataset."""
 
     @property
     def title(self) -> str:
@@ -66,16 +64,12 @@ class Scope:
 
 @dataclass(frozen=True)
 class Contents:
-    """Columns of the records of a dataset, in split and shard order.
-
-    Record numbers count through all splits. With a scope, they count through its records.
-    """
+    """Columns of the records of a dataset, or of a scope. Record numbers are indexes into them."""
 
     dataset: OpenDataset
     manifest: Manifest
-    """Manifest of the dataset. With a scope, the excerpt for it."""
+    """Manifest of the dataset, or the excerpt for the scope."""
     items: ItemFile
-    """All rows of the item table."""
     status: np.ndarray[Any, np.dtype[np.int8]]
     """Index into `STATUSES` for each row; unknown words get the last index."""
     written: ItemView
@@ -83,7 +77,6 @@ class Contents:
     others: ItemView
     """Rows of rejected and skipped inputs."""
     scope: Scope | None = None
-    """None for all records."""
 
     def __len__(self) -> int:
         return len(self.written)
@@ -101,7 +94,6 @@ class Contents:
         return sign
 
     def anew(self) -> Contents:
-        """Return a copy whose columns are not loaded."""
         return replace(self, written=self.written.anew(), others=self.others.anew())
 
     @cached_property
@@ -123,7 +115,6 @@ class Contents:
 
     @cached_property
     def classes(self) -> list[list[int]]:
-        """Class numbers of each record: one, several or none."""
         if self.schema.target != LABELS:
             return [[one] if one >= 0 else [] for one in self.label.tolist()]
         there = range(len(self.schema.labels))
@@ -132,7 +123,7 @@ class Contents:
 
     @cached_property
     def label(self) -> Ints:
-        """Class number of each record; −1 without a class, or if the target is not one class."""
+        """Class number of each record; −1 unless the target is one class."""
         if self.schema.target != LABEL:
             return np.full(len(self), -1)
         labels = _whole(self.written.read("label"), -1)
@@ -141,7 +132,7 @@ class Contents:
 
     @cached_property
     def target_codes(self) -> Ints:
-        """Code of each record's target: equal targets have equal codes; −1 without a target."""
+        """Code of each record's target, equal for equal targets; −1 without a target."""
         target = self.schema.target
         if target is None or target == LABEL:
             return self.label
@@ -153,10 +144,7 @@ class Contents:
 
     @cached_property
     def is_spared(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether each record is an unlabelled image outside train.
-
-        A competition's test images are unlabelled, and a submission needs all of them.
-        """
+        """Whether each record is an unlabelled image outside train; submissions need them all."""
         schema, spared = self.schema, np.zeros(len(self), bool)
         if schema.target is not None or schema.annotations:
             spared = np.array([name != _TRAIN for name in self.splits], bool)[self.split]
@@ -170,7 +158,7 @@ class Contents:
 
     @cached_property
     def original_codes(self) -> Ints:
-        """Code of each record's original: equal bytes have equal codes; −1 if unknown."""
+        """Code of each record's original, equal for equal bytes; −1 if unknown."""
         # Encode all rows, then select: selecting first would copy 70 MB for a million hashes.
         return _codes(self.items.column("original_sha256"))[self.written.numbers]
 
@@ -214,7 +202,6 @@ class Contents:
         )
 
     def target_text(self, number: int) -> str:
-        """Return the target of a record as text, "" without a target."""
         names, target = self.schema.labels, self.schema.target
         if target == LABEL:
             label = int(self.label[number])
@@ -231,10 +218,7 @@ class Contents:
         return tuple(key or "" for key in wanted.to_pylist())
 
     def kept_of(self, group: Iterable[int]) -> int:
-        """Return the record of a group of copies to keep, chosen as by `--dedup`.
-
-        Test and validation records are preferred over train records. Ties go to the first key.
-        """
+        """Return the record of a group of copies that `--dedup` keeps."""
         return min(group, key=self._rank)
 
     def _rank(self, number: int) -> tuple[int, str]:
@@ -244,13 +228,7 @@ class Contents:
 
 
 def read_contents(dataset: OpenDataset, split: AnySplit | None = None) -> Contents:
-    """Return the columns of the records of `split`, or of all records, and of left-out inputs.
-
-    Raises:
-        DatasetError: a document is missing, damaged or contradicts another one; the split does not
-            exist or is empty.
-
-    """
+    """Return the columns of the records of `split`, or of all records, and of left-out inputs."""
     manifest, items = dataset.manifest, dataset.item_file()
     words, known = coded(items.column("status"))
     places = [STATUSES.index(one) if one in STATUSES else len(STATUSES) - 1 for one in known]
@@ -294,7 +272,6 @@ def coded(words: pa.ChunkedArray) -> tuple[Ints, list[str | None]]:
 
 
 def _codes(values: pa.ChunkedArray) -> Ints:
-    """Return equal codes for equal values, −1 for null."""
     # Sorting needs less memory: dictionary encoding takes 200 MB for a million hashes.
     order = pc.sort_indices(values)
     ranked = values.take(order)

@@ -44,15 +44,7 @@ class Report(ReportData):
 def make_report(
     dataset: OpenDataset, options: ReportOptions, watcher: Watcher, split: AnySplit | None = None
 ) -> Report:
-    """Return the report on a dataset, or on one split or selection.
-
-    Pixels are measured unless the cache has the measures.
-
-    Raises:
-        DatasetError: a document (with pixels, also a shard or an index) is missing or damaged; the
-            split does not exist or is empty.
-
-    """
+    """Return the report on a dataset, or on one split or selection."""
     contents = read_contents(dataset, split)
     selection = None if contents.scope is None else contents.scope.selection
 
@@ -68,10 +60,7 @@ def make_report(
 
 
 def known_report(contents: Contents) -> Report:
-    """Return the report from the documents alone, without reading shards.
-
-    Measures of an earlier report with default options are taken from the cache.
-    """
+    """Return the report from the documents, and from cached measures with default options."""
     options = ReportOptions()
     measured = pixels.kept(_plan(contents, options)) if len(contents) else None
     return _report(contents, options, measured, None)

@@ -21,7 +21,7 @@ from shardprep.reporter.record_columns import Contents
 MOST_MEASURED = 100_000
 """Default limit of measured images. Counts from the documents always cover all images."""
 MOST_PICTURED = 40
-"""The largest classes have pictures on the page, up to this number."""
+"""Maximum number of classes with pictures on the page, largest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,10 @@ class ReportOptions:
     sample: int = MOST_MEASURED
     """Maximum number of images to measure; larger datasets are sampled."""
     has_pixels: bool = True
-    """Whether to decode images."""
     thumbs: int = 12
-    """Pictures per class; 0 for a page without pictures."""
     seed: int = 0
     defaults: Mapping[str, object] = field(default_factory=dict)
-    """Default values of the build options. The page lists options with other values."""
+    """Default build options. The page lists options with other values."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,11 +48,10 @@ class ReportData(Card):
     """Groups of exact copies, then of near copies, each sorted by first record."""
     qualities: tuple[Quality, ...]
     measured: ScanResult | None
-    """Result of the pixel pass, None without one."""
     pictured: tuple[int, ...]
     """Classes with pictures on the page, in label order; −1 for images without a class."""
     images: StoredImages | None
-    """Stored images to draw pictures from; None for a report without pictures."""
+    """Stored images for pictures; None for a report without pictures."""
 
     @property
     def name(self) -> str:
@@ -70,7 +67,6 @@ class ReportData(Card):
 
     @property
     def split(self) -> str | None:
-        """Name of the reported split or selection, None for the whole dataset."""
         scope = self.contents.scope
         return None if scope is None else scope.selection.name
 
@@ -84,7 +80,7 @@ class ReportData(Card):
 
     @property
     def channels(self) -> Channels | None:
-        """Sums over all pixels of the images decoded in full; None without such images."""
+        """Sums over the images decoded in full; None without such images."""
         if self.measured is None or not self.measured.channels.num_pixels:
             return None
         return self.measured.channels

@@ -83,19 +83,10 @@ def build_dataset(
 ) -> BuildResult:
     """Build the dataset of a recipe, or finish a build that was begun.
 
-    A dataset that is finished with the same inputs and options is not changed, except that missing
-    files are built again. A dataset that is replaced stays readable until the new one is complete.
-
-    Args:
-        recipe: source, options and place of the dataset.
-        workers: what encodes the images and writes the shards.
-        watcher: receives the progress.
-        overwrite: replace a finished dataset, and remove an unfinished build with other inputs or
-            options.
-        reuse: a dataset whose stored images are copied if they would be the same.
-        damaged: a damaged dataset to replace by one with the same manifest, and by no other.
-
-    Raises the errors of `shardprep.build`.
+    A finished dataset with the same inputs and options only gets its missing files again. A dataset
+    to replace stays readable until the new one is complete. `overwrite` also removes an unfinished
+    build with other inputs or options. Images are copied from `reuse` if they would be the same.
+    A repair gives the `damaged` dataset; the result must have the same manifest.
     """
     images = RecipeImages(recipe, make_fingerprint(recipe), workers, reuse)
     workspace = workspace_of(recipe)
@@ -109,11 +100,7 @@ def build_part(
     watcher: Watcher,
     reuse: OldDataset | None = None,
 ) -> PartResult:
-    """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all of them.
-
-    Parts may be built in any order, at the same time, and again. If the dataset is finished with
-    the same inputs and options, nothing is done. For arguments and errors see `build_dataset`.
-    """
+    """Write the shards of one part, as `build_dataset`; `finalize_dataset` joins the parts."""
     start = time.monotonic()
     workspace, fingerprint = workspace_of(recipe), make_fingerprint(recipe)
 
@@ -149,7 +136,7 @@ def build_part(
 
 @dataclass(frozen=True, slots=True)
 class RecipeImages:
-    """The images of the source of a recipe."""
+    """The images of a recipe's source."""
 
     recipe: Recipe
     fingerprint: Fingerprint

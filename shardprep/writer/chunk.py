@@ -1,4 +1,4 @@
-"""The chunk, which is the unit of parallel work: some items of one shard, and their outcomes.
+"""The chunk, the unit of parallel work: some items of one shard, and their outcomes.
 
 Processes that encode nothing import this module, so it imports no decoder.
 """
@@ -43,7 +43,7 @@ class ImageObjectCounts(NamedTuple):
 
 
 UNREADABLE: Final = "unreadable"
-"""Kind of rejection if the source does not give the bytes of an item."""
+"""Kind of rejection of an item whose bytes the source does not give."""
 
 
 class Outcome(NamedTuple):
@@ -63,7 +63,6 @@ class Outcome(NamedTuple):
     sha256: str
     """SHA-256 of the original in hexadecimal; "" if it cannot be read."""
     is_dark: bool = False
-    """Whether a written image is nearly black."""
     objects: ImageObjectCounts | None = None
     """Counts of objects and masks of a written item, None without annotations."""
     is_copied: bool = False
@@ -80,9 +79,9 @@ class ChunkTask:
     shard: str
     start: int
     items: Sequence[Item]
-    """Items as columns, or few of them as objects."""
+    """Items as columns; a few items travel as objects."""
     old: pa.Table | None = None
-    """For each item, the row of its stored record in another dataset, of nulls if it has none."""
+    """Row of each item's stored record in another dataset; nulls for items without one."""
 
     def __str__(self) -> str:
         last = self.start + len(self.items) - 1
@@ -117,8 +116,7 @@ class EncodedChunk:
 
 
 Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
-"""Makes the records of a chunk: a small value that travels to every worker.
+"""Makes the records of a chunk; pickled for every worker. A bad image is an outcome, not an error.
 
-A bad image is an outcome, never an error. The second argument is called before each item, so that
-an engine can restart its clock.
+The second argument is called before each item, so that an engine can restart its clock.
 """

@@ -1,7 +1,4 @@
-"""The encoder of a build: items in, framed records and one outcome per item out.
-
-It reads the source and touches nothing else, so any engine can run it anywhere.
-"""
+"""The encoder of a build: items in, framed records and one outcome per item out."""
 
 from __future__ import annotations
 
@@ -35,17 +32,15 @@ from shardprep.writer.chunk import (
 
 @dataclass(frozen=True, slots=True)
 class ChunkEncoder:
-    """Encodes items to records; every worker is given one."""
+    """Encodes items to records."""
 
     spec: ImageSpec
     schema: Schema
     columns: tuple[str, ...] = ()
-    """Names of the features that `Item.columns` holds."""
     annotations: AnnotationSpec | None = None
     """Form of boxes and masks, None if none are stored."""
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Read, process, encode and frame the items of a task, in order; an `Encode`."""
         records: list[bytes] = []
         outcomes: list[Outcome] = []
         items = list(task.items)
@@ -96,7 +91,6 @@ def encode_item(
 
 
 def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
-    """Return the objects and masks of an item; empty if the source has no annotation of it."""
     try:
         files = [_read(member) for member in item.masks]
     except MemberError as error:

@@ -1,4 +1,4 @@
-"""From the shards of a build to its dataset: tables, documents, the manifest, and publishing."""
+"""Make a dataset of the shards of a build: tables, documents, manifest, and publishing."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
 _MANY = 0.9
-"""Share of dark images in a split above which a warning is given."""
+"""Share of dark images in a split above which a warning is shown."""
 _log = logging.getLogger("shardprep")
 _NUM_THREADS = 16
 _NUM_INDEXED = 3
-"""Number of indexes that are written at a time, with their receipts in memory."""
+"""Number of indexes to write at a time, with their receipts in memory."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,7 +84,7 @@ class BuildResult(Card):
 
 
 def images_done(num_items: int, num_copied: int) -> str:
-    """Return a text with the number of images, and how many were copied."""
+    """Return the number of images as text, and how many of them were copied."""
     how = f" ({num_copied:,} copied, {num_items - num_copied:,} encoded)" if num_copied else ""
     return f"{num_items:,} images{how}"
 
@@ -94,17 +94,9 @@ def finalize_dataset(
 ) -> BuildResult:
     """Make a dataset of the shards that the parts of a build have written.
 
-    Every shard is read and compared with its receipt. Neither source nor recipe is needed. A
-    dataset that is finished already is not changed.
-
-    `num_threads` threads check shards. `max_rejected` is the share of rejected images, 0 to 1, with
-    which the dataset is published; None: the share that the parts were given.
-
-    Raises:
-        DatasetError: no part of a build was written here.
-        TooManyRejectedError: more images are rejected than may be; the work is kept.
-        BuildError: shards are missing or damaged, or a part is still at work.
-        StorageError: object storage does not answer, or refuses.
+    Every shard is compared with its receipt. Source and recipe are not needed. A finished dataset
+    is not changed. `max_rejected` is the largest accepted share of rejected images, 0 to 1; None
+    uses the share given to the parts.
     """
     start = time.monotonic()
 
@@ -137,7 +129,7 @@ def finalize_dataset(
 
 
 def finished_before(workspace: Workspace, manifest: Manifest) -> BuildResult:
-    """Return the result of a run that found its dataset finished."""
+    """Return the result for a dataset that was already finished."""
     return BuildResult(workspace.location, workspace.documents(), manifest, was_there=True)
 
 
@@ -151,8 +143,8 @@ def publish(
 ) -> BuildResult:
     """Publish a sealed dataset.
 
-    `old` is the manifest that it replaces, `start` the monotonic time at which this run began,
-    `counts` the items that it has done, and `notes` are remarks on its plan.
+    `old` is the manifest that it replaces, `start` the monotonic start time of this run, and
+    `counts` are the items of this run.
     """
     with states.writing(workspace):
         workspace.publish(manifest, old)
@@ -170,14 +162,7 @@ def publish(
 def complete(
     workspace: Workspace, folders: Folders, outline: Outline, expected: Manifest | None = None
 ) -> Manifest:
-    """Write all files of the dataset except its shards, the manifest last; return the manifest.
-
-    `expected` is the manifest of a damaged dataset, which must come out again.
-
-    Raises:
-        TooManyRejectedError: more images are rejected than the recipe accepts.
-        BuildError: another manifest came out than expected, or another build has taken over.
-    """
+    """Write all files except shards, the manifest last; BuildError if it is not `expected`."""
     with states.writing(workspace):
         folders.check_build()
         manifest = _write_documents(folders, outline).signed()
@@ -198,7 +183,6 @@ def complete(
 
 @stage("finish")
 def _write_documents(folders: Folders, outline: Outline) -> Manifest:
-    """Write indexes, tables and documents; return the manifest, which is not written yet."""
     tally = Tally(outline.spec)
     folder, schema = folders.output, outline.dataset_schema
     num_dark, num_rescaled = Counter[str](), Counter[str]()
@@ -258,7 +242,7 @@ def _tables(
     num_dark: Counter[str],
     num_rescaled: Counter[str],
 ) -> Iterator[pa.Table]:
-    """Yield the rows of each receipt in order; write its index and count it on the way."""
+    """Yield the rows of each receipt in order; write its index and update the counts."""
     names = (shard.name for shard in outline.shards)
     with ThreadPoolExecutor(_NUM_INDEXED) as pool:
         coming = deque(pool.submit(_indexed, folders, name) for name in islice(names, _NUM_INDEXED))
@@ -358,7 +342,7 @@ class TooManyRejectedError(BuildError):
 def check_rejections(
     workspace: Workspace, folders: Folders, manifest: Manifest, limit: float
 ) -> None:
-    """Raise TooManyRejectedError if more images are rejected than `limit`, a share."""
+    """Raise TooManyRejectedError if the share of rejected images is above `limit`."""
     totals = manifest.totals
     num_items = totals.num_written + totals.num_rejected
     if totals.num_rejected > limit * num_items:
@@ -374,10 +358,7 @@ def check_rejections(
 
 
 def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
-    """Raise BuildError if more objects are bad than `limit`, a share.
-
-    Objects that a crop cut away are not bad.
-    """
+    """Raise BuildError if the share of bad objects is above `limit`. Cropped ones are not bad."""
     num_kept, lost = 0, Counter[str]()
     for counts in manifest.annotations.values():
         num_kept += counts.objects.num_objects if counts.objects else 0

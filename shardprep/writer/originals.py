@@ -1,4 +1,4 @@
-"""Read the originals of a dataset again: hash them, or copy the rejected ones for people to see."""
+"""Read the originals of a dataset again, to hash them or to copy the rejected ones for the user."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from shardprep.storage.regular_file import read_regular
 from shardprep.storage.url import is_url
 
 _AT_ONCE = 64
-"""Images that a thread reads before it reports them."""
+"""Number of images that a thread reads before it reports them."""
 
 
 class _HashedImage(NamedTuple):
@@ -49,12 +49,9 @@ def hash_originals(
 ) -> pa.Table:
     """Return the `ORIGINALS` of a source: images of a dataset, and new ones.
 
-    `recipe` is the dataset's, with the source of today; new images are those it selects, whatever
-    their labels. `items` are `key` and `status` of all inputs of the dataset, which `is_annotated`
-    if it has boxes or masks. Images in object storage are fetched ahead.
-
-    Raises:
-        SourceError, StorageError: the source cannot be read, or has no image that is wanted.
+    `recipe` is the recipe of the dataset with the current source. It selects the new images,
+    labelled or not. `items` has `key` and `status` of all inputs of the dataset. `is_annotated`
+    means that the dataset has boxes or masks.
     """
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         members = _members(recipe, items, Path(work), watcher, is_annotated=is_annotated)
@@ -127,7 +124,7 @@ def _original(member: Member) -> _HashedImage:
 LIST_FILE = "rejected.csv"
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 _MOST_NAME = 80
-"""Characters of a key that the name of its copy ends with, after the key's hash."""
+"""Maximum characters of the key in the name of a copy, after the key's hash."""
 _MOST_BYTES = 256 << 20
 """Largest copy that is read."""
 
@@ -138,10 +135,8 @@ def save_rejected(
     """Copy the bytes of every rejected item of a dataset to `into`/<kind>/.
 
     `rejected.csv` in the same folder has a row for each: key, kind, reason and file. The file is ""
-    if the source no longer gives its bytes.
-
-    The dataset in `folder` may be unfinished. Files of an earlier copy are replaced. Returns the
-    number of files that were written, and the number of rejected items.
+    if the source no longer gives its bytes. The dataset may be unfinished. Files of an earlier copy
+    are replaced. Returns the number of written files and the number of rejected items.
     """
     table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
     table = item_table.with_status(table, item_table.REJECTED)
@@ -172,7 +167,7 @@ def save_rejected(
 
 
 def read_copy(folder: Path, key: str, kind: str) -> bytes:
-    """Return the copy of a rejected item from a folder that `save_rejected` has written."""
+    """Return the copy of a rejected item from a folder written by `save_rejected`."""
     try:
         if kind not in get_args(RejectionKind):  # it names a folder, and may come from a request
             raise FileNotFoundError

@@ -1,8 +1,8 @@
-"""Framed records of finished datasets: read in runs and checked, and copied into new shards.
+"""Framed records of finished datasets: read in runs, checked, and copied into new shards.
 
 Both `build --reuse` and `repack` read records here. Adjacent records of a shard are read as one
-run. A repack hashes and writes the bytes as they were read, several shards at a time, and makes the
-rows of a shard by column: to write them through `ShardWriter` would take several times as long.
+run. A repack copies several shards at a time. It hashes and writes the bytes of a run unchanged,
+and makes the rows of a shard by column: `ShardWriter` would take several times as long.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from shardprep.writer.shard import ReceiptFacts, write_receipt
 from shardprep.writer.workspace.files import Folders
 
 _BATCH_BYTES = 1 << 20
-"""Bytes of records that are read, hashed and written at a time, unless one record has more."""
+"""Bytes of records to read, hash and write at a time; more for a single larger record."""
 
 
 class RecordRun(NamedTuple):
-    """Records that are adjacent in a shard, and wanted in this order."""
+    """Adjacent records of a shard, wanted in this order."""
 
     start: int
     stop: int
     batch: int
-    """Number of its batch, which has about `_BATCH_BYTES` in one or several runs."""
+    """Number of its batch. A batch has about `_BATCH_BYTES`, in one or several runs."""
     extent: PlainExtent
 
 
@@ -54,10 +54,7 @@ class StoredRecords:
     """Records of finished datasets, in the wanted order."""
 
     def __init__(self, rows: pa.Table, *, have_keys: bool) -> None:
-        """Take rows of records from item tables, with their `file`.
-
-        `have_keys` tells whether the records hold the keys of their items.
-        """
+        """Take item rows with their `file`. With `have_keys`, the records contain item keys."""
         file = rows["file"].unify_dictionaries().combine_chunks()
         self._codes = integers(file.indices)
         self.files: list[str] = file.cast("string").to_pylist()
@@ -89,10 +86,7 @@ class StoredRecords:
         return PlainExtent(self.files[number], int(self.offsets[number]), int(self.lengths[number]))
 
     def are_sound(self, start: int, stop: int, data: bytes | bytearray) -> list[bool]:
-        """Return which records from `start` to `stop`, all at the front of `data`, are sound.
-
-        A record with another key is not: a shard may have been replaced.
-        """
+        """Return whether each record from `start` to `stop` in `data` is valid and has its key."""
         lengths = self.lengths[start:stop]
         sound: list[bool] = tfrecord.are_sound(np.frombuffer(data, np.uint8), lengths).tolist()
         if self._keys is not None:
@@ -104,7 +98,7 @@ class StoredRecords:
 
 
 def with_files(rows: pa.Table, dataset: OpenDataset) -> pa.Table:
-    """Return rows with the path or address of the shard, `file`, instead of its name."""
+    """Return rows with `file`, the path or address of the shard, instead of its name."""
     shards = rows["shard"].cast("string").combine_chunks().dictionary_encode()
     names: Sequence[str] = shards.dictionary.to_pylist()
     files = pa.array([dataset.files.location(name) for name in names], pa.string())
@@ -116,13 +110,13 @@ def with_files(rows: pa.Table, dataset: OpenDataset) -> pa.Table:
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 _COPIES_AT_ONCE = 3
-"""Shards that are copied at a time: one is read while others are hashed and written."""
+"""Shards to copy at a time: one is read while others are hashed and written."""
 _SHARDS_AT_ONCE = 8
 """Shards at a time, including the ones being synced: a disk syncs many in half the time."""
 _TRUSTED_BYTES = 64 << 20
-"""Size of a batch above which its records are read one by one first, as sizes may be wrong."""
+"""Size of a batch above which its records are first read one by one, as sizes may be wrong."""
 _LEAVE_S = 10.0
-"""Seconds that running copies get to end when one fails."""
+"""Seconds that running copies have to end when another copy fails."""
 _M_ARENA_MAX = -8  # malloc.h of glibc
 
 
@@ -137,7 +131,7 @@ def share_heap() -> None:
 
 
 class Buffer:
-    """Memory that is used again. With new memory for each batch a merge takes 230 MB, not 150."""
+    """Memory for several batches. With new memory for each batch a merge takes 230 MB, not 150."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -149,7 +143,7 @@ class Buffer:
 
 
 class RecordCopier:
-    """Copies the records of the rows in `ShardPlan.old`, in threads that share it."""
+    """Copies the records of `ShardPlan.old` in several threads."""
 
     def __init__(
         self,
@@ -158,34 +152,26 @@ class RecordCopier:
         relabelled: Iterable[str],
         check: Callable[[], None],
     ) -> None:
-        """Take the shards whose records get other class numbers; `check` looks for replacements."""
+        """`relabelled` shards get new class numbers. `check` raises if a dataset was replaced."""
         self.folders, self.schema, self.check = folders, schema, check
         self.relabelled = pa.array([*relabelled], pa.string())
         self.reading = threading.RLock()
-        """Held by the thread that reads and checks a batch: with several at once, the threads would
-        compete for the interpreter lock at each record."""
+        """Held while a batch is read and checked: threads would compete for the GIL."""
         self.waiting: SimpleQueue[ShardPlan] = SimpleQueue()
         self.events: SimpleQueue[ItemCounts | BaseException | None] = SimpleQueue()
-        """Counts, errors, and None from a thread that has nothing left to do."""
+        """Counts, errors, and None from each thread that ends."""
         self.has_ended = threading.Event()
         """Set when a copy has failed or the program ends."""
         self.buffers: SimpleQueue[tuple[Buffer, Buffer]] = SimpleQueue()
-        """Buffers for the shards that are copied; one that is synced or sent needs none."""
+        """Buffers of running copies. A shard that is synced or sent needs none."""
         for _ in range(_COPIES_AT_ONCE):
             self.buffers.put((Buffer(), Buffer()))
 
     def copy(self, shards: Sequence[ShardPlan], on_progress: OnProgress) -> None:
-        """Write shards and their receipts, a few at a time.
-
-        Raises:
-            DatasetError: a shard of a parent is missing or cut, or has another record.
-            RecordError: a record is damaged.
-            ChangedError: as `check`.
-            BuildError: another build has taken this one over, or the disk is full.
-        """
+        """Write shards and their receipts, a few at a time. Raises the errors of `check` too."""
         for shard in shards:
             self.waiting.put(shard)
-        # Daemons: one that hangs in the network must not keep an interrupted program from ending.
+        # Daemons, because a hanging network read must not block the end of the program.
         threads = [
             threading.Thread(target=self._work, name="shardprep copy", daemon=True)
             for _ in shards[:_SHARDS_AT_ONCE]
@@ -202,7 +188,6 @@ class RecordCopier:
 
     @contextlib.contextmanager
     def copying(self, *, is_remote: bool) -> Iterator[tuple[Buffer, Buffer]]:
-        """Give buffers to a copy. Objects are fetched ahead for one copy at a time."""
         buffers = self.buffers.get()
         try:
             with self.reading if is_remote else contextlib.nullcontext():
@@ -220,7 +205,6 @@ class RecordCopier:
             self.events.put(error)
 
     def _pass_on(self, num_threads: int, on_progress: OnProgress) -> None:
-        """Pass on counts until all threads have ended; raise the first error."""
         while num_threads:
             event = self.events.get()
             if isinstance(event, BaseException):
@@ -240,7 +224,6 @@ class _Copy:
         self._keys = items.members.keys.array.cast(pa.string())
         is_record = self._rows["kind"].is_null()
         self._places = np.flatnonzero(is_record.to_numpy())
-        """Rows that have a record."""
         records = self._rows.filter(is_record)
         self._records = StoredRecords(records, have_keys=FILENAME in self._schema.dtypes)
         has_new_key = pc.not_equal(
@@ -249,10 +232,9 @@ class _Copy:
         has_new_label = pc.is_in(records["file"].cast("string"), copier.relabelled)
         self._is_changed = pc.or_(has_new_key, has_new_label).to_numpy()
         self._new_lengths = self._records.lengths.copy()
-        """Bytes of each new record, known once its batch was written."""
+        """Bytes of each new record, known after its batch was written."""
 
     def write(self) -> None:
-        """Write the shard and its receipt; stop if another copy has failed."""
         copier, folders, name = self._copier, self._copier.folders, self._plan.name
         file, hashed = folders.output.new_file(name), hashlib.sha256()
         try:
@@ -289,10 +271,7 @@ class _Copy:
         return ItemCounts(stop - start, stop - start - num_written)
 
     def _batches(self, read: Buffer, renewed: Buffer) -> Iterator[tuple[memoryview, int]]:
-        """Yield batches of framed records in order, each with the number of records until its end.
-
-        A batch is in one of the buffers, and is valid until the next one.
-        """
+        """Yield batches, and the number of records so far. A batch is valid until the next one."""
         records = self._records
         is_below = (records.offsets < 0) | (records.lengths < 0)
         if is_below.any():
@@ -312,7 +291,7 @@ class _Copy:
     def _read(
         self, batch: Sequence[RecordRun], ahead: Iterator[PlainExtent], buffer: Buffer
     ) -> bytearray:
-        """Return the records of a batch at the front of the buffer; `ahead` has its extents."""
+        """Read a batch into the front of the buffer; `ahead` yields its extents."""
         num_bytes = sum(run.extent.num_bytes for run in batch)
         if num_bytes > _TRUSTED_BYTES:
             for number in range(batch[0].start, batch[-1].stop):
@@ -340,7 +319,6 @@ class _Copy:
         return data
 
     def _check(self, start: int, stop: int, data: bytes | bytearray) -> None:
-        """Check that `data` begins with sound records, those from `start` to `stop`."""
         sound = self._records.are_sound(start, stop, data)
         if all(sound):
             return
@@ -357,7 +335,6 @@ class _Copy:
         raise DatasetError(file, what, _hint(file))
 
     def _renewed(self, start: int, stop: int, data: bytearray, buffer: Buffer) -> memoryview:
-        """Return the records from `start` to `stop`, with new keys and class numbers."""
         view, ends = memoryview(data), np.cumsum(self._records.lengths[start:stop]).tolist()
         is_changed = self._is_changed[start:stop]
         if not is_changed.any():
@@ -396,11 +373,7 @@ class _Copy:
 def _moved(
     rows: pa.Table, shard: str, keys: pa.Array, lengths: Numbers, columns: pa.Schema
 ) -> pa.Table:
-    """Return rows of parents as the rows of one shard of a new dataset.
-
-    `keys` has the new key of each item, `lengths` the bytes of each of its framed records, and
-    `columns` are those of the new item table.
-    """
+    """Return rows of parents as rows of the new shard; `lengths` are bytes of framed records."""
     is_written = rows["kind"].is_null().to_numpy()
     places = {"record": np.arange(len(lengths)), "offset": np.cumsum(lengths) - lengths}
     own: dict[str, Any] = {

@@ -58,19 +58,8 @@ def repack_dataset(
 ) -> BuildResult:
     """Make one dataset of the records of others, or finish one that was begun.
 
-    Args:
-        parents: at least one; classes are numbered as in the first.
-        recipe: place, name, version, number of shards and seed of the new dataset.
-        watcher: receives the progress.
-        overwrite: replace a finished dataset, once the new one is complete.
-
-    Raises:
-        SchemaError: the features of the parents differ.
-        RecipeError: more shards are asked for than there are images, or images differ in their fit.
-        DatasetError: a shard of a parent has gone, or is not what its item table says.
-        RecordError: a record of a parent is damaged.
-        BuildError: another dataset or build is there, or the disk is full.
-        StorageError: a parent was replaced, or object storage does not answer, or refuses.
+    Classes are numbered as in the first parent. `recipe` gives place, name, version, number of
+    shards and seed. With `overwrite`, a finished dataset is replaced when the new one is complete.
     """
     check_alike(parents)
     workspace, images = workspace_of(recipe), ParentImages(tuple(parents), recipe)
@@ -79,7 +68,7 @@ def repack_dataset(
         if finished is not None and finished.fingerprint.inputs != images.fingerprint.inputs:
             raise BuildError(workspace.location, "already exists", replace_hint())
     result = make_dataset(workspace, images, watcher, overwrite=overwrite)
-    return replace(result, num_copied=0)  # all of them are
+    return replace(result, num_copied=0)  # every image is copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +82,6 @@ class ParentImages:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """The manifests of the parents, and the options and versions of their images."""
         inputs = {
             f"{number}: {parent.manifest.name} {parent.manifest.version}": _signature(parent)
             for number, parent in enumerate(self.parents, 1)
@@ -178,7 +166,7 @@ class ParentImages:
         try:
             RecordCopier(folders, plan.schema, files, self.check).copy(shards, on_progress)
         except (DatasetError, RecordError):
-            self.check()  # of a parent that was replaced, no record is damaged
+            self.check()  # report a replaced parent, not damaged records
             raise
 
     def check(self) -> None:
@@ -194,7 +182,6 @@ def _signature(parent: Parent) -> str:
 
 
 def _versions(versions: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Return all versions that made the images, and the version of this program."""
     names = sorted({name for own in versions for name in own})
     of_images = {
         name: ", ".join(dict.fromkeys(own.get(name, "none") for own in versions)) for name in names
@@ -228,15 +215,15 @@ class Parent(NamedTuple):
     schema: Schema
     spec: ImageSpec
     rows: pa.Table
-    """Rows of the items that are copied, with the `file` of each record."""
+    """Item rows to copy, with the `file` of each record."""
     skipped: pa.Table
-    """Rows of the inputs that were skipped; empty if only some records are copied."""
+    """Rows of the skipped inputs; empty if only some records are copied."""
     numbers: Numbers | None
-    """Numbers of the records that are copied, through all shards, ascending; None for all."""
+    """Numbers of the records to copy, through all shards, ascending; None for all."""
 
 
 def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
-    """Return a dataset with the records of some numbers, or with all items."""
+    """Return a dataset with the records of these numbers, or with all items if None."""
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(intact=True)
     check_items(dataset, table)
@@ -256,7 +243,7 @@ def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
 
 
 def check_alike(parents: Sequence[Parent]) -> None:
-    """Check that the records of all parents fit into one dataset, and that none is named twice."""
+    """Check that the parents fit into one dataset, and that none is given twice."""
     first = parents[0]
     for place, other in enumerate(parents[1:], 1):
         if any(other.mark == known.mark for known in parents[:place]):
@@ -286,7 +273,7 @@ def _unnamed(schema: Schema) -> Schema:
 
 
 def united(parents: Sequence[Parent]) -> Schema:
-    """Return the schema of all parents: the classes of the first, then new ones of the others."""
+    """Return the schema of all parents: classes of the first, then new classes of the others."""
     schema = parents[0].schema
     features = dict(schema.features)
     for name, feature in features.items():
@@ -299,7 +286,7 @@ def united(parents: Sequence[Parent]) -> Schema:
 
 
 def relabelled(parent: Parent, schema: Schema) -> tuple[pa.Table, bool]:
-    """Return the rows of a parent with the class indexes of a schema, and whether any changed."""
+    """Return the rows of a parent with class indexes of `schema`, and whether any index changed."""
     images = _places(parent.schema.labels, schema.labels)
     objects: list[int] = []
     if BOX_LABEL in schema.features:
@@ -322,7 +309,7 @@ def _places(names: Sequence[str], among: Sequence[str]) -> list[int]:
 
 
 def _mapped(column: Any, places: Sequence[int]) -> Any:
-    """Return class indexes, or lists of them, mapped by `places`; nulls stay."""
+    """Return class indexes, or lists of them, mapped by `places`. Nulls stay null."""
     table = pa.array(places, pa.int64())
     if not pa.types.is_list(column.type):
         return table.take(column)
@@ -335,8 +322,7 @@ def _mapped(column: Any, places: Sequence[int]) -> Any:
 def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
     """Return the keys of the items and of the skipped inputs of each parent, as Arrow arrays.
 
-    A key that several parents have is prefixed with the name of its dataset, and with version or
-    number if names are equal; RecipeError if that is also a key.
+    Shared keys are prefixed with the name of their dataset, or with more if names are equal.
     """
     keys = [
         [
@@ -375,7 +361,7 @@ def _titles(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def skipped_reasons(parent: Parent) -> list[tuple[str, str]]:
-    """Return the reason of each skipped input, one of those in the manifest, and its detail."""
+    """Return reason and detail of each skipped input. Reasons are keys of the manifest."""
     known = sorted(parent.manifest.totals.skipped, key=len, reverse=True)
     return [_parted(text or "", known) for text in parent.skipped["reason"].to_pylist()]
 
@@ -388,7 +374,7 @@ def _parted(text: str, known: Sequence[str]) -> tuple[str, str]:
 
 
 def same_values(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the entries that all mappings share."""
+    """Return the entries that are equal in all mappings."""
     first = values[0]
     return {
         name: value

@@ -1,10 +1,10 @@
-"""Reuse: a build that copies images which another dataset has stored.
+"""Reuse: a build copies images that another dataset has stored.
 
-An item is found by its key, or by file name and size if it was moved. Its SHA-256, once the source
-is read, tells whether the bytes are the same. If the record of an item would be the same too, it is
-copied. If only its key, label or other features differ, a new record is made around the stored
-image. Everything else, such as an item whose stored record is damaged, is encoded from its source.
-So the new dataset has the bytes of a build without reuse.
+An item is found by its key, or by file name and size if it was moved. Its SHA-256 then shows if the
+bytes are the same. If its whole record would be the same, the record is copied. If only key,
+label or other features differ, a new record is made around the stored image. Other items, such as
+items with a damaged record, are encoded from their source. So the new dataset has the bytes of a
+build without reuse.
 """
 
 from __future__ import annotations
@@ -48,16 +48,15 @@ _COLUMNS = (
     "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
 )  # fmt: skip
 _SHAPE_NO_IMAGE = frozenset({"pyarrow", "pycocotools", REPACKED, SPLIT_RATIOS})
-"""Versions that only shape item tables, annotations and order, which are always made anew."""
+"""Versions that affect only tables, annotations and order, which are always made anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class OldDataset:
-    """A finished dataset that images are copied from."""
+    """A finished dataset to copy images from."""
 
     where: str
     made_by: Fingerprint
-    """The options and versions that its images depend on."""
     mark: ManifestMark
     dtypes: tuple[tuple[str, str], ...]
     rows: pa.Table
@@ -65,10 +64,7 @@ class OldDataset:
     def applied(
         self, encoder: ChunkEncoder, shards: Sequence[ShardPlan]
     ) -> tuple[Encode, Sequence[ShardPlan], str]:
-        """Return the encoder that copies stored images, shards with their rows, and a remark.
-
-        If the images were made with other options, return the encoder and the shards unchanged.
-        """
+        """Return the encoder that copies images, shards with `old` rows, and a remark."""
         places = self.places(shards)
         remark = self.prospect(encoder.spec, places)
         if self.changes(encoder.spec):
@@ -93,7 +89,6 @@ class OldDataset:
         return fingerprint_differences(self.made_by, _making(spec, now, _formats(self.rows)))
 
     def places(self, shards: Sequence[ShardPlan]) -> Rows:
-        """Return the row of each item that may have the same bytes, −1 for none."""
         members = [shard.items.members for shard in shards]
         keys = pa.chunked_array(
             [member.keys.array.cast(pa.string()) for member in members], pa.string()
@@ -116,7 +111,7 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     rows = with_files(item_table.with_status(table, item_table.WRITTEN), dataset)
     made_by = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
     several = {name for name in made_by.options if name not in manifest.fingerprint.options}
-    made_by.options.update(dict.fromkeys(several, "several"))  # of datasets that were merged
+    made_by.options.update(dict.fromkeys(several, "several"))  # merged datasets
     return OldDataset(str(dataset), made_by, dataset.mark, tuple(schema.dtypes.items()), rows)
 
 
@@ -135,35 +130,33 @@ def _making(spec: ImageSpec, of: Mapping[str, str], formats: Collection[str]) ->
 
 
 def _names(keys: Any, sizes: Any) -> Any:
-    """Return size and file name, which do not change when an item is moved."""
     names = pc.replace_substring_regex(keys, r"^.*/", "")
     return pc.binary_join_element_wise(pc.cast(sizes, pa.string()), names, " ")
 
 
 def _found(wanted: Any, among: Any) -> Rows:
-    """Return the index of each value in `among`, −1 if it is not there."""
     return np.array(pc.fill_null(pc.index_in(wanted, among), -1), np.int64)
 
 
 _TABLED = frozenset({IMAGE, FILENAME, HEIGHT, WIDTH, *TARGET_FEATURES.values()})
-"""Features that follow from the image and from what the item table says of it."""
+"""Features that follow from the image and its item row."""
 _FACTS: dict[str, str | int] = {
     "reason": "", "length": 0, "original_height": 0, "original_width": 0, "original_format": "",
     "original_bytes": 0, "original_sha256": "",
 }  # fmt: skip
-"""Columns of the fields of an `Outcome` after its kind, and their values for null."""
+"""Column of each `Outcome` field after its kind, and the field's value for null."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseEncoder:
-    """Copies what tasks with `old` rows allow, and has everything else encoded."""
+    """Copies stored images for tasks with `old` rows, and encodes all other items."""
 
     encoder: ChunkEncoder
     mark: ManifestMark
     dtypes: tuple[tuple[str, str], ...]
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Return the records of the task's items; ChangedError if the dataset was replaced."""
+        """Return the encoded chunk; ChangedError if the dataset was replaced."""
         if task.old is None:
             return self.encoder(task, before_item)
         return _ChunkCopy(task, task.old, self).encoded(before_item)
@@ -178,10 +171,9 @@ class _ChunkCopy:
         self._outcomes = [
             Outcome._make(("", *values, False, None, True)) for values in zip(*facts, strict=True)
         ]
-        """Outcome of each item whose record is copied."""
         have = [name for name, _ in reuse.dtypes]
         self._is_same = [False] * len(items)
-        """Whether the record of each item is the stored one, if its original is."""
+        """Whether each item may get its stored record, if its original is unchanged."""
         if reuse.encoder.schema.dtypes == dict(reuse.dtypes) and _TABLED.issuperset(have):
             now = ((m.key, target) for m, target in zip(self._members, items.target, strict=True))
             before = zip(old["key"].to_pylist(), targets_of(old), strict=True)
@@ -193,12 +185,10 @@ class _ChunkCopy:
             pc.greater_equal(lengths, tfrecord.FRAME_BYTES), pc.greater_equal(offsets, 0)
         )
         self._places: list[int] = np.flatnonzero(has_record.to_numpy()).tolist()
-        """Place of the item of each stored record."""
         self._records = StoredRecords(old.filter(has_record), have_keys=FILENAME in have)
         self._runs = {self._places[run.start]: run for run in self._records.runs()}
-        """Runs by the place of the item of their first record."""
         self._sound: dict[int, memoryview] = {}
-        """The sound records of the last run, framed, by the place of their item."""
+        """Item index → framed record, for the sound records of the last run."""
 
     def encoded(self, before_item: Callable[[], None]) -> EncodedChunk:
         records: list[bytes | memoryview] = []
@@ -230,7 +220,7 @@ class _ChunkCopy:
 
     @stage("read")
     def _read(self, run: RecordRun) -> None:
-        """Read a run; if it cannot be read as a whole, such as at a cut shard, its records."""
+        """Read a run, or its records one by one if the run cannot be read, as in a cut shard."""
         self._sound.clear()
         try:
             self._keep_sound(run.start, run.stop, run.extent.read())
@@ -263,10 +253,9 @@ class _ChunkCopy:
 
     @stage("frame")
     def _image(self, stored: Outcome, record: bytes, data: bytes) -> ProcessedImage | None:
-        """Return what `process_image` would; None if that is not known without it.
+        """Return the result of `process_image` without decoding, or None if that is impossible.
 
-        Annotations need the placement of the image, so annotated images are taken only if
-        `ordinary_placement` knows it.
+        Annotations need the placement of the image, which only `ordinary_placement` can give.
         """
         encoder = self._reuse.encoder
         spec, placement = encoder.spec, None
@@ -301,7 +290,7 @@ def _values(rows: pa.Table, name: str, null: str | int) -> list[Any]:
 
 
 def targets_of(rows: pa.Table) -> list[Target]:
-    """Return the targets, from whichever of the four columns of targets is not empty."""
+    """Return the targets of rows, from the one of four target columns that is not empty."""
     for name in ("label", "labels", "target", "text"):
         column = rows[name]
         if column.null_count < len(column):

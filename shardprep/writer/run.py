@@ -1,7 +1,6 @@
 """Make a dataset: begin, plan, make the shards, publish.
 
-A run that ends early, however it ends, keeps finished shards in its workspace. The next equal run
-checks it and continues.
+An interrupted run keeps its finished shards. The next equal run checks them and continues.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from shardprep.writer.workspace.states import Workspace
 _NUM_THREADS = 16
 """Number of threads that hash shards, or wait for object storage."""
 _MOST_RETRIES = 3
-"""Times that shards are written again if their source goes away again and again."""
+"""Maximum number of retries if the source becomes unreadable again."""
 
 
 class BuildImages(Protocol):
@@ -85,7 +84,7 @@ def make_dataset(
     overwrite: bool = False,
     damaged: DamagedDataset | None = None,
 ) -> BuildResult:
-    """Make a dataset, or finish it; for arguments and errors see `build_dataset`."""
+    """Make a dataset, or finish it. The arguments are those of `build_dataset`."""
     start, fingerprint = time.monotonic(), images.fingerprint
 
     def attempt(replaced: bytes | None) -> BuildResult:
@@ -120,10 +119,7 @@ def make_dataset(
 def make_shards(
     workspace: Workspace, images: BuildImages, part: Part, replaced: bytes | None, watcher: Watcher
 ) -> MadeShards:
-    """Plan the dataset, and write the shards of a part that are not done.
-
-    `replaced` is the manifest of the dataset that is to be replaced.
-    """
+    """Plan the dataset and write missing shards of a part. `replaced` is the old manifest."""
     with workspace.scratch() as scratch:
         plan = images.plan(scratch, watcher)
         outline = images.outline(plan, part.count)
@@ -189,11 +185,7 @@ def _retry_unreadable(
     images: BuildImages,
     watcher: Watcher,
 ) -> None:
-    """Write shards again if images of them could not be read, and can be now.
-
-    A disk or a network share may be away for a moment. The dataset would be finished without
-    these images, and the next run would not change it.
-    """
+    """Write shards with unreadable images again if a disk or network share is back now."""
     for _ in range(_MOST_RETRIES):
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             unread = list(pool.map(partial(_unreadable_items, folders), shards))
@@ -216,7 +208,6 @@ def _unreadable_items(folders: Folders, shard: ShardPlan) -> list[Item]:
 
 
 def _is_readable(item: Item) -> bool:
-    """Return whether the source gives the bytes of an image and of its masks."""
     try:
         for extent in (item.extent, *(mask.extent for mask in item.masks)):
             extent.read()

@@ -38,12 +38,11 @@ from shardprep.writer.workspace.files import SKIPPED_FILE, Folders, receipt_name
 _FACTS = b"shardprep"
 _SHA256 = r"^[0-9a-f]{64}\z"
 RETRIED = ("unreadable", "crashed", "timeout")
-"""Rejections that the machine may have caused, such as a disk that was away; the next run tries
-these images again."""
+"""Rejections that the machine may have caused. The next run tries these images again."""
 
 
 class ReceiptFacts(BaseModel):
-    """What a receipt says of its shard."""
+    """Facts about a shard in its receipt."""
 
     shard: Shard
     mark: str
@@ -61,17 +60,16 @@ class Receipt(NamedTuple):
 
     facts: ReceiptFacts
     table: pa.Table
-    """A row for each item, written or rejected, in plan order."""
 
 
 class ShardHead(NamedTuple):
-    """What the writer of a shard needs before it has the items."""
+    """Facts that the writer of a shard needs before it has the items."""
 
     name: str
     split: str
     num_items: int
     token: str = ""
-    """Part of the name of its temporary file, so that others can remove it."""
+    """Part of the temporary file's name, so that other processes can remove the file."""
 
 
 class ShardWriter:
@@ -89,8 +87,7 @@ class ShardWriter:
         self._columns = ANNOTATED_COLUMNS if is_annotated else COLUMNS
         self._tables = [self._columns.empty_table()]
         self._rows: defaultdict[str, list[Any]] = defaultdict(list)
-        """Values by column of the last rows, which are not in a table yet: making one has a fixed
-        cost."""
+        """Columns of the rows that are not in a table yet. A new table has a fixed cost."""
 
     @property
     def is_full(self) -> bool:
@@ -98,7 +95,6 @@ class ShardWriter:
 
     @stage("write")
     def append(self, items: Sequence[Item], chunk: EncodedChunk) -> None:
-        """Write the next chunk, which has these items."""
         hashed = self._hashing.submit(self._hash.update, chunk.data)
         self._file.write(chunk.data)
         own, outcomes = Items.of(items), chunk.outcomes
@@ -145,10 +141,7 @@ class ShardWriter:
         hashed.result()
 
     def commit(self) -> None:
-        """Rename the shard to its final name, then write its receipt.
-
-        Raises BuildError if another build has taken this one over; the temporary file is removed.
-        """
+        """Rename the shard, then write its receipt; BuildError if another build has taken over."""
         try:
             self._folders.check_build()
             mark = self._file.commit() or ""
@@ -177,10 +170,7 @@ class ShardWriter:
 
 
 def _is_rescaled(annotation: Annotation | None, outcome: Outcome) -> bool:
-    """Return whether a written image has another size than its annotation states.
-
-    The two sides may be swapped, as in an image that was turned upright.
-    """
+    """Return whether the image differs in size from its annotation; sides may be swapped."""
     if annotation is None or annotation.size is None or annotation.is_relative or outcome.kind:
         return False
     has_shapes = bool(annotation.labels or annotation.areas) and min(annotation.size) > 0
@@ -213,7 +203,7 @@ def _of_kind(targets: Sequence[Target], kind: type) -> list[Any]:
 
 
 def write_skipped(state: Folder, skipped: Sequence[Skipped]) -> None:
-    """Write the rows of inputs that never became items."""
+    """Write the rows of skipped inputs."""
     nothing = [None] * len(skipped)
     columns: dict[str, list[Any]] = {
         **dict.fromkeys(COLUMNS.names, nothing),
@@ -228,7 +218,7 @@ def write_skipped(state: Folder, skipped: Sequence[Skipped]) -> None:
 
 
 def read_skipped(state: Folder) -> pa.Table | None:
-    """Return the rows of inputs that never became items, None if they are missing or damaged."""
+    """Return the rows of skipped inputs, None if they are missing or damaged."""
     content = _read(state, SKIPPED_FILE)
     return None if content is None else content[0]
 
@@ -255,7 +245,7 @@ def read_receipt(folders: Folders, shard: str) -> Receipt | None:
 
 
 def written_receipt(folders: Folders, shard: str) -> Receipt | None:
-    """Return the receipt of a shard if the file is there and matches it, else None."""
+    """Return the receipt of a shard if its file exists and matches it, else None."""
     receipt = read_receipt(folders, shard)
     if receipt is None:
         return None
@@ -265,7 +255,7 @@ def written_receipt(folders: Folders, shard: str) -> Receipt | None:
 
 
 def done_receipt(folders: Folders, shard: str) -> Receipt | None:
-    """Return the receipt of a written shard if no rejection of it is worth another try."""
+    """Return the receipt of a written shard if none of its rejections is worth a retry."""
     receipt = written_receipt(folders, shard)
     if receipt is None or set(receipt.table["kind"].cast("string").to_pylist()) & {*RETRIED}:
         return None

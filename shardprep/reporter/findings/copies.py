@@ -1,7 +1,7 @@
 """Groups of exact copies (equal original bytes) and near copies (similar pictures).
 
-Near copies have perceptual hashes within `phash.NEAR_BITS` bits and similar coarse colours.
-Mirrored, turned and cropped copies are not found, because their hashes differ.
+Near copies have close perceptual hashes and similar coarse colours. Mirrored, turned and cropped
+copies are not found.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ class Copies:
         return f"{sign}{len(self.numbers):,} {kind}, in {' and '.join(self.splits)}{conflict}"
 
     def distance(self, place: int) -> str:
-        """Return the hash distance of an image of the group to the first, as text."""
         return f" · {self.bits[place]} bits" if self.kind == "near" and place else ""
 
 
@@ -91,7 +90,7 @@ def near_copies(contents: Contents, measured: ScanResult) -> tuple[Copies, ...]:
 
 
 def _groups(numbers: Ints, codes: Ints) -> Iterator[list[int]]:
-    """Yield the records that share a code, in groups of at least two, by first record."""
+    """Yield groups of at least two records with equal codes, by first record."""
     order = np.lexsort((numbers, codes))
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
     counts = np.diff(starts, append=len(order))
@@ -117,7 +116,7 @@ def _copies(contents: Contents, kind: Kind, numbers: Sequence[int], bits: Sequen
 def copy_findings(
     contents: Contents, copies: Sequence[Copies], num_measured: int
 ) -> Iterator[Finding]:
-    """Yield the findings about copies. `copies` has the exact groups first."""
+    """Yield the findings about copies; `copies` has the exact groups first."""
     left_out: dict[Kind, tuple[str, Sequence[int]]] = {
         "exact": ("--dedup", _left_out(contents, [one for one in copies if one.kind == "exact"])),
         "near": ("--dedup near", _left_out(contents, copies)),

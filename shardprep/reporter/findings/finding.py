@@ -98,11 +98,10 @@ def leaving_out(
     numbers: Sequence[int],
     option: tuple[str, Sequence[int]] | None = None,
 ) -> Finding:
-    """Return a finding with the keys of the images to leave out and the option that does it.
+    """Return a finding with the keys of the images to leave out, and the option that does it.
 
-    `numbers` are the records to leave out. `option` is a build option that resolves the finding
-    without a list, and the records that it leaves out. It is not used if it would leave out an
-    unlabelled image outside train.
+    `option` is a build option without a list, and the records that it leaves out. It is not used if
+    it would leave out an unlabelled image outside train.
     """
     listed = [number for number in numbers if not contents.is_spared[number]]
     finding = replace(finding, keys=contents.keys_of(listed))

@@ -1,7 +1,4 @@
-"""Findings about left-out inputs, classes, objects and masks, and about drift of splits.
-
-Only boxes and the properties of images need the measures of the pixel pass.
-"""
+"""Findings about left-out inputs, classes, objects and masks, and about drift of splits."""
 
 from __future__ import annotations
 
@@ -28,8 +25,9 @@ TRAIN = "train"
 _IMBALANCE = 10
 """Ratio of the largest to the smallest class from which imbalance is a finding."""
 _TELLING = 0.9
-"""A property reveals a class if an image of the class has more (or less) of it than an image of
-another class with at least this probability. 0.5 is chance."""
+"""An image of a revealed class has more (or less) of a property than an image of another class
+with at least this probability; 0.5 is chance.
+"""
 _LEAST_IMAGES = 20
 """Classes and splits with fewer images are not compared."""
 _DRIFT = 0.15
@@ -119,7 +117,7 @@ def _properties(contents: Contents, measured: ScanResult | None) -> dict[str, Nu
 
 
 def property_findings(contents: Contents, measured: ScanResult | None) -> Iterator[Finding]:
-    """Yield findings about classes that one property reveals, and splits that differ from train."""
+    """Yield findings about classes revealed by one property, and splits that differ from train."""
     known = _properties(contents, measured)
     if contents.schema.target == LABEL and len(contents.schema.labels) > 1:
         telling = _telling(contents, known)
@@ -167,7 +165,6 @@ def _telling(contents: Contents, known: Mapping[str, Numbers]) -> list[tuple[flo
 
 
 def _drifts(contents: Contents, known: Mapping[str, Numbers]) -> Iterator[tuple[float, str]]:
-    """Yield the significant distances of each split from train, by property."""
     if TRAIN not in contents.splits:
         return
     train = contents.split == contents.splits.index(TRAIN)

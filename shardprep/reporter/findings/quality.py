@@ -24,11 +24,12 @@ NUM_BINS = 40
 _COLOURED = 0.03
 """A dataset is coloured if the median distance between channels (0..1) reaches this."""
 _ORDINARY = 1.5
-"""The threshold applies if the lower quartile of the dataset is at least this multiple of it.
+"""The threshold applies if the dataset's lower quartile is at least this multiple of it.
 
-Photographs reach 2 to 3 times each threshold. Microscopy of glowing cells on black does not."""
+Photographs reach 2 to 3 times each threshold. Microscopy of glowing cells on black does not.
+"""
 _ELSEWHERE = 1 / 8
-"""Factor of the threshold in other datasets, so that only black, white or blank images remain."""
+"""Factor of the threshold for other datasets: only black, white or blank images remain."""
 _ODD_ASPECT = 3
 """Ratio of the longer to the shorter side from which an original is odd."""
 
@@ -95,7 +96,7 @@ def _in_set(values: Numbers, threshold: float, *, is_below: bool) -> float:
 
 
 def original_qualities(contents: Contents) -> Iterator[Quality]:
-    """Yield the properties of the originals. They need no pixels."""
+    """Yield the properties of the originals, without pixels."""
     known = np.flatnonzero((contents.height > 0) & (contents.width > 0))
     if not len(known):
         return
@@ -141,7 +142,6 @@ def _quality(
 
 
 def _end(values: Numbers, threshold: float, bounds: tuple[float, float]) -> float:
-    """Return the end of the axis: the largest value or the threshold, rounded up to two digits."""
     low, high = bounds
     length = max(float(values.max()), threshold) - low
     unit = 10.0 ** (math.floor(math.log10(length)) - 1)

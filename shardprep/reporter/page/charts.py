@@ -1,7 +1,4 @@
-"""Charts as inline SVG, without a library or a script. Colours come from the page's style sheet.
-
-Each chart has a title for screen readers, and histograms also have a table of their numbers.
-"""
+"""Charts as inline SVG, without a library or a script. Colours come from the page's style sheet."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ def chip(label: int) -> Html:
 def stacked_bar(
     counts: Mapping[str, int], most: int, splits: Sequence[str], label: str, height: int = 12
 ) -> Html:
-    """Return a bar with one part per split. A total of `most` fills its width."""
+    """Return a bar with one part per split. A total of `most` fills the width."""
     at, parts = 0.0, []
     for name, count in counts.items():
         width = count / max(most, 1) * 100
@@ -75,10 +72,7 @@ def histogram_chart(
     splits: Sequence[str],
     threshold: tuple[float, bool] | None = None,
 ) -> Html:
-    """Return a histogram with one area per split, in shares of that split.
-
-    `threshold` is a value, and whether findings are below it instead of above.
-    """
+    """Return a histogram of shares by split. `threshold`: value, and True if findings are below."""
     shares = {
         name: [count / max(sum(counts), 1) for count in counts]
         for name, counts in histogram.counts.items()
@@ -149,8 +143,7 @@ def grid(
 ) -> Html:
     """Return a heat map: higher counts are darker, and row 0 is at the bottom.
 
-    `labels` are the left and right end of the x axis, then the lower and upper end of the y axis.
-    `marks` are drawn on top, in units of cells.
+    `labels` are the ends of the x axis, then of the y axis. `marks` are drawn on top, in cells.
     """
     rows, columns = len(counts), len(counts[0])
     most = max(map(max, counts), default=0) or 1

@@ -81,11 +81,7 @@ def class_table(
     *,
     has_colours: bool = False,
 ) -> list[Html]:
-    """Return a table of classes, largest first, with a bar of the splits.
-
-    `counts` has the count of each split for each class, `further` additional columns by title. The
-    counted things are `unit`, in the plural. With `has_colours`, each class has its colour.
-    """
+    """Return a table of classes, largest first. `counts` has a row per class."""
     totals = [sum(row) for row in counts]
     order = sorted(range(len(names)), key=lambda i: (-totals[i], i))
     even = sum(totals) / max(sum(map(bool, totals)), 1)
@@ -224,7 +220,6 @@ def boxes(report: ReportData) -> Html | None:
 
 
 def _measured(contents: Contents, boxes: Boxes) -> Iterator[Html]:
-    """Yield the charts of the sizes and the centres of boxes."""
     sized = boxes[(boxes["size"] > 0).all(axis=1)]
     if len(sized):
         sides = np.sqrt(lengths(sized).prod(axis=1).clip(0))

@@ -22,10 +22,7 @@ class Html(str):
 
 
 def text(value: str | int) -> Html:
-    """Return a text as markup: escaped, without control characters, and shortened.
-
-    `Html` is returned unchanged.
-    """
+    """Return text as escaped and shortened markup without control characters; `Html` unchanged."""
     if isinstance(value, Html):
         return value
     return _escaped(shown(str(value), _MOST_SHOWN))

@@ -36,7 +36,6 @@ from shardprep.storage.space import megabytes
 _SIDE = 112
 """Size of a picture in CSS pixels."""
 _CELLS = 32
-"""Number of cells per side in the chart of original sizes."""
 
 
 def gallery(report: ReportData, drawn: Pictures) -> Html | None:
@@ -68,7 +67,6 @@ def gallery(report: ReportData, drawn: Pictures) -> Html | None:
 
 
 def _picture(report: ReportData, drawn: Pictures, number: int, caption: str = "") -> Html:
-    """Return a picture that opens to the facts about its record."""
     contents = report.contents
     place = contents.place(number)
     thumbnail = drawn.thumbnails.get(number)
@@ -176,7 +174,6 @@ def originals(report: ReportData, drawn: Pictures) -> Html | None:
 
 
 def _sizes(contents: Contents, known: Ints) -> Html:
-    """Return the heat map of original widths and heights, with the stored size as a frame."""
     width, height = contents.width[known], contents.height[known]
     stored = contents.schema.image_size
     limit = int(np.quantile(np.maximum(width, height), 0.99, method="nearest"))

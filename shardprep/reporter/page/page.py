@@ -1,7 +1,7 @@
 """The whole page: a report and its pictures as one HTML file.
 
-Each section is a function of the report, and of the pictures if needed. It returns markup, or None
-if the section does not apply. The last sections are here: left-out inputs, channels, provenance.
+Each section is a function of the report and its pictures. It returns None if it does not apply.
+The last sections are here: left-out inputs, channels, provenance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shardprep.reporter.report_data import ReportData
 
 _MOST_KEYS = 20
 _ABSOLUTE = re.compile(r"(?:(?<![\w.])[/~]|\b[A-Za-z]:[\\/])[^:,=]*[\\/]")
-"""Folders of an absolute path. They describe the machine, not the dataset."""
+"""Folders of an absolute path, which describe the machine and not the dataset."""
 
 
 def render(report: ReportData) -> bytes:
@@ -81,7 +81,7 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return the source expression of an inline block for the Content-Security-Policy."""
+    """Return a hash for the Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

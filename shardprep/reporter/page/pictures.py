@@ -1,6 +1,6 @@
-"""The pictures of a page: selection, thumbnails and overlays, within a byte budget.
+"""Pictures of a page, within a byte budget: selection, thumbnails and overlays.
 
-An overlay has the boxes and masks of a record. The page and the viewer draw it over the image.
+An overlay has the boxes and masks of a record. Page and viewer draw it over the image.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class Overlay:
     labels: tuple[int, ...]
     """Class of each object, −1 without a class."""
     boxes: tuple[tuple[int, tuple[float, ...]], ...]
-    """Class, and ymin, xmin, ymax, xmax in pixels, largest first. Empty if the objects have
-    masks."""
+    """Class, and ymin, xmin, ymax, xmax in pixels, largest first; empty if objects have masks."""
     mask: bytes
     """WebP of the mask colours, transparent elsewhere; b"" without masks."""
     size: tuple[int, int]
@@ -83,10 +82,7 @@ class Pictures:
 
 
 def draw_pictures(report: ReportData) -> Pictures:
-    """Return the pictures of a report, or no pictures if the report has no images.
-
-    Pictures beyond the budget are left out, starting with the last of every class.
-    """
+    """Return the pictures of a report within the budget, or none if it has no images."""
     if report.images is None:
         return Pictures({}, {}, {}, {})
     gallery = _gallery(report)
@@ -130,7 +126,6 @@ def _gallery(report: ReportData) -> dict[int, tuple[int, ...]]:
 
 
 def _in_turn(lists: Sequence[Sequence[int]]) -> list[int]:
-    """Interleave lists: all first elements, then all second elements, and so on."""
     turns = zip_longest(*lists)
     return [number for turn in turns for number in turn if number is not None]
 
@@ -144,7 +139,7 @@ def _overlay(images: StoredImages, payload: Payload) -> Overlay:
 
 
 def draw_overlay(picture: AnnotatedPicture, schema: Schema, side: int = SIDE) -> Overlay:
-    """Return the overlay of a picture that is scaled down to at most `side` pixels."""
+    """Return the overlay of a picture scaled down to at most `side` pixels."""
     height, width = picture.pixels.shape[:2]
     scale = min(1, side / max(height, width))
     size = max(1, round(width * scale)), max(1, round(height * scale))
@@ -161,7 +156,6 @@ def draw_overlay(picture: AnnotatedPicture, schema: Schema, side: int = SIDE) ->
 
 
 def _painted(picture: AnnotatedPicture, schema: Schema, size: tuple[int, int]) -> bytes:
-    """Return the colours of the masks of a picture as WebP; b"" without masks."""
     if not picture.mask and not picture.masks:
         return b""
     pixels = np.zeros((size[1], size[0], 4), np.uint8)
@@ -217,10 +211,7 @@ def classes_of(contents: Contents, number: int, marked: Overlay) -> frozenset[in
 
 
 def switch(schema: Schema, classes: frozenset[int] | None = None) -> Html:
-    """Return the checkbox that shows and hides overlays, without a script, and its legend.
-
-    The legend names `classes` (−1 for ignored pixels), or all classes of the dataset if None.
-    """
+    """Return the checkbox that shows overlays, and a legend of `classes`, or all if None."""
     words = {
         "boxes": BOX in schema.features and OBJECT_MASK not in schema.features,
         "masks": any(one.kind == "mask" for one in schema.annotations.values()),
@@ -302,7 +293,6 @@ def copy_group(group: Copies, shown: Html, most: int) -> Html:
 
 
 def _objects_text(marked: Overlay, schema: Schema) -> str:
-    """Return the number of objects of each class as text, most frequent first."""
     names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
     counts = Counter(marked.labels)
     order = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
@@ -312,7 +302,6 @@ def _objects_text(marked: Overlay, schema: Schema) -> str:
 
 
 def _mask_text(contents: Contents, number: int) -> str:
-    """Return the share of each class in the mask of a record as text, largest first."""
     feature = contents.schema.features[MASK]
     counts = dict(contents.written["mask_pixels"][number].as_py() or ())
     total = max(sum(counts.values()), 1)

@@ -1,6 +1,5 @@
 """The viewer: browse all items of a dataset in a browser on this machine.
 
-`server` handles HTTP and access: it passes each valid `PageRequest` to `viewer.Site`, which returns
-an `Answer`. Addresses select items by number, and numbers are checked against the manifest. No text
-of an address is ever used as a file name.
+`server` handles HTTP and access, and passes valid requests to `viewer.Site`. Addresses select items
+by number, never by file name, and numbers are checked against the manifest.
 """

@@ -1,8 +1,8 @@
 """The items of a dataset by number, its findings, and the items that match a filter.
 
 Records have the first numbers, in record order. Rejected and skipped inputs follow, in the order of
-the item table. The mask of each filter condition is cached, so that another page or an additional
-condition is cheap. Findings are computed in a thread while the first pages are shown.
+the item table. The mask of each filter condition is cached for other pages. Findings are computed
+in a thread while the first pages are shown.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class FindingIndex:
 
 
 class BackgroundFindings:
-    """Findings that are computed once, in a thread. Callers of `get` wait for them."""
+    """Findings, computed once in a thread."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -103,14 +103,14 @@ class BackgroundFindings:
         self._work: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start the thread, unless it was started. Called after the first page is ready."""
+        """Start the thread once, after the first page is ready."""
         with self._lock:
             if self._work is None:
                 self._work = threading.Thread(target=self._make, name="shardprep-findings")
                 self._work.start()
 
     def close(self) -> None:
-        """Wait for the thread for a short time. It stops when it reads its next column."""
+        """Wait shortly for the thread, which stops when it reads its next column."""
         if self._work is not None:
             self._work.join(_END_S)
 
@@ -135,7 +135,7 @@ class BackgroundFindings:
         return self._made.result()
 
     def numbers(self, name: str) -> Ints:
-        """Return the items of a kind of finding; empty if it was not found."""
+        """Return the items of a kind of finding; empty if not found."""
         return self.get().numbers.get(name, np.empty(0, np.int64))
 
 
@@ -191,7 +191,6 @@ class ItemList:
         return self.contents.others.value("key", number - self.num_records) or ""
 
     def objects_text(self, number: int) -> str:
-        """Return the number of objects of a record as text; "" in a dataset without boxes."""
         if BOX not in self.contents.schema.features:
             return ""
         return counted(self.contents.written.value("num_objects", number) or 0, "object")
@@ -215,7 +214,6 @@ class ItemList:
 
     @cached_property
     def status(self) -> Ints:
-        """Index into `STATUSES` for each item."""
         codes: Ints = self.contents.status[self._rows]
         return codes
 
@@ -229,7 +227,6 @@ class ItemList:
 
     @cached_property
     def _labels(self) -> tuple[Ints, Ints]:
-        """Item and class of each pair of an item and one of its classes."""
         contents, number = self.contents, len(self.contents.schema.labels)
         if contents.schema.target == LABELS:
             written, others = (
@@ -244,14 +241,12 @@ class ItemList:
 
     @cached_property
     def _is_classless(self) -> Mask:
-        """Whether each item is an image without a class."""
         mask: Mask = self.status != STATUSES.index(SKIPPED)
         mask[self._labels[0]] = False
         return mask
 
     @cached_property
     def _objects(self) -> tuple[Ints, Ints]:
-        """Item and class of each pair of an item and a class of its objects or mask."""
         contents, number = self.contents, len(self.contents.schema.annotation_labels)
         if BOX_LABEL in contents.schema.features:
             return _distinct(*_pairs(contents.written.read("object_labels")), number)
@@ -260,14 +255,11 @@ class ItemList:
         return _distinct(numbers, column.keys.to_numpy()[: len(numbers)], number)
 
     def selected(self, wanted: Filter) -> Ints:
-        """Return the matching items, int32, ascending, or in the order of the finding."""
+        """Return the matching items, int32, ascending or in the order of the finding."""
         return self._alone(self._selections, wanted)
 
     def counts(self, wanted: Filter) -> dict[str, Counter[str]]:
-        """Return the number of matching items for each value of each condition.
-
-        The other conditions of the filter stay in effect.
-        """
+        """Return the number of items per condition and value, given the other conditions."""
         return self._alone(self._tallies, wanted)
 
     def _alone(self, work: Callable[[Filter], Made], wanted: Filter) -> Made:
@@ -335,21 +327,20 @@ def _counted(mask: Mask, pairs: tuple[Ints, Ints]) -> Counter[str]:
 
 
 def _pairs(lists: pa.ChunkedArray) -> tuple[Ints, Ints]:
-    """Return the list index and the value of each value in a column of lists."""
+    """Return list index and value of each value in a column of lists."""
     column = lists.combine_chunks()
     values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
     return pc.list_parent_indices(column).to_numpy(), values
 
 
 def _distinct(numbers: Ints, classes: Ints, number: int) -> tuple[Ints, Ints]:
-    """Return the distinct pairs of item and class, int32, with classes in 0..`number` − 1."""
+    """Return distinct pairs of item and class, int32; classes are in 0..`number` − 1."""
     known = (classes >= 0) & (classes < number)
     single = np.unique(numbers[known].astype(np.int64) * number + classes[known])
     return (single // max(number, 1)).astype(np.int32), (single % max(number, 1)).astype(np.int32)
 
 
 def _holding(keys: pa.ChunkedArray, part: str) -> Mask:
-    """Return whether each key contains `part`, ignoring case."""
     matches = pc.match_substring(keys, part.encode(errors="replace").decode(), ignore_case=True)
     mask: Mask = pc.fill_null(matches, False).to_numpy()  # noqa: FBT003 - of pyarrow
     return mask

@@ -65,7 +65,6 @@ def item_page(items: ItemList, pictures: RecordPictures, number: int, wanted: Fi
 
 
 def _ways(items: ItemList, number: int, wanted: Filter) -> Html:
-    """Return the links to the previous and next item, and back to the list."""
     numbers = items.selected(wanted)
     if number not in numbers:  # the address was edited
         wanted = Filter()
@@ -88,7 +87,6 @@ def _ways(items: ItemList, number: int, wanted: Filter) -> Html:
 
 
 def _record(items: ItemList, pictures: RecordPictures, number: int) -> Iterator[Html]:
-    """Yield picture, facts, objects, features and copies of a record, or its error."""
     contents = items.contents
     try:
         record = pictures.record(number)
@@ -112,7 +110,6 @@ def _record(items: ItemList, pictures: RecordPictures, number: int) -> Iterator[
 
 
 def _picture(contents: Contents, number: int, drawing: Drawing) -> Html:
-    """Return the stored image with its overlays, and the checkbox that hides them."""
     schema, place = contents.schema, contents.place(number)
     alt = f"{place.label}: {place.key}" if place.label else place.key
     width, height = drawing.size
@@ -131,7 +128,6 @@ def _picture(contents: Contents, number: int, drawing: Drawing) -> Html:
 
 
 def _found(items: ItemList, number: int) -> Iterator[tuple[str, Html]]:
-    """Yield links to the findings of a record, once they are computed."""
     if items.findings.is_made:
         known = items.findings.get().numbers
         links = [
@@ -144,7 +140,6 @@ def _found(items: ItemList, number: int) -> Iterator[tuple[str, Html]]:
 
 
 def _objects(schema: Schema, features: Features, drawing: Drawing) -> Iterator[Html]:
-    """Yield a table of the objects of a record, if it has boxes."""
     boxes = np.array(features.get(BOX, ()), np.float64)
     if not len(boxes) or len(boxes) % 4:
         return
@@ -178,7 +173,7 @@ def _features(schema: Schema, features: Features) -> Html:
 
 
 def _value(schema: Schema, name: str, feature: Feature | None, values: list[Any]) -> str:
-    """Return the values of a feature as text; of encoded images, the number of bytes."""
+    """Return the values of a feature as text; for encoded images, the number of bytes."""
     first = values[:_MOST_VALUES]
     if name == IMAGE or name in MASKS:
         texts = [f"{len(one):,} bytes" for one in first if isinstance(one, bytes)]
@@ -215,7 +210,6 @@ def _cell(value: object) -> str:
 
 
 def _copies(items: ItemList, number: int) -> Iterator[Html]:
-    """Yield the groups of copies that a record belongs to, once they are computed."""
     if not items.findings.is_made:
         text = "Copies and other findings are still being looked for: reload the page for them."
         yield tag("p", text, class_="dim")

@@ -96,7 +96,6 @@ def _tile(items: ItemList, number: int, wanted: Filter) -> Html:
 
 
 def _form(items: ItemList, wanted: Filter) -> Html:
-    """Return the filter as a form. It only changes the address."""
     schema, counts = items.contents.schema, items.counts(wanted)
     names = {str(i): name for i, name in enumerate(schema.labels)}
     objects = {str(i): name for i, name in enumerate(schema.annotation_labels)}
@@ -139,7 +138,6 @@ def _option(value: str, words: str, chosen: str) -> Html:
 
 
 def _findings(items: ItemList, wanted: Filter) -> Html:
-    """Return the choice of findings, without waiting for findings in progress."""
     options = [tag("option", "any", value="")]
     if items.findings.is_made or wanted.finding:
         known = items.findings.get()

@@ -1,7 +1,7 @@
 """Pictures of records by number: tiles, stored images and overlays.
 
-A shard is opened when one of its records is first requested, so that a missing shard affects only
-its own records. A damaged record gives a ShardprepError, and the other records are shown.
+A shard is opened at the first request for its records, so a missing shard affects only them. A
+damaged record gives a ShardprepError, and other records are shown.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RecordPictures:
         self._pool = ThreadPoolExecutor(_NUM_THREADS, "shardprep-view")
 
     def close(self) -> None:
-        """Stop the threads and close the shards. Callers that wait for a tile get an error."""
+        """Stop the threads and close the shards. Callers waiting for a tile get an error."""
         with self._lock:
             for tile in self._tiles.values():
                 tile.cancel()
@@ -89,7 +89,7 @@ class RecordPictures:
         self._tiles.clear()  # exceptions keep their frames alive
 
     def _place(self, number: int) -> tuple[int, int]:
-        """Return the index of a record's shard through all splits, and its index there."""
+        """Return a record's shard index through all splits, and its index in the shard."""
         shard = int(np.searchsorted(self._ends, number, "right"))
         return shard, number - int(self._ends[shard]) + self._shards[shard].num_records
 
@@ -129,7 +129,6 @@ class RecordPictures:
             return RecordContent(features, bare, images.damaged(record, error).what)
 
     def tile(self, number: int) -> bytes:
-        """Return a small picture of a record as WebP, with its boxes and masks."""
         return self._wanted((number,))[0].result()
 
     def foresee(self, numbers: Sequence[int]) -> None:
@@ -137,7 +136,6 @@ class RecordPictures:
         self._wanted(numbers)
 
     def _wanted(self, numbers: Sequence[int]) -> list[Future[bytes]]:
-        """Return the tiles of some records, and start to make the missing ones."""
         tiles, new = [], []
         with self._lock:
             for number in numbers:
@@ -183,7 +181,7 @@ class RecordPictures:
         return images, payload, record
 
     def _opened(self, number: int) -> StoredImages:
-        """Return the images of one shard; raises DatasetError if it is missing or replaced."""
+        """Return the images of one shard; DatasetError if it is missing or replaced."""
         contents = self._contents
         places = Places.whole(self._shards[number])
         # Without staging, the shard is not copied to the local disk.

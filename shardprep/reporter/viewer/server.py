@@ -60,7 +60,6 @@ class PageRequest:
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     etag: str = ""
-    """ETag of the browser's cached answer, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +121,10 @@ class Server(TCPServer):
         return _same(token, self._token)
 
     def knows(self, cookies: str) -> bool:
-        """Return whether a Cookie header contains the access cookie."""
         return any(_same(one.strip(), self.cookie) for one in cookies.split(";"))
 
     def trust(self, connection: socket.socket) -> None:
-        """Protect a connection that sent the cookie from replacement by newer ones."""
+        """Protect a connection that sent the cookie from replacement."""
         self._open[connection].may_end = False
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -154,7 +152,7 @@ class Server(TCPServer):
             self.shutdown_request(request)
 
     def close(self) -> None:
-        """Stop accepting connections and cut the open ones. Threads may still finish answers."""
+        """Stop accepting connections and cut open ones. Threads may still finish answers."""
         self.is_closed = True
         self.shutdown()
         self.server_close()
@@ -183,8 +181,6 @@ def _same(given: str, secret: str) -> bool:
 
 
 class _DeadlineReader(io.RawIOBase):
-    """Reads the bytes of a client until a deadline."""
-
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.deadline = 0.0
@@ -210,7 +206,6 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def setup(self) -> None:
-        """Read through `_DeadlineReader`, and buffer answers in memory."""
         super().setup()
         self._reader = _DeadlineReader(self.connection)
         self.rfile.close()
@@ -240,11 +235,9 @@ class _Handler(BaseHTTPRequestHandler):
             left = left[self.connection.send(left) :]
 
     def handle_expect_100(self) -> bool:
-        """Send no 100 Continue, because bodies are never read."""
         return True
 
     def send_error(self, code: int, *_: object) -> None:
-        """Answer an invalid request with the usual headers."""
         self.close_connection = True
         status = HTTPStatus(code)
         self._send(plain(status, status.phrase.lower()))
@@ -273,7 +266,6 @@ class _Handler(BaseHTTPRequestHandler):
         return self._made(PageRequest(path, fields, self.headers.get("If-None-Match", "")))
 
     def _admission(self, path: str, fields: Mapping[str, str]) -> Answer:
-        """Return the cookie in exchange for the token of the printed address."""
         if path == "/" and self.command == "GET" and self.server.admits(fields.get("token", "")):
             attributes = "HttpOnly; SameSite=Lax; Path=/"
             return _home({"Set-Cookie": f"{self.server.cookie}; {attributes}"})

@@ -1,7 +1,4 @@
-"""The viewer of a dataset: start and stop it, and answer its addresses.
-
-Item numbers of addresses are checked before use.
-"""
+"""The viewer of a dataset: start and stop it, and answer its addresses."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ if TYPE_CHECKING:
     from shardprep.reporter.viewer.pictures import RecordPictures
 
 Originals = Callable[[str, str], bytes]
-"""Function that returns the bytes of an original, given the key and the kind of rejection ("" if it
-was not rejected). Raises ShardprepError or OSError if the original is missing."""
+"""Returns an original by key and kind of rejection, or ""; ShardprepError or OSError on failure."""
 _NUMBERED = re.compile(r"/(item|tile|image|mask|original)/([0-9]{1,12})", re.ASCII)
 _PAGE = re.compile("[1-9][0-9]{0,8}", re.ASCII)
 _TYPES = {
@@ -98,18 +94,10 @@ class Viewer(Card):
 def serve(
     dataset: OpenDataset, port: int, originals: Originals | None, ending: ExitStack
 ) -> Viewer:
-    """Start a viewer in a thread of this process.
+    """Start a viewer in a thread of this process; port 0 means a free port.
 
-    Args:
-        dataset: the dataset.
-        port: the port to listen on, 0 for a free port.
-        originals: returns the original images, None if the source is unknown.
-        ending: callbacks to run when the viewer is closed. The viewer takes them over.
-
-    Raises:
-        DatasetError: a document is missing, damaged, or contradicts another.
-        RecipeError: the port is taken.
-
+    The viewer takes over `ending`, the callbacks to run when it is closed. Without `originals`, the
+    source is unknown.
     """
     contents = read_contents(dataset)
     site = Site(contents, originals)
@@ -250,7 +238,6 @@ def _page(page: Html) -> Answer:
 
 
 def _tile_of_words(message: str) -> Answer:
-    """Return an SVG tile with an error message, shown instead of the image."""
     lines = textwrap.wrap(shown(printable(message), _LINE * _MOST_LINES), _LINE)[:_MOST_LINES]
     spans = "".join(
         f'<text x="8" y="{22 + 16 * i}">{html.escape(line)}</text>' for i, line in enumerate(lines)

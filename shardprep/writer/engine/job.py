@@ -1,4 +1,4 @@
-"""The job of an engine: the shards to write, and how to write them."""
+"""The job of an engine: the shards to write, and the encoder."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ if TYPE_CHECKING:
     from shardprep.writer.engine.worker_process import WorkerLimits  # and multiprocessing
 
 _COMMITS_AT_ONCE = 2
-"""Bounds the memory, the temporary files and the work that is lost when a build fails."""
+"""Bounds memory, temporary files, and the work that is lost when a build fails."""
 LEAVE_S = 10.0
-"""Seconds that running commits get to end when a build fails."""
+"""Seconds that running commits have to end when a build fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """How shards are written: a small value that travels to every worker."""
+    """How to write the shards; pickled for every worker."""
 
     folders: Folders
     encoder: Encode
     limits: WorkerLimits
     num_items: int
-    """Items of the whole build; their number decides the size of chunks."""
+    """Number of items of the whole build, for the size of chunks."""
     record_bytes: int
-    """Estimated size of a record, which bounds the size of chunks."""
+    """Estimated size of a record, for the size of chunks."""
     is_annotated: bool = False
-    """Whether the records have boxes or masks."""
     is_timed: bool = False
 
     def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
@@ -61,15 +60,13 @@ class ItemCounts(NamedTuple):
     num_items: int = 0
     num_rejected: int = 0
     num_copied: int = 0
-    """Items whose image another dataset had stored."""
     num_unreadable: int = 0
-    """Rejected items whose bytes the source did not give."""
+    """Rejected items that the source could not read."""
 
     def plus(self, more: ItemCounts) -> ItemCounts:
         return ItemCounts(*map(sum, zip(self, more, strict=True)))
 
     def negative(self) -> ItemCounts:
-        """Return the counts that cancel these, for items that are to be done again."""
         return ItemCounts(*(-count for count in self))
 
     @classmethod
@@ -85,19 +82,15 @@ NOTHING_DONE = ItemCounts()
 OnProgress = Callable[[ItemCounts], None]
 """Called with the items that are done since the last call."""
 Engine = Callable[[ShardJob, Sequence[ShardPlan], int, OnProgress], None]
-"""Writes shards and their receipts with at most this number of workers, anywhere and in any order.
-
-Shards are written through `ShardWriter`, so that all that is committed counts as done however the
-engine ends.
-"""
+"""Writes shards with `ShardWriter` by at most this number of workers, in any order."""
 
 
 class Workers(NamedTuple):
-    """What runs a build."""
+    """The engine of a build, and its number of workers."""
 
     engine: Engine
     num: int
-    """Processes that encode images, at least 1; on a cluster, tasks that run at a time."""
+    """Number of encoding processes, at least 1; on a cluster, of tasks that run at a time."""
 
 
 class ShardSink:
@@ -113,7 +106,7 @@ class ShardSink:
         self._commits: deque[Future[None]] = deque()
 
     def append(self, shard: ShardPlan, chunk: EncodedChunk) -> Future[None] | None:
-        """Write the next chunk of a shard; return the commit that begins with its last one."""
+        """Write the next chunk of a shard. The last chunk starts its commit, which is returned."""
         if self._writer is None:
             self._writer = self._job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
         profiling.add(chunk.seconds)
@@ -154,6 +147,6 @@ def _begin_commit(writer: ShardWriter) -> Future[None]:
         else:
             future.set_result(None)
 
-    # A daemon, so that a commit that hangs in the network does not keep the program from ending.
+    # A daemon, because a commit that hangs must not block the end of the program.
     threading.Thread(target=run, name="shardprep commit", daemon=True).start()
     return future

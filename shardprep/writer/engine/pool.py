@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 _WINDOW = 2
-"""Chunks begun and not yet taken, per worker: bounds memory, hides uneven chunks."""
+"""Chunks in progress per worker: bounds memory, and evens out slow chunks."""
 _MOST_SHARED = 8
-"""Shards that are left for the end: this process writes as many while a worker writes one."""
+"""Maximum number of shared shards: this process writes as many while a worker writes one."""
 _BUSY = 0.95
-"""Share of the workers' time from which on they count as busy to the end."""
+"""Share of the workers' time from which they count as busy to the end."""
 
 
 def write_shards(
@@ -59,15 +59,9 @@ def write_shards(
 ) -> None:
     """Write the shards with processes of this machine; an `Engine`.
 
-    An item that ends its worker twice, the second time alone, is rejected: as `timeout` if it
-    took longer than the limits allow, else as `crashed`. One whose worker is killed by SIGKILL is
-    tried some more times. Progress comes chunk by chunk; if a worker dies, the counts of its shard
-    are taken back.
-
-    Raises:
-        BuildError: a worker cannot be started, or many die one after the other.
-        InternalError: a worker failed.
-        ShardprepError, OSError: a shard cannot be written.
+    An item that ends its worker twice, the second time alone, is rejected as `timeout` or
+    `crashed`; after SIGKILL it has more tries. Progress comes chunk by chunk. If a worker dies, the
+    counts of its shard are taken back.
     """
     tasks = (task for shard in shards for task in job.tasks(shard))
     num_tasks = sum(1 for _ in islice(tasks, num_workers))
@@ -90,10 +84,7 @@ def run_chunks(
     limits: WorkerLimits,
     on_chunk: Callable[[EncodedChunk], None],
 ) -> None:
-    """Call `on_chunk` with the result of each task, in the order of the tasks.
-
-    Items are rejected and errors raised as by `write_shards`.
-    """
+    """Call `on_chunk` with the result of each task, in order. Rejects items as `write_shards`."""
     pool = _Pool(_Chunks(tasks), lambda _, chunk: on_chunk(chunk), lambda _: None)
     pool.run(Work(encode, limits), num_workers)
 
@@ -102,26 +93,24 @@ class _SharedChunk(NamedTuple):
     shard: ShardPlan | None
     task: ChunkTask
     is_suspect: bool
-    """Whether it has ended a process before."""
 
 
 class _Chunks:
-    """Chunks that no worker has begun: all of them come back."""
+    """Chunks that no worker has begun. Their records are sent back to this process."""
 
     def __init__(self, tasks: Iterable[ChunkTask]) -> None:
         self._tasks = iter(tasks)
 
     def next(self, *, may_share: bool) -> OwnedShard | _SharedChunk | None:
-        """Return the next order for an idle worker; a chunk only if one may be shared."""
         task = next(self._tasks, None) if may_share else None
         return None if task is None else _SharedChunk(None, task, is_suspect=False)
 
     def take_back(self, lost: OwnedShard) -> None:
-        """Take a shard whose worker died."""
+        """Take back a shard whose worker died."""
 
 
 class _Shards(_Chunks):
-    """The shards that no worker has begun: those to be owned, and those to be shared."""
+    """Shards that no worker has begun, owned or shared."""
 
     def __init__(self, job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> None:
         num_owned = _num_owned([len(shard.items) for shard in shards], num_workers)
@@ -136,7 +125,7 @@ class _Shards(_Chunks):
                 yield _SharedChunk(shard, task, is_suspect=False)
 
     def next(self, *, may_share: bool) -> OwnedShard | _SharedChunk | None:
-        """Return a shard, then chunks; a shard again when chunks come faster than are written."""
+        """Return an owned shard or a shared chunk. Without a chunk, own the last shared shard."""
         shard = self._own.popleft() if self._own else None
         chunk = None if shard or not may_share else next(self._chunks, None)
         if shard is None and chunk is None and self._shared:
@@ -144,7 +133,7 @@ class _Shards(_Chunks):
         return chunk if shard is None else OwnedShard(shard, self._job)
 
     def take_back(self, lost: OwnedShard) -> None:
-        """Share a shard whose worker died, perhaps because of the chunk it was at."""
+        """Share a shard whose worker died. Its current chunk is suspect."""
         shard, suspect = lost.plan, None if lost.task is None else lost.task.start
         chunks = (
             _SharedChunk(shard, task, task.start == suspect) for task in self._job.tasks(shard)
@@ -153,11 +142,7 @@ class _Shards(_Chunks):
 
 
 def _num_owned(sizes: Sequence[int], num_workers: int) -> int:
-    """Return how many of the shards, given by their numbers of items, have an owner.
-
-    Shards have about equal sizes, except in a split that is smaller than one shard. While the last
-    owned shard is written, there must be enough chunks for all other workers.
-    """
+    """Return the number of shards to own; the others keep all workers busy to the end."""
     uneven = max(len(sizes) % num_workers, num_workers // 2)
     most = max(0, len(sizes) - _MOST_SHARED)
     usual = max(most, len(sizes) - uneven)
@@ -171,8 +156,6 @@ def _num_owned(sizes: Sequence[int], num_workers: int) -> int:
 
 
 class _Pool:
-    """The workers, their orders, and the chunks that came back out of order."""
-
     def __init__(
         self,
         todo: _Chunks,
@@ -182,12 +165,12 @@ class _Pool:
         self._todo, self._on_chunk, self._on_progress = todo, on_chunk, on_progress
         self._workers: list[Worker] = []
         self._begun: dict[int, ShardPlan | None] = {}
-        """Number of each chunk that was begun and not yet passed on, and its shard."""
+        """Number of each chunk in progress → its shard."""
         self._done: dict[int, EncodedChunk] = {}
         self._num_passed_on = 0
 
     def run(self, work: Work, num_workers: int) -> None:
-        """Do everything; pass on shared chunks in order, and progress of owned shards at once."""
+        """Finish all work. Pass on chunks in order, and progress of owned shards at once."""
         try:
             for _ in range(num_workers):
                 self._workers.append(Worker(work, self._on_progress, self._take_back))
@@ -227,7 +210,7 @@ class _Pool:
         self._on_progress(lost.done.negative())
 
     def _end(self) -> None:
-        """End the processes; shards that are being committed get a while for it."""
+        """End the processes. Running commits may finish within `LEAVE_S`."""
         try:
             until = time.monotonic() + LEAVE_S
             for worker in self._workers:
@@ -244,10 +227,9 @@ _wait = stage("wait")(connection.wait)
 
 
 _MOST_LOST_IN_A_ROW = 16
-"""Items lost one after the other: then the machine is at fault, not the images."""
+"""Number of items lost in a row after which the machine is at fault, not the images."""
 _MOST_KILLS = 4
-"""Kills by SIGKILL at one item alone before it is rejected: the system sends that for want of
-memory, hardly ever because of an image."""
+"""Number of SIGKILLs at one item before it is rejected. They mean that memory is short."""
 _MOST_FAILED_STARTS = 3
 _KILL = getattr(signal, "SIGKILL", None)
 
@@ -262,7 +244,6 @@ class OwnedShard:
         self.head = ShardHead(plan.name, plan.split, len(plan.items), new_token())
         self._tasks = job.tasks(plan)
         self.task: ChunkTask | None = next(self._tasks, None)
-        """The chunk that is being encoded; None after the last one."""
         self.done = ItemCounts()
         self._output = job.folders.output
 
@@ -276,11 +257,7 @@ class OwnedShard:
 
 
 class Worker:
-    """A process that carries out one order at a time, and its replacements.
-
-    It is given `on_progress` for the chunks of owned shards, and `on_lost` for shards that are not
-    committed when the process dies.
-    """
+    """A process that carries out one order at a time, and its replacements."""
 
     def __init__(
         self, work: Work, on_progress: OnProgress, on_lost: Callable[[OwnedShard], None]
@@ -310,12 +287,12 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it encodes nothing; it may be committing."""
+        """Whether no chunk is being encoded; a commit may be running."""
         return not self._todo and self._owned is None
 
     @property
     def is_busy(self) -> bool:
-        """Whether a message will come."""
+        """Whether the process owes a message."""
         return self.is_committing or not self.is_idle
 
     @property
@@ -323,7 +300,7 @@ class Worker:
         return bool(self._committing)
 
     def assign_chunk(self, number: int, task: ChunkTask, *, is_suspect: bool = False) -> None:
-        """Assign a shared chunk; the items of a suspect one are tried one by one."""
+        """Assign a shared chunk. The items of a suspect chunk are tried one by one."""
         self.number = number
         self._todo = deque(task.apart() if is_suspect else [task])
         self._parts: list[EncodedChunk] = []
@@ -333,7 +310,7 @@ class Worker:
         self._owned = shard
 
     def advance(self) -> EncodedChunk | None:
-        """Take a message of the process, or its death; return the shared chunk if it is done."""
+        """Handle a message or the death of the process. Return the shared chunk if it is done."""
         try:
             answer = self._receive()
         except (EOFError, OSError):
@@ -366,7 +343,7 @@ class Worker:
         return None
 
     def await_commit(self, until: float) -> None:
-        """Let the process commit its full shards, until a monotonic time."""
+        """Wait for the commits of full shards, at most until a monotonic time."""
         with contextlib.suppress(EOFError, OSError):
             while self._committing and self.pipe.poll(max(0.0, until - time.monotonic())):
                 answer = self._receive()
@@ -376,7 +353,7 @@ class Worker:
                     self._committing.popleft()
 
     def end(self) -> None:
-        """End the process, whatever it is doing, and remove its temporary files."""
+        """End the process at once, and remove its temporary files."""
         self._process.kill()
         self._process.join()
         self.pipe.close()
@@ -390,11 +367,11 @@ class Worker:
         else:
             assert own.task is not None  # noqa: S101 - it is not whole
             order = ChunkOrder(own.task, own.head)
-        with contextlib.suppress(OSError):  # it died: `advance` will hear of it
+        with contextlib.suppress(OSError):  # the process died; `advance` handles it
             self.pipe.send(order)
 
     def _receive(self) -> _Answer | None:
-        """Return the next message; None for the one that says that the process is up."""
+        """Return the next message, None for the first one, which says that the process is up."""
         if not self._is_up:
             self._is_up = self.pipe.recv_bytes() == b""
             return None
@@ -426,7 +403,7 @@ class Worker:
         return [*self._committing, *([] if self._owned is None else [self._owned])]
 
     def _replace(self) -> None:
-        """Start a new process; give up the shards of the dead one, and try its chunk apart."""
+        """Start a new process. Give up the shards of the dead one, and try its chunk alone."""
         self._process.join()
         code = self._process.exitcode
         how = worker_process.cause_of_death(code)

@@ -30,7 +30,7 @@ _ADDRESS = "RAY_ADDRESS"
 _AUTO = "auto"
 _KNOCK_S = 3.0
 _BEFORE_IMPORT = {
-    "RAY_NUM_REDIS_GET_RETRIES": "2",  # seconds during which it tries a server that refuses it
+    "RAY_NUM_REDIS_GET_RETRIES": "2",  # seconds of retries if a server refuses
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else Ray prints the deaths of workers on stdout
 }
@@ -57,10 +57,7 @@ class Node(NamedTuple):
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Connect to the cluster of an address from `wanted_address`.
-
-    An existing connection is used, and is not closed.
-    """
+    """Connect to the cluster, or use an existing connection and leave it open."""
     ray = _ray()
     if ray.is_initialized():
         yield
@@ -81,11 +78,7 @@ def connected(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def last_words() -> Iterator[None]:
-    """Print a line on stderr if this process ends before the block does.
-
-    Ray's core ends its process without a message if it has lost its own node. So a second process
-    waits until the block ends, or until this process is silent.
-    """
+    """Print a line on stderr if this process dies in this block, as Ray's core does silently."""
     beside = subprocess.Popen(  # noqa: S603 - words of ours
         [sys.executable, "-I", "-S", "-c", _LISTEN, _LAST_WORDS],
         stdin=subprocess.PIPE,
@@ -99,7 +92,7 @@ def last_words() -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
-    """Return the nodes that are alive and have a processor for tasks; BuildError if none has."""
+    """Return the live nodes that have a processor for tasks; BuildError if there are none."""
     alive = [
         Node(
             node["NodeID"],
@@ -120,10 +113,7 @@ def nodes() -> list[Node]:
 
 
 def wanted_address(address: str | None) -> str:
-    """Return the address to connect to: HOST:PORT, or "auto".
-
-    None means $RAY_ADDRESS, and so does "auto" if that is set, as in Ray itself.
-    """
+    """Return HOST:PORT or "auto". None and "auto" mean $RAY_ADDRESS if it is set, as in Ray."""
     where: str | OptionName = OptionName("ray_address")
     text = address
     if text in (None, "", _AUTO) and os.environ.get(_ADDRESS):
@@ -162,7 +152,7 @@ def _knock(address: str) -> None:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Hide what Ray's core prints while it connects, which no setting does."""
+    """Hide the output of Ray's core while it connects. No setting does this."""
     sys.stderr.flush()
     stderr = os.dup(2)
     silence_stderr()
@@ -222,18 +212,18 @@ _HEAD_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What every node must find as the node that started the build did."""
+    """Facts about the starting node that every other node must share."""
 
     versions: Mapping[str, str]
     samples: tuple[tuple[StoredExtent, str], ...]
-    """Some items, with the hash of their beginning or why it cannot be read."""
+    """Some items, with the hash of their beginning, or the reason that it cannot be read."""
     folder: Folder
     token: str
 
 
 @contextlib.contextmanager
 def terms(shards: Iterable[ShardPlan], folder: Folder) -> Iterator[Terms]:
-    """Give the terms as this machine finds them; they hold until the end of the block."""
+    """Give the terms of this machine, valid until the end of the block."""
     token = os.urandom(8).hex()
     name = _token_file(token)
     folder.write(name, token.encode())
@@ -305,5 +295,4 @@ def _trouble_with(folder: Folder, token: str) -> str:
 
 
 def _token_file(token: str) -> str:
-    """Return a name that is removed like other temporary files."""
     return f".machines-{token}.tmp"

@@ -1,10 +1,9 @@
 """The engine on a Ray cluster: tasks write shards on its nodes.
 
-A task writes some shards one after the other, and answers for each that is committed, while it
-encodes the next one. It encodes in the process that Ray gives it. If that process dies, its shards
-are tried again. The shards that it was at are tried with care: the task then encodes in a process
-of its own, so that, as on one machine, an item that kills costs only that item. Retries of Ray
-itself are off, because deaths are counted here.
+A task writes some shards one after the other, and answers for each committed shard while it encodes
+the next one. It encodes in Ray's worker process. If that process dies, its shards are tried again.
+The shards in progress are then encoded in a separate process of the task, so that a deadly item
+costs only itself, as on one machine. Ray's own retries are off, because deaths are counted here.
 """
 
 from __future__ import annotations
@@ -37,25 +36,24 @@ from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import done_receipt
 
 Asked = dict[Any, Node]
-"""The node of each question, by the reference to its answer."""
+"""Reference to the answer of a question → node."""
 
 _MODULES = ("shardprep.writer.engine.ray_engine", "shardprep.catalog.catalog")
 """Modules that a worker imports while the plan is made."""
 _MOST_SHARDS = 8
 _MOST_DEATHS = 4
-"""Workers that die at one shard before the build ends: then the cluster is at fault."""
+"""Deaths of workers at one shard that end the build, because the cluster is at fault."""
 _BASE_BYTES = 300_000_000
 """Memory of a process with its libraries and a chunk of records."""
 _BYTES_A_BYTE = 32
 """Memory per byte of an image file: a JPEG decodes to ten times its bytes, in several copies."""
 _ANSWER_S = 60.0
 _MOST_REPEATS = 3
-"""Times that a question is repeated on a node whose worker died."""
+"""Maximum number of repeats of a question to a node whose worker died."""
 _LOOK_S = 10.0
 """Seconds without a finished shard after which the nodes are counted again."""
 _END_S = 10.0
 _DEATHS = (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.OutOfMemoryError)
-"""Errors of Ray that mean the death of a worker."""
 
 
 def by_shards(
@@ -65,15 +63,10 @@ def by_shards(
     on_progress: OnProgress,
     asked: Asked | None = None,
 ) -> None:
-    """Write the shards on the cluster that this process is connected to; an `Engine`.
+    """Write the shards on the connected cluster; an `Engine`.
 
-    `asked` is the result of `ask_versions`, if that was called before. At most `num_workers` tasks
-    are given out and not yet finished. Progress comes shard by shard.
-
-    Raises:
-        ShardprepError: the nodes do not fit the build, or a shard cannot be written; the other
-            tasks are cancelled, and finished shards are kept.
-        OSError: a node cannot write.
+    `asked` is the result of an earlier `ask_versions`. At most `num_workers` tasks are in progress.
+    Progress comes shard by shard. An error cancels the other tasks; finished shards stay.
     """
     with terms(shards, job.folders.state) as agreed:
         order = SharedJob(job, agreed, str(Path.cwd()), has_pandas())
@@ -134,10 +127,7 @@ def _run(
 def _next_run(
     todo: deque[ShardPlan], deaths: Counter[str], num_workers: int
 ) -> Sequence[ShardPlan]:
-    """Take the shards of the next task: fewer towards the end, so that tasks end together.
-
-    A shard at which a worker has died is a task of its own.
-    """
+    """Return the shards of the next task: fewer towards the end, one after a worker's death."""
     number = min(max(1, len(todo) // (2 * num_workers)), _MOST_SHARDS)
     run = [todo.popleft()]
     if not deaths[run[0].name]:
@@ -147,7 +137,7 @@ def _next_run(
 
 
 def _note_deaths(deaths: Counter[str], left: Sequence[ShardPlan], error: Exception) -> None:
-    """Count the death of a worker for the shards it was at: the first ones without an answer."""
+    """Count a death for the shards in progress: the first ones without an answer."""
     for shard, _ in zip(left, range(MOST_BEGUN), strict=False):
         deaths[shard.name] += 1
         if deaths[shard.name] == _MOST_DEATHS:
@@ -194,7 +184,7 @@ def _cancel(running: dict[Any, deque[ShardPlan]]) -> None:
 
 
 def ask_versions(among: Sequence[Node]) -> Asked:
-    """Ask nodes for their versions; a worker of each imports its modules at the same time."""
+    """Ask nodes for their versions. A worker of each node also starts to import its modules."""
     mine = version("shardprep")
 
     def other_version() -> (
@@ -248,13 +238,13 @@ def _last_line(error: BaseException) -> str:
 
 
 Done = tuple[ItemCounts, dict[str, float]]
-"""Counts of a shard that is committed, and seconds by stage."""
+"""Counts of a committed shard, and seconds by stage."""
 
 MOST_BEGUN = 2
-"""Shards that a task is at: one is committed while the next one is encoded."""
+"""Shards in progress in a task: one is committed while the next one is encoded."""
 
 _agreed: set[str] = set()
-"""Tokens of the builds that this process has checked."""
+"""Tokens of the builds that this process has already checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +255,10 @@ class SharedJob:
     terms: Terms
     folder: str
     has_pandas: bool
-    """Whether pandas can be imported where the build was started."""
 
 
 def has_pandas() -> bool:
-    """Return whether pandas can be imported here."""
+    """Return whether pandas can be imported on this node."""
     try:
         return importlib.util.find_spec("pandas") is not None
     except ModuleNotFoundError:
@@ -277,7 +266,7 @@ def has_pandas() -> bool:
 
 
 def probe(order: SharedJob) -> str:
-    """Return the problem of this node, or ""; runs there."""
+    """Return the problem of this node, or ""; runs on the node."""
     if order.terms.token in _agreed:
         return ""
     with _in(order.folder):
@@ -292,10 +281,7 @@ def write(
     shards: Sequence[ShardPlan],
     is_careful: bool,  # noqa: FBT001 - Ray
 ) -> Generator[Done | ShardprepError | OSError]:
-    """Write shards; runs on a node. Errors are values, as Ray would wrap exceptions.
-
-    A process that lacks memory exits, which counts as a death.
-    """
+    """Write shards; runs on a node. Errors are values, because Ray would wrap exceptions."""
     if not order.has_pandas:
         without_pandas()
     try:
@@ -377,10 +363,7 @@ def _encode(job: ShardJob, shard: ShardPlan, on_chunk: Callable[[EncodedChunk], 
 
 @contextlib.contextmanager
 def _in(folder: str) -> Generator[None]:
-    """Change into a folder if it exists; else paths must be absolute.
-
-    After an error the process stays there, as a commit in a thread may use relative paths.
-    """
+    """Change into a folder if it exists. Stay there after errors, as commits may need it."""
     if not Path(folder).is_dir():
         yield
         return

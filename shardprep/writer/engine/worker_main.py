@@ -1,7 +1,4 @@
-"""The main function of a worker process: it encodes chunk after chunk until its parent hangs up.
-
-The messages are explained in `shardprep.writer.engine`.
-"""
+"""The main function of a worker process. `shardprep.writer.engine` explains the messages."""
 
 from __future__ import annotations
 
@@ -32,13 +29,13 @@ if TYPE_CHECKING:
 ALARM = getattr(signal, "SIGALRM", None)
 """Signal that ends a process whose item takes too long; None on Windows."""
 STARVED = 1
-"""Exit code of a process that lacks memory."""
+"""Exit code of a process without enough memory."""
 _BROKEN = frozenset({"not_an_image", "undecodable", "truncated", "bad_mask"})
-"""Kinds of rejection that a decoder also reports when it gets no memory."""
+"""Kinds of rejection that decoders also report when memory is short."""
 
 
 class Work(NamedTuple):
-    """What a process is started with."""
+    """Arguments of a worker process."""
 
     encode: Encode
     limits: WorkerLimits
@@ -51,9 +48,9 @@ class ChunkOrder(NamedTuple):
 
     task: ChunkTask
     head: ShardHead | None = None
-    """The owned shard that the chunk is written to; None if the chunk is sent back."""
+    """The owned shard to write the chunk to; None if the chunk is sent back."""
     is_suspect: bool = False
-    """Whether it has ended a process before: if it lacks memory now, it always will."""
+    """Whether the chunk has ended a process before. It gets no retry for lack of memory."""
 
 
 class ChunkResult(NamedTuple):
@@ -72,7 +69,7 @@ class ShardProgress(NamedTuple):
 
 
 class ShardCommitted(NamedTuple):
-    """From a worker: the commit of its oldest full shard has ended."""
+    """From a worker: its oldest full shard is committed."""
 
     error: Exception | None
 
@@ -86,9 +83,9 @@ class LogLine(NamedTuple):
 
 
 def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
-    """Encode chunk after chunk until the parent hangs up. Ctrl-C is the parent's to handle.
+    """Encode chunk after chunk until the parent hangs up. The parent handles Ctrl-C.
 
-    `environment` is the parent's of now: the server that this was forked from may be older.
+    `environment` is the parent's current one, because the fork server may be older.
     """
     os.environ.update(environment)
     gc.freeze()  # modules are never garbage
@@ -124,7 +121,7 @@ def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
 
 
 class _Answers:
-    """The way back to the parent, for the main thread, the commit thread and the log."""
+    """Messages to the parent, from the main thread, the commit thread and the log."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -145,7 +142,7 @@ class _Answers:
 
 
 class _OwnedShards:
-    """The shards that this process owns: one is written while the one before is committed."""
+    """The shards of this process: one is written while the previous one is committed."""
 
     def __init__(self, work: Work, answers: _Answers) -> None:
         self._work, self._answers = work, answers
@@ -190,11 +187,7 @@ class _OwnedShards:
 
 
 def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> EncodedChunk:
-    """Return an encoded chunk; the process ends by SIGALRM if an item takes too long.
-
-    Raises MemoryError if a lack of memory may have rejected a sound image, unless the chunk is
-    suspect.
-    """
+    """Return an encoded chunk; MemoryError if memory was short, unless the chunk is suspect."""
     before, start = profiling.taken(), time.perf_counter()
     if work.is_timed:
         profiling.start()
@@ -219,7 +212,7 @@ def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> Encoded
 
 
 def _sendable(error: Exception, where: str) -> Exception:
-    """Return an error of ours or of the system unchanged, any other as an `InternalError`."""
+    """Return our errors and OSErrors unchanged, any other error as an `InternalError`."""
     return error if isinstance(error, ShardprepError | OSError) else _fault(where)
 
 
@@ -238,7 +231,7 @@ def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:
 
 
 def receive_bytes(pipe: Connection, num_bytes: int) -> bytearray:
-    """Return bytes from the pipe; `Connection.recv_bytes` takes three times as long."""
+    """Return bytes from the pipe. `Connection.recv_bytes` takes three times as long."""
     if not hasattr(os, "readv"):
         return bytearray(pipe.recv_bytes())
     data = bytearray(num_bytes)

@@ -33,8 +33,7 @@ except ImportError:  # Windows
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES = 512 << 20
-"""Bytes of freed memory that malloc keeps. To map it anew for each image of several megapixels
-takes 6 % of the processor time of a build."""
+"""Freed memory that malloc keeps. Mapping it anew for each large image takes 6 % of a build."""
 _WORKER_BYTES = 1 << 30
 """Memory of a worker in addition to the pixels of an image."""
 _PIXEL_BYTES = 16
@@ -47,7 +46,7 @@ _PRELOADED = [
     "shardprep.writer.reuse",
 ]
 _MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")
-"""Longest name of a folder for sockets, in bytes."""
+"""Maximum length of the name of a folder for sockets, in bytes."""
 _ENVIRONMENT = {
     # numpy's own threads would not survive the fork, and nothing here multiplies matrices.
     "OPENBLAS_NUM_THREADS": "1",
@@ -78,8 +77,8 @@ def _preparation(name: str) -> dict[str, object]:
 def _without_program(popen: Any) -> Any:
     """Return a launcher of processes that do not import the main program.
 
-    `multiprocessing` imports it to find functions of the program. Ours are in modules, and a script
-    without `if __name__ == "__main__"` would run again in each process.
+    `multiprocessing` imports it to find its functions, but ours are in modules. A script without
+    `if __name__ == "__main__"` would run again in each process.
     """
     launch = popen._launch  # noqa: SLF001 - no public name exists
     ours = SimpleNamespace(**{**vars(spawn), "get_preparation_data": _preparation})
@@ -110,7 +109,7 @@ if forkserver is not None:
 
 
 def start_server() -> ForkServerContext | SpawnContext:
-    """Start the server unless it runs, without waiting; return what starts workers."""
+    """Start the server unless it runs, without waiting. Return the context of the workers."""
     if forkserver is None:
         return SpawnedContext()
     context = ForkedContext()
@@ -130,10 +129,10 @@ def start_server() -> ForkServerContext | SpawnContext:
 
 @contextlib.contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Start processes in this block that ignore Ctrl-C until they have a handler.
+    """Block Ctrl-C in processes that start in this block, until they have a handler.
 
-    Else Ctrl-C ends them with a traceback while they import. It reaches this process at the end of
-    the block. Windows has no such masks.
+    Otherwise Ctrl-C ends them with a traceback while they import. This process gets it after the
+    block. Windows has no signal masks.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -146,24 +145,20 @@ def interrupts_blocked() -> Iterator[None]:
 
 
 def _shorten_sockets() -> None:
-    """Let `multiprocessing` keep its sockets in /tmp if the temporary folder has a long name.
-
-    Batch systems use long names, and the name of a socket has at most 107 bytes (unix(7)).
-    """
+    """Put sockets of `multiprocessing` in /tmp if their names are too long (107 bytes, unix(7))."""
     before = tempfile.gettempdir()
     if len(os.fsencode(before)) > _MOST_FOLDER_BYTES:
         tempfile.tempdir = "/tmp"  # noqa: S108 - a folder of our own is made in it
         try:
-            util.get_temp_dir()  # which keeps it
+            util.get_temp_dir()  # which caches the folder
         finally:
             tempfile.tempdir = before
 
 
 def without_pandas() -> None:
-    """Let pandas count as not installed in this process.
+    """Make pandas count as not installed in this process.
 
-    Arrow imports it with its first array, to check for a pandas column: half a second for each
-    worker, 9 % of a build of 2,000 photos.
+    Arrow imports it with its first array: half a second per worker, 9 % of a build of 2,000 photos.
     """
     if not any(isinstance(finder, _NoPandas) for finder in sys.meta_path):
         sys.meta_path.insert(0, _NoPandas())
@@ -176,7 +171,7 @@ class _NoPandas(MetaPathFinder):
 
 
 def hold_memory(num_bytes: int) -> None:
-    """Limit the memory of this process; allocations beyond it raise `MemoryError`."""
+    """Limit the memory of this process; further allocations raise `MemoryError`."""
     if num_bytes and resource is not None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         if most == resource.RLIM_INFINITY or num_bytes < most:
@@ -196,8 +191,7 @@ def has_memory() -> bool:
 def limited(limits: WorkerLimits) -> Iterator[None]:
     """Apply limits to the current process for a while; used by tasks of Ray.
 
-    Memory that is already allocated does not count. The clock is for `start_clock`, and is stopped
-    at the end. For the main thread only.
+    Main thread only. Memory in use does not count. The clock of `start_clock` stops at the end.
     """
     before = resource.getrlimit(resource.RLIMIT_DATA)
     handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -223,7 +217,7 @@ def keep_buffers() -> None:
 def start_clock(seconds: float) -> None:
     """End this process by SIGALRM after some seconds, unless called again; 0 stops the clock.
 
-    A signal without a handler also ends a process inside a C library that never returns.
+    A signal without a handler also ends a C library that never returns.
     """
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)

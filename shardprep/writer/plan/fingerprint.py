@@ -1,7 +1,4 @@
-"""The fingerprint of a build: all inputs, options and versions that its bytes depend on.
-
-It is cheap: no image is read.
-"""
+"""The fingerprint of a build: the inputs, options and versions that determine its bytes."""
 
 from __future__ import annotations
 
@@ -35,9 +32,9 @@ if TYPE_CHECKING:
 
 SPLIT_RATIOS = "split ratios"
 _SPLIT_RATIOS_VERSION = "2"
-"""Since 2, a split of the source that the ratios do not name stays whole."""
+"""Since version 2, a source split that the ratios do not name stays whole."""
 _FIT_WITHIN = {"fit within": "2"}
-"""Version of the sizes of `--fit within`; since 2 they follow from the size of the file."""
+"""Version of the sizes of `--fit within`; since 2 they follow from the file size."""
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
 _EXTRAS = {
     "pydicom": "dicom",
@@ -46,7 +43,7 @@ _EXTRAS = {
     "pylibjpeg-openjpeg": "dicom",
     "pillow-heif": "heif",
 }
-"""Optional packages that decode a format, and its name in item tables."""
+"""Optional package that decodes a format → name of the format in item tables."""
 _CODECS = ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2")
 _WITH_CODECS = frozenset({"tensorflow", "torch", "jax", "cv2"})
 """Packages that load libraries of these names into the process."""
@@ -54,7 +51,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def make_fingerprint(recipe: Recipe) -> Fingerprint:
-    """Return the fingerprint of what a recipe would build now; raises as `source_signature`."""
+    """Return the current fingerprint of a recipe."""
     links = recipe.follow_links
     inputs = {"source": source_signature(recipe.source, outputs(recipe), follow_links=links)}
     for file in recipe.named_files:
@@ -76,16 +73,12 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
 def source_signature(
     source: Path | str, leave_out: Iterable[str], *, follow_links: bool = False
 ) -> str:
-    """Return a hash that changes when the source does.
+    """Return a hash that changes when the source does; SourceError if it does not exist.
 
-    For a zip it covers the size and the central directory, which has the CRC-32 of every member;
-    for another file size and modification time; for a folder names, sizes and modification times of
-    all files outside of the folders `leave_out`, and the names of skipped entries, such as
-    links that lead outside without `follow_links`. In object storage the ETag replaces the
-    modification time.
-
-    Raises:
-        SourceError: the file or folder does not exist.
+    For a zip it covers the size and the central directory, which has the CRC-32 of every member.
+    For another file it covers size and modification time. For a folder it covers names, sizes and
+    modification times of all files outside of `leave_out`, and the names of skipped entries. In
+    object storage the ETag replaces the modification time.
     """
     is_object = is_url(str(source))
     if is_object:
@@ -124,15 +117,12 @@ def versions() -> dict[str, str]:
 
 
 def fit_version(fit: str) -> dict[str, str]:
-    """Return the version of the sizes that a fit makes, if they have one."""
+    """Return the version of the sizes that a fit makes, or {}."""
     return _FIT_WITHIN if fit == "within" else {}
 
 
 def used_versions(of: Mapping[str, str], formats: Collection[str]) -> dict[str, str]:
-    """Return the versions that shape images of some formats.
-
-    A build does not know its formats before it reads, so its fingerprint has all that is installed.
-    """
+    """Return the versions that affect images of these formats. A fingerprint has all versions."""
     return {name: number for name, number in of.items() if _EXTRAS.get(name) in (None, *formats)}
 
 
@@ -142,7 +132,7 @@ def _codecs() -> dict[str, str]:
 
 @functools.cache
 def _codecs_of_workers() -> dict[str, str]:
-    """Return the codecs of a worker process, which has none of the caller's modules."""
+    """Return the codecs of a worker process, without the modules of the caller."""
     context = start_server()
     here, there = context.Pipe(duplex=False)
     worker = context.Process(target=_tell_codecs, args=(there,), daemon=True)

@@ -1,8 +1,8 @@
 """Near copies among the items of a build: found by their pixels, left out or kept in one split.
 
-Each image is processed as in the build, and the result is hashed as `shardprep report` does. So
-both find the same near copies. The hashes are kept in the cache of this machine for later builds of
-this source with the same stored images.
+Each image is processed as in the build, and hashed as in `shardprep report`. So both find the same
+near copies. The hashes stay in the cache of this machine for later builds of this source with the
+same stored images.
 """
 
 from __future__ import annotations
@@ -51,9 +51,8 @@ Phashes = np.ndarray[Any, Any]
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 NEAR_COPY = "a near copy of another"
-"""Reason for leaving out an image by `--dedup near`."""
 _KEPT_FIRST = ("test", "validation", "train")
-"""Splits by precedence of the copy that is kept; splits of other names count as test."""
+"""Splits by precedence of the copy to keep; other names count as test."""
 _MOST_SHOWN = 60
 
 
@@ -63,11 +62,11 @@ class NearCopies:
 
     items: Items
     groups: tuple[tuple[int, ...], ...]
-    """Positions of the items of each group of at least two, ascending."""
+    """Item positions of each group of at least two, ascending."""
 
     @classmethod
     def among(cls, items: Items, hashes: np.ndarray[Any, Any]) -> NearCopies:
-        """Return the near copies among items, given their `phash.PHASH`."""
+        """Return the near copies among items with these `PHASH` hashes."""
         numbers = near_groups(hashes)
         order = np.argsort(numbers, kind="stable")
         runs = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
@@ -75,16 +74,12 @@ class NearCopies:
 
     @property
     def digest(self) -> str:
-        """Hash of the groups in hexadecimal, to compare the plans of two runs."""
         keys = [[self.items.members.keys[i] for i in group] for group in self.groups]
         return hashlib.sha256(repr(keys).encode()).hexdigest()
 
     @cached_property
     def _kept_of(self) -> dict[int, int]:
-        """Position of each copy that is left out → position of the one that is kept.
-
-        That is the first one in the test or validation set if any is there, else the first.
-        """
+        """Position of each left-out copy → kept position: the first by split, then by position."""
         kept_of: dict[int, int] = {}
         for group in self.groups:
             kept = min(group, key=lambda i: (_rank(self.items[i].split), i))
@@ -102,8 +97,7 @@ class NearCopies:
     def together(self) -> Items:
         """Return the items with near copies in one group, which no split may divide.
 
-        Groups that near copies connect become one, with the name of the first. A new group is named
-        by the key of its first item.
+        Connected groups become one, with the first name. A new group has the key of its first item.
         """
         items = self.items
         firsts: dict[str, int] = {}
@@ -123,7 +117,7 @@ class NearCopies:
         return replace(items, group=Coded.of(groups))
 
     def remarks(self, final: Iterable[Item], *, are_left_out: bool) -> list[str]:
-        """Return remarks for the user, a line each; `final` has the items in their final splits."""
+        """Return remarks for the user, a line each; `final` has items with their final splits."""
         if not self.groups:
             return ["no near copies are found"]
         sizes = [len(group) for group in self.groups]
@@ -161,10 +155,10 @@ def _rank(split: str) -> int:
 
 
 _VERSION = 1
-"""Version of the cached hashes, for changes of the hash function."""
+"""Version of the hash function, for cached hashes."""
 _AT_ONCE = 64
 _TASKS_A_WORKER = 8
-"""Least number of tasks per worker if there are enough items."""
+"""Minimum number of tasks per worker, if there are enough items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +196,7 @@ class ImageHasher:
 def hash_images(
     items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watcher
 ) -> Phashes:
-    """Return the `PHASH` of the stored image of each item, from the cache if possible.
-
-    An image that cannot be stored is not `decoded`; the build rejects it with the reason.
-    """
+    """Return the `PHASH` of each stored image, cached or new. Bad images are not `decoded`."""
     signature = source_signature(recipe.source, outputs(recipe), follow_links=recipe.follow_links)
     made_by = sorted((versions() | fit_version(spec.fit)).items())
     made_of = f"{_VERSION} {signature} {spec} {made_by}"
@@ -217,7 +208,7 @@ def hash_images(
     if not todo:
         return result
     watcher.start("looking for near copies", len(items), "images", len(items) - len(todo))
-    has_affinity = hasattr(os, "sched_getaffinity")  # macOS and Windows do not tell
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
     num_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     num_workers = min(num_workers, num_cores, len(todo))
     size = max(1, min(_AT_ONCE, len(todo) // (num_workers * _TASKS_A_WORKER)))

@@ -1,8 +1,4 @@
-"""The plan of a build: everything that is decided before the first image is decoded.
-
-Its outline, the plan without the items, is written to the folder of receipts, so that `finalize`
-needs no source.
-"""
+"""The plan of a build, and its outline: the plan without items, from which `finalize` works."""
 
 from __future__ import annotations
 
@@ -41,12 +37,10 @@ class BuildPlan:
     labels_from: str
     rows_without_image: tuple[str, ...]
     columns: tuple[str, ...]
-    """Names of the features that `Item.columns` holds."""
     findings: list[str]
     annotations: AnnotationFacts | None
     estimated_bytes: int
     near_copies: str = ""
-    """`NearCopies.digest`; "" if near copies are not searched for."""
 
     @property
     def num_items(self) -> int:
@@ -60,7 +54,7 @@ class BuildPlan:
         return replace(self, shards=shards, estimated_bytes=estimate)
 
     def without_others(self, part: Part) -> BuildPlan:
-        """Return the plan with the items of one part, and only the number of the others."""
+        """Return the plan with the items of one part, and only counts of the other items."""
         if part.count == 1:
             return self
         mine = {shard.name for shard in part.of(self.shards)}
@@ -95,22 +89,19 @@ class Outline(Document):
     num_rows_without_image: Count
     rows_without_image: tuple[str, ...]
     unmatched: Unmatched | None = None
-    """Annotations without an image, and images without an annotation; None without annotations."""
+    """Annotations and images that do not match; None in a dataset without annotations."""
     num_rescaled: Count = 0
-    """Images of repacked datasets whose annotations were scaled when they were built."""
+    """Images of repacked datasets whose annotations were scaled in their build."""
     shards: tuple[PlannedShard, ...]
     skipped: dict[str, Count]
-    """Inputs that never became items, by reason."""
     max_rejected: float = Field(ge=0, le=1)
     max_dropped: float = Field(default=1, ge=0, le=1)
     near_copies: str = ""
-    """`NearCopies.digest`; "" if near copies are not searched for."""
     mask_padding: int | None = None
-    """Value of class masks in the padding, unless it is the background; None in other builds, and
-    in those begun by versions that wrote the background."""
+    """Value of class masks in the padding; None for the background, and in earlier versions."""
     findings: tuple[str, ...] = ()
     num_parts: int = Field(ge=1)
-    """Number of parts of the build, as given to the run that wrote this; 1: not cut."""
+    """Number of parts of the build; 1 if it is not cut."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -172,14 +163,14 @@ def write_outline(state: Folder, outline: Outline) -> None:
 
 
 def check_outline(state: Folder, outline: Outline) -> None:
-    """Check that the shards of the unfinished build follow from the same plan.
+    """Raise BuildError if the shards of the unfinished build follow from another plan.
 
-    The fingerprint covers the plan, except for near copies, which an unreadable image may change,
-    and for the padding of masks, which is known after these are recognised.
+    The fingerprint does not cover near copies, which an unreadable image may change, and the
+    padding of masks, which is known only after they are recognised.
     """
     there = None
     if outline.near_copies or outline.mask_padding is not None:
-        with contextlib.suppress(BuildError):  # a damaged one is written anew
+        with contextlib.suppress(BuildError):  # a damaged outline is written again
             there = read_outline(state)
     if there is not None and there.near_copies != outline.near_copies:
         raise BuildError(

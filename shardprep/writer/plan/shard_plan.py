@@ -37,17 +37,14 @@ _CHUNKS_A_BUILD = 64
 
 
 class ShardPlan(NamedTuple):
-    """One shard to be written; it travels to a worker."""
+    """A shard to write; pickled for a worker."""
 
     name: str
     split: str
     items: ShardItems
     """Items in the order of their records."""
     old: Table | None = None
-    """For each item, the row of its stored record in another dataset, of nulls if it has none.
-
-    In a repack these are the rows of the items of all shards, by `ShardItems.rows`.
-    """
+    """Row of each item's stored record in another dataset, or nulls; in a repack, of all shards."""
 
     @property
     def columns(self) -> Items:
@@ -55,7 +52,7 @@ class ShardPlan(NamedTuple):
 
 
 class ShardItems(Sequence["Item"]):
-    """The items of one shard, as rows of all items' columns, or of its own after pickling."""
+    """Items of one shard, as rows of all items' columns, or of own columns after pickling."""
 
     __slots__ = ("_items", "rows")
 
@@ -92,7 +89,7 @@ class ShardItems(Sequence["Item"]):
         return ShardItems, (self._items.take(self.rows), np.arange(len(self), dtype=np.int32))
 
     def alone(self) -> ShardItems:
-        """Return the items in columns of their own, which do not keep the others in memory."""
+        """Return the items with own columns, which do not keep the other items in memory."""
         _, columns = self.__reduce__()
         return ShardItems(*columns)
 
@@ -106,7 +103,7 @@ class ShardItems(Sequence["Item"]):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the equal parts of a build, for several machines: every N-th shard."""
+    """Every N-th shard of a build, for several machines."""
 
     number: int
     """From 1 to `count`."""
@@ -116,7 +113,6 @@ class Part:
         return f"{self.number}/{self.count}"
 
     def of(self, shards: Sequence[_Shard]) -> Sequence[_Shard]:
-        """Return the shards of this part; empty if there are fewer shards than parts."""
         return shards[self.number - 1 :: self.count]
 
 
@@ -130,13 +126,10 @@ def plan_shards(
     estimated_bytes: int,
     seed: int,
 ) -> tuple[ShardPlan, ...]:
-    """Return the shards of all splits, each split shuffled by the seed and cut evenly.
+    """Return the shards of all splits. Each split is shuffled by the seed and cut evenly.
 
-    `num_shards` is the number for the largest split; the others get as many as keep shards of equal
-    size, at least 1. None: by `estimated_bytes` of all records, about `SHARD_BYTES` each.
-
-    Raises:
-        RecipeError: more shards are asked for than the largest split has items.
+    `num_shards` is for the largest split; the others get shards of about equal size, at least one.
+    None makes shards of about `SHARD_BYTES`, given the `estimated_bytes` of all records.
     """
     columns = Items.of(items)
     sizes = columns.split.counts()
@@ -167,11 +160,7 @@ def plan_shards(
 
 
 def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Sequence[Item]]:
-    """Yield the items of a shard in chunks; the bytes do not depend on their size.
-
-    Chunks are small enough that a build of `num_items` keeps many workers busy to its end, and that
-    many chunks of records of about `record_bytes` fit in memory.
-    """
+    """Yield the items of a shard in chunks that keep many workers busy and fit in memory."""
     size = min(MAX_CHUNK_ITEMS, max(1, _CHUNK_BYTES // max(1, record_bytes)))
     size = max(1, min(size, -(-num_items // _CHUNKS_A_BUILD)))
     for start in range(0, len(plan.items), size):
@@ -180,10 +169,7 @@ def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Seque
 
 
 def numbers_of(shards: Iterable[int], count: int) -> str:
-    """Return the numbers of the parts, of `count`, that have these shards, as "2,5,7-9".
-
-    Shards are counted from 0, parts from 1. Array jobs accept the text.
-    """
+    """Return the numbers of the parts (from 1) with these shards (from 0), such as "2,5,7-9"."""
     numbers = sorted({shard % count + 1 for shard in shards})
     runs = [
         [number for _, number in run]
@@ -202,10 +188,7 @@ _AT_ONCE = 1 << 16
 
 
 def shuffled(keys: Texts, seed: int, purpose: bytes) -> NDArray[np.int64]:
-    """Return the positions of keys in shuffled order, int64[keys].
-
-    Shuffles of one seed for different purposes are independent.
-    """
+    """Return the positions of keys in shuffled order, int64[keys], independent by `purpose`."""
     begun = hashlib.blake2b(digest_size=_HASH_BYTES, key=b"%s %d" % (purpose, seed))
     hashes = np.empty((len(keys), 2), ">u8")
     for start in range(0, len(keys), _AT_ONCE):

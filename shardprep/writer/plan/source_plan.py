@@ -52,7 +52,7 @@ _RECORD_OVERHEAD_BYTES = 200
 
 @contextlib.contextmanager
 def _paused_collection() -> Iterator[None]:
-    """Pause the garbage collector: a plan makes millions of objects and no garbage."""
+    """Pause the garbage collector, because a plan makes millions of objects and no garbage."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -65,11 +65,7 @@ def _paused_collection() -> Iterator[None]:
 @stage("plan")
 @_paused_collection()
 def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int = 1) -> BuildPlan:
-    """Return the plan of a recipe.
-
-    Compressed inner archives are unpacked in `work_dir`, which must exist until the items are read.
-    The workers search for near copies.
-    """
+    """Return the plan of a recipe. Archives are unpacked in `work_dir`, which its items need."""
     catalog = make_catalog(recipe, work_dir, watcher.notice)
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
     ratios = recipe.rules.split.ratios
@@ -197,7 +193,7 @@ _NO_CLASS = -1
 
 
 class Cut(NamedTuple):
-    """Items with their new splits, and the left out ones."""
+    """Items with their new splits, and the left-out items."""
 
     items: Items
     left_out: Items
@@ -206,9 +202,9 @@ class Cut(NamedTuple):
 def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) -> Cut:
     """Return the items with splits cut by ratio, the same share of every class in each.
 
-    Per class and split, the count is the exact share rounded down or up. Groups are not divided,
-    and the counts come as near to the shares as the groups allow. If there are labels, unlabelled
-    items are not cut: they keep their split, or are left out if the cut makes a split of that name.
+    Counts per class and split are exact shares, rounded down or up, or as near as undivided groups
+    allow. In a labelled source, unlabelled items keep their split, or are left out if the cut makes
+    a split of that name.
     """
     stay, left_out = without_spoilers(items, ratios)
     pool = rows_to_cut(stay, ratios)
@@ -234,7 +230,7 @@ def rows_to_cut(items: Items, ratios: Mapping[str, float]) -> Ints:
 
 
 def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
-    """Return the items without unlabelled ones in splits that a cut makes of labelled ones."""
+    """Return the items except unlabelled ones in splits that the cut makes of labelled items."""
     columns = Items.of(items)
     labelled = columns.are_labelled
     spoils = ~labelled & columns.split.fit(lambda split: split in ratios) & labelled.any()
@@ -244,10 +240,7 @@ def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
 
 
 def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> Ints:
-    """Return the index into `ratios` for each item, cut class by class.
-
-    Items have no groups and at most one class, `strata`, and are in shuffled order.
-    """
+    """Return the index into `ratios` of each shuffled item, which has at most one class."""
     counts = strata.counts()
     ordered = sorted(counts)
     rank = {stratum: i for i, stratum in enumerate(ordered)}
@@ -263,7 +256,7 @@ def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> I
 
 
 def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]) -> dict[str, int]:
-    """Return the number of items of a class per split; rounding evens out over classes."""
+    """Return the number of items of a class per split; `debts` even out the rounding."""
     total = sum(ratios.values())  # 1 within a rounding error, which would cost items
     exact = {split: num_items * ratio / total for split, ratio in ratios.items()}
     counts = {split: int(share + 1e-9) for split, share in exact.items()}
@@ -280,10 +273,7 @@ def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]
 def _cut_together(
     strata: Coded[tuple[int, ...]], group: Coded[str], ratios: Mapping[str, float]
 ) -> Ints:
-    """Return the index into `ratios` for each item, near the ratios in total and per class.
-
-    Groups are not divided. Ties are decided by the order of the items.
-    """
+    """Return the index into `ratios` of each item. Groups stay whole; ties go to the first item."""
     alone = ~group.fit(bool)
     names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)
     _, first_rows, groups = np.unique(names, return_index=True, return_inverse=True)
@@ -315,7 +305,7 @@ def _cut_together(
             wanted[split].subtract(counts[unit])
             room[split] -= sizes[unit]
             left.subtract(counts[unit])
-        for split in ratios:  # what rounding left: over many small classes it adds up
+        for split in ratios:  # the rest of rounding adds up over many small classes
             owed[split] += wanted[split][label]
         left = +left
     place = {split: i for i, split in enumerate(ratios)}

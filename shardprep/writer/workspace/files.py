@@ -1,8 +1,4 @@
-"""The files of an unfinished build other than shards, and the two folders that hold them.
-
-The files are in `<version>.incomplete/`. On a disk the shards are there too; in object storage they
-are where `Workspace.output` says.
-"""
+"""The files of an unfinished build other than shards, and the two folders that hold them."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from shardprep.errors import BuildError, OptionName
 from shardprep.storage.folder import Folder
 
 BUILD_FILE = ".build.json"
-"""The fingerprint of the build that owns the folder."""
+"""Has the fingerprint of the build that owns the folder."""
 RECEIPTS_DIR = ".parts"
 OUTLINE_FILE = f"{RECEIPTS_DIR}/outline.json"
 SKIPPED_FILE = f"{RECEIPTS_DIR}/skipped.parquet"
@@ -28,11 +24,11 @@ SCRATCH_DIR = ".work"
 
 
 class Build(NamedTuple):
-    """Content of the `BUILD_FILE`: the build that owns the folder."""
+    """Content of `BUILD_FILE`."""
 
     fingerprint: Fingerprint
     token: str = ""
-    """Random, hexadecimal: names the draft in object storage; "" on a disk."""
+    """Random hexadecimal name of the draft in object storage; "" on a disk."""
 
 
 class _BuildDocument(Fingerprint):
@@ -40,7 +36,7 @@ class _BuildDocument(Fingerprint):
 
 
 class DisturbedError(BuildError):
-    """Files of the build were removed: an equal run was published, or was ended by its user."""
+    """Files of the build were removed: an equal run has published, or the user has ended it."""
 
 
 class LateError(DisturbedError):
@@ -54,18 +50,17 @@ def receipt_name(shard: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The two folders that a build writes to; a small value that travels to every worker."""
+    """The two folders that a build writes to; pickled for every worker."""
 
     output: Folder
-    """Shards and documents: the files of the future dataset."""
     state: Folder
-    """The files named above; the same folder on a disk."""
+    """`BUILD_FILE` and receipts; the same folder on a disk."""
     build: str = ""
-    """Hash of the build's fingerprint, which receipts carry; with "", nothing is checked."""
+    """Hash of the build's fingerprint, as in receipts; "" disables the checks."""
     token: str = ""
 
     def check_build(self) -> None:
-        """Check that this build still owns the folder, and has not been published."""
+        """Raise BuildError unless this build still owns the folder and is not published."""
         if not self.build:
             return
         there = read_build(self.state)
@@ -75,13 +70,13 @@ class Folders:
             raise disturbed(self.state)
 
     def is_taken_over(self) -> bool:
-        """Return whether another build owns the folder now; False if none does."""
+        """Return whether another build owns the folder; False if no build does."""
         there = read_build(self.state) if self.build else None
         return there is not None and hash_of(there.fingerprint) != self.build
 
 
 def taken_over(state: Folder) -> BuildError:
-    """Return the error of a build whose folder another build has taken over."""
+    """Return the error for a folder that another build has taken over."""
     return BuildError(
         str(state),
         "another build has taken the place of this one",
@@ -90,14 +85,14 @@ def taken_over(state: Folder) -> BuildError:
 
 
 def disturbed(state: Folder) -> DisturbedError:
-    """Return the error of a build whose `BUILD_FILE` was removed."""
+    """Return the error for a removed `BUILD_FILE`."""
     return DisturbedError(
         state.located(BUILD_FILE), "another run has removed it", "run the same command again"
     )
 
 
 def replace_hint() -> str:
-    """Return the hint of errors about a dataset that is in the way."""
+    """Return the hint for errors about an existing dataset."""
     others = f"{OptionName('version')} or {OptionName('name')}"
     return f"add {OptionName('overwrite')} to replace it, or give another {others}"
 

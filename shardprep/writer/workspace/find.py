@@ -23,10 +23,7 @@ def workspace_of(recipe: Recipe) -> Workspace:
 
 
 def find_workspace(where: str) -> Workspace:
-    """Return the workspace of a dataset, finished or not, or of the only one in a folder.
-
-    An unfinished build has precedence over finished datasets.
-    """
+    """Return the workspace of a dataset or folder; an unfinished build has precedence."""
     root = parse_place(where)
     named = root.resolve() if root.name in ("", "..") and isinstance(root, Path) else root
     if VERSION_FOLDER.fullmatch(named.name):

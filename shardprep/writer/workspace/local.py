@@ -27,13 +27,13 @@ from shardprep.writer.workspace.files import (
 
 @dataclass(frozen=True, slots=True)
 class LocalWorkspace:
-    """A workspace on a disk, protected by locks; has the methods of `ObjectWorkspace`."""
+    """A workspace on a disk, protected by locks; has the same methods as `ObjectWorkspace`."""
 
     final: Path
-    """Folder of the dataset, which exists only when it is complete."""
+    """Folder of the complete dataset; does not exist before."""
 
     is_exclusive = True
-    """Whether `held` keeps others out, so that no other run uses an unfinished build."""
+    """Whether `held` keeps all other runs away from an unfinished build."""
 
     @property
     def location(self) -> str:
@@ -48,7 +48,7 @@ class LocalWorkspace:
         return LocalFolder(self.incomplete)
 
     def output(self, build: Build, old: bytes | None) -> Folder:
-        """Return the folder for the dataset's files; `old` is the manifest that is replaced."""
+        """Return the folder for the dataset's files; `old` is the manifest to replace."""
         del build, old
         return self.state
 
@@ -56,7 +56,7 @@ class LocalWorkspace:
         return has_manifest(self.final)
 
     def published(self) -> bytes | None:
-        """Return the manifest in object storage as bytes, to detect other runs; None on a disk."""
+        """Return the published manifest in object storage, to detect other runs; else None."""
         return None
 
     def finished(self) -> Manifest | None:
@@ -68,7 +68,7 @@ class LocalWorkspace:
         return load_manifest(work) if (work / MANIFEST_FILE).is_file() else None
 
     def files(self) -> Mapping[str, ListedObject]:
-        """Return all files in the folder of the finished dataset, foreign ones too, by name."""
+        """Return all files in the finished dataset's folder by name, including foreign ones."""
         folder = LocalFolder(self.final)
         return {
             name: ListedObject(name, (folder.path / name).stat().st_size, "")
@@ -76,19 +76,12 @@ class LocalWorkspace:
         }
 
     def documents(self, output: Folder | None = None) -> Path:
-        """Return a local folder with all files of the finished dataset except its shards.
-
-        With `output`, return the files that a build without a manifest has written there.
-        """
+        """Return a local folder with the files of the dataset (or of `output`) except shards."""
         return self.final if output is None else self.incomplete
 
     @contextlib.contextmanager
     def held(self, *, alone: bool) -> Iterator[bool]:
-        """Keep other builds out: all of them, or only builds that must be `alone`.
-
-        Yields whether this storage has locks. Alone, it also removes temporary files of dead
-        processes.
-        """
+        """Lock out all builds, or only builds that must be `alone`. Yields False without locks."""
         with locked(self.incomplete, alone=alone) as is_held:
             if alone and is_held:
                 self._sweep()
@@ -102,18 +95,13 @@ class LocalWorkspace:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Give a local folder for unpacked archives, which is removed at the end."""
-        below = self.incomplete / SCRATCH_DIR  # the disk that has room for the dataset
+        below = self.incomplete / SCRATCH_DIR  # on the disk of the dataset, which has room
         below.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=below, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
     def start(self, fingerprint: Fingerprint, *, over: bytes | None) -> bool:
-        """Write the `BUILD_FILE` of a new build, and remove everything else of the workspace.
-
-        `over` is the `BUILD_FILE` of a build that is taken over; return False if another one is
-        there now. A finished dataset is not touched.
-        """
+        """Start a new build and remove the old one; False if its `BUILD_FILE` is not `over`."""
         del over  # the lock is held, and the finished dataset is in another folder
         for path in self.incomplete.iterdir():
             if path.name != LOCK_FILE:
@@ -122,10 +110,7 @@ class LocalWorkspace:
         return True
 
     def adopt(self, file: str, mark: str, name: str) -> str:
-        """Make a file of the finished dataset the file `name` of the build, by a link if possible.
-
-        `mark` is its ETag, "" on a disk; returns its ETag in the build.
-        """
+        """Link or copy a file of the finished dataset to the build; `mark` and result are ETags."""
         path, to = self.final / file, self.incomplete / name
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True)
@@ -137,12 +122,12 @@ class LocalWorkspace:
 
     def discard(self) -> None:
         shutil.rmtree(self.incomplete, ignore_errors=True)
-        with contextlib.suppress(OSError):  # other datasets are in there, or it is not ours
+        with contextlib.suppress(OSError):  # not empty, or not ours
             self.final.parent.rmdir()
             self.final.parent.parent.rmdir()
 
     def seal(self, manifest: Manifest, output: Folder) -> None:
-        """Write the manifest of the files in `output`: then the dataset is complete."""
+        """Write the manifest of the files in `output`, which completes the dataset."""
         output.write(MANIFEST_FILE, manifest.dumps().encode())
 
     def is_settled(self, manifest: Manifest) -> bool:
@@ -154,10 +139,7 @@ class LocalWorkspace:
         # `start` has removed them.
 
     def publish(self, manifest: Manifest, old: bytes | None) -> None:
-        """Rename the sealed dataset and remove the rest; continues an interrupted run.
-
-        `old` is the manifest of the dataset that it replaces.
-        """
+        """Rename the sealed dataset and remove the rest; `old` is the manifest that it replaces."""
         del manifest, old
         incomplete, final = self.incomplete, self.final
         aside = final.with_name(final.name + OLD_SUFFIX)
@@ -169,6 +151,6 @@ class LocalWorkspace:
             final.rename(aside)
         (incomplete / LOCK_FILE).unlink(missing_ok=True)
         incomplete.rename(final)
-        (final / LOCK_FILE).unlink(missing_ok=True)  # of a process that came in between
+        (final / LOCK_FILE).unlink(missing_ok=True)  # the lock of another process
         sync_folder(final.parent)
         shutil.rmtree(aside, ignore_errors=True)

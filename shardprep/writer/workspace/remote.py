@@ -65,12 +65,12 @@ Found = TypeVar("Found")
 
 _NUM_THREADS = 16
 _MOST_LOOKS = 4
-"""Times that the files of a dataset are listed while other runs move them."""
+"""Maximum number of listings of a dataset while other runs move its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectWorkspace:
-    """A workspace in object storage; `LocalWorkspace` documents the methods."""
+    """A workspace in object storage. `LocalWorkspace` documents the methods."""
 
     url: ObjectUrl
 
@@ -110,7 +110,7 @@ class ObjectWorkspace:
         return self._looked(lambda found: in_force(self.url, found))
 
     def _looked(self, look: Callable[[dict[str, ListedObject]], Found]) -> Found:
-        """Return the result of `look` for all objects; list again if another run moves some."""
+        """Return `look(objects)` for all objects. List them again if another run moves some."""
         for num_left in reversed(range(_MOST_LOOKS)):
             try:
                 return look(self._found())
@@ -154,8 +154,8 @@ class ObjectWorkspace:
         if begun is None:
             return
         self._forget(begun.fingerprint)
-        # Its `BUILD_FILE` is gone, without which a draft that is sealed later is not published. One
-        # that is sealed already may be in force at any moment.
+        # Without its `BUILD_FILE`, a draft that is sealed later is not published. A draft that is
+        # sealed already may come into force at any moment.
         draft = _draft_of(begun)
         files = under(draft, self._found())
         if MANIFEST_FILE not in files:
@@ -193,7 +193,7 @@ class ObjectWorkspace:
             drafts = {name.partition("/")[0] for name in found if name.startswith(DRAFT_PREFIX)}
             if begun is None:
                 return not drafts and not self.state.names()
-            # A draft that is not the one in force: the same build has been begun anew.
+            # The draft is not in force: the same build has been begun again.
             return _draft_of(begun) in drafts and draft_in_force(self.url, found) is None
 
         return self._looked(is_settled)
@@ -219,7 +219,6 @@ class ObjectWorkspace:
         )
 
     def _owner(self, manifest: Manifest) -> Build | None:
-        """Return the content of the `BUILD_FILE`; BuildError if it is another build's."""
         begun = read_build(self.state)
         if begun is not None and begun.fingerprint != manifest.fingerprint:
             raise taken_over(self.state)
@@ -230,7 +229,7 @@ class ObjectWorkspace:
             raise disturbed(self.state)
 
     def _move_draft(self, manifest: Manifest) -> None:
-        """Copy the files of the draft in force to their final names, and remove all others."""
+        """Move the files of the draft in force to their final names, and remove all others."""
         found, now = self._looked(lambda found: (found, draft_in_force(self.url, found)))
         draft = "" if now is None else now[0]
         above = under(draft, found)
@@ -252,7 +251,6 @@ class ObjectWorkspace:
         self._root.remove([seal])
 
     def _remove_others(self, manifest: Manifest, found: Iterable[str]) -> None:
-        """Remove files of datasets and drafts that are not part of this dataset."""
         schema = parse_schema(
             (self._root.read(SCHEMA_FILE) or b"").decode(), str(self.url / SCHEMA_FILE)
         )
@@ -270,7 +268,7 @@ class ObjectWorkspace:
             if begun is not None and begun.fingerprint != fingerprint:
                 return
             state.remove(names)
-        left = state.names()  # of runs that saw the `BUILD_FILE` before it went
+        left = state.names()  # of runs that read `BUILD_FILE` before its removal
         if BUILD_FILE not in left:
             state.remove(left)
 
@@ -290,8 +288,8 @@ def _draft_of(build: Build) -> str:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove a folder of unpacked archives that a killed process has left."""
-    with contextlib.suppress(BuildError):  # one that is at work holds it, or it is another user's
+    """Remove the unpacked archives of a killed process."""
+    with contextlib.suppress(BuildError):  # in use, or another user's
         if not folder.is_symlink():
             with locked(folder) as is_held:
                 if is_held:
@@ -299,12 +297,11 @@ def _sweep(folder: Path) -> None:
 
 
 def _new_scratch(start: str, ending: contextlib.ExitStack) -> Path:
-    """Return a new locked folder, which is removed at the end."""
     while True:
         made = tempfile.TemporaryDirectory(prefix=start, ignore_cleanup_errors=True)
         folder = Path(ending.enter_context(made))
         try:
             ending.enter_context(locked(folder))
-        except BusyError:  # another build has just begun, and swept out what was not held
+        except BusyError:  # another build has just removed unlocked folders
             continue
         return folder

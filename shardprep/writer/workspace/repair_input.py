@@ -1,4 +1,4 @@
-"""A damaged dataset that is built again: its intact shards count as written."""
+"""A damaged dataset to build again: its intact shards count as written."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _NUM_THREADS = 16
 
 
 class IntactShard(NamedTuple):
-    """The file that has the bytes of a shard."""
+    """A file with the bytes of a shard."""
 
     file: str
-    """File name; not the shard's own if files were swapped."""
+    """File name; differs from the shard's name if files were swapped."""
     mark: str
     """ETag in object storage; "" on a disk, where the bytes are hashed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedDataset:
-    """A dataset that is built again with the same bytes."""
+    """A dataset to build again with the same bytes."""
 
     manifest: Manifest
     intact: Mapping[str, IntactShard]
     items: Path | None
-    """`items.parquet`; None if it is damaged: then every shard is written again."""
+    """`items.parquet`; None if it is damaged, and every shard must be written again."""
     foreign: Sequence[str]
-    """Files that are not part of a dataset, and are kept."""
+    """Files in the folder that are not part of the dataset; they stay."""
 
     def __str__(self) -> str:
         num_all = len(self.manifest.shards)
@@ -49,7 +49,7 @@ class DamagedDataset:
         return f"the dataset is there, but not whole: {what} built again"
 
     def take_into(self, workspace: Workspace) -> None:
-        """Make the intact shards and the foreign files part of the unfinished build."""
+        """Take the intact shards and the foreign files into the unfinished build."""
         for name in self.foreign:
             workspace.adopt(name, "", name)
         if self.items is None:
@@ -71,10 +71,7 @@ class DamagedDataset:
 def find_damage(
     workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
 ) -> DamagedDataset | None:
-    """Return the damage of a finished dataset, None if no file is missing or cut.
-
-    Only names and lengths are compared; `verify` checks the bytes.
-    """
+    """Return the damage of a finished dataset by names and lengths, None if all files are whole."""
     files = workspace.files()
     folder = workspace.documents()
     intact = {

@@ -1,4 +1,4 @@
-"""The states of a build, and the transitions between them that both storages share."""
+"""The states of a build, and the transitions that both storages share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 STATES = ("absent", "begun", "writing", "documented", "sealed", "in force", "published")
-"""docs/architecture.md says which files each has."""
+"""docs/architecture.md lists the files of each state."""
 TRANSITIONS = {
     "begin": {
         (before, "begun") for before in ("absent", "published", "writing", "documented", "sealed")
@@ -43,25 +43,25 @@ TRANSITIONS = {
     "seal": {("documented", "sealed")},
     "publish": {("sealed", "published")},
 }
-"""Transitions by what makes them. `begin` over a dataset or another build needs --overwrite."""
+"""Operation → its transitions. `begin` over a dataset or another build needs --overwrite."""
 IN_STORE = {
     "seal": {("documented", "sealed"), ("documented", "in force")},
     "publish": {("sealed", "in force"), ("in force", "published")},
 }
-"""Transitions that differ in object storage."""
+"""Operation → its transitions in object storage, if they differ."""
 
 _MOST_TRIES = 5
-"""Times that a run starts again because an equal run has removed files."""
+"""Maximum number of attempts of a run if equal runs remove its files."""
 
 
 @contextlib.contextmanager
 def writing(workspace: Workspace) -> Iterator[None]:
-    """Turn errors of the disk, or of objects that another run moved, into errors of the build."""
+    """Turn errors of the disk, and of objects that another run moved, into BuildErrors."""
     try:
         yield
     except ChangedError as error:
         if not error.where.startswith(workspace.location):
-            raise  # of a dataset that is read
+            raise  # an error of a dataset that is read
         raise DisturbedError(error.where, error.what, "run the same command again") from error
     except OSError as error:
         raise BuildError(
@@ -94,10 +94,10 @@ def has_work(workspace: Workspace) -> bool:
 
 
 def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) -> bool:
-    """Continue the unfinished build of this fingerprint, or start a new one; return True if new.
+    """Continue the build of this fingerprint, or start a new one; return True if it is new.
 
-    An unfinished build of another fingerprint is removed with `overwrite`; else it is an error if
-    it has done any work. A finished dataset may be there, which the build is to replace.
+    An unfinished build of another fingerprint is removed with `overwrite`. Without, it is an error
+    unless the build has done no work. A finished dataset stays, for the build to replace.
     """
     there = workspace.state.read(BUILD_FILE)
     sealed = workspace.sealed() if there is None else None
@@ -120,7 +120,7 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
 
 
 def join(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> None:
-    """Continue a build that others may write parts of, or start it; raises as `check_begun`."""
+    """Continue or start a build that others may write parts of; raises as `check_begun`."""
     if fingerprint_of(workspace) is None:
         with writing(workspace):
             is_new = workspace.state.create(BUILD_FILE, new_build(fingerprint))
@@ -149,7 +149,7 @@ def _other_build(workspace: Workspace, changes: list[str], hint: str) -> BuildEr
 def refuse_other_dataset(
     workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
 ) -> None:
-    """Raise BuildError if the finished dataset has another fingerprint, versions aside."""
+    """Raise BuildError if the finished dataset has another fingerprint, ignoring versions."""
     there = finished.fingerprint.model_copy(update={"versions": fingerprint.versions})
     if changes := fingerprint_differences(there, fingerprint):
         raise BuildError(
@@ -160,17 +160,14 @@ def refuse_other_dataset(
 
 
 def check_begun(workspace: Workspace, old: bytes | None) -> None:
-    """Raise LateError if a dataset was published since this run found `old`."""
+    """Raise LateError if a dataset was published after this run read the manifest `old`."""
     if workspace.published() != old:
         where, what = workspace.location, "another build has just finished here"
         raise LateError(where, what, "run the command again")
 
 
 def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> Folders:
-    """Return the folders that the unfinished build of this fingerprint writes to.
-
-    `old` is the manifest of the dataset that is replaced, or None.
-    """
+    """Return the folders of the unfinished build; `old` is the manifest to replace, or None."""
     build = read_build(workspace.state)
     if build is None:
         raise disturbed(workspace.state)
@@ -181,7 +178,7 @@ def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None
 
 
 def forget(workspace: Workspace, shards: Iterable[str]) -> None:
-    """Remove the receipts of shards, so that they are written again."""
+    """Remove the receipts of shards that must be written again."""
     workspace.state.remove([receipt_name(shard) for shard in shards])
 
 
@@ -216,7 +213,7 @@ def _take_back(workspace: Workspace, fingerprint: Fingerprint, *, is_new: bool) 
 
 
 def take_back_unbegun(workspace: Workspace) -> None:
-    """Remove what a failed part has left before the build was begun."""
+    """Remove the files of a part that failed before the build was begun."""
     if is_begun(workspace):
         return
     with contextlib.suppress(BuildError), workspace.held(alone=True) as is_held:
@@ -225,7 +222,7 @@ def take_back_unbegun(workspace: Workspace) -> None:
 
 
 def end_publishing(workspace: Workspace, finished: Manifest) -> None:
-    """Complete the publishing of a finished dataset if it was interrupted."""
+    """Complete an interrupted publishing of a finished dataset."""
     if not workspace.is_settled(finished):
         with workspace.held(alone=True), writing(workspace):
             workspace.publish(finished, finished.dumps().encode())
@@ -236,10 +233,10 @@ def shared(
     attempt: Callable[[bytes | None], Result],
     fingerprint: Fingerprint | None = None,
 ) -> Result | Manifest:
-    """Return the result of an attempt, or the manifest of an equal run that was published first.
+    """Return the result of an attempt, or the manifest that an equal run has published first.
 
-    An attempt takes the manifest that is published when it begins. It is repeated if an equal run
-    has removed files of the build. Without a fingerprint, all runs count as equal.
+    The attempt gets the currently published manifest. It is repeated if an equal run has removed
+    files of the build. Without a fingerprint, all runs count as equal.
     """
     for num_left in reversed(range(_MOST_TRIES)):
         old = workspace.published()
@@ -260,8 +257,7 @@ def shared(
 
 
 def _equal_dataset(workspace: Workspace, fingerprint: Fingerprint | None) -> Manifest | None:
-    """Return the manifest of the finished dataset if it has this fingerprint."""
-    with contextlib.suppress(DatasetError):  # it is damaged
+    with contextlib.suppress(DatasetError):  # the dataset is damaged
         there = workspace.finished()
         if there and not (fingerprint and fingerprint_differences(there.fingerprint, fingerprint)):
             return there
