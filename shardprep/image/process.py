@@ -11,11 +11,15 @@ are equal.
 from __future__ import annotations
 
 import contextlib
+import io
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from shardprep.image.color import srgb_transform
@@ -27,7 +31,6 @@ from shardprep.image.decode import (
     recover,
     scalable_size,
 )
-from shardprep.image.encode import encode
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
 from shardprep.image.placement import UPRIGHT, Placement
 from shardprep.image.png import OrdinaryPng, ordinary_png
@@ -57,6 +60,7 @@ _DEEP_MODES = ("I", "F")
 """Prefixes of Pillow's modes with more than 8 bits, to which `--depth-range` applies."""
 _NEARLY_BLACK = 32
 """A pixel below this level of 255 is nearly black: 12-bit white read as 16 bits is 16."""
+_JPEGS = ("jpeg", "mpo")
 _MEMORY = "the image needs more memory than a worker may use"
 
 
@@ -296,3 +300,48 @@ def _fit(pixels: Pixels, placement: Placement, spec: ImageSpec) -> Pixels:
         canvas[placement.inside] = pixels  # grey: in each channel
         return canvas
     return pixels
+
+
+@stage("encode")
+def encode(pixels: Pixels, original_format: str, spec: ImageSpec) -> bytes:
+    """Return pixels, uint8[height, width, 3] or [height, width, 1], in the format of the spec.
+
+    RGB is stored in both cases: grey pixels give the same bytes as equal RGB channels.
+    """
+    is_jpeg = spec.format == "jpeg" or (spec.format == "keep" and original_format in _JPEGS)
+    if is_jpeg and pixels.shape[2] == 1:
+        grey = _encoded_grey(pixels, spec.quality)
+        if grey is not None:
+            return grey
+    if pixels.shape[2] == 1:
+        pixels = np.repeat(pixels, 3, axis=2)
+    if spec.format == "raw":
+        return pixels.tobytes()
+    if not is_jpeg:
+        out = io.BytesIO()
+        Image.fromarray(pixels).save(out, "PNG")
+        return out.getvalue()
+    data: bytes = simplejpeg.encode_jpeg(
+        np.ascontiguousarray(pixels), quality=spec.quality, colorsubsampling="420"
+    )
+    return data
+
+
+def _encoded_grey(pixels: Pixels, quality: int) -> bytes | None:
+    """Return the JPEG that equal RGB channels would give; None if a side is odd.
+
+    The encoder pads planes of odd sides differently from pixels.
+    """
+    height, width = pixels.shape[:2]
+    if height % 2 or width % 2:
+        return None
+    chroma = _no_colours(height // 2, width // 2)
+    data: bytes = simplejpeg.encode_jpeg_yuv_planes(
+        np.ascontiguousarray(pixels[:, :, 0]), chroma, chroma, quality=quality
+    )
+    return data
+
+
+@lru_cache(maxsize=1)
+def _no_colours(height: int, width: int) -> NDArray[np.uint8]:
+    return np.full((height, width), 128, np.uint8)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardprep.image.encode import encode
-from shardprep.image.process import ProcessedImage, process_image
+from shardprep.image.process import ProcessedImage, encode, process_image
 from shardprep.image.spec import Format, ImageSpec
 from tests.support.builders import encoded, pixels
 from tests.support.examples import examples
