@@ -81,7 +81,7 @@ class Annotation:
     areas: tuple[tuple[Segment, int], ...] = ()
     """Areas that are not objects, such as sky or grass, with their class index."""
     size: tuple[int, int] | None = None
-    """Height and width of the annotated image in pixels; None if the source does not say."""
+    """Height and width in pixels of the annotated image; None if the source does not say."""
     is_relative: bool = False
     """Whether coordinates are shares of width and height, 0 to 1."""
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -133,10 +133,10 @@ class AnnotationSpec:
         return self.boxes or self.masks == "instances"
 
     @property
-    def is_wide(self) -> bool:
-        return self.num_classes > _MAX_CLASSES_8
-
-    @property
     def ignore(self) -> int:
         """Value of mask pixels without a class: `IGNORE` or `IGNORE_16`."""
-        return IGNORE_16 if self.is_wide else IGNORE
+        return IGNORE_16 if self.num_classes > _MAX_CLASSES_8 else IGNORE
+
+    @property
+    def mask_type(self) -> type[np.uint8 | np.uint16]:
+        return np.uint8 if self.ignore == IGNORE else np.uint16

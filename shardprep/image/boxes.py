@@ -93,10 +93,8 @@ class Boxes:
     @classmethod
     def unplaced(cls, labels: Sequence[int]) -> Boxes:
         number = len(labels)
-        corners = np.empty((number, 4))
-        corners.fill(np.nan)
         return cls(
-            corners,
+            np.full((number, 4), np.nan),
             np.array(labels, np.int64),
             np.zeros(number, np.bool_),
             np.zeros(number, np.uint8),
@@ -104,13 +102,11 @@ class Boxes:
 
     @property
     def kept(self) -> Flags:
-        """Whether each object is not dropped, bool[n]."""
         found: Flags = self.reasons == 0
         return found
 
     @property
     def dropped(self) -> dict[Reason, int]:
-        """Number of dropped objects by reason."""
         counts = np.bincount(self.reasons).tolist()
         return {reason: n for reason, n in zip(_CODES, counts, strict=False) if reason and n}
 
@@ -118,8 +114,13 @@ class Boxes:
         """Drop objects for a reason; an earlier reason stays."""
         self.reasons[which & self.kept] = _CODES[reason]
 
+    def set_corners(self, i: int, corners: Floats | None) -> None:
+        """Set the box of an object; None drops it, as its mask is empty."""
+        self.reasons[i] = _CODES["zero size"] if corners is None else 0
+        if corners is not None:
+            self.corners[i] = corners
+
     def drop_unknown(self, num_classes: int) -> None:
-        """Drop objects whose class is not in the dataset."""
         is_unknown = (self.labels < 0) | (self.labels >= num_classes)
         if np.count_nonzero(is_unknown):
             self.drop(is_unknown, "unknown class")

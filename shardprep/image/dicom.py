@@ -250,7 +250,8 @@ def _share_of_white(values: Values, about: Dataset, window: Window) -> Callable[
     if window == "auto":
         table = _first(about.get("VOILUTSequence"))
         if table is not None:
-            return lambda rescaled: _looked_up(rescaled, table) / _white(table)
+            white = (1 << int(table.LUTDescriptor[2])) - 1
+            return lambda rescaled: _looked_up(rescaled, table) / white
         found = _own_window(about)
     else:
         found = (*window, "LINEAR") if isinstance(window, tuple) else None
@@ -318,10 +319,6 @@ def _looked_up(values: Values, table: Dataset) -> Values:
     places = np.clip(np.rint(values).astype(np.int64) - first, 0, len(entries) - 1)
     found: Values = entries[places].astype(np.float64)
     return found
-
-
-def _white(table: Dataset) -> int:
-    return (1 << int(table.LUTDescriptor[2])) - 1
 
 
 def _first(found: Any) -> Any:

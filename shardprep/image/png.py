@@ -83,10 +83,7 @@ class OrdinaryPng(NamedTuple):
     def pixels(self, background: tuple[int, int, int]) -> Pixels:
         """Return uint8[height, width, 3], or [height, width, 1] for grey, over the background.
 
-        Raises:
-            ValueError: The file has too few or too many pixels. An error of the inflater means
-                that they are damaged.
-
+        Raises ValueError for too few or too many pixels, and the inflater's error for damaged ones.
         """
         stored = self._stored()
         if self.colour_type in (_GREY, _RGB):

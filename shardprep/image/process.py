@@ -35,7 +35,7 @@ from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
 from shardprep.image.placement import UPRIGHT, Placement
 from shardprep.image.png import OrdinaryPng, ordinary_png
 from shardprep.image.resample import Pixels, resize
-from shardprep.image.signatures import NotAnImageError, description, is_broken_image
+from shardprep.image.signatures import TEXT_BYTES, NotAnImageError, description, is_image
 from shardprep.image.spec import MAX_STORED_PIXELS, ImageSpec, fitted_size
 from shardprep.image.truncation import is_cut
 from shardprep.profiling import stage
@@ -175,7 +175,7 @@ def _unopened(data: bytes, error: Exception) -> Rejection:
         return Rejection("crashed", _MEMORY)
     if isinstance(error, NotAnImageError):
         return Rejection("not_an_image", str(error))
-    if not is_broken_image(data):
+    if not is_image(data[:TEXT_BYTES]):
         return Rejection("not_an_image", description(data))
     if is_cut(data, error):
         return Rejection("truncated", "the file ends before its image begins")
@@ -186,7 +186,6 @@ def _unopened(data: bytes, error: Exception) -> Rejection:
 
 
 def _refused(original: Original, spec: ImageSpec) -> Rejection | None:
-    """Return the rejection of an image by its header, None if it is accepted."""
     height, width = original.height, original.width
     size = f"{width}x{height} pixels"
     short, long = min(height, width), max(height, width)
@@ -254,7 +253,6 @@ def _process(
 
 
 def _is_dark(pixels: Pixels) -> bool:
-    """Return whether an image is nearly black, from a grid of some hundred pixels."""
     height, width = pixels.shape[:2]
     grid = pixels[:: height // _GRID + 1, :: width // _GRID + 1]
     return bool(np.count_nonzero(grid >= _NEARLY_BLACK) * 100 < grid.size)

@@ -166,7 +166,7 @@ def png(mask: Array) -> bytes:
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_points_move_as_pillow_turns_pixels(orientation: int) -> None:
+def test_boxes_move_as_pillow_turns_pixels(orientation: int) -> None:
     for row, column in ((0, 0), (3, 1), (4, 6)):
         picture = np.zeros((5, 7), np.uint8)
         picture[row, column] = 255
@@ -174,10 +174,10 @@ def test_points_move_as_pillow_turns_pixels(orientation: int) -> None:
         upright = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(file))))
         size = (upright.shape[0], upright.shape[1])
         placement = Placement.whole(size).of_file(size, orientation)
-        centre = np.array([[column + 0.5, row + 0.5]])
-        (x, y), *_ = placement.points(centre, (5, 7), "stored").tolist()
-        assert upright[int(y), int(x)] == 255
-        assert (x % 1, y % 1) == (0.5, 0.5)
+        pixel = np.array([[column, row, column + 1.0, row + 1.0]])
+        (left, top, right, bottom), *_ = placement.boxes(pixel, (5, 7), "stored").tolist()
+        assert upright[int(top), int(left)] == 255
+        assert (right, bottom) == (left + 1, top + 1)
 
 
 @given(

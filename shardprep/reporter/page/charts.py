@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from shardprep.image.palette import INK, class_colour
+from shardprep.image.drawing import INK, class_colour
 from shardprep.reporter.page.html import Html, joined, more, table, tag, text
 
 if TYPE_CHECKING:
