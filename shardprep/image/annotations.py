@@ -113,8 +113,6 @@ def _plain(
 
 @dataclass(slots=True)
 class _Scene:
-    """One image, its annotation, and the masks drawn so far."""
-
     annotation: Annotation
     files: MaskFiles
     placement: Placement

@@ -34,7 +34,6 @@ _TOLERANCE_PX, _TOLERANCE = 1e-3, 1e-6
 _MIN_SIDE = 1.0
 """Least side in stored pixels of a box that a crop has cut."""
 _Y_FIRST = np.array((1, 0, 3, 2))
-"""Indices of y, x, y, x in a box of x, y, x, y."""
 _FEW = 1000
 """Maximum number of boxes for which a set finds repeats faster than a sort."""
 _MOST_PLAIN = 256

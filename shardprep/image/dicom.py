@@ -32,8 +32,7 @@ Values = NDArray[Any]
 
 _META_LENGTH: Final = 132
 """Byte at which the length of the file's own group of elements stands (PS3.10, 7.1)."""
-_META_TAG: Final = 2
-"""The tag (0002,0000) of that length."""
+_META_TAG: Final = 2  # (0002,0000)
 _DEFLATED, _PLAIN = b"1.2.840.10008.1.2.1.99", b"1.2.840.10008.1.2.1\0\0\0"
 _RUN_LENGTHS: Final = "1.2.840.10008.1.2.5"
 _MOST_INFLATED: Final = 256 << 20
@@ -131,7 +130,6 @@ def _text(value: Any) -> str:
 
 
 def _elements(data: bytes) -> Dataset:
-    """Return the elements of `_TAGS` that the file has."""
     about = pydicom.dcmread(io.BytesIO(_inflated(data)), specific_tags=_TAGS)
     if _PIXELS.isdisjoint(about.dir()):
         stored = about.file_meta.get("MediaStorageSOPClassUID", pydicom.uid.UID(""))
@@ -200,7 +198,6 @@ def _coded_size(frame: bytes) -> tuple[int, int] | None:
 
 
 def _high_bytes(values: Values, bits: int) -> Pixels:
-    """Return the highest 8 bits of values with `bits` bits."""
     values = values >> (bits - 8) if bits > 8 else values
     pixels: Pixels = np.ascontiguousarray(values.astype(np.uint8, copy=False))
     return pixels

@@ -60,15 +60,12 @@ _MARGIN, _LINE = 8, 18
 """Pixels between tiles, and height of a line of text in pixels."""
 _FONT_SIZE = 12
 _OPACITY = 0.45
-"""Opacity of masks that are drawn over a picture."""
 _UNPAINTED = frozenset(("background", "_background_"))
-"""Class names whose pixels are not painted."""
 _MOST_BOXES = 1000
 """Maximum number of boxes drawn into a picture; the largest are drawn."""
 _FEW_BOXES = 15
 """Maximum number of boxes that are all named; above it, a box is named if its name fits."""
 _MOST_CLASSES = 60
-"""Maximum number of classes in the legend."""
 
 
 def class_colour(label: int) -> Colour:

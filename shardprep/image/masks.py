@@ -27,7 +27,6 @@ _STRETCHED = re.compile(r"L;([24])")
 """Raw modes of 2 and 4 bits, whose values Pillow spreads over 0 to 255."""
 _HALF = 128
 _NAMED = 3
-"""Maximum number of values or colours named in an error."""
 
 
 class MaskError(ValueError):

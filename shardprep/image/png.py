@@ -37,7 +37,6 @@ _HEADER = struct.Struct(">IIBBBBB")
 _CHUNK = struct.Struct(">I4s")
 _CRC = struct.Struct(">I")
 _HEADER_KINDS = (b"IHDR", b"PLTE", b"tRNS")
-"""Chunks that define the pixels."""
 _GREY, _RGB, _PALETTE, _GREY_ALPHA, _RGBA = 0, 2, 3, 4, 6
 _NUM_COLOURS = 256
 _CHANNELS = {_GREY: 1, _RGB: 3, _PALETTE: 1, _GREY_ALPHA: 2, _RGBA: 4}

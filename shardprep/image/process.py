@@ -53,7 +53,6 @@ _CUT = {
     "reject": "the file ends before its image does; --truncated recover stores what is there",
     "recover": "the file ends before its image does, and nothing of it can be decoded",
 }
-"""Reason to reject a truncated file, by `ImageSpec.truncated`."""
 _GRID = 24
 """Maximum number of rows and columns sampled to decide whether an image is dark."""
 _DEEP_MODES = ("I", "F")

@@ -58,7 +58,6 @@ def outline_mask(outline: Polygons | Runs | Counts, size: tuple[int, int]) -> ND
 
 
 def _rings(polygons: Polygons, size: tuple[int, int]) -> list[Floats]:
-    """Return the parts of an object that have an area, checked."""
     limit = np.array(size[::-1], np.float64) * _MAX_SIDES
     rings = []
     boundary = 0.0
