@@ -157,7 +157,7 @@ def _transparent() -> Cases:
         "RGBA WebP": shown(blended, file(CLEAR, "WEBP", lossless=True, exact=True)),
         "RGBA TIFF": shown(blended, file(CLEAR, "TIFF")),
         "RGBA TIFF, alpha multiplied in": shown(
-            over_premultiplied(premultiplied),
+            premultiplied + over(np.zeros((24, 32, 3)), ALPHA, BACKGROUND),
             tiff_by_hand(np.dstack([premultiplied, ALPHA]), 2, extra=1),
         ),
         "grey and alpha PNG": shown(
@@ -203,10 +203,6 @@ def _transparent() -> Cases:
 
 def _rows(values: Array) -> bytes:
     return b"".join(b"\0" + row.tobytes() for row in values)
-
-
-def over_premultiplied(colours: Array) -> Array:
-    return colours + np.array(BACKGROUND) * (1 - ALPHA[..., None] / 255)
 
 
 def _dicom_grey() -> Cases:
@@ -699,35 +695,35 @@ def whole(name: str) -> bytes:
     return file(NOISY, name.partition(",")[0], **CUT[name])
 
 
+def cut(data: bytes, percent: int) -> bytes:
+    return data[: len(data) * percent // 100]
+
+
 def _cut() -> Cases:
-    cases = {}
-    for name in CUT:
-        data = whole(name)
-        for percent in (10, 60):
-            part = data[: len(data) * percent // 100]
-            cases[f"{name}, {percent}%"] = rejected(part, "truncated", "ends before its image")
-    for name, data in {
-        "DICOM": dicom(NOISY),
-        "DICOM, compressed": (SHIPPED / "JPEG2000.dcm").read_bytes(),
-        "HEIC": heic(image(NOISY)),
-    }.items():
-        for percent in (20, 60):
-            part = data[: len(data) * percent // 100]
-            cases[f"{name}, {percent}%"] = rejected(part, "truncated", "ends before its image")
+    files = [(name, whole(name), 10) for name in CUT]
+    files += [
+        ("DICOM", dicom(NOISY), 20),
+        ("DICOM, compressed", (SHIPPED / "JPEG2000.dcm").read_bytes(), 20),
+        ("HEIC", heic(image(NOISY)), 20),
+    ]
+    cases = {
+        f"{name}, {percent}%": rejected(cut(data, percent), "truncated", "ends before its image")
+        for name, data, least in files
+        for percent in (least, 60)
+    }
     header = rejected(jpeg()[:200], "truncated", "ends before its image begins")
     return {**cases, "a JPEG in its header": header}
 
 
 def _recovered() -> Cases:
     recover = {"truncated": "recover"}
-    cases = {
-        name: Case(data=whole(name)[: len(whole(name)) * 60 // 100], keys=recover)
-        for name in RECOVERED
+    parts = {name: cut(whole(name), 60) for name in CUT}
+    return {
+        name: Case(data=part, keys=recover)
+        if name in RECOVERED
+        else rejected(part, "truncated", **recover)
+        for name, part in parts.items()
     }
-    for name in sorted(set(CUT) - set(RECOVERED)):
-        part = whole(name)[: len(whole(name)) * 60 // 100]
-        cases[name] = rejected(part, "truncated", **recover)
-    return cases
 
 
 def _nothing_recovered() -> Cases:

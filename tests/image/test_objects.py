@@ -119,11 +119,6 @@ def test_boxes_are_shares_of_the_stored_image_with_y_first() -> None:
     assert (found.num_clipped, found.dropped) == (0, {})
 
 
-def test_a_padded_box_keeps_its_place_beside_the_bars() -> None:
-    found = stored(annotated([[0, 0, 200, 100]]), placement=cropped(100, 200, (50, 50), "pad"))
-    np.testing.assert_allclose(found.boxes, [[12 / 50, 0, 37 / 50, 1]], atol=1e-7)
-
-
 def test_what_cannot_be_stored_is_dropped_by_reason() -> None:
     sound = [10.0, 10, 50, 50]
     boxes = [
@@ -181,14 +176,6 @@ def test_crowds_stay_beside_their_boxes() -> None:
     boxes = [[1, 1, 5, 5], [9, 9, 9, 9], [2, 2, 7, 7]]
     assert stored(annotated(boxes, crowds=(False, True, True)), spec=spec).crowds == (False, True)
     assert stored(annotated(boxes), spec=spec).crowds == (False, False)
-
-
-def test_an_image_without_objects_is_background() -> None:
-    found = stored(Annotation(), spec=INSTANCES)
-    assert (found.boxes.shape, found.labels, found.masks) == ((0, 4), (), ())
-    found = stored(Annotation(), spec=CLASSES)
-    assert not values(found.segmentation_mask).any()
-    assert found.pixels == {0: 20_000}
 
 
 def test_annotations_that_cannot_be_used_reject_the_image() -> None:

@@ -16,6 +16,7 @@ from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.placement import Placement
 from shardprep.image.process import ProcessedImage, process_image
 from shardprep.image.spec import Fit, ImageSpec
+from tests.support.annotated import grey_png
 from tests.support.builders import encoded, jpeg
 from tests.support.odd_images import Array, as_stored, oriented
 
@@ -127,7 +128,7 @@ def test_box_and_mask_lie_where_the_rectangle_is_drawn(orientation: int, fit: Fi
         left, top, right, bottom = box
         mask = np.zeros((height, width), np.uint8)
         mask[top:bottom, left:right] = 255
-        file = encoded(Image.fromarray(mask), "PNG")
+        file = grey_png(mask)
         annotation = Annotation(boxes=np.array([box], np.float64), labels=(0,))
         found = objects(annotation, (), placement, AnnotationSpec(boxes=True))
         by_mask = objects(Annotation(labels=(0,)), (file,), placement, INSTANCES)
@@ -150,19 +151,15 @@ def test_what_was_annotated_in_the_stored_frame_ends_in_the_same_place(orientati
     rows, columns = (np.flatnonzero(stored.any(axis)) for axis in (1, 0))
     box = np.array([[columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]], np.float64)
     size = (stored.shape[0], stored.shape[1])
-    upright = objects(Annotation(labels=(0,)), (png(mask),), placement, INSTANCES)
+    upright = objects(Annotation(labels=(0,)), (grey_png(mask),), placement, INSTANCES)
     forced = None if orientation >= 5 else "stored"
     spec = AnnotationSpec(boxes=True, masks="instances", is_binary=True, frame=forced)  # type: ignore[arg-type]
-    turned = objects(Annotation(labels=(0,)), (png(stored),), placement, spec)
+    turned = objects(Annotation(labels=(0,)), (grey_png(stored),), placement, spec)
     by_box = objects(Annotation(boxes=box, labels=(0,), size=size), (), placement,
                      AnnotationSpec(boxes=True, frame=forced))  # type: ignore[arg-type]  # fmt: skip
     assert turned.masks == upright.masks
     np.testing.assert_allclose(turned.boxes, upright.boxes, atol=1e-6)
     np.testing.assert_allclose(by_box.boxes, upright.boxes, atol=1e-6)
-
-
-def png(mask: Array) -> bytes:
-    return encoded(Image.fromarray(mask), "PNG")
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
