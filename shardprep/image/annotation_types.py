@@ -1,6 +1,6 @@
 """Annotations of one image as the source gives them: boxes, outlines, masks. Plain values.
 
-Coordinates are those of the annotated image: x to the right, y down, in pixels from the outer
+Coordinates refer to the annotated image: x to the right, y down, in pixels from the outer
 corner of the first pixel, or as shares of width and height.
 """
 

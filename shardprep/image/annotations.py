@@ -1,4 +1,4 @@
-"""The boxes and masks of one image, as they are stored in its record.
+"""The boxes and masks of one image, in the form that its record stores.
 
 Boxes and masks are placed by the same `Placement` as the pixels. A box that cannot be stored is
 dropped and counted by reason; an unreadable mask rejects the image. Masks are drawn one at a time.
@@ -71,7 +71,7 @@ class PlacedObjects:
 def place_objects(
     annotation: Annotation, mask_files: Sequence[bytes], placement: Placement, spec: AnnotationSpec
 ) -> PlacedObjects | Rejection:
-    """Return the objects of an image as they are stored, or a rejection. Never raises.
+    """Return the objects of an image in their stored form, or a rejection. Never raises.
 
     If masks of objects are stored, each mask file is an object; otherwise the files are layers of
     the class mask, and later layers win. `annotation.labels` are the classes of the files unless

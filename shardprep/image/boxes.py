@@ -168,8 +168,8 @@ class Boxes:
     def shares(self, placement: Placement, min_visible: float) -> NDArray[np.float32]:
         """Return all boxes as shares of the stored image, ymin, xmin, ymax, xmax.
 
-        Drops objects of which a crop left less than a pixel of a side, or less than `min_visible`
-        of the area.
+        Drops an object if a crop left less than a pixel of a side, or less than `min_visible` of
+        its area.
         """
         shares = self.corners.take(_Y_FIRST, axis=1) / np.array(placement.size * 2, np.float64)
         shares = np.minimum(np.maximum(shares, 0.0), 1.0)

@@ -57,13 +57,9 @@ def open_image(data: bytes) -> Image.Image:
 
     Raises NotAnImageError if an extra is not installed, and any Exception for a broken header.
     """
-    if is_dicom(data) or is_heif(data):
-        return _opened_by_extra(data)
-    return Image.open(io.BytesIO(data), formats=DECODERS)
-
-
-def _opened_by_extra(data: bytes) -> Image.Image:
-    extra = "dicom" if is_dicom(data) else "heic"
+    extra = "dicom" if is_dicom(data) else "heic" if is_heif(data) else ""
+    if not extra:
+        return Image.open(io.BytesIO(data), formats=DECODERS)
     try:
         if extra == "dicom":
             from shardprep.image.dicom import DicomImage

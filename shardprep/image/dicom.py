@@ -107,19 +107,18 @@ def header_texts(head: bytes, keywords: Sequence[str]) -> list[str]:
 
     Several values are separated by a backslash, as in the file.
     """
-    if not is_dicom(head):
-        return [""] * len(keywords)
-    with contextlib.suppress(Exception):  # decoding the image reports the error
-        about = pydicom.dcmread(
-            io.BytesIO(_inflated(head)), specific_tags=list(keywords), stop_before_pixels=True
-        )
-        return [_text(about.get(keyword)) for keyword in keywords]
+    if is_dicom(head):
+        with contextlib.suppress(Exception):  # decoding the image reports the error
+            about = pydicom.dcmread(
+                io.BytesIO(_inflated(head)), specific_tags=list(keywords), stop_before_pixels=True
+            )
+            return [_text(about.get(keyword)) for keyword in keywords]
     return [""] * len(keywords)
 
 
 def text_keywords() -> list[str]:
     """Return the keywords of all elements that hold a text or a number."""
-    entries = (pydicom.datadict.DicomDictionary[tag] for tag in pydicom.datadict.DicomDictionary)
+    entries = pydicom.datadict.DicomDictionary.values()
     return [keyword for vr, *_, keyword in entries if keyword and vr in _TEXT_VRS.split()]
 
 

@@ -84,7 +84,10 @@ class OrdinaryPng(NamedTuple):
 
         Raises ValueError for too few or too many pixels, and the inflater's error for damaged ones.
         """
-        stored = self._stored()
+        step = _CHANNELS[self.colour_type]
+        rows = _inflated(self.compressed, self.height * (self.width * step + 1))
+        stored = np.empty((self.height, self.width, step), np.uint8)
+        _pixels.unfilter(rows, stored, self.width * step, step)
         if self.colour_type in (_GREY, _RGB):
             return stored
         if self.colour_type != _PALETTE:
@@ -94,13 +97,6 @@ class OrdinaryPng(NamedTuple):
         pixels = np.empty((self.height, self.width, 3), np.uint8)
         _pixels.look_up(stored, self._colours(background), pixels)
         return pixels
-
-    def _stored(self) -> Pixels:
-        step = _CHANNELS[self.colour_type]
-        rows = _inflated(self.compressed, self.height * (self.width * step + 1))
-        stored = np.empty((self.height, self.width, step), np.uint8)
-        _pixels.unfilter(rows, stored, self.width * step, step)
-        return stored
 
     def _colours(self, background: tuple[int, int, int]) -> bytes:
         colours = np.full((1, 256, 4), 255, np.uint8)

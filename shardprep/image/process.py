@@ -76,7 +76,7 @@ class Original:
 
 @dataclass(frozen=True, slots=True)
 class ProcessedImage:
-    """An image as it is stored in a record."""
+    """An image in the form that a record stores."""
 
     data: bytes
     """Encoded in `ImageSpec.format`; raw is uint8[height, width, 3], row-major."""
