@@ -1,6 +1,6 @@
 """Annotations of one image as the source gives them: boxes, outlines, masks. Plain values.
 
-Coordinates are those of the annotated image: x to the right, y down, in pixels from the outer
+Coordinates refer to the annotated image: x to the right, y down, in pixels from the outer
 corner of the first pixel, or as shares of width and height.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,7 @@ class Annotation:
     areas: tuple[tuple[Segment, int], ...] = ()
     """Areas that are not objects, such as sky or grass, with their class index."""
     size: tuple[int, int] | None = None
-    """Height and width of the annotated image in pixels; None if the source does not say."""
+    """Height and width in pixels of the annotated image; None if the source does not say."""
     is_relative: bool = False
     """Whether coordinates are shares of width and height, 0 to 1."""
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -100,27 +100,6 @@ class Annotation:
             outlines=tuple(itertools.compress(self.outlines, are_kept)),
             dropped={**self.dropped, reason: self.dropped.get(reason, 0) + number},
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the boxes as bytes: pickling an array takes twice as long as all the rest."""
-        more = self.crowds, self.outlines, self.areas, self.size, self.is_relative
-        boxes = np.asarray(self.boxes, np.float64).tobytes()
-        return _arrived, (boxes, self.labels, *more, self.dropped, self.fault)
-
-
-def _arrived(boxes: bytes, labels: tuple[int, ...], *more: Any) -> Annotation:
-    crowds, outlines, areas, size, is_relative, dropped, fault = more
-    return Annotation(
-        boxes=np.frombuffer(boxes).reshape(-1, 4),
-        labels=labels,
-        crowds=crowds,
-        outlines=outlines,
-        areas=areas,
-        size=size,
-        is_relative=is_relative,
-        dropped=dropped,
-        fault=fault,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +133,10 @@ class AnnotationSpec:
         return self.boxes or self.masks == "instances"
 
     @property
-    def is_wide(self) -> bool:
-        return self.num_classes > _MAX_CLASSES_8
-
-    @property
     def ignore(self) -> int:
         """Value of mask pixels without a class: `IGNORE` or `IGNORE_16`."""
-        return IGNORE_16 if self.is_wide else IGNORE
+        return IGNORE_16 if self.num_classes > _MAX_CLASSES_8 else IGNORE
+
+    @property
+    def mask_type(self) -> type[np.uint8 | np.uint16]:
+        return np.uint8 if self.ignore == IGNORE else np.uint16

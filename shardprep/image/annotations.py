@@ -1,4 +1,4 @@
-"""The boxes and masks of one image, as they are stored in its record.
+"""The boxes and masks of one image, in the form that its record stores.
 
 Boxes and masks are placed by the same `Placement` as the pixels. A box that cannot be stored is
 dropped and counted by reason; an unreadable mask rejects the image. Masks are drawn one at a time.
@@ -20,6 +20,7 @@ from shardprep.image.annotation_types import (
     Annotation,
     AnnotationSpec,
     Counts,
+    Floats,
     Frame,
     Outline,
     Polygons,
@@ -70,7 +71,7 @@ class PlacedObjects:
 def place_objects(
     annotation: Annotation, mask_files: Sequence[bytes], placement: Placement, spec: AnnotationSpec
 ) -> PlacedObjects | Rejection:
-    """Return the objects of an image as they are stored, or a rejection. Never raises.
+    """Return the objects of an image in their stored form, or a rejection. Never raises.
 
     If masks of objects are stored, each mask file is an object; otherwise the files are layers of
     the class mask, and later layers win. `annotation.labels` are the classes of the files unless
@@ -112,8 +113,6 @@ def _plain(
 
 @dataclass(slots=True)
 class _Scene:
-    """One image, its annotation, and the masks drawn so far."""
-
     annotation: Annotation
     files: MaskFiles
     placement: Placement
@@ -126,9 +125,7 @@ class _Scene:
 
     def place(self) -> PlacedObjects:
         spec = self.spec
-        dropped: Counter[str] = Counter()
-        if self.annotation.dropped:
-            dropped.update(self.annotation.dropped)
+        dropped = Counter(self.annotation.dropped)
         mask, pixels = b"", {}
         if spec.masks == "classes":
             classes = self._class_mask(dropped)
@@ -136,9 +133,7 @@ class _Scene:
             pixels = {label: int(counts[label]) for label in np.flatnonzero(counts).tolist()}
             mask = encode_mask(classes)
         has_masks = spec.masks == "instances"
-        objects, shares = (
-            self._objects() if spec.boxes or has_masks else (Boxes.unplaced(()), _NONE)
-        )
+        objects, shares = self._objects() if spec.has_objects else (Boxes.unplaced(()), _NONE)
         kept = objects.kept
         labels, crowds = objects.labels, _crowds(self.annotation, len(kept))
         if np.count_nonzero(kept) < len(kept):
@@ -204,9 +199,8 @@ class _Scene:
         size = size_of_boxes(annotation, self.placement, self.frame)
         objects.place(annotation.boxes, size, self.frame, self.placement)
         for i in no_box:
-            objects.reasons[i] = 0
             mask, frame = self._shape(i)
-            self._measure(objects, i, mask, frame)
+            objects.set_corners(i, self._extent(mask, frame))
             if has_masks:
                 self._draw(i, mask, frame)
         return objects
@@ -214,17 +208,15 @@ class _Scene:
     def _of_files(self) -> tuple[Boxes, list[int]]:
         """Return the objects of mask files, and for each a number that equal masks share."""
         labels: list[int] = []
-        boxes: list[Boxes] = []
-        for label, mask, frame in self.files.shapes():
-            one = Boxes.unplaced((label,))
-            self._measure(one, 0, mask, frame)
-            self._draw(len(boxes), mask, frame)
-            boxes.append(one)
+        extents: list[Floats | None] = []
+        for i, (label, mask, frame) in enumerate(self.files.shapes()):
             labels.append(label)
+            extents.append(self._extent(mask, frame))
+            self._draw(i, mask, frame)
         objects = Boxes.unplaced(labels)
-        for i, one in enumerate(boxes):
-            objects.corners[i], objects.reasons[i] = one.corners[0], one.reasons[0]
-        return objects, _numbered(self.masks[i] for i in range(len(boxes)))
+        for i, extent in enumerate(extents):
+            objects.set_corners(i, extent)
+        return objects, _numbered(self.masks[i] for i in range(len(labels)))
 
     def _shape(self, i: int) -> tuple[Labels, Frame]:
         """Return the mask of an object, 0 and 1, and its frame."""
@@ -248,15 +240,15 @@ class _Scene:
                 raise MaskError(f"is {size_mismatch(size, self.placement)}")
             return outline_mask(outline, size), frame
 
-    def _measure(self, objects: Boxes, i: int, mask: Labels, frame: Frame) -> None:
-        """Set the box of an object to the bounding box of its mask, at the outer pixel edges."""
+    def _extent(self, mask: Labels, frame: Frame) -> Floats | None:
+        """Return the placed bounding box of a mask, at the outer pixel edges; None if empty."""
         rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
         if not rows.size:
-            objects.drop(np.arange(len(objects.labels)) == i, "zero size")
-            return
+            return None
         box = np.array(((columns[0], rows[0], columns[-1] + 1, rows[-1] + 1),), np.float64)
         height, width = mask.shape
-        objects.corners[i] = self.placement.boxes(box, (height, width), frame)[0]
+        found: Floats = self.placement.boxes(box, (height, width), frame)[0]
+        return found
 
     def _draw(self, i: int, mask: Labels, frame: Frame) -> None:
         stored = self.placement.mask(mask, frame, 0)
@@ -268,10 +260,9 @@ class _Scene:
         Padding outside the image gets `spec.ignore`.
         """
         spec, labels = self.spec, self.annotation.labels
-        dtype = np.uint16 if spec.is_wide else np.uint8
         if spec.is_panoptic:
             return self._segment_mask()
-        mask = np.full(self.placement.size, spec.ignore, dtype)
+        mask = np.full(self.placement.size, spec.ignore, spec.mask_type)
         mask[self.placement.inside] = spec.background
         if self.files.data:
             self.files.paint(mask)
@@ -297,8 +288,7 @@ class _Scene:
             if isinstance(one, Segment) and 0 <= label < spec.num_classes
         }
         if not classes:
-            dtype = np.uint16 if spec.is_wide else np.uint8
-            return np.full(self.placement.size, spec.ignore, dtype)
+            return np.full(self.placement.size, spec.ignore, spec.mask_type)
         ids, frame = self._segments()
         return self.placement.mask(segment_classes(ids, classes, spec), frame, spec.ignore)
 

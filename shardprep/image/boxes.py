@@ -34,7 +34,6 @@ _TOLERANCE_PX, _TOLERANCE = 1e-3, 1e-6
 _MIN_SIDE = 1.0
 """Least side in stored pixels of a box that a crop has cut."""
 _Y_FIRST = np.array((1, 0, 3, 2))
-"""Indices of y, x, y, x in a box of x, y, x, y."""
 _FEW = 1000
 """Maximum number of boxes for which a set finds repeats faster than a sort."""
 _MOST_PLAIN = 256
@@ -93,10 +92,8 @@ class Boxes:
     @classmethod
     def unplaced(cls, labels: Sequence[int]) -> Boxes:
         number = len(labels)
-        corners = np.empty((number, 4))
-        corners.fill(np.nan)
         return cls(
-            corners,
+            np.full((number, 4), np.nan),
             np.array(labels, np.int64),
             np.zeros(number, np.bool_),
             np.zeros(number, np.uint8),
@@ -104,13 +101,11 @@ class Boxes:
 
     @property
     def kept(self) -> Flags:
-        """Whether each object is not dropped, bool[n]."""
         found: Flags = self.reasons == 0
         return found
 
     @property
     def dropped(self) -> dict[Reason, int]:
-        """Number of dropped objects by reason."""
         counts = np.bincount(self.reasons).tolist()
         return {reason: n for reason, n in zip(_CODES, counts, strict=False) if reason and n}
 
@@ -118,8 +113,13 @@ class Boxes:
         """Drop objects for a reason; an earlier reason stays."""
         self.reasons[which & self.kept] = _CODES[reason]
 
+    def set_corners(self, i: int, corners: Floats | None) -> None:
+        """Set the box of an object; None drops it, as its mask is empty."""
+        self.reasons[i] = _CODES["zero size"] if corners is None else 0
+        if corners is not None:
+            self.corners[i] = corners
+
     def drop_unknown(self, num_classes: int) -> None:
-        """Drop objects whose class is not in the dataset."""
         is_unknown = (self.labels < 0) | (self.labels >= num_classes)
         if np.count_nonzero(is_unknown):
             self.drop(is_unknown, "unknown class")
@@ -168,8 +168,8 @@ class Boxes:
     def shares(self, placement: Placement, min_visible: float) -> NDArray[np.float32]:
         """Return all boxes as shares of the stored image, ymin, xmin, ymax, xmax.
 
-        Drops objects of which a crop left less than a pixel of a side, or less than `min_visible`
-        of the area.
+        Drops an object if a crop left less than a pixel of a side, or less than `min_visible` of
+        its area.
         """
         shares = self.corners.take(_Y_FIRST, axis=1) / np.array(placement.size * 2, np.float64)
         shares = np.minimum(np.maximum(shares, 0.0), 1.0)

@@ -31,7 +31,6 @@ _MODES = {
 }
 """Colour space of a profile → the mode it is applied in, and modes of images that may have it."""
 _GREYS = ("1", "L")
-"""Modes of 8 bits and fewer that have no colours."""
 _SRGB_TOLERANCE = 2
 """A profile that changes no colour by more than this counts as sRGB: makers round its curve."""
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339

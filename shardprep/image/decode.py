@@ -55,18 +55,11 @@ class Decoded(NamedTuple):
 def open_image(data: bytes) -> Image.Image:
     """Return an image with its header read and no pixels decoded.
 
-    Raises:
-        NotAnImageError: The image needs an extra that is not installed. A broken header raises any
-            Exception.
-
+    Raises NotAnImageError if an extra is not installed, and any Exception for a broken header.
     """
-    if is_dicom(data) or is_heif(data):
-        return _opened_by_extra(data)
-    return Image.open(io.BytesIO(data), formats=DECODERS)
-
-
-def _opened_by_extra(data: bytes) -> Image.Image:
-    extra = "dicom" if is_dicom(data) else "heic"
+    extra = "dicom" if is_dicom(data) else "heic" if is_heif(data) else ""
+    if not extra:
+        return Image.open(io.BytesIO(data), formats=DECODERS)
     try:
         if extra == "dicom":
             from shardprep.image.dicom import DicomImage
@@ -152,11 +145,7 @@ def decode_jpeg(
 
     The result is uint8[height, width, 3], or [height, width, 1] if `is_grey`. Library and settings
     are those of Pillow's decoder, so the pixels are equal (tested), in less time. The decoder reads
-    every bit at any scale, so it finds the same errors at all scales.
-
-    Raises:
-        ValueError: The decoder rejects the file; Pillow decides then.
-
+    every bit at any scale, so it finds the same errors, a ValueError, at all scales.
     """
     return simplejpeg.decode_jpeg(  # type: ignore[no-any-return]
         data,
@@ -174,12 +163,8 @@ decode_ordinary = stage("decode")(decode_jpeg)
 def stored_pixels(data: bytes, raw_size: tuple[int, int] | None, least_side: int = 0) -> Pixels:
     """Return the pixels of a stored image, uint8[height, width, 3].
 
-    Args:
-        data: the stored bytes.
-        raw_size: height and width of raw pixels; None for an image file.
-        least_side: a JPEG may be decoded smaller as long as its sides stay at this number of pixels
-            or more; 0 keeps its size.
-
+    `raw_size` is the height and width of raw pixels; None for an image file. A JPEG may be decoded
+    smaller, with sides of `least_side` pixels or more; 0 keeps its size.
     """
     if raw_size is not None:
         return np.frombuffer(data, np.uint8).reshape(*raw_size, 3)

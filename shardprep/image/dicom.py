@@ -32,8 +32,7 @@ Values = NDArray[Any]
 
 _META_LENGTH: Final = 132
 """Byte at which the length of the file's own group of elements stands (PS3.10, 7.1)."""
-_META_TAG: Final = 2
-"""The tag (0002,0000) of that length."""
+_META_TAG: Final = 2  # (0002,0000)
 _DEFLATED, _PLAIN = b"1.2.840.10008.1.2.1.99", b"1.2.840.10008.1.2.1\0\0\0"
 _RUN_LENGTHS: Final = "1.2.840.10008.1.2.5"
 _MOST_INFLATED: Final = 256 << 20
@@ -108,19 +107,18 @@ def header_texts(head: bytes, keywords: Sequence[str]) -> list[str]:
 
     Several values are separated by a backslash, as in the file.
     """
-    if not is_dicom(head):
-        return [""] * len(keywords)
-    with contextlib.suppress(Exception):  # decoding the image reports the error
-        about = pydicom.dcmread(
-            io.BytesIO(_inflated(head)), specific_tags=list(keywords), stop_before_pixels=True
-        )
-        return [_text(about.get(keyword)) for keyword in keywords]
+    if is_dicom(head):
+        with contextlib.suppress(Exception):  # decoding the image reports the error
+            about = pydicom.dcmread(
+                io.BytesIO(_inflated(head)), specific_tags=list(keywords), stop_before_pixels=True
+            )
+            return [_text(about.get(keyword)) for keyword in keywords]
     return [""] * len(keywords)
 
 
 def text_keywords() -> list[str]:
     """Return the keywords of all elements that hold a text or a number."""
-    entries = (pydicom.datadict.DicomDictionary[tag] for tag in pydicom.datadict.DicomDictionary)
+    entries = pydicom.datadict.DicomDictionary.values()
     return [keyword for vr, *_, keyword in entries if keyword and vr in _TEXT_VRS.split()]
 
 
@@ -131,7 +129,6 @@ def _text(value: Any) -> str:
 
 
 def _elements(data: bytes) -> Dataset:
-    """Return the elements of `_TAGS` that the file has."""
     about = pydicom.dcmread(io.BytesIO(_inflated(data)), specific_tags=_TAGS)
     if _PIXELS.isdisjoint(about.dir()):
         stored = about.file_meta.get("MediaStorageSOPClassUID", pydicom.uid.UID(""))
@@ -200,7 +197,6 @@ def _coded_size(frame: bytes) -> tuple[int, int] | None:
 
 
 def _high_bytes(values: Values, bits: int) -> Pixels:
-    """Return the highest 8 bits of values with `bits` bits."""
     values = values >> (bits - 8) if bits > 8 else values
     pixels: Pixels = np.ascontiguousarray(values.astype(np.uint8, copy=False))
     return pixels
@@ -250,7 +246,8 @@ def _share_of_white(values: Values, about: Dataset, window: Window) -> Callable[
     if window == "auto":
         table = _first(about.get("VOILUTSequence"))
         if table is not None:
-            return lambda rescaled: _looked_up(rescaled, table) / _white(table)
+            white = (1 << int(table.LUTDescriptor[2])) - 1
+            return lambda rescaled: _looked_up(rescaled, table) / white
         found = _own_window(about)
     else:
         found = (*window, "LINEAR") if isinstance(window, tuple) else None
@@ -318,10 +315,6 @@ def _looked_up(values: Values, table: Dataset) -> Values:
     places = np.clip(np.rint(values).astype(np.int64) - first, 0, len(entries) - 1)
     found: Values = entries[places].astype(np.float64)
     return found
-
-
-def _white(table: Dataset) -> int:
-    return (1 << int(table.LUTDescriptor[2])) - 1
 
 
 def _first(found: Any) -> Any:

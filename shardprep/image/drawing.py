@@ -1,8 +1,10 @@
-"""Drawing: thumbnails, pictures with their boxes and masks, contact sheets."""
+"""Draw thumbnails, pictures with boxes and masks, and contact sheets, in the colours of classes."""
 
 from __future__ import annotations
 
+import colorsys
 import io
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +13,19 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from shardprep.image.palette import INK, Colour, class_colour, shade
-
 Array = np.ndarray[Any, Any]
+Colour = tuple[int, int, int]
+INK = (20, 20, 20)
+"""Colour of text, and of mask pixels whose value is not a class."""
+_COLOURS = (
+    *("e6194b", "3cb44b", "4363d8", "ffe119", "f58231", "911eb4", "42d4f4", "f032e6", "bfef45"),
+    *("469990", "9a6324", "fabed4", "800000", "aaffc3", "808000", "dcbeff", "000075", "ffd8b1"),
+)
+"""Colours of the first classes in hexadecimal RGB, from Sasha Trubetskoy's list."""
+_SHADES = ((0, 0.0), (255, 0.45), (0, 0.4), (255, 0.7), (0, 0.65))
+"""Grey level that a colour is mixed with, and the share of that level, for each shade."""
+_GOLDEN = (math.sqrt(5) - 1) / 2
+"""Turn of the colour wheel between later classes; the golden ratio keeps neighbours apart."""
 
 SIDE = 112
 """Default for the longest side of a thumbnail in pixels."""
@@ -48,15 +60,28 @@ _MARGIN, _LINE = 8, 18
 """Pixels between tiles, and height of a line of text in pixels."""
 _FONT_SIZE = 12
 _OPACITY = 0.45
-"""Opacity of masks that are drawn over a picture."""
 _UNPAINTED = frozenset(("background", "_background_"))
-"""Class names whose pixels are not painted."""
 _MOST_BOXES = 1000
 """Maximum number of boxes drawn into a picture; the largest are drawn."""
 _FEW_BOXES = 15
 """Maximum number of boxes that are all named; above it, a box is named if its name fits."""
 _MOST_CLASSES = 60
-"""Maximum number of classes in the legend."""
+
+
+def class_colour(label: int) -> Colour:
+    """Return the RGB colour of a class, the same in every picture and page."""
+    if 0 <= label < len(_COLOURS):
+        found = bytes.fromhex(_COLOURS[label])
+        return found[0], found[1], found[2]
+    red, green, blue = colorsys.hsv_to_rgb((label * _GOLDEN) % 1.0, 0.9 - 0.25 * (label % 2), 0.95)
+    return round(red * 255), round(green * 255), round(blue * 255)
+
+
+def shade(colour: Colour, number: int) -> Colour:
+    """Return a lighter or darker shade of a colour; shade 0 is the colour itself."""
+    level, share = _SHADES[number % len(_SHADES)]
+    red, green, blue = (round(part * (1 - share) + level * share) for part in colour)
+    return red, green, blue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +194,7 @@ def mask_layers(
     object has a shade of its class's colour, else a colour of its own. `size` is the width and
     height of the painting.
 
-    Raises:
-        ValueError: A mask has another size than its picture. Errors of the decoder are raised too.
-
+    Raises ValueError for a mask of another size than its picture, and any error of the decoder.
     """
     if picture.mask:
         values = _scaled(picture.mask, picture, size)

@@ -27,7 +27,6 @@ _STRETCHED = re.compile(r"L;([24])")
 """Raw modes of 2 and 4 bits, whose values Pillow spreads over 0 to 255."""
 _HALF = 128
 _NAMED = 3
-"""Maximum number of values or colours named in an error."""
 
 
 class MaskError(ValueError):
@@ -48,11 +47,8 @@ class MaskFile(NamedTuple):
 def decode_mask(data: bytes, max_pixels: int = MAX_PIXELS) -> MaskFile:
     """Return the values, palette indices or colours of a mask file.
 
-    An image whose three channels are equal has values. Only the first frame is read.
-
-    Raises:
-        MaskError: Not a readable image, more than `max_pixels` pixels, or values that do not fit
-            in 16 bits.
+    An image whose three channels are equal has values. Only the first frame is read. MaskError if
+    it is unreadable, or has more than `max_pixels` pixels or values that do not fit in 16 bits.
     """
     image, pixels = _decoded(data, max_pixels, _values)
     return MaskFile(pixels, image.format == "JPEG", _palette(image))
@@ -61,10 +57,7 @@ def decode_mask(data: bytes, max_pixels: int = MAX_PIXELS) -> MaskFile:
 def decode_ids(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint32]:
     """Return the segment id of each pixel, R + 256 G + 65536 B, [height, width].
 
-    In an image without colours, values are ids.
-
-    Raises:
-        MaskError: As `decode_mask`; also for a JPEG, which does not keep exact colours.
+    In an image without colours, values are ids. MaskError as in `decode_mask`, and for a JPEG.
     """
     image, ids = _decoded(data, max_pixels, _ids)
     if image.format == "JPEG":
@@ -77,9 +70,7 @@ def decode_numbers(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint
 
     Values are numbers. Colours are read by Pascal VOC's palette (VOClabelcolormap.m of its
     development kit): the bits of a number go to the highest bits of red, green, blue, red, green …
-
-    Raises:
-        MaskError: As `decode_mask`; also for a JPEG, which does not keep exact values.
+    MaskError as in `decode_mask`, and for a JPEG.
     """
     pixels, is_lossy, _ = decode_mask(data, max_pixels)
     if is_lossy:
@@ -99,8 +90,7 @@ def decode_numbers(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint
 def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
     """Return the class of each pixel, [height, width]; 0 and 1 for a binary mask.
 
-    Raises:
-        MaskError: A value or a colour does not belong to a class.
+    MaskError for a value or a colour that does not belong to a class.
     """
     pixels = mask.pixels
     if spec.is_binary:
@@ -112,13 +102,16 @@ def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
             raise MaskError("has colours, and nothing says which classes they mean")
         return _checked(pixels, spec)
     is_colours = any(isinstance(value, tuple) for value in spec.values)
-    if is_colours and mask.palette is not None:
-        pixels = mask.palette[pixels]
     if is_colours:
-        return _looked_up(_codes(pixels), {_code(key): to for key, to in spec.values.items()}, spec)
-    if pixels.ndim == 3:
+        pixels = _codes(pixels if mask.palette is None else mask.palette[pixels])
+    elif pixels.ndim == 3:
         raise MaskError("has colours, and its classes are given by values of one channel")
-    return _looked_up(pixels, {_code(key): to for key, to in spec.values.items()}, spec)
+    classes, unknown = _looked_up(pixels, {_code(key): to for key, to in spec.values.items()}, spec)
+    if unknown.size:
+        names = [_named(int(value), is_colour=is_colours) for value in unknown[:_NAMED]]
+        what = "colour" if is_colours else "value"
+        raise MaskError(f"has the {what} {', '.join(names)}, which no class has")
+    return classes
 
 
 def value_counts(pixels: Labels) -> NDArray[np.int64]:
@@ -142,20 +135,18 @@ def segment_classes(
     ids: NDArray[np.uint32], classes: Mapping[int, int], spec: AnnotationSpec
 ) -> Labels:
     """Return the class of each pixel, [height, width], or `spec.ignore` outside the classes."""
-    values, lengths = _run_lengths(ids)
-    keys = np.array(sorted(classes), np.int64)
-    found = np.full(len(values), spec.ignore, np.uint16 if spec.is_wide else np.uint8)
-    if keys.size:
-        at = np.searchsorted(keys, values).clip(max=len(keys) - 1)
-        is_known = keys[at] == values
-        found[is_known] = np.array([classes[key] for key in keys.tolist()])[at[is_known]]
-    return np.repeat(found, lengths).reshape(ids.shape)
+    return _looked_up(ids, classes, spec)[0]
 
 
 def _decoded(
     data: bytes, max_pixels: int, take: Callable[[Image.Image, str], NDArray[Any]]
 ) -> tuple[Image.Image, NDArray[Any]]:
-    image = _open(data)
+    try:
+        image = Image.open(io.BytesIO(data), formats=_DECODERS)
+    except MemoryError:
+        raise
+    except Exception:
+        raise MaskError("is not a readable image") from None
     if image.width * image.height > max_pixels:
         size = f"{image.width}x{image.height} pixels"
         raise MaskError(f"has {size}, the limit is {max_pixels:,} pixels")
@@ -176,15 +167,6 @@ def _ids(image: Image.Image, raw: str) -> NDArray[np.uint32]:
         raise MaskError("has colours of 16 bits, which are not read")
     colours = np.asarray(image.convert("RGB"))
     return _codes(colours[..., ::-1])
-
-
-def _open(data: bytes) -> Image.Image:
-    try:
-        return Image.open(io.BytesIO(data), formats=_DECODERS)
-    except MemoryError:
-        raise
-    except Exception:
-        raise MaskError("is not a readable image") from None
 
 
 def _raw_mode(image: Image.Image) -> str:
@@ -211,7 +193,11 @@ def _values(image: Image.Image, raw: str) -> NDArray[Any]:
     if image.mode in ("LA", "La", "PA"):
         return np.asarray(image.getchannel(0))
     if image.mode.startswith(("I", "F")):
-        return _whole_numbers(np.asarray(image))
+        pixels = np.asarray(image)
+        is_held = (pixels >= 0) & (pixels <= 65_535)
+        if not is_held.all() or (pixels.dtype.kind == "f" and (pixels != np.trunc(pixels)).any()):
+            raise MaskError("has values that are not whole numbers from 0 to 65535")
+        return pixels.astype(np.uint16)
     colours = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     first = colours[..., 0]
     is_grey = all(np.array_equal(first, colours[..., i]) for i in (1, 2))
@@ -225,13 +211,6 @@ def _palette(image: Image.Image) -> NDArray[np.uint8] | None:
     found = (image.getpalette("RGB") or [])[: colours.size]
     colours[: len(found)] = found
     return colours.reshape(256, 3)
-
-
-def _whole_numbers(pixels: NDArray[Any]) -> NDArray[np.uint16]:
-    is_held = (pixels >= 0) & (pixels <= 65_535)
-    if not is_held.all() or (pixels.dtype.kind == "f" and (pixels != np.trunc(pixels)).any()):
-        raise MaskError("has values that are not whole numbers from 0 to 65535")
-    return pixels.astype(np.uint16)
 
 
 def _binary(mask: MaskFile) -> NDArray[np.uint8]:
@@ -258,32 +237,23 @@ def _checked(pixels: Labels, spec: AnnotationSpec) -> Labels:
         raise MaskError(
             f"has the value {values}; classes are 0 to {highest}, and {spec.ignore} means no class"
         )
-    return pixels.astype(np.uint16 if spec.is_wide else np.uint8, copy=False)
+    return pixels.astype(spec.mask_type, copy=False)
 
 
 def _looked_up(
     values: NDArray[Any], classes: Mapping[int, int], spec: AnnotationSpec
-) -> NDArray[Any]:
+) -> tuple[Labels, NDArray[Any]]:
+    """Return the class of each pixel, `spec.ignore` without one, and the values without one."""
     # Run by run, as neighbours in a mask are mostly equal.
-    found, lengths = _run_lengths(values)
-    keys = np.array(sorted(classes), np.int64)
-    at = np.searchsorted(keys, found).clip(max=len(keys) - 1)
-    unknown = np.unique(found[keys[at] != found])
-    if unknown.size:
-        is_colour = values.dtype == np.uint32
-        names = [_named(int(value), is_colour=is_colour) for value in unknown[:_NAMED]]
-        what = "colour" if is_colour else "value"
-        raise MaskError(f"has the {what} {', '.join(names)}, which no class has")
-    to = np.array([classes[key] for key in keys.tolist()])
-    to = to.astype(np.uint16 if spec.is_wide else np.uint8)[at]
-    return np.repeat(to, lengths).reshape(values.shape)
-
-
-def _run_lengths(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the value and the length of each run of equal pixels along the rows."""
     flat = values.ravel()
     starts = np.concatenate(([0], np.flatnonzero(flat[1:] != flat[:-1]) + 1))
-    return flat[starts], np.diff(starts, append=flat.size)
+    found, lengths = flat[starts], np.diff(starts, append=flat.size)
+    keys = np.array(sorted(classes), np.int64)
+    at = np.searchsorted(keys, found).clip(max=len(keys) - 1)
+    is_known = keys[at] == found
+    labels = np.array([classes[key] for key in keys.tolist()]).astype(spec.mask_type)[at]
+    labels[~is_known] = spec.ignore
+    return np.repeat(labels, lengths).reshape(values.shape), np.unique(found[~is_known])
 
 
 def _codes(pixels: NDArray[Any]) -> NDArray[np.uint32]:

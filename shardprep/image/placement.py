@@ -106,11 +106,6 @@ class Placement:
         return replace(self, orientation=orientation, upright=upright, box=box)
 
     @property
-    def is_quarter_turned(self) -> bool:
-        """Whether rows of the file are columns of the upright image."""
-        return self.orientation >= 5
-
-    @property
     def is_cropped(self) -> bool:
         """Whether only a part of the upright image is stored."""
         height, width = self.upright
@@ -123,8 +118,7 @@ class Placement:
         return slice(row, row + height), slice(column, column + width)
 
     def frame_size(self, frame: Frame) -> tuple[int, int]:
-        is_swapped = frame == "stored" and self.is_quarter_turned
-        return self.upright[::-1] if is_swapped else self.upright
+        return self.upright[::-1] if self._is_swapped(frame) else self.upright
 
     def frame(self, size: tuple[int, int] | None, known: Frame | None = None) -> Frame | None:
         """Return the frame of annotations made on an image of this size, None if neither fits.
@@ -144,17 +138,11 @@ class Placement:
                 return frame
         return None
 
-    def points(self, points: Floats, size: tuple[int, int], frame: Frame) -> Floats:
-        """Return points x, y, float64[…, 2], as pixels of the stored image, not clipped.
-
-        `size` and `frame` are those of the annotated image; 1, 1 if points are shares of its sides.
-        """
-        x, y = self.axes(size, frame)
-        moved = points[..., ::-1] if self._is_swapped(frame) else points
-        return moved * (x.scale, y.scale) + (x.offset, y.offset)
-
     def boxes(self, boxes: Floats, size: tuple[int, int], frame: Frame) -> Floats:
-        """Return boxes x, y, x, y, float64[n, 4], like `points`; top left corner first."""
+        """Return boxes x, y, x, y, float64[n, 4], as pixels of the stored image, not clipped.
+
+        `size` and `frame` describe the annotated image; size 1, 1 if boxes are shares of its sides.
+        """
         x, y = self.axes(size, frame)
         across, down = ([1, 3], [0, 2]) if self._is_swapped(frame) else ([0, 2], [1, 3])
         left, right = across if x.scale > 0 else across[::-1]
@@ -191,7 +179,7 @@ class Placement:
         return frame == "stored" and self.orientation != UPRIGHT
 
     def _is_swapped(self, frame: Frame) -> bool:
-        return frame == "stored" and self.is_quarter_turned
+        return frame == "stored" and self.orientation >= 5
 
     def axes(self, size: tuple[int, int], frame: Frame) -> tuple[_Axis, _Axis]:
         """Return the maps to x and to y of the stored image; sides may be swapped before them."""

@@ -37,7 +37,6 @@ _HEADER = struct.Struct(">IIBBBBB")
 _CHUNK = struct.Struct(">I4s")
 _CRC = struct.Struct(">I")
 _HEADER_KINDS = (b"IHDR", b"PLTE", b"tRNS")
-"""Chunks that define the pixels."""
 _GREY, _RGB, _PALETTE, _GREY_ALPHA, _RGBA = 0, 2, 3, 4, 6
 _NUM_COLOURS = 256
 _CHANNELS = {_GREY: 1, _RGB: 3, _PALETTE: 1, _GREY_ALPHA: 2, _RGBA: 4}
@@ -83,12 +82,12 @@ class OrdinaryPng(NamedTuple):
     def pixels(self, background: tuple[int, int, int]) -> Pixels:
         """Return uint8[height, width, 3], or [height, width, 1] for grey, over the background.
 
-        Raises:
-            ValueError: The file has too few or too many pixels. An error of the inflater means
-                that they are damaged.
-
+        Raises ValueError for too few or too many pixels, and the inflater's error for damaged ones.
         """
-        stored = self._stored()
+        step = _CHANNELS[self.colour_type]
+        rows = _inflated(self.compressed, self.height * (self.width * step + 1))
+        stored = np.empty((self.height, self.width, step), np.uint8)
+        _pixels.unfilter(rows, stored, self.width * step, step)
         if self.colour_type in (_GREY, _RGB):
             return stored
         if self.colour_type != _PALETTE:
@@ -98,13 +97,6 @@ class OrdinaryPng(NamedTuple):
         pixels = np.empty((self.height, self.width, 3), np.uint8)
         _pixels.look_up(stored, self._colours(background), pixels)
         return pixels
-
-    def _stored(self) -> Pixels:
-        step = _CHANNELS[self.colour_type]
-        rows = _inflated(self.compressed, self.height * (self.width * step + 1))
-        stored = np.empty((self.height, self.width, step), np.uint8)
-        _pixels.unfilter(rows, stored, self.width * step, step)
-        return stored
 
     def _colours(self, background: tuple[int, int, int]) -> bytes:
         colours = np.full((1, 256, 4), 255, np.uint8)

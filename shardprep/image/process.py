@@ -11,11 +11,15 @@ are equal.
 from __future__ import annotations
 
 import contextlib
+import io
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from shardprep.image.color import srgb_transform
@@ -27,12 +31,11 @@ from shardprep.image.decode import (
     recover,
     scalable_size,
 )
-from shardprep.image.encode import encode
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
 from shardprep.image.placement import UPRIGHT, Placement
 from shardprep.image.png import OrdinaryPng, ordinary_png
 from shardprep.image.resample import Pixels, resize
-from shardprep.image.signatures import NotAnImageError, description, is_broken_image
+from shardprep.image.signatures import TEXT_BYTES, NotAnImageError, description, is_image
 from shardprep.image.spec import MAX_STORED_PIXELS, ImageSpec, fitted_size
 from shardprep.image.truncation import is_cut
 from shardprep.profiling import stage
@@ -50,13 +53,13 @@ _CUT = {
     "reject": "the file ends before its image does; --truncated recover stores what is there",
     "recover": "the file ends before its image does, and nothing of it can be decoded",
 }
-"""Reason to reject a truncated file, by `ImageSpec.truncated`."""
 _GRID = 24
 """Maximum number of rows and columns sampled to decide whether an image is dark."""
 _DEEP_MODES = ("I", "F")
 """Prefixes of Pillow's modes with more than 8 bits, to which `--depth-range` applies."""
 _NEARLY_BLACK = 32
 """A pixel below this level of 255 is nearly black: 12-bit white read as 16 bits is 16."""
+_JPEGS = ("jpeg", "mpo")
 _MEMORY = "the image needs more memory than a worker may use"
 
 
@@ -73,7 +76,7 @@ class Original:
 
 @dataclass(frozen=True, slots=True)
 class ProcessedImage:
-    """An image as it is stored in a record."""
+    """An image in the form that a record stores."""
 
     data: bytes
     """Encoded in `ImageSpec.format`; raw is uint8[height, width, 3], row-major."""
@@ -171,7 +174,7 @@ def _unopened(data: bytes, error: Exception) -> Rejection:
         return Rejection("crashed", _MEMORY)
     if isinstance(error, NotAnImageError):
         return Rejection("not_an_image", str(error))
-    if not is_broken_image(data):
+    if not is_image(data[:TEXT_BYTES]):
         return Rejection("not_an_image", description(data))
     if is_cut(data, error):
         return Rejection("truncated", "the file ends before its image begins")
@@ -182,7 +185,6 @@ def _unopened(data: bytes, error: Exception) -> Rejection:
 
 
 def _refused(original: Original, spec: ImageSpec) -> Rejection | None:
-    """Return the rejection of an image by its header, None if it is accepted."""
     height, width = original.height, original.width
     size = f"{width}x{height} pixels"
     short, long = min(height, width), max(height, width)
@@ -250,7 +252,6 @@ def _process(
 
 
 def _is_dark(pixels: Pixels) -> bool:
-    """Return whether an image is nearly black, from a grid of some hundred pixels."""
     height, width = pixels.shape[:2]
     grid = pixels[:: height // _GRID + 1, :: width // _GRID + 1]
     return bool(np.count_nonzero(grid >= _NEARLY_BLACK) * 100 < grid.size)
@@ -296,3 +297,48 @@ def _fit(pixels: Pixels, placement: Placement, spec: ImageSpec) -> Pixels:
         canvas[placement.inside] = pixels  # grey: in each channel
         return canvas
     return pixels
+
+
+@stage("encode")
+def encode(pixels: Pixels, original_format: str, spec: ImageSpec) -> bytes:
+    """Return pixels, uint8[height, width, 3] or [height, width, 1], in the format of the spec.
+
+    RGB is stored in both cases: grey pixels give the same bytes as equal RGB channels.
+    """
+    is_jpeg = spec.format == "jpeg" or (spec.format == "keep" and original_format in _JPEGS)
+    if is_jpeg and pixels.shape[2] == 1:
+        grey = _encoded_grey(pixels, spec.quality)
+        if grey is not None:
+            return grey
+    if pixels.shape[2] == 1:
+        pixels = np.repeat(pixels, 3, axis=2)
+    if spec.format == "raw":
+        return pixels.tobytes()
+    if not is_jpeg:
+        out = io.BytesIO()
+        Image.fromarray(pixels).save(out, "PNG")
+        return out.getvalue()
+    data: bytes = simplejpeg.encode_jpeg(
+        np.ascontiguousarray(pixels), quality=spec.quality, colorsubsampling="420"
+    )
+    return data
+
+
+def _encoded_grey(pixels: Pixels, quality: int) -> bytes | None:
+    """Return the JPEG that equal RGB channels would give; None if a side is odd.
+
+    The encoder pads planes of odd sides differently from pixels.
+    """
+    height, width = pixels.shape[:2]
+    if height % 2 or width % 2:
+        return None
+    chroma = _no_colours(height // 2, width // 2)
+    data: bytes = simplejpeg.encode_jpeg_yuv_planes(
+        np.ascontiguousarray(pixels[:, :, 0]), chroma, chroma, quality=quality
+    )
+    return data
+
+
+@lru_cache(maxsize=1)
+def _no_colours(height: int, width: int) -> NDArray[np.uint8]:
+    return np.full((height, width), 128, np.uint8)

@@ -37,9 +37,7 @@ def outline_mask(outline: Polygons | Runs | Counts, size: tuple[int, int]) -> ND
     """Return the mask of an outline in an image of that height and width, 0 and 1.
 
     Polygons equal pycocotools' `annToMask`; parts with less than three corners have no area.
-
-    Raises:
-        MaskError: Coordinates, counts or runs that no such image has.
+    MaskError for coordinates, counts or runs that do not fit such an image.
     """
     height, width = size
     flat = np.zeros(height * width, np.uint8)
@@ -60,7 +58,6 @@ def outline_mask(outline: Polygons | Runs | Counts, size: tuple[int, int]) -> ND
 
 
 def _rings(polygons: Polygons, size: tuple[int, int]) -> list[Floats]:
-    """Return the parts of an object that have an area, checked."""
     limit = np.array(size[::-1], np.float64) * _MAX_SIDES
     rings = []
     boundary = 0.0
@@ -168,7 +165,6 @@ def _paint_counts(flat: NDArray[np.uint8], counts: Ints) -> None:
 
 
 def _paint(flat: NDArray[np.uint8], starts: Ints, stops: Ints) -> None:
-    """Set the pixels of all runs to 1."""
     if len(starts) * _FEW < flat.size:
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             flat[start:stop] = 1

@@ -39,9 +39,8 @@ def resize(
     reads beyond the edges of the box where the image continues. The result is C-contiguous and
     written to `out` if given.
 
-    Raises:
-        ValueError: Pixels of another type or shape, a size below 1, an `out` of another shape, or a
-            box that is not within the image.
+    Raises ValueError for pixels of another type or shape, a size below 1, an `out` of another shape
+    or a box that is not within the image.
     """
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or not 1 <= pixels.shape[2] <= 4:
         shape = f"{pixels.dtype}{list(pixels.shape)}"

@@ -48,7 +48,7 @@ _ARCHIVE_STARTS = {
     b"7z\xbc\xaf\x27\x1c": "7z",
     b"Rar!\x1a\x07": "rar",
 }
-_TEXT_BYTES = 1024
+TEXT_BYTES = 1024
 """Number of first bytes used to describe a file that is not an image."""
 _TAR_MAGIC = slice(257, 262)
 _TAR_CHECKSUM = slice(148, 156)
@@ -121,16 +121,11 @@ def _is_tar(head: bytes) -> bool:
     return stored == sum(head[:start]) + 8 * ord(" ") + sum(head[stop:HEAD_BYTES])
 
 
-def is_broken_image(data: bytes) -> bool:
-    """Return whether bytes that cannot be opened start like an image."""
-    return is_image(data[:_TEXT_BYTES])
-
-
 def description(data: bytes) -> str:
     """Return a line that describes a file by its first bytes."""
     if not data:
         return "the file is empty"
-    return f"{_kind(data[:_TEXT_BYTES], data)} (starts with {data[:16]!r})"
+    return f"{_kind(data[:TEXT_BYTES], data)} (starts with {data[:16]!r})"
 
 
 def _kind(head: bytes, data: bytes) -> str:

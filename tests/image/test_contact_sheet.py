@@ -11,10 +11,10 @@ from PIL import Image
 from shardprep.image.drawing import (
     AnnotatedPicture,
     Legend,
+    class_colour,
     draw_contact_sheet,
     mask_layers,
 )
-from shardprep.image.palette import class_colour
 from tests.support.annotated import grey_png
 
 GREY = np.full((60, 100, 3), 128, np.uint8)

@@ -111,12 +111,6 @@ def test_a_window_is_that_of_the_standard(function: str, photometric: str) -> No
     assert len(np.unique(seen(data))) > 20
 
 
-def test_a_window_of_ones_own_is_in_rescaled_units() -> None:
-    data = dicom(RAMP, RescaleSlope="1", RescaleIntercept="-24", WindowCenter="0", WindowWidth="9")
-    share = (RAMP.astype(float) - 24 - 39.5) / 399 + 0.5
-    assert furthest(seen(data, window=(40.0, 400.0)), grey(np.clip(share, 0, 1) * 255)) <= 1
-
-
 @pytest.mark.parametrize("width", ["0", "-5", ""])
 def test_a_window_that_is_none_is_passed_over(width: str) -> None:
     odd, plain = dicom(RAMP, WindowCenter="40", WindowWidth=width), dicom(RAMP)

@@ -16,6 +16,7 @@ from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.placement import Placement
 from shardprep.image.process import ProcessedImage, process_image
 from shardprep.image.spec import Fit, ImageSpec
+from tests.support.annotated import grey_png
 from tests.support.builders import encoded, jpeg
 from tests.support.odd_images import Array, as_stored, oriented
 
@@ -127,7 +128,7 @@ def test_box_and_mask_lie_where_the_rectangle_is_drawn(orientation: int, fit: Fi
         left, top, right, bottom = box
         mask = np.zeros((height, width), np.uint8)
         mask[top:bottom, left:right] = 255
-        file = encoded(Image.fromarray(mask), "PNG")
+        file = grey_png(mask)
         annotation = Annotation(boxes=np.array([box], np.float64), labels=(0,))
         found = objects(annotation, (), placement, AnnotationSpec(boxes=True))
         by_mask = objects(Annotation(labels=(0,)), (file,), placement, INSTANCES)
@@ -150,10 +151,10 @@ def test_what_was_annotated_in_the_stored_frame_ends_in_the_same_place(orientati
     rows, columns = (np.flatnonzero(stored.any(axis)) for axis in (1, 0))
     box = np.array([[columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]], np.float64)
     size = (stored.shape[0], stored.shape[1])
-    upright = objects(Annotation(labels=(0,)), (png(mask),), placement, INSTANCES)
+    upright = objects(Annotation(labels=(0,)), (grey_png(mask),), placement, INSTANCES)
     forced = None if orientation >= 5 else "stored"
     spec = AnnotationSpec(boxes=True, masks="instances", is_binary=True, frame=forced)  # type: ignore[arg-type]
-    turned = objects(Annotation(labels=(0,)), (png(stored),), placement, spec)
+    turned = objects(Annotation(labels=(0,)), (grey_png(stored),), placement, spec)
     by_box = objects(Annotation(boxes=box, labels=(0,), size=size), (), placement,
                      AnnotationSpec(boxes=True, frame=forced))  # type: ignore[arg-type]  # fmt: skip
     assert turned.masks == upright.masks
@@ -161,12 +162,8 @@ def test_what_was_annotated_in_the_stored_frame_ends_in_the_same_place(orientati
     np.testing.assert_allclose(by_box.boxes, upright.boxes, atol=1e-6)
 
 
-def png(mask: Array) -> bytes:
-    return encoded(Image.fromarray(mask), "PNG")
-
-
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_points_move_as_pillow_turns_pixels(orientation: int) -> None:
+def test_boxes_move_as_pillow_turns_pixels(orientation: int) -> None:
     for row, column in ((0, 0), (3, 1), (4, 6)):
         picture = np.zeros((5, 7), np.uint8)
         picture[row, column] = 255
@@ -174,10 +171,10 @@ def test_points_move_as_pillow_turns_pixels(orientation: int) -> None:
         upright = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(file))))
         size = (upright.shape[0], upright.shape[1])
         placement = Placement.whole(size).of_file(size, orientation)
-        centre = np.array([[column + 0.5, row + 0.5]])
-        (x, y), *_ = placement.points(centre, (5, 7), "stored").tolist()
-        assert upright[int(y), int(x)] == 255
-        assert (x % 1, y % 1) == (0.5, 0.5)
+        pixel = np.array([[column, row, column + 1.0, row + 1.0]])
+        (left, top, right, bottom), *_ = placement.boxes(pixel, (5, 7), "stored").tolist()
+        assert upright[int(top), int(left)] == 255
+        assert (right, bottom) == (left + 1, top + 1)
 
 
 @given(

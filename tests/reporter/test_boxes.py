@@ -16,7 +16,7 @@ from shardprep.dataset.describe import measure_objects
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
-from shardprep.image.palette import class_colour
+from shardprep.image.drawing import class_colour
 from shardprep.reporter.findings.finding import OF_ANNOTATIONS
 from shardprep.reporter.findings.labels import is_tiny, twice
 from shardprep.reporter.page.pictures import MOST_BOXES

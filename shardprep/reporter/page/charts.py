@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from shardprep.image.palette import INK, class_colour
+from shardprep.image.drawing import INK, class_colour
 from shardprep.reporter.findings.quality import Histogram
 from shardprep.reporter.page.html import Html, more, table, tag
 
