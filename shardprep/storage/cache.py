@@ -14,7 +14,7 @@ from shardprep.storage.atomic_file import DurableFile
 Arrays = dict[str, Any]
 
 _FORGOTTEN_S = 30 * 24 * 3600.0
-"""Seconds after the last use when a cached file of arrays is removed."""
+"""Seconds without use after which a cached file of arrays is removed."""
 
 
 def cache_root() -> Path:
