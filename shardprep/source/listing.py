@@ -214,7 +214,7 @@ class _Walk:
     def archive(
         self, extent: StoredExtent, name: str, prefix: str, depth: int, head: bytes | None = None
     ) -> bool:
-        """Add the members of an archive; False if it is not one. `head` has its first bytes, if known."""
+        """Add the members of an archive, or return False. `head` has its first bytes, if known."""
         kind = _head_type(extent, name) if head is None else archive_type(head)
         if kind is None and (depth == 1 or name.lower().endswith(_ZIP_SUFFIXES)):
             # A zip may have data in front, such as a self-extractor: its directory is at its end.

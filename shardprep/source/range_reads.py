@@ -93,7 +93,7 @@ def forget() -> None:
 
 
 def read_ahead(spans: Sequence[_Span]) -> Generator[_Span]:
-    """Yield the spans while reading ahead. Bytes of objects stay in memory until the next window."""
+    """Yield the spans, reading ahead. Bytes of objects stay in memory until the next window."""
     if not any(is_url(span.file) for span in spans):
         yield from _read_ahead_by_system(spans)
         return

@@ -59,7 +59,7 @@ class _EntryWriters(WriterFactory):
 def sevenzip_entries(
     place: PlainExtent, name: str, out: UnpackedFile, budget: Budget
 ) -> Iterator[Entry]:
-    """Yield the members of a 7z. It packs them as one stream, so they are unpacked into `out` first."""
+    """Yield the members of a 7z after unpacking it into `out`: it packs them as one stream."""
     try:
         with closing(out), py7zr.SevenZipFile(buffered(place)) as archive:
             if archive.needs_password():

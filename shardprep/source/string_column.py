@@ -334,7 +334,7 @@ def _coded(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -
 
 
 def integers(array: Any) -> NDArray[Any]:
-    """Return an integer Arrow array without nulls. Unlike `to_numpy`, this does not import pandas."""
+    """Return an integer Arrow array without nulls. `to_numpy` would import pandas: a second."""
     kind = {"int32": np.int32, "int64": np.int64, "uint64": np.uint64, "uint8": np.uint8}
     whole = np.frombuffer(array.buffers()[1] or b"", kind[str(array.type)])
     return whole[array.offset : array.offset + len(array)]

@@ -196,7 +196,7 @@ class UnpackedFile:
     """A new file that grows within the limits and the free disk space."""
 
     def __init__(self, path: Path, name: str, sizes: tuple[int, int], budget: Budget) -> None:
-        """Open the file of archive `name`; `sizes` are packed and stated unpacked bytes (0: none)."""
+        """Errors name the archive `name`; `sizes` are its packed and stated size (0: unknown)."""
         self._path = path
         self._name = name
         self._packed_bytes, self._stated_bytes = sizes
