@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 _PIECE_BYTES = 128 << 10
-"""Bytes per write. Linux needs contiguous memory for each: larger writes may be ten times slower."""
+"""Bytes per write. Linux needs contiguous memory for each, so larger writes can be far slower."""
 
 _BUFFER_BYTES = 64 << 10
 """Smaller than a piece: a piece that fits into the buffer would be copied."""
