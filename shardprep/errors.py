@@ -122,8 +122,8 @@ class ShardprepError(Exception):
     def __init__(self, where: str | OptionName, what: str = "", hint: str = "") -> None:
         """Create an error from the place (a file or an option), the problem and the way out.
 
-        PyTorch re-creates a worker's error from the text of its traceback alone. The last line about
-        this class becomes `what`, and the whole text a note.
+        PyTorch re-creates a worker's error from the text of its traceback alone. Then the last line
+        about this class becomes `what`, and the whole text a note.
         """
         super().__init__(where, what, hint)
         if not what:

@@ -276,7 +276,7 @@ def selected(dataset: OpenDataset, split: AnySplit | None) -> Selection | None:
 
 
 def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFiles:
-    """Return the files of a dataset. `damaged` allows a missing manifest. None: see `dataset_at`."""
+    """Return the files of the dataset of `dataset_at`; `damaged` accepts a missing manifest."""
     from shardprep.dataset.locate import locate
 
     recipe = _recipe_here() if dataset is None else None
