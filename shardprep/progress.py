@@ -1,4 +1,4 @@
-"""The protocol by which long work reports its progress.
+"""Protocol for progress reports of long work.
 
 Work that takes seconds or more gets a `Watcher`. It calls `start` once for each phase, `advance`
 while the phase runs, and `notice` for a line of text. `shardprep.api.progress.Watch` implements the

@@ -322,7 +322,7 @@ def _print_sizes(terminal: Terminal, manifest: Manifest) -> None:
 def _print_profile(
     terminal: Terminal, seconds: Mapping[str, float], num_items: int, elapsed_s: float
 ) -> None:
-    """Print the seconds of each stage; those of workers are sums over all workers."""
+    """Print the seconds of each stage. Seconds in workers are summed over all workers."""
     stages = [name for name in WORKER_STAGES if name != ANNOTATE or name in seconds]
     busy = sum(seconds.get(name, 0.0) for name in stages)
     table = plain_table("in workers", "seconds", "share", "µs an image")
@@ -349,7 +349,7 @@ def _print_object_tables(terminal: Terminal, manifest: Manifest) -> None:
 
 
 def _print_object_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts | None) -> None:
-    """Print lines about objects and masks; `boxes` is None if the shards were not read."""
+    """Print lines about objects and masks; `boxes` is None without a pass over the shards."""
     objects, masks = _objects(manifest), _masks(manifest)
     if objects:
         number = sum(one.num_objects for one in objects.values())

@@ -113,7 +113,7 @@ class PatternField(NamedTuple):
     letters: slice | None = None
     """Slice of the name that is compared; None for all."""
     expression: str = ""
-    """Its first group, or the whole match without a group, is compared; "" for all."""
+    """Regular expression; its first group, or the whole match without groups, is compared."""
 
     @property
     def is_part(self) -> bool:
@@ -311,7 +311,7 @@ def _field(text: str, pattern: str) -> PatternField:
     if (is_sliced and name not in NAME_FIELDS) or (expression and name == "dir"):
         what = f"{where}, but only names have parts"
         raise OptionError(_MASKS, what, "take parts of {stem}, {name} or {id}")
-    # Compiled inside a group, as it is used: flags within the expression are an error there.
+    # Compiled inside a group, because it is used there: flags in the expression are an error then.
     hint = "write a regular expression, as in {stem:(.+)_rgb}"
     check_expression(f"(?is)(?:{expression})", f"{where}, whose expression", _MASKS, hint)
     return PatternField(name, text, letters_of(match) if is_sliced else None, expression)

@@ -243,7 +243,7 @@ class Recipe(BuildOptions):
 def make_recipe(
     keys: Mapping[str, Any], where: str, flags: Mapping[str, Any] | None = None
 ) -> Recipe:
-    """Return the recipe of file keys, overridden by flags; RecipeError for all invalid options."""
+    """Return the recipe of file keys, overridden by flags; one RecipeError names all problems."""
     flags = flags or {}
 
     def place(key: str) -> tuple[str | OptionName, str]:
@@ -282,7 +282,7 @@ def _read(key: str, value: object) -> Any:
 
 
 def _choices(kind: object, value: object) -> tuple[object, ...]:
-    """Return the values that a type lists; for a type without a list, (value,) if it fits."""
+    """Return the values of a Literal type; for other types, (value,) if it fits, otherwise ()."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     if bool in get_args(kind) and not isinstance(value, bool):

@@ -222,7 +222,7 @@ def _reader(file: str) -> _Read:
     if is_url(file):
         return partial(_read_object, file)
     opened = range_reads.open_file(file)
-    if opened is None:  # opened again each time: an older descriptor may be of a replaced file
+    if opened is None:  # opened anew: an older descriptor may belong to a replaced file
         try:
             opened = Descriptor(regular_descriptor(file))
         except OSError as error:

@@ -75,7 +75,7 @@ def _walk(root: Path, leave_out: Iterable[str], *, follow_links: bool) -> Iterat
 
 
 def _identity(folder: Path | str) -> tuple[int, int]:
-    status = os.stat(folder)  # noqa: PTH116 - os.walk hands out strings
+    status = os.stat(folder)  # noqa: PTH116 - os.walk returns strings
     return status.st_dev, status.st_ino
 
 

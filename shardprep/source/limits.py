@@ -14,7 +14,7 @@ from shardprep.errors import OptionName, SourceError
 from shardprep.source.byte_range import MOST_BYTES, Extent, RefusedExtent, StoredExtent, ZipExtent
 from shardprep.storage.space import megabytes
 
-if TYPE_CHECKING:  # a download does without numpy
+if TYPE_CHECKING:  # a download does not need numpy
     import numpy as np
     from numpy.typing import NDArray
 

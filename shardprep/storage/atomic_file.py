@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 _PIECE_BYTES = 128 << 10
-"""Bytes per write. Linux needs contiguous memory for each, so larger writes can be far slower."""
+"""Bytes per write. Larger writes need contiguous memory, and may take ten times as long."""
 
 _BUFFER_BYTES = 64 << 10
 """Smaller than a piece: a piece that fits into the buffer would be copied."""
@@ -45,10 +45,7 @@ class DurableFile:
         sync_folder(self.path.parent)
 
     def hand_over(self) -> Callable[[], None]:
-        """Return a function that commits in any thread, or abandons the file on errors.
-
-        The caller must call it; leaving the context no longer abandons the file.
-        """
+        """Return a function that commits in any thread, or abandons on errors; the caller calls it."""
         self._is_handed_over = True
 
         def commit() -> None:

@@ -25,7 +25,7 @@ from shardprep.storage.space import shortage
 from shardprep.storage.url import ObjectUrl
 
 _MAX_READ_BYTES = 4 << 30
-"""Largest file that `read` returns: the receipts of a build are larger than other files."""
+"""Largest file that `read` returns, in bytes. The receipts of a build can be large."""
 
 
 class Written(NamedTuple):
@@ -128,7 +128,7 @@ class ObjectFolder:
         return objects.get(self.below / name) if found is None and self.below else found
 
     def holds(self, name: str, written: Written) -> bool:
-        """Compare ETags, then SHA-256: the same bytes have another ETag after another upload."""
+        """Return True if ETag or SHA-256 is equal. The ETag may change with each upload."""
         facts = objects.head(self._found(name))
         if facts is None or facts.num_bytes != written.num_bytes:
             return False
@@ -160,7 +160,7 @@ class ObjectFile:
     def __init__(self, url: ObjectUrl) -> None:
         self._url = url
         with _spooling():
-            self.stream: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - lives on
+            self.stream: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `abandon`
 
     def __enter__(self) -> Self:
         return self

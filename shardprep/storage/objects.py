@@ -216,10 +216,7 @@ def _put_once(url: ObjectUrl, content: bytes, mode: str | dict[str, str]) -> Non
 
 
 def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
-    """Copy an object inside its bucket; return False if the source is missing.
-
-    Objects above the store's size limit are copied through this machine.
-    """
+    """Copy an object in its bucket; False if it is missing. Large ones pass through this machine."""
     if num_bytes <= _COPY_BYTES:
         try:
             asked_again(to, lambda store, _: store.copy(source.key, to.key), writing=True)
@@ -260,10 +257,7 @@ def listing(url: ObjectUrl) -> list[ListedObject]:
 
 
 def delete(urls: Sequence[ObjectUrl]) -> None:
-    """Remove objects of one bucket; missing objects are ignored.
-
-    One request removes all. If it fails, each is removed alone: some stores stop at a missing one.
-    """
+    """Remove objects of one bucket; ignore missing objects, although some stores complain."""
     if not urls:
         return
     with contextlib.suppress(FileNotFoundError):

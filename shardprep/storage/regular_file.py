@@ -55,7 +55,7 @@ class Descriptor:
 
 
 def regular_descriptor(path: Path | str) -> int:
-    """Return a descriptor for reading; the caller closes it. OSError if it is no regular file."""
+    """Return a descriptor for reading; the caller closes it. OSError if the file is not regular."""
     return opened_regular(path)[0]
 
 
@@ -201,7 +201,6 @@ _lock = threading.RLock()  # reentrant: `__del__` may run while it is held
 
 
 def _renew() -> None:
-    """Replace the lock in a forked child, where the thread that held it does not exist."""
     global _lock  # noqa: PLW0603 - another thread cannot release it
     _lock = threading.RLock()
 

@@ -76,7 +76,7 @@ class StagedShards:
     """The copies of shards on this machine."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """`limit` is the size of all copies in bytes, otherwise set by SHARDPREP_CACHE_BYTES."""
+        """`limit` in bytes; None for SHARDPREP_CACHE_BYTES, or half of free space and copies."""
         self._folder = cache_root() / "shards"
         self._limit = limit
         folder = self._folder  # with `self`, a cycle would keep the files open
@@ -103,7 +103,7 @@ class StagedShards:
         return int((shutil.disk_usage(make_cache(self._folder)).free + held) * _SHARE_OF_FREE)
 
     def read(self, shard: RemoteShard, start: int, num_bytes: int) -> bytes | None:
-        """Return bytes from a local copy, or None if there is no complete copy."""
+        """Return bytes from a local copy, or None without a complete copy."""
         try:
             data = read_at(self._file(shard).number, num_bytes, start)
         except OSError:
@@ -168,7 +168,6 @@ class StagedShards:
         return held
 
     def _make_room(self, unfinished: Path, num_bytes: int, keep: frozenset[str]) -> bool:
-        """Reserve space for a copy, and evict older copies if necessary."""
         limit = self.limit()
         with (self._folder / ".lock").open("w") as lock:
             take(lock.fileno(), waits=True)

@@ -19,7 +19,7 @@ _MOST_KEPT_BYTES = 64 << 20
 def shortage(folder: Path, num_bytes: int, num_written: int = 0) -> str:
     """Return a message if a disk cannot take `num_bytes` more, otherwise "".
 
-    The reserve is a share of these bytes and of the `num_written` that the work wrote before.
+    The reserve is a share of all bytes of the work, `num_written` included.
     """
     reserve = (num_written + num_bytes) // _KEPT_SHARE
     reserve = min(max(reserve, _LEAST_KEPT_BYTES), _MOST_KEPT_BYTES)

@@ -45,15 +45,13 @@ _MOST_PAUSE_S = 15.0
 _TOLD_AFTER_S, _TOLD_EVERY_S = 5.0, 30.0
 _LOOK_EVERY_S = 0.25
 _LEFT_AFTER_S = 1.5
-"""Wait before a call is abandoned; bytes that arrive meanwhile complete it."""
+"""Wait before a call is abandoned. Bytes that still arrive complete the call."""
 _log = logging.getLogger("shardprep.storage")
 _CONNECT_S = 3
 _PAUSES_S = (0.1, 0.4, 1.6)
-"""Pauses between the tries of `asked_again`."""
 _FIRST_PAUSE_S = 0.1
-"""The client's first pause; later pauses may double."""
+"""The client's first pause in seconds; later pauses double."""
 _MOST_CLIENTS = 16
-"""Cached clients, one for each bucket and time-out. Each has its own connections."""
 
 ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
@@ -242,7 +240,6 @@ def _watch() -> None:
 
 
 def _tell(waits: list[Wait], now: float) -> None:
-    """Log a warning for each silent host, at most every 30 seconds."""
     silent = [wait for wait in waits if now - wait.since_s >= _TOLD_AFTER_S]
     if not silent:
         while _voices:
@@ -334,11 +331,7 @@ def asked_again(
     writing: bool = False,
     is_over: Callable[[], bool] | None = None,
 ) -> Any:
-    """Return the result of `asked` for a call that may be repeated.
-
-    The client does not repeat a request after a partial answer, and gives up early if this process
-    was paused.
-    """
+    """Repeat `asked`: the client does not after a partial answer, or if this process was paused."""
     begun_s = time.monotonic()
     for pause_s in _PAUSES_S:
         try:
@@ -378,7 +371,7 @@ def _store(url: ObjectUrl, bounds: Timeouts) -> Any:
 
 
 _used_by: set[int] = set()
-"""This process and its forked ancestors that used a store."""
+"""Ids of this process and its forked ancestors that used a store."""
 
 
 @functools.lru_cache(_MOST_CLIENTS)
@@ -409,7 +402,6 @@ _Call = Callable[[], Any]
 _Outcome = tuple[Any, BaseException | None]
 _Calls = queue.SimpleQueue[tuple[_Call, queue.SimpleQueue[_Outcome]] | None]
 _idle: list[_Calls] = []
-"""Queues of idle threads."""
 
 
 def _apart(call: _Call, is_left: Callable[[], bool] | None) -> Any:

@@ -14,10 +14,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def encoding_of(data: bytes) -> str:
-    """Return the encoding: UTF-8, UTF-16 or UTF-32, with or without a mark, otherwise Windows-1252.
-
-    UTF-16 without a mark is detected by the zero bytes of its first two characters.
-    """
+    """Return the encoding: UTF-8, UTF-16 or UTF-32, with or without a mark, or Windows-1252."""
     wide = json.detect_encoding(data[:4])
     if not wide.startswith("utf-8"):
         return wide
@@ -83,7 +80,6 @@ class CsvRows:
             yield line
 
     def _judge(self, row: Sequence[str], lines: Sequence[str], first: int) -> None:
-        """Record faults of a row of several lines; `first` is the number of its first line."""
         last, at, opened = first + len(lines) - 1, first, 0
         for column, cell in enumerate(row):
             if num_ends := len(_LINE_END.findall(cell)):

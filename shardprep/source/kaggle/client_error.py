@@ -52,7 +52,7 @@ class RetryLimits:
     silence_s: float = 60.0
     attempts: int = 5
     backoff_s: float = 2.0
-    """Pause before the second attempt; it doubles for each further attempt."""
+    """Pause before the second attempt. It doubles for each further attempt."""
     longest_wait_s: float = 300.0
     """Longest pause that a server may request."""
 

@@ -120,7 +120,7 @@ def check_space(folder: Path, name: str, num_bytes: int) -> None:
 def _reports(
     child: subprocess.Popen[bytes], silence_s: float, progress: Callable[[], object]
 ) -> Iterator[dict[str, Any]]:
-    assert child.stdout is not None  # noqa: S101 - asked for; says so to mypy
+    assert child.stdout is not None  # noqa: S101 - a PIPE; for mypy
     last_sign, before = time.monotonic(), progress()
     for report in _lines(child.stdout.fileno()):
         now, sign = time.monotonic(), progress()

@@ -62,7 +62,7 @@ class ArchiveFolder:
         self._noted_at_start = self._noted_at()
 
     def checked(self) -> Path | None:
-        """Return the archive if size and time are those of the checked file."""
+        """Return the archive if its size and time match the note."""
         try:
             note = json.loads(self._note.read_text())
             path = self.folder / note["file"]

@@ -57,7 +57,7 @@ class KaggleState(NamedTuple):
 
     user: str = ""
     status: str | None = None
-    """Kaggle's word for the state of the newest version; None if there is no dataset."""
+    """Kaggle's word for the state of the newest version; None without a dataset."""
     version: int | None = None
     """Newest finished version, or None."""
     is_private: bool | None = None

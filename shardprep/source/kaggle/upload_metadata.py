@@ -92,7 +92,6 @@ def check_new(wanted: Publication) -> None:
 
 
 def _check_target(ref: KaggleRef) -> None:
-    """Check that the ref is a dataset, not a competition or a version."""
     if ref.kind == "competition":
         what, hint = "is a competition, not a dataset", "write kaggle:OWNER/NAME"
     elif ref.version is not None:
