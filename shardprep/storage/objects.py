@@ -216,7 +216,7 @@ def _put_once(url: ObjectUrl, content: bytes, mode: str | dict[str, str]) -> Non
 
 
 def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
-    """Copy an object in its bucket; False if it is missing. Large ones pass through this machine."""
+    """Copy an object in its bucket; False if it is missing. Large ones go through this machine."""
     if num_bytes <= _COPY_BYTES:
         try:
             asked_again(to, lambda store, _: store.copy(source.key, to.key), writing=True)
