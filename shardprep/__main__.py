@@ -10,12 +10,11 @@ import gc
 import signal
 
 _ALLOCATIONS = 100_000
-"""Threshold of garbage collection. With Python's default, 700, each of many collections during the
-imports walks all modules, which are never garbage."""
+"""Python's default, 700, starts many collections during the imports; modules are never garbage."""
 
 
 def main() -> None:
-    """Run the command line. A Ctrl-C during its imports takes effect after them."""
+    """Run the command line. Ctrl-C during its imports takes effect after them."""
     pressed: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
 

@@ -37,9 +37,9 @@ _QUOTED = re.compile(r"""(?<!\w)(b?)(['"])((?:\\.|(?!\2)[^\\])*+)\2""", re.DOTAL
 _MAX_WHERE = 160
 _MAX_VALUE = 200
 _MAX_PART = 1000
-"""Maximum number of characters of a place, of a quoted value, and of a problem or hint."""
+"""Maximum characters of a place, of a quoted value, and of a problem or hint."""
 _NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
-"""Error suffixes of CPython's threads and of the dynamic loader that mean "out of memory"."""
+"""Ends of errors of CPython's threads and of the dynamic loader that mean "out of memory"."""
 
 
 def printable(text: str) -> str:
@@ -48,17 +48,14 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""Return JSON text with control characters escaped as \uXXXX; line ends stay.
-
-    The escaped strings are valid in TOML too.
-    """
+    r"""Return JSON with control characters escaped as \uXXXX, except "\n". TOML reads it too."""
     return _UNPRINTABLE.sub(
         lambda match: "\n" if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text
     )
 
 
 def shown(text: str, most: int) -> str:
-    """Return the text, shortened in the middle to at most `most` characters."""
+    """Return at most `most` characters of the text, with "…" for its middle."""
     return text if len(text) <= most else f"{text[: most // 3]}…{text[-(most - most // 3 - 1) :]}"
 
 
@@ -75,13 +72,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def some_of(names: Sequence[str], most: int = 4) -> str:
-    """Return the first `most` names, separated by commas, and the number of the others."""
+    """Return the first `most` names and the number of the others: "a, b and 3 more"."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(shown(name, _MAX_VALUE) for name in names[:most]) + more
 
 
 def is_short_of_memory(error: BaseException) -> bool:
-    """Return True if an exception means that the process is out of memory."""
+    """Return True for an exception that means "out of memory"."""
     return (
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
@@ -99,15 +96,13 @@ def name_options_as_flags(*, yes: bool = True) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OptionName:
-    """The name of an option in an error; `str` spells it for the user who called."""
+    """Name of an option in an error. `str` spells it for the command line or for Python."""
 
     name: str
-    """Keyword of the Python function; in capitals if the command line takes an argument instead of
-    a flag: SOURCE."""
+    """Keyword of the Python function, in capitals for an argument without flag: SOURCE."""
     value: str = ""
-    """Value of the option if the error shows it, as in `--masks auto`."""
+    """Value to show after the name, as in `--masks auto`."""
     file: str = ""
-    """Recipe file that sets the option."""
 
     def __str__(self) -> str:
         name = self.name.lower()
@@ -127,8 +122,8 @@ class ShardprepError(Exception):
     def __init__(self, where: str | OptionName, what: str = "", hint: str = "") -> None:
         """Create an error from the place (a file or an option), the problem and the way out.
 
-        PyTorch re-creates a worker's error from the text of its traceback alone. `what` is then the
-        last line about an error of this class, and the whole text becomes a note.
+        PyTorch re-creates a worker's error from the text of its traceback alone. Then the last line
+        about this class becomes `what`, and the whole text a note.
         """
         super().__init__(where, what, hint)
         if not what:
@@ -139,12 +134,12 @@ class ShardprepError(Exception):
         self.hint = concise(hint)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle all fields, whatever arguments the constructor of a subclass takes."""
+        """Pickle all fields, whatever the constructor of a subclass takes."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     @property
     def where(self) -> str:
-        """The file, option or command that the error is about."""
+        """The file, option or command with the problem."""
         return str(self.place)
 
     def blame(self, file: str) -> None:
@@ -161,7 +156,7 @@ class ShardprepError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
     def as_json(self, exit_code: int) -> dict[str, Any]:
-        """Return the object that `--json` prints instead of a result; values may be models."""
+        """Return the object that `--json` prints for this error; values may be models."""
         facts = {"where": self.where, "what": self._fault, "hint": self.hint, "exit": exit_code}
         return {"error": facts}
 
@@ -192,11 +187,7 @@ class OptionError(RecipeError):
         value: object = None,
         allowed: str | Sequence[str] = "",
     ) -> None:
-        """Create an error about the `value` of the option `where`.
-
-        `allowed` lists the values that the option takes or describes them ("a whole number from 1
-        to 9"), and replaces `what`.
-        """
+        """Create an error; `allowed` lists or describes the allowed values, and replaces `what`."""
         if allowed:
             words = allowed if isinstance(allowed, str) else f"one of {', '.join(allowed)}"
             what = f"{shown(repr(value), _MAX_VALUE)} is not {words}"
@@ -222,7 +213,7 @@ class RecordError(ShardprepError):
         *,
         offset: int | None = None,
     ) -> None:
-        """Create an error; `offset` is the byte position of the record in its file, if known."""
+        """`offset` is the byte position of the record in its file, if known."""
         super().__init__(where, what, hint)
         self.offset = offset
 

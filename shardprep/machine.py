@@ -24,9 +24,8 @@ _ROOT = Path("/")
 def usable_cores(root: Path = _ROOT) -> int:
     """Return the number of processes or threads that can run at once, at least 1.
 
-    CPU quotas (Docker's --cpus, Kubernetes' limits.cpu) apply, rounded up. With `os.cpu_count`
-    alone, 64 workers would start in a container that may use two of 64 cores. `root` contains
-    /proc and /sys.
+    CPU quotas apply, rounded up (Docker's --cpus, Kubernetes' limits.cpu): with `os.cpu_count`, 64
+    workers would start in a container that may use two of 64 cores. `root` contains /proc and /sys.
     """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quotas = []
@@ -43,7 +42,7 @@ def usable_cores(root: Path = _ROOT) -> int:
 
 
 def address_space_bytes() -> float:
-    """Return the address space limit of this process (`ulimit -v`), or infinity without a limit."""
+    """Return the address space limit of this process (`ulimit -v`) in bytes, or infinity."""
     if resource is None:
         return math.inf
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -51,11 +50,10 @@ def address_space_bytes() -> float:
 
 
 def free_bytes(root: Path = _ROOT) -> int:
-    """Return the number of bytes that this process can use without swapping or being killed.
+    """Return the bytes that this process can use without swapping or being killed; 0 if unknown.
 
-    It is the smaller of the kernel's estimate for the machine and the rest of the tightest cgroup.
-    Inactive files in the page cache count as free. Returns 0 without an estimate of the kernel.
-    `root` contains /proc and /sys.
+    The smaller of the kernel's estimate for the machine and the rest of the tightest cgroup counts.
+    Inactive files in the page cache are free. `root` contains /proc and /sys.
     """
     with contextlib.suppress(OSError):
         info = (root / "proc/meminfo").read_text()
@@ -82,10 +80,9 @@ def _value(path: Path, key: str) -> int:
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
-    """Yield the folders of the process's cgroups and of their parents, and whether each is v2.
+    """Yield the folders of the process's cgroups and their parents, and whether each is v2.
 
-    `cgroups(7)`: a line of /proc/self/cgroup is "hierarchy:controllers:path". For v2, `controllers`
-    is empty.
+    Lines of /proc/self/cgroup are "hierarchy:controllers:path"; v2 has no controllers (cgroups(7)).
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

@@ -22,7 +22,7 @@ _state = {"is_on": False}
 def stage(
     name: str,
 ) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Return a decorator that adds the seconds of a function to a stage while measuring is on."""
+    """Return a decorator that adds the seconds of a function to a stage, while measuring is on."""
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         @functools.wraps(function)
@@ -57,7 +57,7 @@ def is_on() -> bool:
 
 
 def add(seconds: Mapping[str, float]) -> None:
-    """Add the seconds that another process has measured."""
+    """Add seconds measured by another process."""
     for name, value in seconds.items():
         _seconds[name] += value
 

@@ -1,4 +1,4 @@
-"""The protocol by which long work reports its progress.
+"""Protocol for progress reports of long work.
 
 Work that takes seconds or more gets a `Watcher`. It calls `start` once for each phase, `advance`
 while the phase runs, and `notice` for a line of text. `shardprep.api.progress.Watch` implements the
@@ -10,33 +10,28 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 Unit = Literal["images", "bytes", ""]
-"""What a phase counts; "" if it counts nothing."""
+"""What a phase counts, or ""."""
 
 
 class Watcher(Protocol):
-    """Receiver of progress reports. An exception that it raises ends the work."""
+    """Receiver of progress reports. It may raise an exception to end the work."""
 
     def notice(self, line: str) -> None:
-        """Report one line of text that the user should see."""
+        pass
 
     def start(
         self, what: str, total: int | None = None, unit: Unit = "", num_done: int = 0
     ) -> None:
-        """Begin a phase, which ends the previous one.
+        """Begin a phase such as "encoding", which ends the previous one.
 
-        Args:
-            what: the phase, such as "encoding".
-            total: number of images or bytes; None if unknown.
-            unit: what `total` and `advance` count.
-            num_done: images or bytes that were done by an earlier run.
-
+        `num_done` of its `total` images or bytes (None: unknown) were done by an earlier run.
         """
 
     def advance(self, number: int, num_rejected: int = 0) -> None:
         """Report that `number` more images or bytes are done, `num_rejected` of them rejected.
 
-        A negative number means that work was lost, for example if a download starts again.
+        After lost work, for example a download that starts again, `number` is negative.
         """
 
     def finish(self) -> None:
-        """End the phase: nothing is shown until the next one."""
+        """End the phase; nothing is shown until the next one."""

@@ -22,5 +22,4 @@ COMMANDS = {
     "upload": "transfers",
     "fetch": "transfers",
 }
-"""Name of a command → module of its function here, and in `shardprep.cli` of what prints its
-result; in the order of `--help`."""
+"""Command → module of its function here and in `shardprep.cli`, in the order of `--help`."""

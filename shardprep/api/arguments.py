@@ -41,16 +41,11 @@ if TYPE_CHECKING:
 _Number = TypeVar("_Number", int, float)
 _DATASETS = Path("tfrecords")
 _SHARDS_PER_CPU = 2
-"""Shards submitted to a cluster at a time, so that no processor waits for the next shard."""
+"""Shards submitted to a cluster per processor, so that none waits for its next shard."""
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
-    """Return the recipe of flags and of ./shardprep.toml, unless the file is for another source.
-
-    Raises:
-        RecipeError: no source is given, or an option is invalid.
-
-    """
+    """Return the recipe of flags and, unless it is for another source, of ./shardprep.toml."""
     from shardprep.recipe.recipe import make_recipe
 
     keys = _keys_here()
@@ -69,7 +64,7 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
 
 @contextmanager
 def blaming(flags: Collection[str]) -> Iterator[None]:
-    """Make an error about an option name ./shardprep.toml if the file sets the option."""
+    """Add ./shardprep.toml to an error about an option that the file sets."""
     try:
         yield
     except ShardprepError as error:
@@ -91,7 +86,7 @@ def _keys_here() -> dict[str, Any]:
 
 
 def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
-    """Return the source, or for a Kaggle slug its mounted folder or its downloaded archive."""
+    """Return the source; for a Kaggle slug, its mounted folder or downloaded archive."""
     from shardprep.source.kaggle.ref import is_ref, parse_ref
 
     if not is_ref(source):
@@ -120,7 +115,7 @@ def downloaded(
 def engine_of(
     name: str, ray_address: str | None, workers: int | None
 ) -> AbstractContextManager[Workers]:
-    """Return a context manager that provides the workers of an engine and releases them."""
+    """Provide the workers of an engine in a context, and release them after it."""
     if name == "ray":
         from shardprep.writer.engine import ray_cluster
 
@@ -153,12 +148,7 @@ def _on_cluster(address: str, workers: int | None) -> Iterator[Workers]:
 
 
 def number(name: str, value: object, option: Option, kind: type[_Number]) -> _Number:
-    """Return the value of an option as a number within the option's bounds.
-
-    Raises:
-        OptionError: the value is not a number, or is out of bounds.
-
-    """
+    """Return an option's value as a number; OptionError if it is not, or out of bounds."""
     try:
         given = "" if isinstance(value, bool) else value
         result: Any = option.read(given) if option.read else given
@@ -170,7 +160,7 @@ def number(name: str, value: object, option: Option, kind: type[_Number]) -> _Nu
 
 
 def num_workers(workers: int | None) -> int:
-    """Return the given number of workers, or for None the number of usable cores."""
+    """Return the number of workers; for None, the number of usable cores."""
     if workers is None:
         from shardprep.machine import usable_cores
 
@@ -180,10 +170,7 @@ def num_workers(workers: int | None) -> int:
 
 @contextmanager
 def answering(store_timeout: float | None) -> Iterator[None]:
-    """Set the timeout of object storage in seconds, for this process and the processes it starts.
-
-    None leaves the timeout unchanged.
-    """
+    """Set the timeout of object storage in seconds, also for child processes; None: no change."""
     if store_timeout is None:
         yield
         return
@@ -201,7 +188,7 @@ def answering(store_timeout: float | None) -> Iterator[None]:
 
 
 def part_of(text: str) -> Part:
-    """Return the part of a text such as "3/16"."""
+    """Parse the part of a build, such as "3/16"."""
     from shardprep.writer.plan.shard_plan import Part
 
     match = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
@@ -231,12 +218,7 @@ def unfinished(dataset: str | Path | None) -> Workspace:
 
 
 def repair_source(location: str, source: str | None) -> str:
-    """Return the given source, or the source of ./shardprep.toml if it builds this dataset.
-
-    Raises:
-        RecipeError: neither exists.
-
-    """
+    """Return the source, by default the one of ./shardprep.toml if it builds this dataset."""
     from shardprep.recipe.recipe import make_recipe
 
     if source is None and "source" in _keys_here():
@@ -285,7 +267,7 @@ def dataset_at(dataset: str | Path | None) -> OpenDataset:
 
 
 def selected(dataset: OpenDataset, split: AnySplit | None) -> Selection | None:
-    """Return the records of a split, or None for all records."""
+    """Return the records of a split; None for all records."""
     if split is None:
         return None
     from shardprep.reader.selection.split_argument import as_selection
@@ -294,10 +276,7 @@ def selected(dataset: OpenDataset, split: AnySplit | None) -> Selection | None:
 
 
 def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFiles:
-    """Return the files of a dataset without opening it; `dataset` is as for `dataset_at`.
-
-    With `damaged`, the manifest may be missing.
-    """
+    """Return the files of the dataset of `dataset_at`; `damaged` accepts a missing manifest."""
     from shardprep.dataset.locate import locate
 
     recipe = _recipe_here() if dataset is None else None

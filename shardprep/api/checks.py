@@ -125,7 +125,7 @@ def repair(
 def _checked(
     place: DatasetFiles, source: str | None, watch: Watch, *, decode: bool, num_workers: int
 ) -> Verification:
-    """Return the problems of a dataset; with a source, the problems that remain after a repair."""
+    """Return the problems of a dataset; with a source, the problems left after a repair."""
     from shardprep.dataset.locate import locate
     from shardprep.dataset.remote_files import RemoteFiles
     from shardprep.verifier.dataset import verify_dataset
@@ -149,7 +149,7 @@ def _checked(
 def repairing(found: Verification) -> str:
     """Return the command that repairs a dataset, with SOURCE if the source is unknown.
 
-    If the folder of the dataset is not NAME/VERSION, the command first moves it to such a folder.
+    A folder that is not NAME/VERSION is first moved to such a folder.
     """
     from shardprep.dataset.manifest import load_manifest
 

@@ -1,4 +1,4 @@
-"""Display of progress: in a notebook cell as HTML, on a terminal as a bar, otherwise as lines."""
+"""Show progress: in a notebook cell as HTML, on a terminal as a bar, otherwise as lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _EVERY_S = 0.5
-"""Seconds between two updates of a cell; each update is a message to the notebook."""
+"""Seconds between updates of a cell; each update is a message to the notebook."""
 _LINE_EVERY_S = 10.0
 _MOST_NOTICES = 20
 
@@ -46,7 +46,7 @@ def _bar() -> contextlib.AbstractContextManager[Show]:
 
 
 class Cell:
-    """Shows reports of progress below a cell: notices, a bar and a line."""
+    """Shows progress below a cell: notices, a bar and a line."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -93,7 +93,7 @@ class Cell:
 
 
 class Bar:
-    """Shows reports of progress as one bar at a time; leaving the context hides the bar."""
+    """Shows progress as one bar at a time; leaving the context hides it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

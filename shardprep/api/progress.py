@@ -54,8 +54,7 @@ class Progress:
 
 
 Show = Callable[[Progress], object]
-"""Function that receives each report, in the thread of the command. An exception ends the command.
-"""
+"""Receives each report, in the thread of the command. An exception ends the command."""
 
 
 class Watch:
@@ -71,12 +70,11 @@ class Watch:
     def start(
         self, what: str, total: int | None = None, unit: Unit = "", num_done: int = 0
     ) -> None:
-        """Begin a phase; earlier runs have done `num_done` of it."""
         self._now = Progress(what, num_done, total, unit, num_done)
         self._show(self._now)
 
     def advance(self, number: int, num_rejected: int = 0) -> None:
-        """Report more images or bytes; after a negative number, the rate is measured anew."""
+        """Add images or bytes; after a negative number, the rate is measured anew."""
         now = self._now
         num_done = now.num_done + number
         self._now = replace(

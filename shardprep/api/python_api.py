@@ -19,9 +19,9 @@ _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])(?![\w-])")
 
 
 def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Return a wrapper of a command that is documented and raises errors for Python callers.
+    """Return a documented wrapper of a command, whose errors name keywords (`max_rejected`).
 
-    Errors name options as keywords (`max_rejected`). An OSError becomes a ShardprepError.
+    An OSError becomes a ShardprepError.
     """
 
     @functools.wraps(command)
@@ -49,7 +49,7 @@ def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
 
 
 def _worded(text: str) -> str:
-    """Return a text with flags replaced by keywords; complete commands stay unchanged."""
+    """Return a text with flags replaced by keywords. Complete commands stay unchanged."""
     if text == "SOURCE":
         return "source"
     if re.search(r"shardprep \w+ .*--", text):
@@ -58,7 +58,7 @@ def _worded(text: str) -> str:
 
 
 def _with_options(signature: inspect.Signature) -> inspect.Signature:
-    """Return the signature of `build` with a parameter for each option instead of `**recipe`."""
+    """Return the signature of `build` with the options instead of `**recipe`."""
     given = signature.parameters.values()
     named = [parameter for parameter in given if parameter.kind is not parameter.VAR_KEYWORD]
     kind = inspect.Parameter.KEYWORD_ONLY

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _NUM_PICTURES, _NUM_FINDINGS = 24, 3
 _MOST_RECORDS = 100_000
-"""Maximum number of records for which findings take at most a second."""
+"""Findings of more records take longer than a second."""
 _IN_FACTS = {
     "leaks", "duplicates", "rejected", "damaged", "not-used", "unmatched-objects",
     "unlisted-images",
@@ -35,12 +35,12 @@ _IN_FACTS = {
 """Findings that `Facts` already shows as numbers."""
 
 _LEAST_ADDRESS_SPACE = 384 << 20
-"""Bytes. With less, threads of OpenBLAS and Arrow abort the process when allocations fail."""
+"""With less, threads of OpenBLAS and Arrow abort the process when allocations fail."""
 
 _MOST_ORIGINAL = 256 << 20
-"""Maximum size in bytes of an original that is shown."""
+"""Larger originals are not shown."""
 _HOSTED = {"KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "COLAB_RELEASE_TAG": "Colab"}
-"""Environment variable of a hosted notebook, whose ports browsers cannot reach → its name."""
+"""Environment variable → hosted notebook, whose ports browsers cannot reach."""
 
 OPTIONS: dict[str, dict[str, Option]] = {
     "inspect": {
@@ -132,10 +132,9 @@ def inspect(
 
 
 def _first_findings(dataset: OpenDataset) -> tuple[str, ...]:
-    """Return the most serious findings of `shardprep.report` without pixels that `Facts` lacks.
+    """Return the most serious findings without pixels that `Facts` lacks.
 
-    Returns () for large datasets, where findings take too long, and for datasets whose documents
-    contradict each other, which `verify` explains.
+    Returns () for large datasets, and if documents contradict each other, which `verify` explains.
     """
     from shardprep.reporter.report import make_report
     from shardprep.reporter.report_data import ReportOptions
@@ -221,7 +220,7 @@ def report(
 
 
 def check_listed(name: str, *, no_pixels: bool) -> None:
-    """Raise RecipeError unless a kind of finding has a list of images."""
+    """Raise RecipeError unless this kind of finding has a list of images."""
     from shardprep.reporter.findings.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS
 
     listed = [kind for kind in MEANINGS if kind not in WITHOUT_KEYS]
@@ -274,7 +273,7 @@ def view(
 
 
 def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watch) -> Originals:
-    """Return a function that reads originals from a folder of rejected images or from a source."""
+    """Return a reader of originals from a source or from a folder of rejected images."""
     # Imported here because a view without a source does not need them.
     from shardprep.recipe.recipe import outputs
     from shardprep.source.byte_range import MemberError

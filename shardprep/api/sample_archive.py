@@ -54,8 +54,8 @@ RECIPE = {
 def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Path:
     """Write the archive and its recipe into `directory`; return the path of the archive.
 
-    Existing files with the same bytes are left unchanged. If a file has other bytes, for example of
-    another seed or Pillow version, SourceError is raised and nothing is written.
+    Existing files with the same bytes stay. If one has other bytes, for example of another seed or
+    Pillow version, nothing is written (SourceError).
     """
     if num_images < MIN_IMAGES:
         what = f"{num_images} images are not enough"
@@ -81,8 +81,8 @@ def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Pa
 def draw_shape(shape: str, rng: random.Random) -> Image.Image:
     """Draw an image of a shape of `CORNERS`; everything except the shape is random.
 
-    The corners are inside the central square, so that a crop keeps the whole shape. Lengths are
-    fractions of the shorter side. Full turns or dark backdrops would need many more images.
+    The corners are inside the central square, so that a crop keeps the whole shape. Full turns or
+    dark backdrops would need many more images to learn from.
     """
     size = (rng.randint(96, 160) * SUPERSAMPLE, rng.randint(96, 160) * SUPERSAMPLE)
     paints = [_colour((0.28, 0.48), rng) for _ in range(3)]
@@ -117,7 +117,7 @@ def _spread(tile: Image.Image, size: tuple[int, int], rng: random.Random) -> Ima
 
 
 def _polygon(num_corners: int, size: tuple[int, int], rng: random.Random) -> list[Pair]:
-    """Return a regular polygon on its base. Its area does not depend on the class."""
+    """Return a regular polygon on its base; its area does not depend on the class."""
     unit = min(size)
     unit_area = num_corners / 2 * math.sin(2 * math.pi / num_corners)
     radius = unit * rng.uniform(0.36, 0.54) / math.sqrt(unit_area)
@@ -132,7 +132,7 @@ def _polygon(num_corners: int, size: tuple[int, int], rng: random.Random) -> lis
 def _stamp(
     image: Image.Image, polygon: list[Pair], paints: list[Colour], rng: random.Random
 ) -> None:
-    """Fill the polygon with a texture, and draw an outline around half of them."""
+    """Fill the polygon with a texture, and outline half of them."""
     fill, outline, _ = paints
     red, green, blue = ((3 * channel + 255) // 4 for channel in fill)
     texture = _two_tone(_spread(_texture(rng), image.size, rng), fill, (red, green, blue))
@@ -159,7 +159,6 @@ def _texture(rng: random.Random) -> Image.Image:
 
 
 def _scatter(image: Image.Image, count: int, paints: list[Colour], rng: random.Random) -> None:
-    """Draw random lines, strokes and dots, independent of the class."""
     draw = ImageDraw.Draw(image)
     unit = min(image.size)
     for _ in range(count):
@@ -203,7 +202,7 @@ def _archive(num_images: int, seed: int) -> bytes:
 
 
 def _drawn(shapes: Mapping[str, str], seed: int) -> dict[str, bytes]:
-    """Return an encoded image for each name; the shape "" means a random shape.
+    """Return an encoded image for each name; "" is a random shape.
 
     Each image has its own generator, so it does not depend on the size of the archive.
     """

@@ -30,9 +30,9 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 """Typer's error for invalid arguments, which has no public name."""
 _RESUMABLE = ("build", "finalize", "repack", "export", "download", "upload", "fetch")
 _COMPLETION = "_SHARDPREP_COMPLETE"
-"""Environment variable that a shell sets to ask for completions."""
+"""Shells set this environment variable to ask for completions."""
 _ENDED_AT_ONCE = {"ray", "shardprep.reporter.viewer.viewer"}
-"""Modules whose use makes a command exit without the cleanup of libraries; see `_end_at_once`."""
+"""Modules whose cleanup must be skipped; see `_end_at_once`."""
 _log = logging.getLogger("shardprep")
 
 
@@ -45,11 +45,7 @@ def _interrupt(*_: object) -> None:
 
 
 class _WithoutPandas:
-    """Import finder that hides pandas.
-
-    If pandas is installed, pyarrow imports it when it converts the first list. That takes half as
-    long as a small build, and nothing here uses pandas.
-    """
+    """Hides pandas: if pyarrow finds it, importing it takes half as long as a small build."""
 
     def find_spec(self, name: str, *_: object) -> None:
         if name == "pandas":
@@ -57,10 +53,9 @@ class _WithoutPandas:
 
 
 def main(interrupts: Sequence[int] = ()) -> None:
-    """Run the command line and exit; errors become one line on stderr and an exit code.
+    """Run the command line and exit; errors become a line on stderr, with `--json` also an object.
 
-    With `--json`, an error is also an object on stdout. `interrupts` contains an element for each
-    Ctrl-C until this function handles them.
+    `interrupts` contains an element for each Ctrl-C until this function handles them.
     """
     # Nothing here multiplies matrices, and starting numpy's threads takes as long as importing it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -98,8 +93,8 @@ def main(interrupts: Sequence[int] = ()) -> None:
 def _end_at_once(code: int) -> None:
     """Exit without the cleanup of libraries and threads, after the command has finished.
 
-    During the cleanup, Ray's core may abort if a node has died, and threads of the viewer may wait
-    for object storage.
+    In the cleanup, Ray's core may abort if a node has died, and threads of the viewer may wait for
+    object storage.
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -108,7 +103,7 @@ def _end_at_once(code: int) -> None:
 
 
 def _command(arguments: Sequence[str]) -> Any:
-    """Return the program with the command of a command line; print completions and exit."""
+    """Return the program with the command of these arguments; print completions and exit."""
     # Creating one command takes 3 ms, creating all 30 ms; only the program's help needs all.
     is_named = arguments[:1] and arguments[0] in COMMANDS and _COMPLETION not in os.environ
     command = typer.main.get_command(program(arguments[:1] if is_named else COMMANDS))
@@ -122,7 +117,7 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 
 
 def _is_resumable(arguments: Sequence[str]) -> bool:
-    """Return True if the command continues where it was interrupted when it is run again."""
+    """Return True if the same command, run again, continues its interrupted work."""
     command = next((word for word in arguments if word in COMMANDS), "")
     return (command in _RESUMABLE and "--dry-run" not in arguments) or (
         command == "verify" and "--repair" in arguments
@@ -145,7 +140,7 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> int:
 
 
 def _explained(error: BaseException, *, is_resumable: bool) -> tuple[ShardprepError | None, int]:
-    """Return an error as a ShardprepError, or None for a bug, and the exit code."""
+    """Return the error as a ShardprepError, or None for a bug, and the exit code."""
     if isinstance(error, ShardprepError):
         return error, EXIT_USAGE if isinstance(error, RecipeError) else EXIT_ERROR
     if isinstance(error, _InterruptedError):

@@ -78,7 +78,6 @@ def _print_checked(terminal: Terminal, found: Verification) -> None:
 
 
 def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair: bool) -> None:
-    """Print the next command to run; `decode` and `repair` are options of this run."""
     if found.problems and not repair:
         from shardprep.api.checks import repairing
 

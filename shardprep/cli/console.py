@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from shardprep.dataset.diff import Difference, SourceDifference
 
 _UNWRAPPED_CELLS = 1 << 20
-"""Width without a terminal, so that lines are not wrapped and grep finds them."""
+"""Width without a terminal: lines are not wrapped, so that grep finds them."""
 _TITLE_CELLS = 10
 HASH_DIGITS = 12
 _SHOWN_CHANGES = 3
 
 
 class Terminal(Console):
-    """Stdout or stderr, as wide as the terminal or $COLUMNS; otherwise lines are not wrapped."""
+    """Stdout or stderr. Lines are wrapped only on a terminal or if COLUMNS is set."""
 
     def __init__(self, *, stderr: bool = False, quiet: bool = False) -> None:
         stream = sys.stderr if stderr else sys.stdout
@@ -58,7 +58,7 @@ class Terminal(Console):
         self.print(Text.assemble((printable(title), "bold"), printable(rest)), soft_wrap=True)
 
     def entry(self, title: str, text: str, style: str = "") -> None:
-        """Print a text with a title in the first column, wrapped within the second column."""
+        """Print a title in the first column, and a text wrapped within the second."""
         width = max(20, self.width - _TITLE_CELLS)
         for line in textwrap.wrap(printable(text), width, break_on_hyphens=False) or [""]:
             head = f"{title:<{_TITLE_CELLS}}"
@@ -67,7 +67,7 @@ class Terminal(Console):
 
 
 def plain_table(*titles: str, left: Collection[str] = ("",)) -> Table:
-    """Return a table without lines; the first column and those in `left` are left-aligned."""
+    """Return a table without lines. Its first column and those in `left` are left-aligned."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in titles:
         is_left = title in (titles[0], *left)
@@ -76,7 +76,7 @@ def plain_table(*titles: str, left: Collection[str] = ("",)) -> Table:
 
 
 def counts_line(counts: Mapping[str, int]) -> str:
-    """Return counts as text, such as "3 junk, 1 not an image"."""
+    """Return counts as text: "3 junk, 1 not an image"."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
 
@@ -86,7 +86,7 @@ def print_changes(
     meanings: Mapping[str, str],
     line: Callable[[Any], str],
 ) -> None:
-    """Print the number of changes of each kind, and the first changes of each as `line` says."""
+    """Print the number of changes of each kind, and the first ones formatted by `line`."""
     kinds = {kind: number for kind, number in difference.num_changes.items() if number}
     if kinds:
         table = plain_table("change", "items", "what it means", left=("what it means",))

@@ -33,7 +33,7 @@ from shardprep.recipe.options import (
 
 _EXAMPLES = re.compile(r"\n\n(Examples?:)\n")
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
-"""Bracket that rich would interpret as the start of a tag."""
+"""Brackets that rich would parse as tags."""
 
 
 def _help_of(option: Option, default: object) -> str:
@@ -49,12 +49,8 @@ def _help_of(option: Option, default: object) -> str:
 def _parameter(name: str, option: Option, default: object, *, is_key: bool = False) -> Parameter:
     """Return the parameter of a command for one option; its default None means "not given".
 
-    Args:
-        name: keyword of the Python function.
-        option: declaration of the option.
-        default: default in Python; `Parameter.empty` if the option is required.
-        is_key: whether the option is a key of a recipe, so that a switch needs `--no-…`.
-
+    `default` is the default in Python, `Parameter.empty` for a required option. A switch that
+    `is_key` of a recipe also gets `--no-…`.
     """
     flags = option.flags or (f"--{name.rstrip('_').replace('_', '-')}",)
     kind: Any = list[str] if option.is_repeated else str
@@ -91,7 +87,7 @@ def _of_function(function: Callable[..., Any], options: Mapping[str, Option]) ->
 
 
 Call = partial[Any]
-"""The Python function of a command with the given options."""
+"""A function of the API with the given options."""
 
 
 def command(name: str) -> Callable[..., None]:
@@ -129,7 +125,7 @@ def command(name: str) -> Callable[..., None]:
 
 
 def help_of(function: Callable[..., None]) -> tuple[str, str]:
-    """Return the help and the epilog of a command: the parts of its docstring."""
+    """Return the help and the epilog of a command, from its docstring."""
     text, *examples = _EXAMPLES.split(inspect.getdoc(function) or "")  # no text with python -OO
     lines = [line.strip() for part in examples for line in part.splitlines()]
     return text, "\n\n".join(lines)
@@ -140,11 +136,11 @@ _WORDS = {
     for name, option in BUILD_OPTIONS.items()
     if option.metavar.startswith("[")
 }
-"""Switch that can be followed by a word → that word, as in `--dedup near`."""
+"""Switch → word that may follow it, as in `--dedup near`."""
 
 
 class _Plain:
-    """Mixin whose help shows the names of values instead of Python types."""
+    """Mixin: help shows the names of values instead of Python types."""
 
     def get_params(self, context: Any) -> list[Any]:
         parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
@@ -161,7 +157,7 @@ class Command(_Plain, TyperCommand):
     """A command."""
 
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; a switch of `_WORDS` can be followed by its word."""
+        """Parse the arguments; a switch in `_WORDS` may be followed by its word."""
         end = args.index("--") if "--" in args else len(args)
         left: list[str] = []
         words: dict[str, str] = {}

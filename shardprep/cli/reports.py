@@ -113,7 +113,7 @@ def report(
 
 
 def _print_keys(keys: tuple[str, ...]) -> None:
-    """Print keys as a CSV file of one column for `--exclude-list`."""
+    """Print keys as a CSV of one column, for `--exclude-list`."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["key"])
@@ -196,8 +196,7 @@ def view(call: Call, *, open_: bool, as_json: bool) -> None:
 def _opened(url: str) -> Iterator[None]:
     """Open an address in a browser through a file that only this user can read.
 
-    All users of the machine can list the arguments of a program, so the secret address must not be
-    an argument.
+    All users can list the arguments of programs, so the secret address must not be an argument.
     """
     import webbrowser
 
@@ -230,7 +229,7 @@ def bench(call: Call, *, as_json: bool) -> None:
 
 
 def print_benchmark(terminal: Terminal, found: Benchmark) -> None:
-    """Print a row for each pipeline, and the reason for each that did not run."""
+    """Print a row for each pipeline, and the reason if a pipeline did not run."""
     from shardprep.cli.console import plain_table
     from shardprep.storage.space import megabytes
 

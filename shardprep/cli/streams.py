@@ -21,11 +21,11 @@ _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("shardprep")
 
 EXIT_PROBLEMS = 3
-"""Exit code of a comparison or check that found differences or problems."""
+"""Exit code of `verify`, `diff` and others that found problems or differences."""
 
 
 class _Notices(logging.Handler):
-    """Log handler that writes messages to stderr, with control characters escaped."""
+    """Writes log messages to stderr, with control characters escaped."""
 
     def emit(self, record: logging.LogRecord) -> None:
         for line in self.format(record).splitlines():
@@ -34,7 +34,7 @@ class _Notices(logging.Handler):
 
 
 def start_logging(level: str = "info") -> None:
-    """Show messages of this level and above on stderr; progress and notices have level info."""
+    """Show messages of this level and above on stderr. Progress and notices have level info."""
     if level not in _LEVELS:
         raise RecipeError("--log-level", f"{level!r} is not one of {', '.join(_LEVELS)}")
     if not _log.handlers:
@@ -63,10 +63,7 @@ def picked(kind: Any, result: object, **more: Any) -> dict[str, Any]:
 
 
 def print_json(result: Any) -> None:
-    """Print the result of a command as one JSON object, with control characters escaped.
-
-    Arrow tables become lists of rows.
-    """
+    """Print a result as one JSON object; control characters are escaped, Arrow tables are rows."""
     from pydantic_core import to_jsonable_python
 
     plain = to_jsonable_python(result, inf_nan_mode="null", fallback=lambda rows: rows.to_pylist())
@@ -91,7 +88,7 @@ class _Outliving(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Let a command finish normally if its output is not read, as in `shardprep … | head -1`.
+    """Let commands end normally if nobody reads their output, as in `shardprep … | head -1`.
 
     Characters that the locale cannot encode are escaped.
     """

@@ -41,11 +41,11 @@ _MOST_CLASSES = 20
 _NAMED_CLASSES = 6
 _IS_THERE = " already exists: nothing to do."
 ANNOTATE = "annotate"
-"""Stage of boxes and masks; builds without them do not have it."""
+"""Stage of boxes and masks, present only in builds with them."""
 WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", ANNOTATE, "frame", "store", "other")
-"""Stages of an item in a worker, in order. "frame" makes the record, "store" writes the shard."""
+"""Stages in a worker, in order. "frame" makes the record, "store" writes the shard."""
 PARENT_STAGES = ("plan", "wait", "write", "finish")
-"""Stages of a build in the parent process, in order. "wait" waits for the workers."""
+"""Stages in the parent process, in order. "wait" waits for the workers."""
 
 
 def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
@@ -110,7 +110,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
 
 
 def show_refused(error: BuildError) -> None:
-    """If a build rejected too many images, print its inputs on stderr."""
+    """Print the inputs of a build that rejected too many images on stderr."""
     if isinstance(error, TooManyRejectedError):
         _print_inputs(console(stderr=True), error.manifest, read_examples(error.draft))
 
@@ -275,7 +275,7 @@ def _print_labels(
 
 
 def _classes(names: Sequence[str]) -> str:
-    """Return the first classes with their labels, or only a range if all names are numbers."""
+    """Return the first classes with their labels, or a range if all names are numbers."""
     if len(names) > 1 and all(name == str(i) for i, name in enumerate(names)):
         return f"{len(names):,} classes, 0 to {len(names) - 1:,}"
     shown = [f"{i} {name}" for i, name in enumerate(names[:_NAMED_CLASSES])]
@@ -322,7 +322,7 @@ def _print_sizes(terminal: Terminal, manifest: Manifest) -> None:
 def _print_profile(
     terminal: Terminal, seconds: Mapping[str, float], num_items: int, elapsed_s: float
 ) -> None:
-    """Print the seconds of each stage; the seconds of workers are sums over all workers."""
+    """Print the seconds of each stage. Seconds in workers are summed over all workers."""
     stages = [name for name in WORKER_STAGES if name != ANNOTATE or name in seconds]
     busy = sum(seconds.get(name, 0.0) for name in stages)
     table = plain_table("in workers", "seconds", "share", "µs an image")
@@ -349,7 +349,7 @@ def _print_object_tables(terminal: Terminal, manifest: Manifest) -> None:
 
 
 def _print_object_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts | None) -> None:
-    """Print lines about objects and masks; `boxes` is None if the shards were not read."""
+    """Print lines about objects and masks; `boxes` is None without a pass over the shards."""
     objects, masks = _objects(manifest), _masks(manifest)
     if objects:
         number = sum(one.num_objects for one in objects.values())

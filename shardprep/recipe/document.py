@@ -1,4 +1,4 @@
-"""Reading and writing of the recipe file `shardprep.toml`.
+"""Read and write the recipe file `shardprep.toml`.
 
 The file may come from an untrusted source: its size and the depth of its keys are limited.
 """
@@ -19,7 +19,7 @@ from shardprep.storage.regular_file import read_named
 RECIPE_FILE = "shardprep.toml"
 _MOST_FILE_BYTES = 1 << 20
 _MOST_PARTS = 16
-"""Maximum number of parts of a dotted key. The time of Python's parser grows with their square."""
+"""Maximum number of parts of a dotted key. Python's parser takes time quadratic in it."""
 _COMMENT_WIDTH = 97
 _MOST_SHOWN = 200
 _STRINGS = re.compile(
@@ -32,10 +32,7 @@ _BETWEEN_KEYS = re.compile(r"[^\w.\"-]+")
 
 
 def key_lines(key: str, value: object, *, is_set: bool = True) -> list[str]:
-    """Return the lines of a key in a recipe file: the option's help as comments, then the key.
-
-    If `is_set` is False, the key is a comment too.
-    """
+    """Return the lines of a key: its help as comments, then the key (a comment unless `is_set`)."""
     text = textwrap.wrap(BUILD_OPTIONS[key].help, _COMMENT_WIDTH, break_on_hyphens=False)
     return [*(f"# {line}" for line in text), f"{'' if is_set else '# '}{key} = {toml_value(value)}"]
 
@@ -46,12 +43,7 @@ def toml_value(value: object) -> str:
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """Return the keys of a recipe file; "-" in a key counts as "_".
-
-    Raises:
-        RecipeError: the file cannot be read, is larger than 1 MiB, or is not TOML.
-
-    """
+    """Return the keys of a recipe file, "-" replaced by "_"; RecipeError if it is invalid."""
     where = str(path)
     try:
         num_bytes = path.stat().st_size

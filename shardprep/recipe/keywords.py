@@ -13,7 +13,7 @@ from shardprep.image.annotation_types import Frame, RunOrder
 from shardprep.image.spec import DepthRange, Fit, Format, Truncated, Window
 
 Texts = str | list[str] | tuple[str, ...]
-"""Names, separated by commas or in a list."""
+"""Names, in a list or separated by commas."""
 
 
 class RecipeKeywords(TypedDict, total=False):

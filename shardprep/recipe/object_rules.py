@@ -24,7 +24,7 @@ BOX_FORMATS = {
 OUTLINE_FORMATS = ("coco", "yolo", "labelme", "via", "cvat")
 """Box formats that can also contain outlines."""
 BoxForm = Literal["xyxy", "xywh", "center"]
-"""Two corners; the first corner, width and height; or the center, width and height."""
+"""Numbers of a box: two corners; first corner, width, height; or center, width, height."""
 _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
     "xyxy": (
         "xmin ymin xmax ymax", "x1 y1 x2 y2", "x0 y0 x1 y1", "left top right bottom",
@@ -40,13 +40,13 @@ _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
         "cx cy w h", "cx cy width height", "xc yc w h",
     ),
 }  # fmt: skip
-"""Names of the four columns, in lower case, without punctuation and prefixes such as "bbox"."""
+"""Usual column names, in lower case, without punctuation and prefixes such as "bbox"."""
 _BOX_WORD = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
 _FORM = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)
 _COLON = re.compile(r":(?![^{}]*\})")
 """A colon between columns, not inside a template such as {id[0:2]}."""
 _FIELDS = {"stem": "[^/]+", "name": "[^/]+", "id": "[^/]+", "dir": ".*", "class": "[^/]+"}
-"""Field of a mask pattern → regular expression for its value."""
+"""Field of a mask pattern → regular expression of its value."""
 NAME_FIELDS = ("name", "stem", "id")
 _PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)|(\*\*/?)|(\*)")
 _FIELD = re.compile(rf"(?P<name>\w*)(?:\[{SLICE}\]|:(?P<expression>.+))?", re.DOTALL)
@@ -59,7 +59,7 @@ class BoxColumns(NamedTuple):
     """The columns or keys of the four numbers of a box."""
 
     names: tuple[str, ...]
-    """Four names in the order x, y, x or width, y or height; one if a cell holds all four."""
+    """Four names in the order x, y, x or width, y or height; one name if a cell holds all four."""
     form: BoxForm | None = None
     """None to detect it from the boxes."""
 
@@ -70,9 +70,9 @@ class BoxTableRule(NamedTuple):
     files: tuple[str, ...] = ()
     id_column: str = ""
     boxes: BoxColumns | None = None
-    """None to find the columns by their names."""
+    """None to find them by their names."""
     label_column: str = ""
-    """"" if all boxes have one class, or if their cells contain the labels."""
+    """Empty if all boxes have one class, or their cells contain the labels."""
 
 
 class RunTableRule(NamedTuple):
@@ -93,7 +93,7 @@ class FormatRule:
     """A value of `--boxes`, or a value of `--masks` whose outlines are drawn."""
 
     kind: str = "none"
-    """"none", "auto" or a key of `BOX_FORMATS`."""
+    """A key of `BOX_FORMATS`, "auto" or "none"."""
     text: str = ""
     files: tuple[str, ...] = ()
     """Documents or tables; for "yolo", the file with the class names."""
@@ -109,20 +109,18 @@ class PatternField(NamedTuple):
 
     name: str
     text: str
-    """The field as written, without braces."""
+    """As written, without braces."""
     letters: slice | None = None
-    """Letters of the name that are compared; None for all."""
+    """Slice of the name that is compared; None for all."""
     expression: str = ""
-    """Expression whose first group, or whole match without a group, is compared; "" for all."""
+    """Regular expression; its first group, or the whole match without groups, is compared."""
 
     @property
     def is_part(self) -> bool:
-        """Whether only a part of the name is compared."""
         return self.letters is not None or bool(self.expression)
 
     @property
     def group(self) -> str:
-        """The regular expression for the field's value in the key of a mask."""
         if self.expression and not re.compile(self.expression).groups:
             return f"(?:{self.expression})"
         return _FIELDS[self.name]
@@ -134,7 +132,7 @@ class MaskPattern:
 
     text: str
     expression: str
-    """Regular expression for the whole key of a mask, with a group for each field."""
+    """Expression for the whole key of a mask, with a group for each field."""
     fields: dict[str, PatternField] = field(default_factory=dict)
     """Name of a group → its field."""
 
@@ -150,9 +148,8 @@ class MaskRule:
     kind: Literal["none", "auto", "rle", "format", "pattern"] = "none"
     text: str = ""
     runs: RunTableRule = _NO_RUN_TABLE
-    """For kind "rle"."""
     outlines: FormatRule = _NO_FORMAT
-    """For kind "format": the documents whose outlines are drawn."""
+    """The documents whose outlines are drawn, for kind "format"."""
     pattern: MaskPattern = _NO_PATTERN
 
     @property
@@ -165,7 +162,7 @@ class MaskRule:
 
 
 def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
-    """Return the rule of a `--boxes` value; errors name `option`."""
+    """Parse a `--boxes` value; errors name `option`."""
     name, _, argument = text.partition(":")
     if text in ("", "none", "auto"):
         return FormatRule(text or "none", text)
@@ -186,7 +183,7 @@ def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
 
 
 def parse_mask_rule(text: str) -> MaskRule:
-    """Return the rule of a `--masks` value."""
+    """Parse a `--masks` value."""
     kind, _, argument = text.partition(":")
     if text in ("", "none", "auto"):
         return MaskRule("auto" if text == "auto" else "none", text)
@@ -236,7 +233,7 @@ def _files_and_columns(argument: str) -> list[str]:
 
 
 def parse_box_columns(text: str) -> BoxColumns:
-    """Return the columns of BOX: one or four, plain or in `xywh(…)`, `xyxy(…)` or `center(…)`."""
+    """Parse the part BOX: one or four columns, plain or in `xywh(…)`, `xyxy(…)` or `center(…)`."""
     option = OptionName("boxes", "csv")
     match = _FORM.fullmatch(text.strip())
     form = match["form"] if match else None
@@ -253,7 +250,7 @@ def parse_box_columns(text: str) -> BoxColumns:
 
 
 def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
-    """Return the columns whose names are usual for boxes, or None."""
+    """Return four columns with usual names for boxes, or None."""
     by_plain: dict[str, str] = {}
     for name in names:
         by_plain.setdefault(_BOX_WORD.sub("", letters(name)), name)
@@ -271,12 +268,7 @@ def letters(name: str) -> str:
 
 
 def parse_mask_pattern(text: str) -> MaskPattern:
-    """Return the pattern of a `--masks` value.
-
-    Raises:
-        OptionError: the pattern does not say which image a mask belongs to, or a field is invalid.
-
-    """
+    """Parse a mask pattern; OptionError unless it says which image a mask belongs to."""
     plain = composed(text)
     matches = list(_PARTS.finditer(plain))
     parts = [_field(match[1], text) for match in matches if match[1] is not None]
@@ -319,7 +311,7 @@ def _field(text: str, pattern: str) -> PatternField:
     if (is_sliced and name not in NAME_FIELDS) or (expression and name == "dir"):
         what = f"{where}, but only names have parts"
         raise OptionError(_MASKS, what, "take parts of {stem}, {name} or {id}")
-    # Compiled inside a group, as it is used: flags within the expression are an error there.
+    # Compiled inside a group, because it is used there: flags in the expression are an error then.
     hint = "write a regular expression, as in {stem:(.+)_rgb}"
     check_expression(f"(?is)(?:{expression})", f"{where}, whose expression", _MASKS, hint)
     return PatternField(name, text, letters_of(match) if is_sliced else None, expression)

@@ -34,7 +34,6 @@ _OUTPUT, _IMAGES, _LABELS, _SPLITS = "Output", "Stored images", "Labels", "Split
 _OBJECTS = "Boxes and masks"
 _USED, _LIMITS, RUN = "Images to use", "Limits", "This run"
 ARGUMENTS = "Arguments"
-"""Panel of the positional arguments."""
 _BYTES = "a size such as 500MB, 2GB or 2GiB"
 _MAX_BYTES = 2**63 - 1
 MAX_SEED = 2**63 - 1
@@ -47,30 +46,27 @@ class Option:
 
     help: str
     panel: str = ""
-    """Heading in `--help`; "" for the default heading."""
+    """Heading in `--help`; "" for the default."""
     metavar: str = ""
-    """Placeholder of the value in `--help`."""
     shown: str = ""
-    """The default in words; "" to show its value."""
     least: float = 0
     most: float = 0
     """Bounds of a number, both included."""
     read: Callable[[object], object] | None = None
-    """Converts a value as users write it (see `values`), before its type is checked."""
+    """Converts a value as users write it (see `values`); its type is checked afterwards."""
     wanted: str = ""
-    """Description of the allowed values; "" if the type describes them."""
+    """Allowed values in words; "" if the type describes them."""
     is_repeated: bool = False
-    """Whether the flag can be given several times."""
+    """Whether the flag may be given several times."""
     flags: tuple[str, ...] = ()
-    """Flags of the command line; () for the flag made from the name."""
+    """Flags, if they are not made from the name."""
     shapes_bytes: bool = True
-    """Whether the option can change the shards, so that it belongs to the fingerprint."""
+    """Whether the option can change the shards; then the fingerprint contains it."""
     is_newer: bool = False
-    """Whether the fingerprint leaves the option out at its default, because builds without the
-    option behaved that way. Older datasets and unfinished builds keep their fingerprint."""
+    """Whether the fingerprint omits the default, so that older datasets keep their fingerprint."""
 
     def numbers(self, kind: type) -> str:
-        """Return a description of the allowed numbers, of type int or float."""
+        """Return the allowed numbers in words; `kind` is int or float."""
         number = "a number" if kind is float else "a whole number"
         return self.wanted or f"{number} from {self.least:,} to {self.most:,}"
 
@@ -84,10 +80,7 @@ def _option(default: _T, text: str, panel: str, metavar: str = "", **settings: A
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """The options of a build: keys of `shardprep.toml` and flags of `shardprep build`.
-
-    The manifest lists them in the same order.
-    """
+    """The options of a build, in the order of the manifest."""
 
     # fmt: off
     source: str = field(metadata={"option": Option(
@@ -121,7 +114,7 @@ class BuildOptions:
         "Colour behind transparent pixels and of the padding: white, black, grey, #RRGGBB or "
         "R,G,B.", _IMAGES, "COLOUR", shown="white", read=read_colour,
         wanted="white, black, grey, #RRGGBB or R,G,B")
-    """Red, green and blue, 0..255."""
+    """Red, green and blue in 0..255."""
     depth_range: DepthRange = _option("full",
         "Values of black and white in grey images of more than 8 bits: full (the range of the "
         "type), auto (the smallest and largest value of each image), or MIN,MAX, such as 0,4095.",
@@ -320,12 +313,11 @@ RUN_OPTIONS = {
         "debug shows where an error was raised.",
         RUN, "LEVEL", shown="info"),
 }  # fmt: skip
-"""Name → option of one run, which does not change the result. These are not keys of a recipe file:
-a file from elsewhere must not choose the cluster that code is sent to."""
+"""Options that do not change the result. A recipe file must not set them: it may be untrusted."""
 
 
 class RunOptions(NamedTuple):
-    """The options of one run of a build, except `part` and `dry_run`."""
+    """The options of one run, except `part` and `dry_run`."""
 
     save_rejected: str | Path | None = None
     workers: int | None = None

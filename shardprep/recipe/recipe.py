@@ -97,14 +97,13 @@ _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
 _MAX_KEY = 60
 _MAX_WHAT = 180
 _MAX_PROBLEMS = 240
-"""Maximum number of characters in an error: of a key, of one problem, of all problems."""
+"""Maximum characters of an error: of a key, of one problem, of all problems."""
 
 Place = Callable[[str], tuple[str | OptionName, str]]
 """Maps a key to the place of its error, and to the prefix of the problem."""
 _MAX_TEXT = 4096
-"""Maximum number of characters of a path, an address or a name (PATH_MAX of Linux)."""
+"""Maximum characters of a path, an address or a name (PATH_MAX of Linux)."""
 _SCHEME = re.compile(r"(^|[:,=])[A-Za-z][A-Za-z0-9+.-]+://")
-"""Scheme of an address in a rule that names a file."""
 _ONE_SIZE = "use the fit crop, pad or stretch, or the format png"
 _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ...] = (
     (
@@ -128,7 +127,7 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
         "means nothing for the format {other!r}", "leave it out",
     ),
 )  # fmt: skip
-"""Two options, a test whether their values contradict each other, problem and hint."""
+"""Two options, a test whether their values contradict each other, problem, hint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,9 +154,9 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(BuildOptions):
-    """The checked options of a build, and their parsed rules; see `make_recipe`.
+    """The checked options of a build; `make_recipe` creates it.
 
-    The options contain the texts of the rules, which the manifest records. Code uses `rules`.
+    Its fields include the texts of the rules for the manifest; code uses the parsed `rules`.
     """
 
     rules: Rules = field(repr=False, compare=False)
@@ -168,7 +167,7 @@ class Recipe(BuildOptions):
 
     @property
     def image_spec(self) -> ImageSpec:
-        """Specification of the stored images; with fit "auto", the one without boxes or masks."""
+        """Specification of the stored images; fit "auto" is the fit without boxes or masks."""
         if self.fit == "auto":
             return self.settled(annotated=False).image_spec
         return self._part(ImageSpec)
@@ -179,17 +178,17 @@ class Recipe(BuildOptions):
 
     @property
     def finds_near(self) -> bool:
-        """Whether a pass over the pixels searches for near copies before the build."""
+        """Whether the build first searches all pixels for near copies."""
         return self.rules.group.is_near or self.dedup == "near"
 
     @property
     def may_be_annotated(self) -> bool:
-        """Whether boxes or masks are stored if they are detected in the source."""
+        """Whether boxes or masks are stored, or would be if the source has some."""
         return self.labels == "auto" and not self.boxes and not self.masks
 
     @property
     def named_files(self) -> list[str]:
-        """The files that the options name. Each is in the source or on disk."""
+        """The files named in options. Each is in the source or on disk."""
         rules = self.rules
         files = [rule.file for rule in rules.join]
         files += [file for file in (self.class_map, self.exclude_list) if file]
@@ -206,7 +205,7 @@ class Recipe(BuildOptions):
         return replace(self, **options)
 
     def settled(self, *, annotated: bool) -> Recipe:
-        """Return a copy whose fit "auto" is replaced: "pad" if `annotated`, otherwise "crop"."""
+        """Return a copy with fit "auto" replaced: "pad" if `annotated`, otherwise "crop"."""
         fit: Fit = "pad" if annotated else "crop"
         return replace(self, fit=fit) if self.fit == "auto" else self
 
@@ -215,7 +214,7 @@ class Recipe(BuildOptions):
 
     @property
     def dataset_name(self) -> str:
-        """`name`, or a name made from the source: "Dogs-vs-Cats.zip" gives "dogs_vs_cats"."""
+        """`name`, or a name from the source: "dogs_vs_cats" for "Dogs-vs-Cats.zip"."""
         if self.name:
             return self.name
         source = self.source.rstrip("/")
@@ -231,7 +230,7 @@ class Recipe(BuildOptions):
         return name[:MAX_NAME].rstrip("_")
 
     def fingerprint_options(self) -> dict[str, Any]:
-        """Return the options that can change the shards, with values of JSON types."""
+        """Return the options that can change the shards, as JSON values."""
         values = {key: getattr(self, key) for key in BUILD_OPTIONS}
         return {
             key: list(value) if isinstance(value, tuple) else value
@@ -244,18 +243,7 @@ class Recipe(BuildOptions):
 def make_recipe(
     keys: Mapping[str, Any], where: str, flags: Mapping[str, Any] | None = None
 ) -> Recipe:
-    """Return the recipe of the keys of a file and of flags.
-
-    Args:
-        keys: options of the file.
-        where: name of the file in errors.
-        flags: options of the command line, which override the keys.
-
-    Raises:
-        RecipeError: an option is unknown, malformed or contradicts another. The error names all of
-            them.
-
-    """
+    """Return the recipe of file keys, overridden by flags; one RecipeError names all problems."""
     flags = flags or {}
 
     def place(key: str) -> tuple[str | OptionName, str]:
@@ -265,13 +253,7 @@ def make_recipe(
 
 
 def stored_recipe(options: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of recorded options, for example from a fingerprint.
-
-    Raises:
-        RecipeError: an option is unknown or malformed, for example because another version of
-            shardprep recorded it.
-
-    """
+    """Return the recipe of recorded options; RecipeError if another version wrote other options."""
     return _checked(options, lambda key: (key, ""))
 
 
@@ -300,7 +282,7 @@ def _read(key: str, value: object) -> Any:
 
 
 def _choices(kind: object, value: object) -> tuple[object, ...]:
-    """Return the values that a type lists; for a type without a list, (value,) if it fits."""
+    """Return the values of a Literal type; for other types, (value,) if it fits, otherwise ()."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     if bool in get_args(kind) and not isinstance(value, bool):
@@ -321,7 +303,6 @@ def _wanted(key: str) -> str:
 
 
 def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
-    """Return the recipe of options, or raise one error for all problems."""
     values: dict[str, Any] = {}
     rules: dict[str, Any] = {}
     problems: list[tuple[str, str]] = []
@@ -349,11 +330,7 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
 def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place) -> dict[str, Any]:
     """Return the options of a file, overridden by flags, with size and fit made consistent.
 
-    An option of the file that contradicts a flag is left out.
-
-    Raises:
-        RecipeError: two options of the file, or two flags, contradict each other.
-
+    An option of the file that contradicts a flag is left out. Other contradictions are errors.
     """
     options = {**keys, **flags}
     if options.get("fit") == "auto":
@@ -383,12 +360,7 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
 
 
 def _check(key: str, value: Any, given: object) -> None:
-    """Check the value of an option; `given` is the value before it was converted.
-
-    Raises:
-        ValueError: the value cannot be used. The message says why.
-
-    """
+    """Raise ValueError with the reason if a converted value is not usable; errors quote `given`."""
     if isinstance(value, str) and key in _NAMES and len(value) > _MAX_TEXT:
         raise ValueError(f"is longer than {_MAX_TEXT:,} characters")
     is_valid, what = _VALID.get(key, (None, ""))
@@ -406,10 +378,7 @@ def _check(key: str, value: Any, given: object) -> None:
 
 
 def _unusable(problems: Sequence[tuple[str, str]], place: Place) -> RecipeError:
-    """Return one error for problems, each a key and a message.
-
-    Problems that do not fit in one line are only counted.
-    """
+    """Return one error for (key, message) pairs. Messages beyond one line are only counted."""
     problems = [(key, shown(printable(what), _MAX_WHAT)) for key, what in problems]
     (first, message), *others = dict.fromkeys(problems)
     where, before = place(first)
@@ -438,7 +407,7 @@ def _unknown_key(key: str) -> tuple[str, str]:
 
 
 def outputs(recipe: Recipe) -> tuple[str, ...]:
-    """Return the folders or addresses that a build writes. They are excluded from its source."""
+    """Return the folders or addresses that a build writes; its source excludes them."""
     out = recipe.out.rstrip("/") if is_url(recipe.out) else str(Path(recipe.out))
     final = f"{out}/{recipe.dataset_name}/{recipe.version}"
     return out, final, final + INCOMPLETE_SUFFIX, f"{final}.old"

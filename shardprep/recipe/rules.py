@@ -14,7 +14,6 @@ from shardprep.errors import OptionError, OptionName, shown
 RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "none"]
 TABLE_SUFFIXES = (".csv", ".tsv")
 SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
-"""Regular expression for the slice in a field such as {id[0:2]}."""
 _MOST_SHOWN = 80
 _SLACK = 1e-6
 
@@ -26,8 +25,7 @@ class CsvRule(NamedTuple):
     id_column: str = ""
     """A column, or a path template of several columns; "" to detect the column."""
     label_columns: tuple[str, ...] = ()
-    """One column of names, or several columns of 1 and 0; ("*",) for all columns except the id;
-    () to detect the column."""
+    """One column of names, several columns of 1 and 0, ("*",) for all but the id, () to detect."""
 
 
 _NO_TABLE = CsvRule(())
@@ -40,9 +38,8 @@ class LabelRule:
     kind: RuleKind
     text: str = ""
     depth: int = 1
-    """N of `folder:N`: 1 is the folder of the image."""
+    """1 is the folder of the image."""
     pattern: str = ""
-    """Expression of `regex:PATTERN`."""
     table: CsvRule = _NO_TABLE
 
 
@@ -53,7 +50,7 @@ class SplitRule:
     kind: Literal["folders", "ratio", "column", "list", "roots", "tables"]
     text: str = ""
     ratios: Mapping[str, float] = field(default_factory=dict)
-    """For kind "ratio": split → share. The shares add up to 1."""
+    """For kind "ratio": split → share. Shares add up to 1."""
     column: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
     """For kind "column": cell → split; for "list": split → file; for "roots": split → glob."""
@@ -71,7 +68,6 @@ class GroupRule:
     text: str = ""
     """The rule without `near`."""
     is_near: bool = False
-    """Whether near copies form groups too."""
     depth: int = 1
     pattern: str = ""
 
@@ -81,11 +77,11 @@ class JoinRule(NamedTuple):
 
     file: str
     key: str = ""
-    """The column of both tables; "" to detect it."""
+    """The column in both tables; "" to detect it."""
 
 
 def parse_label_rule(text: str) -> LabelRule:
-    """Return the rule of a `--labels` value."""
+    """Parse a `--labels` value."""
     option = OptionName("labels")
     kind, _, argument = text.partition(":")
     match kind:
@@ -108,7 +104,7 @@ def parse_label_rule(text: str) -> LabelRule:
 
 
 def parse_split_rule(text: str) -> SplitRule:
-    """Return the rule of a `--split` value."""
+    """Parse a `--split` value."""
     option = OptionName("split")
     kind, colon, rest = text.partition(":")
     if not text:
@@ -133,7 +129,7 @@ def parse_split_rule(text: str) -> SplitRule:
 
 
 def parse_group_rule(text: str) -> GroupRule:
-    """Return the rule of a `--group` value: near, a rule, or `near,RULE`."""
+    """Parse a `--group` value: near, a rule, or `near,RULE`."""
     option = OptionName("group")
     is_near = text.partition(",")[0] == "near"
     rule = text.removeprefix("near").removeprefix(",") if is_near else text
@@ -149,14 +145,14 @@ def parse_group_rule(text: str) -> GroupRule:
 
 
 def parse_join_rule(text: str) -> JoinRule:
-    """Return the parts of `FILE[:KEY]`; a path may contain a colon."""
+    """Parse a `--join` value, `FILE[:KEY]`; the path may contain a colon."""
     file, colon, key = text.rpartition(":")
     has_key = colon and not key.lower().endswith(TABLE_SUFFIXES)
     return JoinRule(file, key) if has_key else JoinRule(text)
 
 
 def parse_pairs(text: str, option: OptionName) -> dict[str, str]:
-    """Return the pairs of "a=b,c=d"."""
+    """Parse "a=b,c=d"."""
     pairs = {}
     for part in text.split(","):
         left, sign, right = (piece.strip() for piece in part.partition("="))
@@ -175,7 +171,7 @@ def letters_of(match: re.Match[str]) -> slice:
 
 
 def check_expression(pattern: str, where: str, option: OptionName, hint: str = "") -> None:
-    """Raise OptionError unless a regular expression is valid; errors call it `where`."""
+    """Raise OptionError unless an expression is valid; errors call the expression `where`."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -183,7 +179,6 @@ def check_expression(pattern: str, where: str, option: OptionName, hint: str = "
 
 
 def _check_regex(pattern: str, group: str, option: OptionName) -> re.Pattern[str]:
-    """Return the compiled pattern, or raise OptionError if it is invalid or lacks the group."""
     where = f"regex:{shown(pattern, _MOST_SHOWN)}"
     check_expression(pattern, where, option)
     compiled = re.compile(pattern)
@@ -207,7 +202,7 @@ def _csv_rule(argument: str) -> CsvRule:
 
 
 def _ratios(text: str, option: OptionName) -> dict[str, float]:
-    """Return the shares of splits; train gets the rest if it is not named."""
+    """Return the share of each split; "train" gets the rest if it is not named."""
     ratios: dict[str, float] = {}
     for part in text.split(","):
         name, sign, number = (piece.strip() for piece in part.partition("="))

@@ -13,9 +13,9 @@ from shardprep.errors import printable, shown
 
 _MAX_BITS = 64
 _MOST_DEEP = 1e30
-"""Limit of pixel values, so that their difference fits in float32."""
+"""Limit of pixel values: a difference of two still fits in float32."""
 _MAX_SHOWN = 60
-"""Maximum number of characters of a value, in an error or as text of a number."""
+"""Maximum characters of a value in an error, and of a number as text."""
 _SIZE = re.compile(r"([0-9]{1,9})(?:\s*[xX\u00d7]\s*([0-9]{1,9}))?")
 _NUM_BYTES = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)\s*(?:([kKmMgGtT])(i?))?[bB]?")
 _COLOUR = re.compile(r"\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*")
@@ -23,10 +23,7 @@ _COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128
 
 
 def read_size(value: object) -> tuple[int, int] | None:
-    """Return (height, width) of "WIDTHxHEIGHT", of the side of a square or of [height, width].
-
-    Returns None for "none".
-    """
+    """Return (height, width) of "WIDTHxHEIGHT", "SIDE" or [height, width]; None for "none"."""
     if value in ("none", None):
         return None
     if isinstance(value, str | int) and (match := _SIZE.fullmatch(str(value)[:_MAX_SHOWN].strip())):
@@ -36,7 +33,7 @@ def read_size(value: object) -> tuple[int, int] | None:
 
 
 def read_colour(value: object) -> tuple[int, int, int]:
-    """Return the colour of a name, "#RRGGBB", "R,G,B" or [R, G, B] as three levels, 0..255."""
+    """Return three levels, 0..255, of a name, "#RRGGBB", "R,G,B" or [R, G, B]."""
     if isinstance(value, str):
         text = value.strip().lower()
         if text in _COLOURS:
@@ -99,7 +96,7 @@ def read_num_bytes(value: object) -> object:
 
 
 def read_share(value: object) -> object:
-    """Return a share as a number: 0.05 for "5%"."""
+    """Return a share: 0.05 for "5%" or 0.05."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -110,19 +107,19 @@ def read_share(value: object) -> object:
 
 
 def read_ratios(value: object) -> object:
-    """Return a table of ratios as text: "train=0.9,test=0.1"."""
+    """Return ratios as text: "train=0.9,test=0.1"."""
     if isinstance(value, dict):
         return ",".join(f"{name}={ratio}" for name, ratio in value.items())
     return value
 
 
 def read_names(value: object) -> object:
-    """Return a text as a tuple of names: ("cat", "dog") for "cat,dog"."""
+    """Return names as a tuple: ("cat", "dog") for "cat,dog"."""
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
 
 def read_number(value: object, kind: type[int | float], least: float, most: float) -> float:
-    """Return a number within bounds from a number or its text; an int may be a whole float."""
+    """Return a number within bounds, from a number or its text; 3.0 is a valid int."""
     try:
         if isinstance(value, str) and len(value) <= _MAX_SHOWN and value.isascii():
             value = kind(value)
@@ -143,7 +140,7 @@ def read_texts(value: object) -> tuple[str, ...]:
 
 
 def texts_in(value: object) -> Collection[str]:
-    """Return the strings in an option's value."""
+    """Return the strings in an option's value: itself, or its elements."""
     if isinstance(value, str):
         return (value,)
     parts = value if isinstance(value, list | tuple | dict) else ()
@@ -151,7 +148,7 @@ def texts_in(value: object) -> Collection[str]:
 
 
 def value_shown(value: object) -> str:
-    """Return a value as text for an error; long values are shortened, lists and tables named."""
+    """Return a value as text for errors: long values shortened, lists and tables only named."""
     if isinstance(value, str):
         return shown(printable(repr(value)), _MAX_SHOWN)
     if isinstance(value, bool):

@@ -1,8 +1,8 @@
 """Extents: file, offset and compression of one member, with the code that reads it.
 
-An extent is small and picklable. A worker reads the member in place, by file and offset; nothing is
-extracted under a name from an archive. Missing, truncated, damaged or encrypted bytes and unknown
-compression methods raise a `MemberError`.
+An extent is small and picklable. Workers read members in place; nothing is extracted under a name
+from an archive. Missing, truncated, damaged or encrypted bytes and unknown compression methods
+raise a `MemberError`.
 """
 
 from __future__ import annotations
@@ -40,21 +40,20 @@ UNPACK_ERRORS = (
     zlib.error, lzma.LZMAError, struct.error, OSError, EOFError, ValueError, OverflowError,
     MemoryError,
 )  # fmt: skip
-"""Exceptions of decompressors for damaged bytes."""
 _BZIP2, _LZMA = 12, 14
 _BLOCK_BYTES = 1 << 20
-"""Bytes read for a head. More than one block of bzip2, which cannot be decompressed in part."""
+"""Bytes read for a head. Larger than a block of bzip2, which is decompressed only as a whole."""
 
 MOST_BYTES = 2**63 - 1
 """Largest size in an item table; archives may state more."""
 
 
 class MemberError(Exception):
-    """The bytes of one member cannot be read. The message has the reason without the name."""
+    """The bytes of one member cannot be read. The message is the reason, without the name."""
 
 
 def damaged(error: BaseException) -> MemberError:
-    """Return the error for bytes that a decompressor rejects."""
+    """Return a `MemberError` for an exception of a decompressor."""
     return MemberError(f"is damaged ({error})")
 
 
@@ -97,20 +96,19 @@ class PlainExtent(range_reads.Span):
 
 
 class ZipExtent(NamedTuple):
-    """A member of a zip, as its central directory describes it."""
+    """A member of a zip; the fields come from its central directory."""
 
     file: str
     header_offset: int
     stored_bytes: int
     num_bytes: int
-    """Uncompressed."""
     crc32: int
     method: int
     flags: int
 
     @property
     def span(self) -> PlainExtent:
-        """The range that `read` reads, with space for the header."""
+        """The range to read ahead for `read`: stored bytes, with space for their header."""
         return PlainExtent(self.file, self.header_offset, self.stored_bytes + _MOST_HEADER_BYTES)
 
     def read(self) -> bytes:
@@ -124,18 +122,16 @@ class ZipExtent(NamedTuple):
         return data
 
     def read_head(self, num_bytes: int) -> bytes:
-        """Return the first `num_bytes` uncompressed bytes, fewer if the member is shorter."""
         enough = num_bytes + 512 if self.method in (0, zlib.DEFLATED) else _BLOCK_BYTES
         stored = self._stored_bytes(min(enough, self.stored_bytes))
         return _inflate(stored, self.method, num_bytes)[:num_bytes]
 
     @property
     def is_packed(self) -> bool:
-        """True if the bytes are compressed or encrypted in the file."""
+        """True if the stored bytes are compressed or encrypted."""
         return self.method != 0 or bool(self.flags & _ENCRYPTED)
 
     def stored(self) -> PlainExtent:
-        """Return the extent of the stored bytes, packed or not."""
         return PlainExtent(self.file, self._start(_reader(self.file)), self.stored_bytes)
 
     def _stored_bytes(self, num_bytes: int) -> bytes:
@@ -143,7 +139,7 @@ class ZipExtent(NamedTuple):
         return read(self._start(read), num_bytes)
 
     def _start(self, read: _Read) -> int:
-        """Read the local header, and return the offset of the stored bytes after it."""
+        """Return the offset of the stored bytes, after the local header."""
         if self.flags & _ENCRYPTED:
             raise MemberError("is encrypted")
         header = read(self.header_offset, _LOCAL_HEADER.size)
@@ -154,10 +150,10 @@ class ZipExtent(NamedTuple):
 
 
 class RefusedExtent(NamedTuple):
-    """A member that is rejected without reading it, with the reason."""
+    """A member that is rejected without reading it."""
 
     num_bytes: int
-    """The size stated in the archive, at most `MOST_BYTES`."""
+    """Size stated in the archive, at most `MOST_BYTES`."""
     reason: str
 
     @property
@@ -190,10 +186,7 @@ def _inflate(stored: bytes, method: int, num_bytes: int) -> bytes:
 
 
 def new_unpacker(method: int, head: bytes) -> tuple[Any, int]:
-    """Return a decompressor of a zip's method, and the offset of its data in the member.
-
-    `head` has the first bytes of the member.
-    """
+    """Return a decompressor for a zip method, and the offset of its data after this head."""
     if method == zlib.DEFLATED:
         return zlib.decompressobj(-zlib.MAX_WBITS), 0
     if method == _BZIP2:
@@ -208,7 +201,7 @@ def new_unpacker(method: int, head: bytes) -> tuple[Any, int]:
 
 
 def _lzma_unpacker(head: bytes) -> tuple[Any, int]:
-    """Read the header: version (2 bytes), properties size (2 bytes), properties; LZMA1 follows."""
+    """Parse the header: version (2 bytes), properties size (2 bytes), properties of LZMA1."""
     size = struct.unpack("<H", head[2:4])[0]
     properties, dictionary = struct.unpack("<BI", head[4 : 4 + size])
     lzma1 = {
@@ -226,15 +219,10 @@ def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
 
 
 def _reader(file: str) -> _Read:
-    """Return a function that reads bytes of a file or an object and raises `MemberError`.
-
-    A file is opened again unless it is read ahead, because an older descriptor could belong to a
-    file that was replaced. The file is closed with the last reference to the function.
-    """
     if is_url(file):
         return partial(_read_object, file)
     opened = range_reads.open_file(file)
-    if opened is None:
+    if opened is None:  # opened anew: an older descriptor may belong to a replaced file
         try:
             opened = Descriptor(regular_descriptor(file))
         except OSError as error:

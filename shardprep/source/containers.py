@@ -1,6 +1,6 @@
-"""The entries of one archive, in its order.
+"""List the members of one archive, in its order.
 
-The name of an entry is never used as a path. Damage is an error of zipfile or tarfile, or a
+The name of a member is never used as a path. Damage raises an error of zipfile or tarfile, or a
 `SourceError` if these libraries do not detect it.
 """
 
@@ -45,9 +45,9 @@ _LONG_NUMBER = re.compile(rb"\d{64}")
 def entries(
     place: PlainExtent, name: str, kind: str, encoding: str | None, unpacker: Unpacker
 ) -> Iterator[Entry | OrdinaryImages]:
-    """Return the members of a "zip", "tar" or "7z"; ordinary images come together as columns.
+    """Yield the members of a "zip", "tar" or "7z"; ordinary images come together as columns.
 
-    `name` is the archive's name in messages, `encoding` that of zip names without the UTF-8 flag.
+    Errors name the archive `name`. `encoding` applies to zip names without the UTF-8 flag.
     """
     if kind == "zip":
         return _zip_entries(place, name, encoding, unpacker.budget)
@@ -82,7 +82,7 @@ def _zip_entries(
 
 
 def _by_zipfile(place: PlainExtent, encoding: str | None) -> tuple[int, ZipEntries]:
-    """Return the offset of the directory, and its entries, as `zipfile` reads them."""
+    """Return the offset of the directory and its entries, parsed by `zipfile`."""
     with zipfile.ZipFile(buffered(place), metadata_encoding=encoding) as archive:
         infos = archive.infolist()
         names = Texts.of(info.filename if encoding else _true_name(info) for info in infos)
@@ -99,7 +99,6 @@ def _by_zipfile(place: PlainExtent, encoding: str | None) -> tuple[int, ZipEntri
 
 
 def _zip_members(columns: ZipEntries, file: str) -> Iterator[Entry | OrdinaryImages]:
-    """Yield the images with ordinary names together, then the other members."""
     kinds = columns.modes & _KIND_BITS
     are_images = are_ordinary(columns.names) & ((kinds == 0) | (kinds == stat.S_IFREG))
     rows, left = np.flatnonzero(are_images), np.flatnonzero(~are_images)
@@ -127,7 +126,7 @@ def _zip_entry(path: str, extent: ZipExtent, mode: int) -> Iterator[Entry]:
 
 
 def _true_name(info: zipfile.ZipInfo) -> str:
-    """Return a name as UTF-8 if it is valid UTF-8: many zips do not set the flag."""
+    """Return the name decoded as UTF-8 if that is valid: many zips do not set the flag."""
     if info.flag_bits & _UTF8_FLAG or info.filename.isascii():
         return info.filename
     try:
@@ -137,7 +136,7 @@ def _true_name(info: zipfile.ZipInfo) -> str:
 
 
 class _Headers(io.BufferedReader):
-    """A tar for `tarfile`, with a limit for headers: large headers are malicious."""
+    """A tar for `tarfile` that rejects large headers, which only malicious archives have."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= _MAX_HEADER_BYTES:
@@ -175,7 +174,7 @@ def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
 
 
 def _check_end(place: PlainExtent, at: int, name: str) -> None:
-    """Check that the tar has its end mark: tarfile treats any damage as the end."""
+    """Check that the tar has its end mark: tarfile takes any damage for the end."""
     is_end = False
     while data := place.read_range(at, _BLOCK_BYTES):
         blank = len(data) - len(data.lstrip(b"\0"))

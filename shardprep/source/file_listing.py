@@ -23,29 +23,22 @@ class FoundFile(NamedTuple):
     path: str
     """Path or address of the bytes. It is not a link, but folders above it may be links."""
     relative: str
-    """POSIX path relative to the folder or the address."""
     num_bytes: int = 0
     mark: int | str = ""
-    """Change mark: modification time in nanoseconds, or ETag of an object."""
+    """Modification time in nanoseconds, or ETag of an object. It changes with the content."""
     problem: str = ""
-    """Reason not to read it: `LEADS_OUTSIDE`, or `NOT_REGULAR` (a device, a broken link)."""
+    """Reason not to read the file: `LEADS_OUTSIDE`, or `NOT_REGULAR` (a device, a broken link)."""
 
 
 def find_files(
     source: Path | str, leave_out: Iterable[str] = (), *, follow_links: bool = False
 ) -> Iterable[FoundFile]:
-    """Return the file or object of a source (`relative` is ""), or all files below it.
+    """Return all files below a folder or an address, or the file itself with `relative` "".
 
-    Files are sorted in each folder. Links to folders are followed, each once. A foreign folder must
-    not decide which other files of this machine are read: a link to a target outside the folder
-    is yielded with a problem and not followed, unless `follow_links` is set. Folders or addresses
-    in `leave_out` are ignored, such as a dataset built from the source.
-
-    Raises:
-        RecipeError: the source is neither a path nor an address.
-        SourceError: the source does not exist, or a folder cannot be read.
-        StorageError: the store does not answer or rejects the request.
-
+    Files are sorted within each folder. Links to folders are followed, each once. A link to a
+    target outside the folder is returned with a problem, unless `follow_links` is set: a foreign
+    folder must not decide which other files of this machine are read. Folders or addresses in
+    `leave_out` are ignored, for example a dataset built from the source.
     """
     place = parse_place(str(source))
     if isinstance(place, ObjectUrl):
@@ -82,7 +75,7 @@ def _walk(root: Path, leave_out: Iterable[str], *, follow_links: bool) -> Iterat
 
 
 def _identity(folder: Path | str) -> tuple[int, int]:
-    status = os.stat(folder)  # noqa: PTH116 - os.walk hands out strings
+    status = os.stat(folder)  # noqa: PTH116 - os.walk returns strings
     return status.st_dev, status.st_ino
 
 
@@ -93,7 +86,6 @@ def _lies_in(inside: str, folder: str) -> bool:
 
 
 def _file(path: str, relative: str, inside: str) -> FoundFile:
-    """Return the file of a name; for a link, with the path of its target."""
     try:
         status = os.lstat(path)
         if stat.S_ISREG(status.st_mode):  # the usual case

@@ -1,4 +1,4 @@
-"""Limits of a source: number of members, sizes, depth. An error names the flag of its limit.
+"""Limits of a source: number of members, sizes, depth. Errors name the flag of the limit.
 
 Only these numbers distinguish a zip bomb from an honest archive. The sizes stated in an archive are
 added up before anything is unpacked. A .gz states no size, so its bytes are counted while it is
@@ -14,7 +14,7 @@ from shardprep.errors import OptionName, SourceError
 from shardprep.source.byte_range import MOST_BYTES, Extent, RefusedExtent, StoredExtent, ZipExtent
 from shardprep.storage.space import megabytes
 
-if TYPE_CHECKING:  # a download does without numpy
+if TYPE_CHECKING:  # a download does not need numpy
     import numpy as np
     from numpy.typing import NDArray
 
@@ -31,15 +31,14 @@ class SourceLimits:
     """The limits of one source. The defaults accept every dataset on Kaggle."""
 
     max_members: int = 10_000_000
-    """Number of members of all archives together, skipped ones included."""
+    """Members of all archives together, skipped members included."""
     max_member_size: int = 2_000_000_000
-    """Bytes of one image or table; it is read into memory whole."""
+    """Bytes of one image or table, which is read into memory whole."""
     max_unpacked: int | None = None
-    """Bytes of all members together; None: 10 GB and 100 times the size of the source."""
+    """Bytes of all members together. None means 10 GB plus 100 times the size of the source."""
     max_ratio: int = 1000
-    """Unpacked bytes for one packed byte, in members of more than 64 MB; deflate reaches 1,032."""
+    """Unpacked bytes per packed byte, for members above 64 MB. Deflate reaches 1,032."""
     max_depth: int = 8
-    """Depth of archives in archives; real data has two or three."""
     follow_links: bool = False
 
 
@@ -47,7 +46,7 @@ DEFAULT_LIMITS = SourceLimits()
 
 
 class Budget:
-    """Running totals of one source; each method raises a `SourceError` above the limits."""
+    """Totals of one source; each method raises a `SourceError` above the limits."""
 
     def __init__(self, limits: SourceLimits) -> None:
         self.limits = limits
@@ -56,7 +55,6 @@ class Budget:
         self._source_bytes = 0
 
     def add_source(self, num_bytes: int) -> None:
-        """Add the size of a source file: a larger source may unpack to more."""
         self._source_bytes += num_bytes
 
     def check_depth(self, depth: int, name: str) -> None:
@@ -69,7 +67,7 @@ class Budget:
         self.check_members(0, archive)
 
     def check_members(self, num_more: int, archive: str) -> None:
-        """Check the number of members that an archive states, before they are read."""
+        """Check the number of members stated in an archive, before they are read."""
         if self._num_members + num_more > self.limits.max_members:
             what = f"there are more than {self.limits.max_members:,} members"
             raise _above("max_members", archive, what)
@@ -89,7 +87,7 @@ class Budget:
         return extent
 
     def readable_all(self, packed: Sizes, sizes: Sizes) -> NDArray[np.bool_]:
-        """Return which images `readable` would not change, and count them; False if in doubt."""
+        """Return a mask of images that are surely within the limits, and count their bytes."""
         limits = self.limits
         fits = (packed <= limits.max_member_size) & (sizes <= limits.max_member_size)
         fits &= (sizes <= _SMALL_BYTES) | (-(-sizes // limits.max_ratio) <= packed)
@@ -116,7 +114,6 @@ class Budget:
             raise _above("max_ratio", name, what)
 
     def _bomb(self, packed: int, unpacked: int) -> str:
-        """Return a message if the ratio is too high, otherwise ""."""
         most = self.limits.max_ratio
         if unpacked <= max(_SMALL_BYTES, most * packed):
             return ""

@@ -1,8 +1,8 @@
 """List the members of a folder or an archive, at any reasonable depth.
 
-Zip and tar members are read in place. Only compressed archives (an inner zip that the outer one
-deflates, the .gz around a tar), split archives (.zip.001) and 7z archives are unpacked, once, into
-the work folder. A member's name never becomes a path.
+Zip and tar members are read in place. Archives in archives may be compressed (a deflated zip, the
+tar in a .gz). These, split archives (.zip.001) and 7z archives are unpacked once, into the work
+folder. A member's name never becomes a path.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ _DAMAGE = (
     *UNPACK_ERRORS, zipfile.BadZipFile, tarfile.TarError, NotImplementedError, RecursionError,
     MemberError,
 )  # fmt: skip
-"""Exceptions of the libraries for damaged archives."""
 _AT_ONCE = 1 << 12
-"""Number of files that are Python objects at the same time while they are sorted."""
 _SHOWN_ERROR = 100
 _ZIP_SUFFIXES = (".zip", ".exe")
 _VOLUME = re.compile(r"(?P<whole>.*[^/])\.(?P<number>\d{3})", re.DOTALL)
@@ -55,11 +53,11 @@ _VOLUME = re.compile(r"(?P<whole>.*[^/])\.(?P<number>\d{3})", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A member that is left out before it becomes an item."""
+    """A member of the source that does not become an item."""
 
     key: str
     reason: str
-    """One of a few reasons; skipped members are counted by it."""
+    """One of a few texts, used to count skipped members."""
     num_bytes: int
     detail: str = ""
 
@@ -70,7 +68,7 @@ class Listing:
 
     images: Members
     others: list[Member]
-    """Members that are neither images nor archives, such as label tables. Skipped if unused."""
+    """Members that are neither images nor archives, such as label tables."""
     skipped: list[Skipped]
 
 
@@ -84,24 +82,12 @@ def list_source(  # noqa: PLR0913 - options of the walk and callbacks
     leave_out: Iterable[str] = (),
     check: Callable[[Sequence[Member]], None] = lambda _: None,
 ) -> Listing:
-    """Return all members of the source in key order.
+    """Return all members of the source in key order; SourceError if two have the same key.
 
-    Args:
-        source: a folder, an archive (recognised by its content), the first volume of a split
-        archive, the address of an archive, or an address with objects below it.
-        work_dir: folder for unpacked archives; the caller removes it.
-        notice: called with a line about slow work.
-        zip_encoding: encoding of zip member names; None means UTF-8 if valid, otherwise cp437.
-        limits: limits on numbers and sizes.
-        leave_out: folders or addresses below the source that do not belong to it.
-        check: called with the known `others` before inner archives are unpacked, which may be slow;
-        its exceptions are passed on.
-
-    Raises:
-        RecipeError: the source is neither a path nor an address.
-        SourceError: the source is missing, damaged, not an archive or above a limit, or two members
-        have the same key.
-
+    A source is a folder, an archive (recognised by its content), the first volume of a split
+    archive, the address of an archive, or an address with objects below it. The caller removes
+    `work_dir`. `zip_encoding` None means UTF-8 if the names are valid, otherwise cp437. `check` is
+    called with the known `others` before slow unpacking of inner archives; it may raise.
     """
     walk = _Walk(Unpacker(work_dir, notice, Budget(limits)), zip_encoding)
     root = str(source) if is_url(str(source)) else Path(source).name
@@ -141,7 +127,6 @@ class _Walk:
         return Listing(images, self.others, self.skipped)
 
     def files(self, found: Iterable[FoundFile], root: str) -> None:
-        """Add the files of a folder or an address, or of an archive that is the source."""
         source = iter(found)
         while some := list(islice(source, _AT_ONCE)):
             images, others = ordinary_files(some)
@@ -160,7 +145,7 @@ class _Walk:
                     self.member(clean_key(file.relative), extent, depth=1)
 
     def file(self, place: str, num_bytes: int) -> None:
-        """Add the members of an archive that is the source, or whose first volume is the source."""
+        """Add the members of the source, an archive or the first volume of one."""
         volume = _VOLUME.fullmatch(place)
         if volume and is_url(place):
             what = "is one volume of a split archive"
@@ -179,7 +164,6 @@ class _Walk:
             raise SourceError(place, what, GIVE_A_SOURCE)
 
     def skip(self, name: str, reason: str, num_bytes: int, detail: str = "") -> None:
-        """Record a skipped member; its stated name and size are untrusted."""
         key = shown(clean_key(name), MAX_KEY_LENGTH)
         self.skipped.append(Skipped(key, reason, min(num_bytes, MOST_BYTES), detail))
 
@@ -200,7 +184,6 @@ class _Walk:
         self.images.add_all(keys, places, found.file)
 
     def member(self, key: str, extent: StoredExtent, depth: int) -> None:
-        """Add one member as an image, an archive (opened), junk or another file."""
         name = key.rpartition("/")[2]
         if is_junk(key, name):
             self.skip(key, "junk", extent.num_bytes)
@@ -224,7 +207,6 @@ class _Walk:
             self.others.append(Member(key, self.budget.readable(extent, key)))
 
     def open_packed(self) -> None:
-        """Add the members of all archives that must be unpacked, nested ones included."""
         packed, self.packed = self.packed or [], None
         for key, extent, depth in packed:
             self.unnamed(key, extent, depth)
@@ -232,10 +214,7 @@ class _Walk:
     def archive(
         self, extent: StoredExtent, name: str, prefix: str, depth: int, head: bytes | None = None
     ) -> bool:
-        """Add the members of the archive in an extent; return False if it is not an archive.
-
-        `head` is its first `HEAD_BYTES`, or None to read them.
-        """
+        """Add the members of an archive, or return False. `head` has its first bytes, if known."""
         kind = _head_type(extent, name) if head is None else archive_type(head)
         if kind is None and (depth == 1 or name.lower().endswith(_ZIP_SUFFIXES)):
             # A zip may have data in front, such as a self-extractor: its directory is at its end.
@@ -279,14 +258,14 @@ class _Walk:
         return self.archive(inner, name, prefix, depth + (within in _COMPRESSED))
 
     def volume(self, name: str, extent: StoredExtent, depth: int) -> bool:
-        """Keep a volume until all are known; return False if the file is not a volume."""
+        """Store a volume until all are known; return False if the file is not a volume."""
         match = _VOLUME.fullmatch(name)
         if match is not None:
             self.volumes[match["whole"], depth][int(match["number"])] = extent
         return match is not None
 
     def join_volumes(self) -> None:
-        """Add the members of every split archive; other numbered files are added one by one."""
+        """Add the members of every split archive, and other numbered files one by one."""
         while self.volumes:
             name, depth = min(self.volumes)
             volumes = self.volumes.pop((name, depth))
@@ -307,7 +286,6 @@ class _Walk:
 
 
 def _is_packed_archive(extent: StoredExtent, key: str, head: bytes) -> bool:
-    """Return True if a member seems to be an archive that must be unpacked."""
     kind = archive_type(head)
     is_packed = not isinstance(extent, PlainExtent) and extent.is_packed
     is_zip = kind is not None or key.lower().endswith(_ZIP_SUFFIXES)

@@ -34,8 +34,7 @@ PLACE = np.dtype(
         ("offset", "<i8"), ("stored_bytes", "<i8"), ("num_bytes", "<i8"),
     ]
 )  # fmt: skip
-"""An extent as integers. `file` is an index into `Members.files`, or into `odd` for other
-extents."""
+"""An extent as integers. `file` is an index into `Members.files`, for `ODD` into `Members.odd`."""
 PLAIN, BELOW, ZIP, ODD = range(4)
 """Kinds of places: a file, a file whose path ends in the member's key, a zip, any other extent."""
 _AT_ONCE = 1 << 12
@@ -45,19 +44,19 @@ class Member(NamedTuple):
     """One entry of an archive, or one file of a folder."""
 
     key: str
-    """Full path from the root of the source, through all archives; unique."""
+    """Full path from the root of the source, through all archives. Unique."""
     extent: Extent
 
 
 class Entry(NamedTuple):
-    """A member of an archive that is not a folder, as the archive's directory lists it."""
+    """A member of an archive, as listed in the archive's directory; never a folder."""
 
     name: str
     num_bytes: int
     extent: StoredExtent | None
-    """None with a problem."""
+    """None if there is a problem."""
     problem: str
-    """Reason why the member must not be used; "" for an ordinary member."""
+    """Reason not to use the member, or ""."""
 
 
 class Members(Sequence[Member]):
@@ -68,7 +67,6 @@ class Members(Sequence[Member]):
     def __init__(
         self, keys: Texts, places: Places, files: Sequence[str], odd: Sequence[Extent] = ()
     ) -> None:
-        """Take keys, a `PLACE` for each, and the files and odd extents that the places refer to."""
         self.keys = keys
         self.places = places
         self.files = files
@@ -105,7 +103,6 @@ class Members(Sequence[Member]):
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only the files and odd extents that these members use."""
         places = self.places.copy()
         is_odd = places["kind"] == ODD
         files, places["file"][~is_odd] = np.unique(places["file"][~is_odd], return_inverse=True)
@@ -160,13 +157,13 @@ class MembersBuilder:
             self._pack()
 
     def add_all(self, keys: Texts, places: Places, file: str) -> None:
-        """Add members of one file, with a `PLACE` for each; `file` is filled in."""
+        """Add members of one file; sets the field `file` of their places."""
         self._pack()
         places["file"] = self._number(file)
         self._parts.append((keys, places))
 
     def members(self) -> Members:
-        """Return all added members in key order."""
+        """Return all added members in order of addition."""
         self._pack()
         if not self._parts:
             self._parts.append((Texts.of([]), np.empty(0, PLACE)))
@@ -202,13 +199,13 @@ class MembersBuilder:
 
 
 class OrdinaryImages(NamedTuple):
-    """Images of a zip, or of a folder, as columns."""
+    """Images of a zip or a folder, as columns."""
 
     keys: Texts
     places: Places
     """A `PLACE` for each, without `file`."""
     file: str
-    """The zip, or the part of each path or address before the key."""
+    """The zip, or the common part of all paths or addresses before the key."""
 
     @property
     def stored_bytes(self) -> NDArray[np.int64]:
@@ -217,7 +214,7 @@ class OrdinaryImages(NamedTuple):
 
 
 def are_ordinary(names: Texts) -> NDArray[np.bool_]:
-    """Return which names certainly belong to such images; others may do so too."""
+    """Return a mask of names that surely belong to ordinary images; the pattern may miss some."""
     fits = booleans(pc.match_substring_regex(names.array, ORDINARY_IMAGE))
     fits &= integers(pc.binary_length(names.array)) <= MAX_KEY_LENGTH
     return fits & ~booleans(pc.match_substring(names.array, "__MACOSX"))

@@ -12,7 +12,7 @@ MAX_KEY_LENGTH = 4096
 """Maximum length in characters, as for a path in Linux."""
 _JUNK_NAMES = frozenset((".DS_Store", "Thumbs.db", "desktop.ini"))
 _PLAIN_PATH = re.compile(r"(?!\.?/|.*//|.*/\.(/|$)).*[^/]", re.DOTALL)
-"""A path in its shortest form; other paths are rare, so handling them may be slow."""
+"""A path in its shortest form. Other paths are rare, so slow code handles them."""
 _ARCHIVES = r"zip|7z|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|7z)"
 _ARCHIVE_NAME = re.compile(rf".+\.({_ARCHIVES})(\.001)?", re.IGNORECASE)
 _ARCHIVE_SUFFIX = re.compile(
@@ -26,11 +26,11 @@ _SUFFIX = "|".join(
     for suffix in sorted(IMAGE_SUFFIXES)
 )
 ORDINARY_IMAGE = rf"\A(?:[^.{_NO}][^{_NO}]*/)*[^.{_NO}][^{_NO}]*(?:{_SUFFIX})\z"
-"""RE2 pattern of image names that are valid keys without changes and have no hidden part."""
+"""RE2 pattern for names of images that are valid keys without changes and have no hidden part."""
 
 
 def composed(text: str) -> str:
-    """Return a text in Unicode form NFC; names from macOS have separate accents."""
+    """Return the text in Unicode form NFC; names from macOS have separate accents."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 

@@ -20,17 +20,16 @@ from shardprep.storage.regular_file import Descriptor, OpenFiles, regular_descri
 from shardprep.storage.url import ObjectUrl, is_url
 
 _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
-"""Bytes of one request. They double while reads are consecutive."""
+"""Bytes of one request. The size doubles while reads are consecutive."""
 _KEPT_BYTES = 24 << 20
 _WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 8 << 20, 8, 64
-"""Bytes and spans in a window of read-ahead. The first window is small, because the worker waits
-for it; each may have twice the spans of the previous one."""
+"""Limits of a read-ahead window. Workers wait for the first, so it is small; spans then double."""
 _WINDOWS_AHEAD = 4
 """Number of windows fetched in advance: a store may answer more slowly than photos decode."""
 _CALL_SPANS, _CALLS_AT_ONCE = 8, 16
-"""Ranges in a call, and parallel calls. A thread for each range would cost more."""
+"""Ranges per call, and parallel calls. A thread for each range would cost more."""
 _NEAR_BYTES = 128 << 10
-"""Largest gap in bytes between two spans that are fetched in one request."""
+"""Largest gap in bytes between two spans that one request fetches."""
 
 
 class Span(NamedTuple):
@@ -44,7 +43,7 @@ class Span(NamedTuple):
 _Span = TypeVar("_Span", bound=Span)
 
 _blocks: dict[tuple[str, int], bytes] = {}
-"""(file, offset) → block in memory; the oldest are dropped."""
+"""(file, offset) → block in memory, oldest first."""
 _at_hand: dict[str, list[tuple[int, bytes]]] = {}
 """File → offset and bytes of each range fetched ahead."""
 
@@ -58,7 +57,7 @@ _open = _Open()
 
 
 def open_file(file: str) -> Descriptor | None:
-    """Return a file that is open for read-ahead, otherwise None."""
+    """Return the descriptor of a file that is open for read-ahead, or None."""
     return _open.files.find(file)
 
 
@@ -94,11 +93,7 @@ def forget() -> None:
 
 
 def read_ahead(spans: Sequence[_Span]) -> Generator[_Span]:
-    """Yield the spans, reading ahead.
-
-    Spans of objects are in memory when they are yielded, until the next window. The operating
-    system reads spans of files in parallel.
-    """
+    """Yield the spans, reading ahead. Bytes of objects stay in memory until the next window."""
     if not any(is_url(span.file) for span in spans):
         yield from _read_ahead_by_system(spans)
         return
@@ -118,7 +113,6 @@ def read_ahead(spans: Sequence[_Span]) -> Generator[_Span]:
 
 
 def _read_ahead_by_system(spans: Sequence[_Span]) -> Iterator[_Span]:
-    """Yield spans of files, and announce them to the system in advance."""
     num_told = num_bytes = 0
     last = {span.file: i for i, span in enumerate(spans)}
     try:
@@ -193,7 +187,7 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _get_ranges(spans: Sequence[Span]) -> list[tuple[int, bytes]]:
-    """Fetch ranges of one object; nothing if it is gone, which reading reports."""
+    """Fetch ranges of one object. Returns [] for a missing object: reading reports it."""
     starts = [span.offset for span in spans]
     lengths = [span.num_bytes for span in spans]
     try:

@@ -1,4 +1,4 @@
-"""The entries of a 7z archive. All are unpacked into one file, never under their names."""
+"""List the members of a 7z archive. All are unpacked into one file, never under their names."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ _SHOWN_ERROR = 100
 
 
 class _EntryWriter(Py7zIO):
-    """Appends one member to the common file, and records its offset and size in bytes."""
-
     def __init__(self, name: str, out: UnpackedFile) -> None:
         self.name = name
         self.offset = 0
@@ -61,10 +59,7 @@ class _EntryWriters(WriterFactory):
 def sevenzip_entries(
     place: PlainExtent, name: str, out: UnpackedFile, budget: Budget
 ) -> Iterator[Entry]:
-    """Yield the members of a 7z, unpacked one after the other into the file `out`.
-
-    A 7z packs its members as one stream, so they cannot be read in place.
-    """
+    """Yield the members of a 7z after unpacking it into `out`: it packs them as one stream."""
     try:
         with closing(out), py7zr.SevenZipFile(buffered(place)) as archive:
             if archive.needs_password():

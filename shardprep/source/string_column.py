@@ -1,7 +1,7 @@
 """Columns of many rows in little memory.
 
-`Texts` has all texts in one buffer, with 8 bytes more for each text instead of a Python object.
-`Coded` has each distinct value once, and a small integer for each row.
+`Texts` stores all texts in one buffer, plus 8 bytes for each text instead of a Python object.
+`Coded` stores each distinct value once, and a small integer for each row.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _Value = TypeVar("_Value")
 _Other = TypeVar("_Other")
 
 _FEW = 4
-"""Up to this number of values, all are pickled: finding the used ones would take longer."""
+"""Up to this number of values, all are pickled: finding the used values would take longer."""
 
 
 class Coded(Sequence[_Value]):
-    """A sequence of values, None where the code is −1."""
+    """A sequence of values. Code −1 means None."""
 
     __slots__ = ("codes", "values")
 
@@ -61,7 +61,7 @@ class Coded(Sequence[_Value]):
 
     @classmethod
     def constant(cls, value: _Value, number: int) -> Coded[_Value]:
-        """Return a column with one value in all rows, which needs no memory."""
+        """Return a column with one value in all rows; memory does not grow with `number`."""
         code, values = (-1, ()) if value is None else (0, (value,))
         return cls(np.broadcast_to(np.int8(code), number), values)
 
@@ -93,7 +93,6 @@ class Coded(Sequence[_Value]):
         return f"Coded.of({list(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without unused values, if there are more than a few values."""
         if len(self.values) <= _FEW:
             return Coded, (self.codes, self.values)
         used, codes = np.unique(self.codes, return_inverse=True)
@@ -107,7 +106,7 @@ class Coded(Sequence[_Value]):
         return there
 
     def fit(self, is_one: Callable[[_Value], bool]) -> NDArray[np.bool_]:
-        """Return for each row whether the condition holds for its value; False for None."""
+        """Return the condition for each row; False for None."""
         return np.array([*map(is_one, self.values), False], bool)[self.codes]
 
     def take(self, rows: NDArray[Any]) -> Coded[_Value]:
@@ -116,19 +115,19 @@ class Coded(Sequence[_Value]):
         return Coded(self.codes[rows], self.values)
 
     def filled(self, value: _Value) -> Coded[_Value]:
-        """Return the column with None replaced by a value."""
+        """Return the column with None replaced by `value`."""
         values = list(self.values) if value in self.values else [*self.values, value]
         codes = np.where(self.codes < 0, values.index(value), self.codes)
         return Coded(_small(codes, len(values)), values)
 
     def firsts(self) -> dict[int, _Value]:
-        """Return the first row of each used value, in order of rows."""
+        """Return first row → value for each used value, in order of rows."""
         codes, rows = np.unique(self.codes, return_index=True)
         pairs = sorted(zip(rows.tolist(), codes.tolist(), strict=True))
         return {row: self.values[code] for row, code in pairs if code >= 0}
 
     def counts(self) -> dict[_Value, int]:
-        """Return the number of rows of each value, in the order of their first rows."""
+        """Return value → number of rows, in the order of first rows."""
         numbers = np.bincount(self.codes[self.are_there], minlength=len(self.values)).tolist()
         firsts = self.firsts()
         return {one: numbers[self.codes[row]] for row, one in firsts.items()}
@@ -154,12 +153,10 @@ Ints = NDArray[np.int64]
 
 _AT_ONCE = 1 << 12
 _HASHED_AT_ONCE = 1 << 14
-"""Number of texts hashed at a time, which needs 20 bytes for each character."""
+"""Texts hashed at a time. Hashing needs 20 bytes of memory for each character."""
 _FOUND_AT_ONCE = 1 << 17
-"""Number of texts looked up at a time."""
 _WEIGHTS = np.frombuffer(os.urandom(8 * 4096), np.uint64) | np.uint64(1)
-"""Random odd factors of the bytes of a text in its hash, so that nobody can construct colliding
-names. They repeat after 4,096 bytes."""
+"""Random odd factors for the bytes of a text: nobody can construct names with equal hashes."""
 
 
 class Texts(Sequence[str]):
@@ -168,13 +165,13 @@ class Texts(Sequence[str]):
     __slots__ = ("_folders", "array")
 
     def __init__(self, array: Any) -> None:
-        """Take an Arrow array of texts without nulls."""
+        """`array` is an Arrow array of texts without nulls."""
         self.array: Any = array.cast(pa.large_string())
         self._folders: Coded[str] | None = None
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Texts:
-        """Return texts as a column; lone surrogates, which are not valid UTF-8, become escapes."""
+        """Return texts as a column. Lone surrogates are not valid UTF-8 and become escapes."""
         if isinstance(texts, Texts):
             return texts
         # `pa.array` of a list imports pandas if it is installed, which takes a second.
@@ -221,7 +218,6 @@ class Texts(Sequence[str]):
         return f"Texts.of({list(self)!r})"
 
     def num_folders(self) -> Ints:
-        """Return the number of "/" in each text."""
         return integers(pc.count_substring(self.array, "/"))
 
     def lengths(self) -> Ints:
@@ -260,7 +256,7 @@ class Texts(Sequence[str]):
         return Texts(pc.utf8_normalize(self.array, form="NFC"))
 
     def ends(self, depth: int) -> Texts:
-        """Return the name at the end of each path, with up to `depth` folders before it."""
+        """Return the last part of each path, with up to `depth` folders before it."""
         pattern = rf"^.*/((?:[^/]*/){{{depth}}}[^/]*)$" if depth else "^.*/"
         return Texts(pc.replace_substring_regex(self.array, pattern, r"\1" if depth else ""))
 
@@ -270,7 +266,6 @@ class Texts(Sequence[str]):
         return Texts(pc.replace_substring_regex(ends, r"([^/])\.[^./]*$", r"\1"))
 
     def after(self, prefix: str) -> Texts:
-        """Return each text with a prefix."""
         before, nothing = Texts.of([prefix, ""]).array
         return Texts(pc.binary_join_element_wise(before, self.array, nothing))
 
@@ -278,11 +273,7 @@ class Texts(Sequence[str]):
 def positions(
     texts: Texts, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts
 ) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return the first position of each text among parts of others, −1 if it is missing.
-
-    The second array is True for texts that may occur more than once. Texts are joined by 64 bits of
-    hash, and compared if the hashes are equal.
-    """
+    """Return each text's first position among parts of others (−1: none), and if it may repeat."""
     hashes = _hashes(among, part)
     order = np.argsort(hashes, kind="stable").astype(np.uint32 if len(among) >> 32 == 0 else int)
     hashes = hashes[order]
@@ -309,12 +300,12 @@ def positions(
 
 
 def release() -> None:
-    """Release memory that Arrow keeps for freed arrays: as much as the live ones need."""
+    """Return freed memory to the system; Arrow would keep as much as its arrays use."""
     pa.default_memory_pool().release_unused()
 
 
 def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Hashes:
-    """Return a hash of each text, or of a part of it. Hashes differ between processes."""
+    """Return a hash of `part` of each text. Hashes differ between processes."""
     hashes = np.empty(len(texts), np.uint64)
     for start in range(0, len(texts), _HASHED_AT_ONCE):
         some = part(texts[start : start + _HASHED_AT_ONCE]).array
@@ -333,7 +324,6 @@ def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) 
 
 
 def _coded(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Coded[str]:
-    """Return texts, or a part of each, as a dictionary-coded column, block by block."""
     places: dict[str, int] = {}
     codes = np.empty(len(texts), np.int32)
     for start in range(0, len(texts), _HASHED_AT_ONCE):
@@ -344,15 +334,12 @@ def _coded(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -
 
 
 def integers(array: Any) -> NDArray[Any]:
-    """Return an Arrow array of integers without nulls as NumPy array, without a copy.
-
-    `to_numpy` imports pandas if it is installed, which takes a second.
-    """
+    """Return an integer Arrow array without nulls. `to_numpy` would import pandas: a second."""
     kind = {"int32": np.int32, "int64": np.int64, "uint64": np.uint64, "uint8": np.uint8}
     whole = np.frombuffer(array.buffers()[1] or b"", kind[str(array.type)])
     return whole[array.offset : array.offset + len(array)]
 
 
 def booleans(array: Any) -> NDArray[np.bool_]:
-    """Return an Arrow array of booleans without nulls as NumPy array."""
+    """Return an Arrow array of booleans without nulls as a NumPy array."""
     return integers(array.cast(pa.uint8())).astype(np.bool_)

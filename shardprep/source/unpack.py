@@ -1,7 +1,4 @@
-"""Archives as streams, for libraries that need a file object, and unpacked into the work folder.
-
-File names in the work folder never come from an archive.
-"""
+"""Archives as streams for libraries, or unpacked into the work folder under names of our own."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 1 << 20
 _HEADER_BYTES = 64
-"""Bytes read for the header of a packed member, more than any header has."""
+"""Bytes read for the header of a packed member; no header is longer."""
 
 
 class Window(io.RawIOBase):
@@ -138,10 +135,7 @@ _LONG_BYTES = 32 << 20
 
 
 class Unpacker:
-    """Unpacks whole archives into a folder, which the caller removes.
-
-    Raises `SourceError` if size or CRC-32 are wrong, a limit is exceeded or the disk is full.
-    """
+    """Unpacks whole archives into a folder, which the caller removes."""
 
     def __init__(self, folder: Path, notice: Callable[[str], None], budget: Budget) -> None:
         """`folder` is created when first needed; `notice` is called with a line about slow work."""
@@ -151,10 +145,9 @@ class Unpacker:
         self._num_files = 0
 
     def in_place(self, extent: StoredExtent, name: str, *, check: bool = False) -> PlainExtent:
-        """Return the uncompressed extent of an archive, unpacking it if its outer archive packs it.
+        """Return the uncompressed bytes of a nested archive, unpacked if a zip compresses it.
 
-        With `check`, the CRC-32 of an unpacked one is checked too. Most kinds have checksums of
-        their own.
+        With `check`, the CRC-32 is compared even if nothing is unpacked: a tar has no checksum.
         """
         if isinstance(extent, PlainExtent):
             return extent
@@ -177,14 +170,12 @@ class Unpacker:
         return place
 
     def unpack(self, stream: BinaryIO, packed_bytes: int, name: str) -> PlainExtent:
-        """Write a stream of unknown length into a file."""
         self._notice(f"unpacking {name}")
         with closing(self.new_file(name, packed_bytes)) as out:
             _copy(stream, None, out)
         return out.place
 
     def join(self, volumes: Sequence[StoredExtent], name: str) -> PlainExtent:
-        """Join the volumes of a split archive in one file."""
         self._notice(f"joining {len(volumes)} volumes of {name}")
         num_bytes = sum(volume.num_bytes for volume in volumes)
         with closing(self.new_file(name, num_bytes, num_bytes)) as out:
@@ -202,13 +193,10 @@ class Unpacker:
 
 
 class UnpackedFile:
-    """A file that grows within the limits and the space of the disk."""
+    """A new file that grows within the limits and the free disk space."""
 
     def __init__(self, path: Path, name: str, sizes: tuple[int, int], budget: Budget) -> None:
-        """Open the file; `name` is the archive's name in errors.
-
-        `sizes` are the packed size of the archive and its stated unpacked size (0 if unknown).
-        """
+        """Errors name the archive `name`; `sizes` are its packed and stated size (0: unknown)."""
         self._path = path
         self._name = name
         self._packed_bytes, self._stated_bytes = sizes
@@ -221,11 +209,9 @@ class UnpackedFile:
 
     @property
     def place(self) -> PlainExtent:
-        """The extent of the closed file."""
         return PlainExtent(str(self._path), 0, self._num_bytes)
 
     def write(self, block: bytes | bytearray) -> int:
-        """Append a block; `SourceError` if it exceeds a limit or the disk."""
         missing = max(len(block), self._stated_bytes - self._num_bytes)
         lacking = shortage(self._path.parent, missing, self._num_bytes)
         self._num_bytes += len(block)

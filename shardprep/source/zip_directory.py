@@ -50,20 +50,18 @@ _MAX_VERSION = 63
 """Highest version that `zipfile` reads."""
 _UTF8_FLAG = 0x800
 _FULL = 0xFFFFFFFF
-"""Value of a size or offset that is in the extra field instead."""
+"""Marks a size or offset that is in the ZIP64 extra field instead."""
 _ZIP64, _UNICODE_PATH = 1, 0x7075
 _MOST_EXTRAS = 16
 
 
 _LOCAL = struct.Struct("<4s5H3L2H")
-"""Signature, version, flags, method, time, date, CRC-32, sizes, length of name and extra field
-(APPNOTE 4.3.7)."""
+"""Signature, version, flags, method, time, date, CRC-32, sizes, two lengths (APPNOTE 4.3.7)."""
 _METHODS = frozenset((0, 1, 2, 3, 4, 5, 6, 8, 9, 12, 14, 93, 95, 96, 97, 98, 99))
 _LATE_SIZE = 0x8
 _MAX_NAME_BYTES = 4096
 _END = struct.Struct("<4s4H2LH")
-"""Signature, disks, entries here and in all, bytes and offset of the directory, bytes of comment
-(APPNOTE 4.3.16)."""
+"""Signature, disks, entries, directory size and offset, comment length (APPNOTE 4.3.16)."""
 _END64 = struct.Struct("<4s28x3Q")
 _END64_LOCATOR_BYTES = 20
 _MAX_COMMENT_BYTES = 0xFFFF
@@ -71,7 +69,7 @@ _MAX_EXTRA_BYTES = 1 << 14
 _SPARE_BYTES = 100
 """Bytes that may legitimately follow a member; an image is larger."""
 _MOST_OFFSET = 1 << 61
-"""Larger than any offset or size that fits a file, and sums of it fit 64 bits."""
+"""Larger than any offset or size in a file. Sums of two still fit in 64 bits."""
 _PACK_IT_AGAIN = "download or pack it again"
 
 
@@ -99,10 +97,7 @@ def measured_entries(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
 
 
 def read_entries(place: PlainExtent, at: int, stop: int, number: int) -> ZipEntries | None:
-    """Return the entries of a directory between two offsets, or None if it is unusual.
-
-    `number` is the expected number of entries.
-    """
+    """Return the entries between two offsets; None if they are unusual, or not `number` entries."""
     names = _Names(number, stop - at)
     places, modes = np.zeros(number, PLACE), np.empty(number, np.uint16)
     places["kind"] = ZIP
@@ -133,7 +128,7 @@ def _lengths(entries: NDArray[Any]) -> Ints:
 def _blocks(place: PlainExtent, at: int, stop: int) -> Iterator[tuple[Bytes, Ints, NDArray[Any]]]:
     """Yield blocks of a directory, the starts of entries in them, and the `_ENTRY` of each.
 
-    Stops where no entry follows. Only the last entry may be truncated.
+    Stops at the first gap between entries. Only the last entry may be truncated.
     """
     while at < stop:
         block = np.frombuffer(place.read_range(at, min(_BLOCK_BYTES, stop - at)), np.uint8)
@@ -148,7 +143,7 @@ def _blocks(place: PlainExtent, at: int, stop: int) -> Iterator[tuple[Bytes, Int
 
 
 def _chain(block: Bytes) -> tuple[Ints, NDArray[Any]]:
-    """Return starts and fields of the consecutive entries from the first byte on."""
+    """Return starts and fields of the entries that follow each other from the first byte on."""
     last = len(block) - _ENTRY.itemsize + 1
     none = np.empty(0, np.int64), np.empty(0, _ENTRY)
     if last <= 0:
@@ -187,7 +182,6 @@ class _Names:
         self._number = 0
 
     def add(self, block: Bytes, starts: Ints, entries: NDArray[Any]) -> None:
-        """Add the names of a block, which must be ASCII or flagged as UTF-8."""
         lengths = entries["name_bytes"].astype(np.int64)
         ends = np.cumsum(lengths)
         places = np.repeat(starts + _ENTRY.itemsize - ends + lengths, lengths)
@@ -266,9 +260,7 @@ class End(NamedTuple):
     stop: int
     """Offset of the end of the zip, comment included."""
     num_stated: int
-    """Number of members according to this record."""
     num_listed: int
-    """Number of readable entries of the directory."""
     longest_extra: int
 
 
@@ -307,10 +299,7 @@ def check_end(end: End | None, name: str) -> End:
 
 
 def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, name: str) -> None:
-    """Check that members do not overlap, and that no unlisted member is between them.
-
-    `stop` is the offset of the directory.
-    """
+    """Check that members do not overlap, and none is unlisted. The directory starts at `stop`."""
     # Some programs write only 16 bits of the number.
     num_found = len(found.names)
     if (end.num_stated ^ num_found) & 0xFFFF:
@@ -319,7 +308,6 @@ def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, 
     order = np.argsort(found.places["offset"], kind="stable")
     starts = found.places["offset"][order]
     ends = starts + np.minimum(found.places["stored_bytes"][order], _MOST_OFFSET) + _LOCAL.size
-    """The smallest offsets at which members can end; their names need bytes too."""
     overlap = np.flatnonzero((starts[1:] < ends[:-1]) & (ends[:-1] <= stop))
     if len(overlap):  # a member that ends after the stop is truncated; reading it reports that
         one, two = (found.names[i] for i in order[overlap[0] : overlap[0] + 2].tolist())

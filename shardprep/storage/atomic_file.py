@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 _PIECE_BYTES = 128 << 10
-"""Bytes of one write. For a larger write Linux looks for contiguous memory, which takes ten times
-as long when memory is fragmented."""
+"""Bytes per write. Larger writes need contiguous memory, and may take ten times as long."""
 
 _BUFFER_BYTES = 64 << 10
-"""Buffer for small writes. It is smaller than a piece, because a piece that fits into the buffer
-would be copied."""
+"""Smaller than a piece: a piece that fits into the buffer would be copied."""
 
 
 class DurableFile:
@@ -22,13 +20,12 @@ class DurableFile:
     def __init__(self, path: Path, *, is_shared: bool = False, token: str = "") -> None:
         """Open a hidden temporary file next to `path`, replacing the file of a run that died.
 
-        With `is_shared` the temporary name is unique, because several processes may write the same
-        file. With a token, the name is `sibling(path, token)`.
+        With `is_shared` or a token, its name is unique: several processes may write the same file.
         """
         self.path = path
         self._temporary = sibling(path, token or (new_token() if is_shared else ""))
         self.stream: BinaryIO = self._temporary.open("wb", _BUFFER_BYTES)
-        """File object for libraries that write to one; do not close it."""
+        """For libraries that write to a file object; do not close it."""
         self._is_handed_over = False
 
     def __enter__(self) -> Self:
@@ -42,16 +39,13 @@ class DurableFile:
         write_pieces(self.stream, data)
 
     def commit(self) -> None:
-        """Make the file durable and give it its name, atomically."""
+        """Make the file durable, then give it its name atomically."""
         self._sync()
         self._temporary.replace(self.path)
         sync_folder(self.path.parent)
 
     def hand_over(self) -> Callable[[], None]:
-        """Return a function that commits, in any thread, and abandons the file on errors.
-
-        The caller must call it. Leaving the context no longer abandons the file.
-        """
+        """Return a function that commits or, on errors, abandons the file. Call it, in any thread."""
         self._is_handed_over = True
 
         def commit() -> None:
@@ -88,7 +82,7 @@ class DurableFile:
 
 
 def write_pieces(stream: BinaryIO, data: bytes | bytearray | memoryview) -> None:
-    """Write bytes in pieces of `_PIECE_BYTES`."""
+    """Write in pieces of `_PIECE_BYTES`."""
     if len(data) <= _PIECE_BYTES:
         stream.write(data)
         return
@@ -103,7 +97,7 @@ def new_token() -> str:
 
 
 def sibling(path: Path, token: str) -> Path:
-    """Return the temporary path of a file."""
+    """Return the temporary path of a file; `token` is "" or from `new_token`."""
     return path.with_name(f".{path.name}{token and f'.{token}'}.tmp")
 
 

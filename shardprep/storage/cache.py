@@ -14,7 +14,6 @@ from shardprep.storage.atomic_file import DurableFile
 Arrays = dict[str, Any]
 
 _FORGOTTEN_S = 30 * 24 * 3600.0
-"""Seconds after the last use when a cached file of arrays is removed."""
 
 
 def cache_root() -> Path:
@@ -41,7 +40,7 @@ def array_file(folder: str, name: str) -> Path:
 
 def kept_arrays(path: Path) -> Arrays | None:
     """Return the cached arrays by name, or None if the file is missing or damaged."""
-    import numpy as np  # noqa: PLC0415 - a download does without
+    import numpy as np  # noqa: PLC0415 - a download does not need it
 
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -55,7 +54,7 @@ def kept_arrays(path: Path) -> Arrays | None:
 
 def keep_arrays(path: Path, arrays: Arrays) -> None:
     """Cache arrays, and remove cached files that were not used for 30 days; ignore disk errors."""
-    import numpy as np  # noqa: PLC0415 - a download does without
+    import numpy as np  # noqa: PLC0415 - a download does not need it
 
     with contextlib.suppress(OSError, StorageError):
         folder = make_cache(path.parent)

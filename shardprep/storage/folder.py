@@ -25,7 +25,7 @@ from shardprep.storage.space import shortage
 from shardprep.storage.url import ObjectUrl
 
 _MAX_READ_BYTES = 4 << 30
-"""Largest file that is read completely, in bytes: the receipts of a build."""
+"""Largest file that `read` returns, in bytes. The receipts of a build can be large."""
 
 
 class Written(NamedTuple):
@@ -50,7 +50,7 @@ class LocalFolder:
         return str(self.path / name)
 
     def new_file(self, name: str, token: str = "") -> DurableFile:
-        """Open a new file that replaces an existing one. `abandon` finds it by the token."""
+        """Open a file that replaces an existing one. `abandon` removes it by its token."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return DurableFile(path, is_shared=True, token=token)
@@ -71,14 +71,12 @@ class LocalFolder:
             return file.commit_new()
 
     def read(self, name: str) -> bytes | None:
-        """Return the bytes of a file, or None if it does not exist."""
         try:
             return read_regular(self.path / name, _MAX_READ_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def holds(self, name: str, written: Written) -> bool:
-        """Return True if a file exists with the written content."""
         path = self.path / name
         is_as_long = path.is_file() and path.stat().st_size == written.num_bytes
         return is_as_long and self.sha256(name) == written.sha256
@@ -105,8 +103,7 @@ class ObjectFolder:
 
     url: ObjectUrl
     below: ObjectUrl | None = None
-    """Fallback for reading: objects below this key are read if `url` has none with that name. They
-    are never changed."""
+    """Read-only fallback: names that are missing below `url` are read below this key."""
 
     def __str__(self) -> str:
         return str(self.url)
@@ -118,7 +115,7 @@ class ObjectFolder:
         return ObjectFile(self.url / name)
 
     def abandon(self, _name: str, _token: str) -> None:
-        """Do nothing: an unsent object vanished with its process."""
+        """Do nothing: unsent bytes vanished with their process."""
 
     def write(self, name: str, data: bytes) -> None:
         objects.put(self.url / name, data)
@@ -131,11 +128,7 @@ class ObjectFolder:
         return objects.get(self.below / name) if found is None and self.below else found
 
     def holds(self, name: str, written: Written) -> bool:
-        """Return True if an object exists with the written content.
-
-        Length and ETag are compared first, then the bytes: the same bytes have another ETag if
-        another build or version uploaded them.
-        """
+        """Return True if ETag or SHA-256 is equal. The ETag may change with each upload."""
         facts = objects.head(self._found(name))
         if facts is None or facts.num_bytes != written.num_bytes:
             return False
@@ -162,15 +155,12 @@ Folder = LocalFolder | ObjectFolder
 
 
 class ObjectFile:
-    """Bytes of an object before the upload, kept on the disk so that an upload can be repeated.
-
-    The file has no name, so the system removes it when the process ends.
-    """
+    """Bytes of an object in an unnamed temporary file, so that a failed upload can be repeated."""
 
     def __init__(self, url: ObjectUrl) -> None:
         self._url = url
         with _spooling():
-            self.stream: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - lives on
+            self.stream: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `abandon`
 
     def __enter__(self) -> Self:
         return self
@@ -183,7 +173,7 @@ class ObjectFile:
             write_pieces(self.stream, data)
 
     def commit(self) -> str:
-        """Upload the object, and return its ETag."""
+        """Upload the object and return its ETag."""
         with _spooling():
             self.stream.flush()
         mark = objects.put(self._url, self.stream)
@@ -191,7 +181,6 @@ class ObjectFile:
         return mark
 
     def abandon(self) -> None:
-        """Drop the bytes; does nothing after `commit`."""
         with contextlib.suppress(OSError):  # unwritten bytes are not needed
             self.stream.close()
 

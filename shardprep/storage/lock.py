@@ -1,8 +1,8 @@
 """Lock of a folder, exclusive or shared (`flock` on a file in it).
 
-The system releases the lock when the process ends, even if it is killed. After a process
-has opened the file, its previous owner may remove it, and a third process may lock a new file of
-the same name. So `has_name` is checked after the lock is taken.
+The system releases the lock when the process ends, even if it is killed. After a process opens the
+lock file, the previous owner may remove it, and a third process may lock a new file of that name.
+So `has_name` is checked after the lock is taken.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ def locked(
     who: str = "build",
     flag: str | OptionName = _OUT,
 ) -> Iterator[bool]:
-    """Lock a folder, and create it if it is missing. The lock ends with the process.
+    """Lock a folder until the context ends, and create it if it is missing; BusyError if locked.
 
-    Without `alone` the lock is shared. Yields False on a file system without locks, where the work
-    continues without one. The locked file is open for writing, because network file systems then
-    ask the other machines. If another process holds the lock, a `BusyError` names it as `who`;
-    `flag` is the option that sets another folder.
+    Yields False on a file system without locks, where the work continues unlocked. Errors call the
+    other process `who`, and name `flag` as the option for another folder. The lock file is opened
+    for writing, because only then do network file systems ask the other machines.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +82,7 @@ def take(descriptor: int, *, alone: bool = True, waits: bool = False) -> bool:
 
 
 def has_name(descriptor: int, path: Path) -> bool:
-    """Return True if an open file still has its name."""
+    """Return True if `path` is still the name of an open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -33,10 +33,8 @@ _STREAM_BYTES = 1 << 20
 _UPLOAD_BYTES = 8 << 20
 """Bytes of one request of an upload; a smaller object is uploaded in one request."""
 _UPLOADS_AT_ONCE = 4
-"""Parallel requests of an upload. Together with their size, this is what a slow line must carry in
-one try."""
+"""Parallel requests of an upload. A slow line must carry all of them within one try."""
 _COPY_BYTES = 5 * 10**9
-"""Largest object that S3 copies in one request."""
 _REPLACE_PAUSES_S = (0.2, 1, 4, 15)
 
 
@@ -44,7 +42,7 @@ class ListedObject(NamedTuple):
     """Name, size and ETag of an object."""
 
     name: str
-    """The key below the requested address; "" for the requested object itself."""
+    """Key below the requested address; "" for the requested object itself."""
     num_bytes: int
     etag: str
 
@@ -72,10 +70,9 @@ def get_ranges(url: ObjectUrl, starts: Sequence[int], lengths: Sequence[int]) ->
 
 
 def read_range(url: ObjectUrl, etag: str, start: int, num_bytes: int) -> memoryview:
-    """Return bytes of the object with this ETag. The object must have them.
+    """Return bytes of the object with this ETag, which must have them; ChangedError otherwise.
 
-    The result is the client's own buffer, because a copy would cost more than half as much as the
-    request. A missing or replaced object is a `ChangedError`.
+    The result is the client's own buffer: a copy costs more than half as much as the request.
     """
     options = {"range": (start, start + num_bytes), **({"if_match": etag} if etag else {})}
     with _found(_gone(url)):
@@ -91,11 +88,10 @@ def _is_program_over() -> bool:
 def read_whole(
     url: ObjectUrl, etag: str, is_over: Callable[[], bool] = _is_program_over
 ) -> Iterator[bytes]:
-    """Yield all bytes of the object with this ETag ("" for any).
+    """Yield all bytes of the object with this ETag ("" for any); ChangedError if it was replaced.
 
-    Reading stops with a `StorageError` when `is_over` returns True; by default, when the program
-    ends. It is called repeatedly, also while the store is silent. A missing or replaced object is a
-    `ChangedError`.
+    Reading stops with a StorageError when `is_over` returns True. It is called repeatedly, even
+    while the store is silent.
     """
     with _found(_gone(url)):
         yield from _blocks(url, {"if_match": etag} if etag else {}, is_over)
@@ -134,10 +130,7 @@ def sha256(url: ObjectUrl) -> str:
 
 
 def put(url: ObjectUrl, content: bytes | BinaryIO) -> str:
-    """Write or replace an object, completely or not at all; return its ETag.
-
-    A file is sent from its start, whatever its position.
-    """
+    """Write or replace an object atomically; return its ETag. A file is sent from its start."""
     file = io.BytesIO(content) if isinstance(content, bytes) else content
     num_bytes = file.seek(0, io.SEEK_END)
     options = {
@@ -175,10 +168,10 @@ def replace(url: ObjectUrl, old: bytes, new: bytes) -> bool:
 
 
 def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
-    """Write the object if it still has its old content (None: it did not exist).
+    """Write the object if its content is `old` (None: missing).
 
-    The store's client does not repeat this request. If an answer is lost, the current content shows
-    whether it was done.
+    The client does not repeat this request. After a lost answer, the current content shows whether
+    it was executed.
     """
     begun_s = time.monotonic()
     mode: str | dict[str, str] | None = "create" if old is None else None
@@ -203,7 +196,7 @@ def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
 
 
 def _content(url: ObjectUrl) -> tuple[bytes | None, str | dict[str, str]]:
-    """Return the bytes of an object (None if missing) and the mode that replaces only them."""
+    """Return the bytes of an object (None if missing), and the mode that replaces only them."""
 
     def read(store: Any, _: Wait) -> tuple[bytes, dict[str, str]]:
         answer = store.get(url.key)
@@ -223,10 +216,7 @@ def _put_once(url: ObjectUrl, content: bytes, mode: str | dict[str, str]) -> Non
 
 
 def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
-    """Copy an object inside its bucket; return False if the source does not exist.
-
-    The store copies objects up to its size limit. Larger objects go through this machine.
-    """
+    """Copy an object in its bucket; False if it is missing. Large ones go through this machine."""
     if num_bytes <= _COPY_BYTES:
         try:
             asked_again(to, lambda store, _: store.copy(source.key, to.key), writing=True)
@@ -267,11 +257,7 @@ def listing(url: ObjectUrl) -> list[ListedObject]:
 
 
 def delete(urls: Sequence[ObjectUrl]) -> None:
-    """Remove objects of one bucket; missing objects are ignored.
-
-    They are removed in one request, and one by one if that fails: some stores stop at a missing
-    object.
-    """
+    """Remove objects of one bucket; ignore missing objects, although some stores complain."""
     if not urls:
         return
     with contextlib.suppress(FileNotFoundError):

@@ -41,7 +41,7 @@ _KINDS = {
 
 
 class Descriptor:
-    """A file descriptor that is closed when no reference to it is left."""
+    """A file descriptor that is closed with the last reference to it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -55,12 +55,12 @@ class Descriptor:
 
 
 def regular_descriptor(path: Path | str) -> int:
-    """Return a descriptor for reading; the caller closes it. OSError if it is no regular file."""
+    """Return a descriptor for reading; the caller closes it. OSError if the file is not regular."""
     return opened_regular(path)[0]
 
 
 def opened_regular(path: Path | str) -> tuple[int, int]:
-    """Return a descriptor, as `regular_descriptor` does, and the size of the file in bytes."""
+    """Return a descriptor and the file's size in bytes. Raises as `regular_descriptor`."""
     if not _NO_LINK:
         _check_regular(path, os.lstat(path))
     try:
@@ -101,7 +101,7 @@ def read_regular(path: Path | str, most_bytes: int) -> bytes:
 
 
 def read_open(file: io.FileIO, most_bytes: int, path: Path | str = "") -> bytes:
-    """Return the bytes of a file from its position on; OSError about `path` if it is larger."""
+    """Return the bytes from the position on; OSError about `path` if the file is larger."""
     size = os.fstat(file.fileno()).st_size
     if size > most_bytes:
         what = f"{size:,} bytes, more than the allowed {most_bytes:,}"
@@ -141,7 +141,7 @@ def _check_regular(path: Path | str, status: os.stat_result) -> None:
 
 
 def most_open() -> int:
-    """Return how many files all readers of this process may keep open together."""
+    """Return the number of files that all readers of this process may keep open together."""
     if resource is None:
         return _MOST_WITHOUT_LIMIT
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -149,15 +149,15 @@ def most_open() -> int:
 
 
 class OpenFiles:
-    """The open files of one reader by name. Thread-safe."""
+    """The open files of one reader, by name. Thread-safe."""
 
     def __init__(self, opened: Callable[[str], int]) -> None:
-        """`opened` returns a new descriptor, which this object then owns."""
+        """`opened` returns a new descriptor, which this object closes later."""
         self._opened = opened
         self._names: set[str] = set()
 
     def get(self, name: str) -> Descriptor:
-        """Return a file, opened if necessary; keep the value while reading from its number."""
+        """Return the file, opened if necessary. Keep the value while reading from its number."""
         file = self.find(name)
         if file is not None:
             return file
@@ -188,7 +188,6 @@ class OpenFiles:
         del file
 
     def close(self) -> None:
-        """Release all files; `get` opens them again."""
         for name in [*self._names]:
             self.drop(name)
 
@@ -197,12 +196,11 @@ class OpenFiles:
 
 
 _files: OrderedDict[tuple[int, str], Descriptor] = OrderedDict()
-"""(id of the `OpenFiles`, name) → open file of any reader, in order of use."""
+"""(id of the `OpenFiles`, name) → file, least recently used first."""
 _lock = threading.RLock()  # reentrant: `__del__` may run while it is held
 
 
 def _renew() -> None:
-    """Replace the lock in a forked child, where the thread that held it does not exist."""
     global _lock  # noqa: PLW0603 - another thread cannot release it
     _lock = threading.RLock()
 

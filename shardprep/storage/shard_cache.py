@@ -35,11 +35,11 @@ _KEEP_FREE_BYTES = 1 << 30
 _SHARE_OF_FREE = 0.5
 _UNFINISHED = ".part"
 _OPEN_S = 1.0
-"""Seconds that an unused copy stays open. A removed copy occupies its space until it is closed."""
+"""Unused copies are closed after this time; a removed copy occupies disk space until then."""
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 Outcome = Literal["here", "busy", "full", "stopped"]
-"""Results of `stage`: a copy exists, another process is copying, no space, stopped."""
+"""Results of `stage`: copy exists, another process copies it, no space, stopped by `is_over`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RemoteShard:
 def copy_shard(
     shard: RemoteShard, write: Callable[[bytes], object], is_over: Callable[[], bool]
 ) -> bool:
-    """Pass the bytes of a shard to `write`; return False if `is_over` stopped it."""
+    """Pass the bytes of a shard to `write` and check them; return False if `is_over` stopped it."""
     digest, num_bytes = hashlib.sha256(), 0
     for block in objects.read_whole(shard.url, shard.etag, is_over):
         if is_over():
@@ -76,16 +76,13 @@ class StagedShards:
     """The copies of shards on this machine."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """Use at most `limit` bytes for all copies.
-
-        The default is SHARDPREP_CACHE_BYTES, or half of the free space and the copies together.
-        """
+        """`limit` in bytes; None for SHARDPREP_CACHE_BYTES, or half of free space and copies."""
         self._folder = cache_root() / "shards"
         self._limit = limit
         folder = self._folder  # with `self`, a cycle would keep the files open
         self._files = OpenFiles(lambda name: os.open(folder / name, _FLAGS))
         self._since_s: dict[str, float] = {}
-        """Hash → time when the copy was opened; changed under the lock."""
+        """SHA-256 → time when the copy was opened; changed under the lock."""
         self._lock = threading.Lock()
 
     def path(self, shard: RemoteShard) -> Path:
@@ -106,7 +103,7 @@ class StagedShards:
         return int((shutil.disk_usage(make_cache(self._folder)).free + held) * _SHARE_OF_FREE)
 
     def read(self, shard: RemoteShard, start: int, num_bytes: int) -> bytes | None:
-        """Return bytes of the copy of a shard, or None without a copy."""
+        """Return bytes from a local copy, or None without a complete copy."""
         try:
             data = read_at(self._file(shard).number, num_bytes, start)
         except OSError:
@@ -121,7 +118,7 @@ class StagedShards:
         self.path(shard).unlink(missing_ok=True)
 
     def _file(self, shard: RemoteShard) -> Descriptor:
-        """Return the open copy, and record on the disk that it was read. Raises as `os.open`."""
+        """Return the open copy, and store its time of use on the disk. Raises as `os.open`."""
         name, now_s = shard.sha256, time.monotonic()
         if now_s - self._since_s.get(name, -_OPEN_S) >= _OPEN_S:
             os.utime(self.path(shard))
@@ -136,10 +133,9 @@ class StagedShards:
     def stage(
         self, shard: RemoteShard, keep: frozenset[str], is_over: Callable[[], bool]
     ) -> Outcome:
-        """Copy a shard unless a copy exists.
+        """Copy a shard unless a copy exists; OSError if the copy cannot be written.
 
-        Copies with a hash in `keep` are not removed for it. Copying stops when `is_over`, which is
-        called repeatedly, returns True. An OSError means that the copy cannot be written.
+        Copies with a SHA-256 in `keep` are not evicted. `is_over` is called repeatedly.
         """
         final = self.path(shard)
         if final.exists():
@@ -160,7 +156,7 @@ class StagedShards:
         return "here"
 
     def _held(self) -> list[tuple[float, int, Path]]:
-        """Return time of last use, bytes and path of all copies, unfinished ones included."""
+        """Return time of last use, bytes and path of all copies, unfinished copies included."""
         held: list[tuple[float, int, Path]] = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
@@ -172,7 +168,6 @@ class StagedShards:
         return held
 
     def _make_room(self, unfinished: Path, num_bytes: int, keep: frozenset[str]) -> bool:
-        """Reserve the space of a copy, and remove older copies if necessary."""
         limit = self.limit()
         with (self._folder / ".lock").open("w") as lock:
             take(lock.fileno(), waits=True)
@@ -202,10 +197,7 @@ def _other(url: ObjectUrl, what: str) -> DatasetError:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[BinaryIO | None]:
-    """Yield an empty, locked file, or None if another process is writing it.
-
-    The file is removed at the end unless it was renamed. The file of a process that died is reused.
-    """
+    """Yield a locked file, which is removed unless renamed; None if another process has it."""
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
         if not _taken(file, path):
             yield None
@@ -226,7 +218,7 @@ def _taken(file: BinaryIO, path: Path) -> bool:
 
 
 def _given_up(path: Path) -> bool:
-    """Remove a finished or abandoned copy; return False if it is being written."""
+    """Remove a finished or abandoned copy; return False if a process is writing it."""
     if path.suffix != _UNFINISHED:
         path.unlink(missing_ok=True)
         return True

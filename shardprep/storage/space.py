@@ -13,13 +13,13 @@ from shardprep.errors import BuildError
 _KEPT_SHARE = 8
 _LEAST_KEPT_BYTES = 1 << 20
 _MOST_KEPT_BYTES = 64 << 20
-"""Reserve that stays free: an eighth of the work's size, within these bounds."""
+"""Free space to leave on the disk: an eighth of the work's size, within these bounds."""
 
 
 def shortage(folder: Path, num_bytes: int, num_written: int = 0) -> str:
     """Return a message if a disk cannot take `num_bytes` more, otherwise "".
 
-    `num_written` bytes of the same work are on the disk already and count for the reserve.
+    The reserve is a share of all bytes of the work, `num_written` included.
     """
     reserve = (num_written + num_bytes) // _KEPT_SHARE
     reserve = min(max(reserve, _LEAST_KEPT_BYTES), _MOST_KEPT_BYTES)
@@ -33,7 +33,7 @@ def shortage(folder: Path, num_bytes: int, num_written: int = 0) -> str:
 
 
 def megabytes(num_bytes: float) -> str:
-    """Return a size in the decimal unit that fits it: "812 kB", "45.5 MB"."""
+    """Return a size with a decimal unit: "812 kB", "45.5 MB"."""
     size, unit = num_bytes, "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 1000:
@@ -45,7 +45,7 @@ def megabytes(num_bytes: float) -> str:
 
 @contextlib.contextmanager
 def resumable_writes(work: Path) -> Iterator[None]:
-    """Turn an OSError while writing into a BuildError that says the work is kept."""
+    """Turn an OSError into a BuildError that says the finished work is kept."""
     try:
         yield
     except OSError as error:

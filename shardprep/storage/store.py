@@ -38,30 +38,27 @@ from shardprep.storage.url import ObjectUrl
 TIMEOUT_VARIABLE = "SHARDPREP_STORE_TIMEOUT"
 DEFAULT_TIMEOUT_S = 180.0
 _FIRST_S, _FIRST_RETRY_S = 10.0, 4.0
-"""Limits until a store has answered once: until then, a wrong address is more likely than an
-outage."""
+"""Limits before the first answer of a store: a wrong address is likelier than an outage then."""
 _TRY_S = 30.0
-"""Seconds of one try to read. A dead connection is given up earlier than the store."""
+"""Seconds of one try to read; several tries fit into the time limit of a store."""
 _MOST_PAUSE_S = 15.0
 _TOLD_AFTER_S, _TOLD_EVERY_S = 5.0, 30.0
 _LOOK_EVERY_S = 0.25
 _LEFT_AFTER_S = 1.5
-"""Wait before a call is abandoned: bytes that still arrive within this time end it normally."""
+"""Wait before a call is abandoned. Bytes that still arrive complete the call."""
 _log = logging.getLogger("shardprep.storage")
 _CONNECT_S = 3
 _PAUSES_S = (0.1, 0.4, 1.6)
-"""Pauses before each further try of `asked_again`, in seconds."""
 _FIRST_PAUSE_S = 0.1
-"""Pause before the client's second try, in seconds; later pauses may double."""
+"""The client's first pause in seconds; later pauses double."""
 _MOST_CLIENTS = 16
-"""Number of cached clients, one for each bucket and time-out, with separate connections."""
 
 ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "gs": ("GOOGLE_BASE_URL",),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
-"""Scheme → environment variables that name another server than the provider's."""
+"""Scheme → environment variables that name a server to use instead of the provider's."""
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (profiles are not read: aws configure "
     "export-credentials --format env), or give the machine a role",
@@ -77,7 +74,7 @@ _NO_ANSWER = ("kind: Connect", "kind: Timeout", "kind: Request", "kind: Interrup
 
 
 class NoAnswerError(StorageError):
-    """The store did not answer; the request may have been executed or not."""
+    """The store did not answer. The request may have been executed."""
 
 
 class ChangedError(StorageError):
@@ -91,7 +88,6 @@ def changed(where: str) -> ChangedError:
 
 
 def _endpoint_of(scheme: str) -> str:
-    """Return the server that the environment names, or "" for the provider's own."""
     for name in ENDPOINTS[scheme]:
         if endpoint := os.environ.get(name):
             if not _is_server(endpoint):
@@ -149,7 +145,6 @@ def _no_answer(url: ObjectUrl, *, writing: bool) -> NoAnswerError:
 
 
 def _server_of(url: ObjectUrl) -> str:
-    """Return the name of the server: its host, or the bucket at the provider's own."""
     return urlsplit(_endpoint_of(url.scheme)).netloc or url.root
 
 
@@ -157,12 +152,11 @@ class Timeouts(NamedTuple):
     """Time limits of a call, in seconds."""
 
     total_s: float
-    """Limit without an answer, for all tries together."""
+    """Limit for a silent store, all tries together."""
     answer_s: float
     retry_s: float
     """No new try starts after this time."""
     pause_s: float
-    """Longest pause between two tries."""
 
 
 def timeout_s() -> float:
@@ -180,7 +174,7 @@ def timeout_s() -> float:
 
 
 def timeouts(*, is_known: bool, writing: bool) -> Timeouts:
-    """Return the limits of a call. `is_known`: the store has answered before."""
+    """Return the limits of a call; `is_known` if the store has answered before."""
     total = timeout_s()
     if not is_known:
         first = min(total, _FIRST_S)
@@ -193,19 +187,18 @@ def timeouts(*, is_known: bool, writing: bool) -> Timeouts:
 
 @dataclass(slots=True)
 class Wait:
-    """A running call."""
+    """A call that waits for the store."""
 
     host: Callable[[], str]
-    """Returns the name of the store for messages."""
+    """Returns the name of the store for messages; called only when needed."""
     total_s: float
     since_s: float
 
     def moved(self) -> None:
-        """Restart the time limit, because data was received or sent."""
         self.since_s = time.monotonic()
 
     def is_in_vain(self, is_over: Callable[[], bool], *, is_bounded: bool) -> bool:
-        """Return True to abandon the call: `is_over`, or the store is silent for too long."""
+        """Return True if the answer is not needed any more, or the store is silent for too long."""
         silent_s = time.monotonic() - self.since_s
         is_late = is_bounded and silent_s > self.total_s
         return is_late or (silent_s > _LEFT_AFTER_S and is_over())
@@ -220,7 +213,6 @@ _watchers: list[threading.Thread] = []
 
 @contextlib.contextmanager
 def _waiting(host: Callable[[], str], total_s: float) -> Iterator[Wait]:
-    """Log a warning from time to time while a store is silent in this context."""
     wait = Wait(host, total_s, time.monotonic())
     _waits[id(wait)] = wait
     if not _awake.is_set():
@@ -248,7 +240,6 @@ def _watch() -> None:
 
 
 def _tell(waits: list[Wait], now: float) -> None:
-    """Log a warning for each silent host, unless one was logged recently."""
     silent = [wait for wait in waits if now - wait.since_s >= _TOLD_AFTER_S]
     if not silent:
         while _voices:
@@ -266,7 +257,7 @@ def _tell(waits: list[Wait], now: float) -> None:
 
 
 _voices: dict[str, socket.socket] = {}
-"""Host → socket that reserves the warnings about the host for this process."""
+"""Host → socket that reserves the warnings about this host for this process."""
 
 
 def _may_speak(host: str) -> bool:
@@ -299,11 +290,11 @@ def asked(
     writing: bool = False,
     is_over: Callable[[], bool] | None = None,
 ) -> Any:
-    """Return the result of a call of the store's client, with a time limit.
+    """Return the result of a client call, with a time limit.
 
-    In the main thread the call can be interrupted. With `is_over`, it can be stopped in every
-    thread. Raises FileNotFoundError if the object or the bucket does not exist, and `ChangedError`
-    if the condition of the call does not hold.
+    In the main thread, signals interrupt the call. With `is_over`, it can be stopped in every
+    thread. FileNotFoundError means that the object or bucket does not exist, `ChangedError` that
+    a condition of the call (absent, this ETag) is false.
     """
     exceptions = _obstore().exceptions
     bounds = timeouts(is_known=has_answered(url), writing=writing)
@@ -340,11 +331,7 @@ def asked_again(
     writing: bool = False,
     is_over: Callable[[], bool] | None = None,
 ) -> Any:
-    """Return the result of `asked` for a call that may be repeated.
-
-    The client itself does not repeat a request after a partial answer, and gives up early if this
-    process was paused.
-    """
+    """Repeat `asked`: the client does not after a partial answer, or if this process was paused."""
     begun_s = time.monotonic()
     for pause_s in _PAUSES_S:
         try:
@@ -384,7 +371,7 @@ def _store(url: ObjectUrl, bounds: Timeouts) -> Any:
 
 
 _used_by: set[int] = set()
-"""Ids of this process and of the processes it was forked from."""
+"""Ids of this process and its forked ancestors that used a store."""
 
 
 @functools.lru_cache(_MOST_CLIENTS)
@@ -408,22 +395,20 @@ def _store_of(root: str, endpoint: str, bounds: Timeouts) -> Any:
 
 
 class _LeftError(Exception):
-    """The call was abandoned: its answer is not needed any more, or is too late."""
+    """The call was abandoned: nobody needs its answer, or it is too late."""
 
 
 _Call = Callable[[], Any]
 _Outcome = tuple[Any, BaseException | None]
 _Calls = queue.SimpleQueue[tuple[_Call, queue.SimpleQueue[_Outcome]] | None]
 _idle: list[_Calls] = []
-"""Queues of the threads that wait for a call."""
 
 
 def _apart(call: _Call, is_left: Callable[[], bool] | None) -> Any:
-    """Return the result of a call that runs in another thread.
+    """Return the result of a call in another thread.
 
-    A call of the store's client reacts neither to signals nor to the end of the program. If a
-    signal handler raises, or `is_left` (called four times a second) returns True, the call is
-    abandoned.
+    The client reacts neither to signals nor to the end of the program. The call is abandoned if a
+    signal handler raises, or if `is_left`, called four times a second, returns True.
     """
     outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
     outcome: _Outcome | None = None

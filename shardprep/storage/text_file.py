@@ -14,10 +14,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def encoding_of(data: bytes) -> str:
-    """Return the encoding: UTF-8, UTF-16 or UTF-32, with or without a mark, otherwise Windows-1252.
-
-    UTF-16 without a mark is detected by the zero bytes of its first two characters.
-    """
+    """Return the encoding: UTF-8, UTF-16 or UTF-32, with or without a mark, or Windows-1252."""
     wide = json.detect_encoding(data[:4])
     if not wide.startswith("utf-8"):
         return wide
@@ -34,38 +31,36 @@ def decoded(data: bytes) -> str:
 
 
 def as_utf8(data: bytes) -> bytes:
-    """Return a UTF-16 or UTF-32 text as UTF-8; other texts are returned unchanged."""
+    """Return a text in UTF-16 or UTF-32 as UTF-8; other texts are unchanged."""
     wide = json.detect_encoding(data[:4])
     return data if wide.startswith("utf-8") else decoded(data).encode()
 
 
 def text_lines(data: bytes) -> io.TextIOWrapper:
-    """Return a stream of the lines of a text, each with its own ending."""
+    """Return the lines of a text, with their own endings."""
     return io.TextIOWrapper(io.BytesIO(data), encoding_of(data), errors="replace", newline="")
 
 
 WHOLE = -1
-"""Column number of a fault that concerns the whole file: rows are missing."""
+"""Column number for a fault of the whole file: rows are missing."""
 
 
 class CsvRows:
     """The rows of a CSV, with the faults of its quotes.
 
-    An open quote swallows the rows after it, and `csv` does not report it: the cell ends at the
-    next quote or at the end of the file. So each row of several lines is read again with strict
-    rules, which make this an error.
+    An open quote swallows later rows up to the next quote or the end of the file, and `csv` does
+    not report it. So each row of several lines is parsed again with strict rules, which do.
     """
 
     def __init__(self, lines: Iterable[str], delimiter: str = ",") -> None:
-        """Take lines with their endings, for example from `text_lines`."""
+        """`lines` have their endings, as from `text_lines`."""
         self._lines = lines
         self._form = {"delimiter": delimiter, "skipinitialspace": True}
         self.faults: dict[int, str] = {}
-        """Column number → its first cell with several lines, or `WHOLE` → an open quote; for the
-        rows read so far."""
+        """Column number (or `WHOLE`) → its first fault in the rows read so far."""
 
     def __iter__(self) -> Iterator[list[str]]:
-        """Yield the rows; raises `csv.Error` for a cell that is too large."""
+        """Yield the rows; csv.Error for a cell that is too large."""
         csv.field_size_limit(_MOST_CELL)
         several: list[str] = []
         rows = csv.reader(self._watched(several), **self._form)  # type: ignore[arg-type]
@@ -76,17 +71,15 @@ class CsvRows:
             yield row
 
     def fault(self, *columns: int) -> str:
-        """Return the fault of the whole file or of one of these columns, "" without a fault."""
+        """Return the fault of the file or of one of these columns, or ""."""
         return next((self.faults[i] for i in (WHOLE, *columns) if i in self.faults), "")
 
     def _watched(self, several: list[str]) -> Iterator[str]:
-        """Yield the lines; `several` collects the lines of the current row."""
         for line in self._lines:
             several.append(line)
             yield line
 
     def _judge(self, row: Sequence[str], lines: Sequence[str], first: int) -> None:
-        """Record the faults of a row of several lines; `first` is the number of its first line."""
         last, at, opened = first + len(lines) - 1, first, 0
         for column, cell in enumerate(row):
             if num_ends := len(_LINE_END.findall(cell)):

@@ -1,6 +1,6 @@
 """Addresses in object storage: `s3://bucket/key`, `gs://bucket/key`, `az://container/key`.
 
-A text with another scheme is an error, because it is never meant as a folder name.
+A text with another scheme is an error: nobody means it as the name of a folder.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _MEANT = {
     **dict.fromkeys(("file",), "the path alone, as in /data/photos"),
     **dict.fromkeys(("http", "https", "ftp", "hdfs"), ""),
 }
-"""Scheme of other programs → how to write it here; "" if that is not possible."""
+"""Scheme of another program → the form to write here, or ""."""
 
 
 def is_url(text: str) -> bool:
-    """Return True if a text is an address in object storage."""
+    """Return True for an address in object storage."""
     return text.startswith(_STARTS)
 
 
@@ -56,7 +56,7 @@ def _check_scheme(text: str) -> None:
 
 
 def local_path(text: str | Path) -> Path:
-    """Parse a path; RecipeError for an address."""
+    """Return a path; RecipeError for an address."""
     place = parse_place(str(text))
     if isinstance(place, ObjectUrl):
         raise RecipeError(shown_url(str(text)), "is an address", "give a path of this machine")
@@ -69,12 +69,12 @@ def shown_url(text: str) -> str:
 
 
 class ObjectUrl(NamedTuple):
-    """A bucket, or a key in one."""
+    """A bucket, or a key in a bucket."""
 
     scheme: str
     bucket: str
     key: str
-    """Without slashes at its ends; "" means the whole bucket."""
+    """No slashes at its ends; "" for the whole bucket."""
 
     @classmethod
     def parse(cls, text: str) -> ObjectUrl:

@@ -26,8 +26,7 @@ _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError
 def damage(path: Path, watcher: Watcher) -> str:
     """Return the problem of an archive, or "" if every checksum is correct.
 
-    A zip is read to its last member, .gz, .bz2 and .xz to their end. A tar has checksums only for
-    its headers. Of 7z and rar, only the start is checked.
+    A tar has checksums only for its headers. Of 7z and rar, only the signature is checked.
     """
     with path.open("rb") as file:
         kind = archive_type(file.read(HEAD_BYTES))
@@ -76,10 +75,7 @@ def _read_all(stream: IO[bytes], file: BinaryIO, watcher: Watcher) -> None:
 
 
 def differences(path: Path, expected: Mapping[str, str], watcher: Watcher) -> list[str]:
-    """Return messages about missing files and files with another SHA-256 in a sound archive.
-
-    `expected` has the hexadecimal SHA-256 by path. Other files are ignored.
-    """
+    """Return the missing files, and those with another SHA-256 (in hexadecimal) than `expected`."""
     if not zipfile.is_zipfile(path):
         return ["it is not a zip"]
     problems = []

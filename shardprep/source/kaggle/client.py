@@ -22,18 +22,17 @@ from typing import Any
 from shardprep.source.kaggle.client_error import ClientError
 
 _Say = Callable[..., None]
-"""Function that sends the parent a line of JSON with its keyword arguments."""
+"""Sends its keyword arguments to the parent as a line of JSON."""
 
 _CHUNK_BYTES = 1 << 16
-"""Size of one write, small so that a slow download shows progress; the client's 1 MiB can take
-minutes."""
+"""Bytes per write; with the client's 1 MiB, a slow download may show no progress for minutes."""
 
 
 def main(arguments: list[str]) -> None:
     """Run one order in the child process, and report on the pipe that was stdout.
 
-    The orders: download KIND SLUG FOLDER, state SLUG POLL_S, create FOLDER TEMPORARY PUBLIC, and
-    version FOLDER TEMPORARY MESSAGE; before them "login", or "anonymous".
+    `arguments` are "login" or "anonymous", then: download KIND SLUG FOLDER, state SLUG POLL_S,
+    create FOLDER TEMPORARY PUBLIC, or version FOLDER TEMPORARY MESSAGE.
     """
     say = _take_stdout()
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -56,7 +55,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _take_stdout() -> _Say:
-    """Reserve the pipe for our lines, and discard the output of the client."""
+    """Return a function that writes to the pipe; other output to stdout is discarded."""
     pipe = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -70,7 +69,7 @@ def _take_stdout() -> _Say:
 
 
 def _end_with_parent() -> None:
-    """Exit when the parent dies: its end of our stdin is then closed."""
+    """Exit when the parent dies, which closes our stdin."""
     while os.read(0, 1):
         pass
     os._exit(1)
@@ -84,10 +83,7 @@ def _download(say: _Say, login: str, kind: str, slug: str, folder: str) -> None:
     say(alive="imported")
 
     class Api(KaggleApi):  # type: ignore[misc]
-        """The client without its own retries, which use a signed URL after it has expired.
-
-        Our retry asks for a new URL and continues the partial file.
-        """
+        """The client without its own retries, which use a signed URL after it has expired."""
 
         def download_file(self, response: Any, *args: Any, **kwargs: Any) -> None:
             length = response.headers.get("Content-Length")
@@ -105,7 +101,7 @@ def _download(say: _Say, login: str, kind: str, slug: str, folder: str) -> None:
 
 
 def _fault_of(error: Exception) -> dict[str, Any]:
-    """Describe an exception, without its text if that may contain a signed URL."""
+    """Describe an error, without its text if that may contain a signed URL."""
     if isinstance(error, ImportError):
         return {"kind": "import", "message": str(error)}
     if isinstance(error, ClientError):  # of `client_upload`
@@ -151,7 +147,7 @@ def _seconds(retry_after: str) -> float | None:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Return the innermost error, of the operating system; outer layers add a URL."""
+    """Return the innermost error, of the operating system; outer errors add a URL."""
     while inner := error.__cause__ or error.__context__:
         error = inner
     return error

@@ -26,11 +26,10 @@ class ClientError(Exception):
 
     kind: FaultKind
     message: str = ""
-    """One line without secrets."""
     status: int = 0
     retry_after_s: float | None = None
     in_body: bool = False
-    """True if the client had started to write the file."""
+    """True if the client had begun to write the file."""
 
     @property
     def is_passing(self) -> bool:
@@ -41,20 +40,19 @@ class ClientError(Exception):
     def spoils_file(self) -> bool:
         """True if the file on disk may have other content than the server sent.
 
-        kaggle 2.2.4 writes the body of an error over the partial file, and keeps its note that the
-        file can be continued.
+        kaggle 2.2.4 writes the body of an error over the partial file, and later continues it.
         """
         return self.in_body and self.kind in ("http", "client")
 
 
 @dataclass(frozen=True, slots=True)
 class RetryLimits:
-    """Waiting times in seconds and number of attempts of a download or upload."""
+    """Attempts, and waiting times in seconds, of a download or upload."""
 
     silence_s: float = 60.0
     attempts: int = 5
     backoff_s: float = 2.0
-    """Pause before the second attempt; it doubles before each further one."""
+    """Pause before the second attempt. It doubles for each further attempt."""
     longest_wait_s: float = 300.0
     """Longest pause that a server may request."""
 
@@ -67,9 +65,9 @@ class RetryLimits:
         *,
         has_answered: bool,
     ) -> None:
-        """Wait before the next attempt; after the last one, raise the error.
+        """Wait before the next attempt, or raise `error` after the last.
 
-        If Kaggle has answered this run before, its name was resolved, so it is correct.
+        If Kaggle has answered this run before, an unresolved name is a passing fault.
         """
         wait_s = self.backoff_s * 2 ** (failures - 1)
         if fault.retry_after_s is not None:
@@ -96,7 +94,7 @@ def explained(ref: KaggleRef, fault: ClientError, *, upload: bool = False) -> So
 
 
 def _upload_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str] | None:
-    """Return problem and next step for an upload, or None if they are as for a download."""
+    """Return problem and next step of an upload, or None if a download has the same."""
     said = f"{fault.status}: {fault.message}" if fault.status else fault.message
     if fault.status == 403:
         why = f"is {ref.owner} you, or an organisation of yours? Is the phone number verified?"

@@ -26,7 +26,6 @@ from shardprep.source.kaggle.ref import KaggleRef
 from shardprep.storage.space import shortage
 
 _PARTIAL_SUFFIX = ".kaggle-partial"
-"""Suffix of the client's note next to an incomplete file."""
 _POLL_S = 0.1
 _MIN_SECRET = 8
 _MAX_MESSAGE = 200
@@ -41,18 +40,11 @@ def client_reports(
     lock: int | None = None,
     progress: Callable[[], object] = lambda: None,
 ) -> Iterator[Iterator[dict[str, Any]]]:
-    """Run one order of the client in a child that ends with the context, and yield its reports.
+    """Run an order of `client` in a child that ends with the context; yield its reports.
 
     A report is empty while the child is silent. The last report has "done". A `ClientError` means
-    that the child failed, died or was silent for too long.
-
-    Args:
-        order: name and arguments of the order, as in `client`.
-        folder: a folder that the client may write to.
-        silence_s: seconds of silence after which the child is ended.
-        lock: descriptor of a locked file; the child inherits it.
-        progress: returns a changed value while a silent child makes progress.
-
+    that the child failed, died, or was silent for `silence_s` seconds while `progress` returned the
+    same value. The child inherits `lock`, the descriptor of a locked file.
     """
     known = credentials()
     command = [sys.executable, "-P", "-m", client.__name__]
@@ -82,8 +74,8 @@ def client_reports(
 def receive(ref: KaggleRef, folder: Path, watcher: Watcher, *, lock: int, silence_s: float) -> None:
     """Download an archive with the client, which continues a partial file that still matches.
 
-    `folder` has only the client's files. A `SourceError` means that the archive does not fit on the
-    disk. For `lock`, `silence_s` and a `ClientError`, see `client_reports`.
+    `folder` contains only files of the client. Raises as `client_reports`, and SourceError if the
+    archive does not fit on the disk.
     """
     order = ["download", ref.kind, ref.slug, str(folder)]
     num_bytes = bytes_in(folder)
@@ -108,7 +100,7 @@ def receive(ref: KaggleRef, folder: Path, watcher: Watcher, *, lock: int, silenc
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the number of downloaded bytes in a folder."""
+    """Return the number of bytes downloaded into a folder."""
     return sum(path.stat().st_size for path in arrived(folder))
 
 
@@ -119,7 +111,7 @@ def arrived(folder: Path) -> list[Path]:
 
 
 def check_space(folder: Path, name: str, num_bytes: int) -> None:
-    """Check that a folder has space for the missing bytes."""
+    """Raise SourceError if a folder has no space for the missing bytes."""
     if lacking := shortage(folder, num_bytes):
         hint = f"free some space, or choose another {OptionName('to')} or SHARDPREP_CACHE"
         raise SourceError(name, f"does not fit {folder}: {lacking}", hint)
@@ -128,7 +120,7 @@ def check_space(folder: Path, name: str, num_bytes: int) -> None:
 def _reports(
     child: subprocess.Popen[bytes], silence_s: float, progress: Callable[[], object]
 ) -> Iterator[dict[str, Any]]:
-    assert child.stdout is not None  # noqa: S101 - asked for; says so to mypy
+    assert child.stdout is not None  # noqa: S101 - a PIPE; for mypy
     last_sign, before = time.monotonic(), progress()
     for report in _lines(child.stdout.fileno()):
         now, sign = time.monotonic(), progress()
@@ -145,7 +137,7 @@ def _reports(
 
 
 def _lines(pipe: int) -> Iterator[dict[str, Any]]:
-    """Yield the reports of the child, and {} after each moment of silence."""
+    """Yield the reports of the child; {} for each moment of silence."""
     text = b""
     while True:
         if not connection.wait([pipe], _POLL_S):

@@ -29,7 +29,7 @@ from shardprep.source.kaggle.client_error import ClientError
 
 _REPORT_S = 0.2
 _ABSENT = (403, 404)
-"""HTTP status for a missing dataset. Kaggle uses it for foreign datasets too."""
+"""HTTP status for a missing dataset, and for datasets of others."""
 
 
 class UploadApi(KaggleApi):  # type: ignore[misc]
@@ -45,7 +45,7 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
         requests.Session = lambda: _Session(self)  # type: ignore[assignment,misc] # here alone
 
     def with_retry(self, func: Callable[[Any], Any], *_: Any, **__: Any) -> Callable[[Any], Any]:
-        """Call once; a rejection ends the run while the sent files are still recorded."""
+        """Call once: a rejection ends the run, and the sent files stay recorded."""
 
         def called(request: Any) -> Any:
             self.say(alive="asking")
@@ -54,12 +54,12 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
         return called
 
     def upload_files(self, *args: Any, **kwargs: Any) -> None:
-        """Send all files, and report that before Kaggle is asked to create the version."""
+        """Send all files, and report it before Kaggle is asked to create the version."""
         super().upload_files(*args, **kwargs)
         self.say(arrived=True)
 
     def upload_complete(self, path: str, url: str, quiet: bool, resume: bool = False) -> int:  # noqa: FBT001 - the client's own
-        """Send a file or its rest; raise errors that the client would only print."""
+        """Send a file or its rest; raise the errors that the client only prints."""
         self.answer = None
         result: int = super().upload_complete(path, url, quiet, resume)
         if result == ResumableUploadResult.COMPLETE:
@@ -74,7 +74,7 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
         raise requests.HTTPError(answer.reason, response=answer)
 
     def _upload_blob(self, path: str, quiet: bool, kind: Any, context: Any, *more: Any) -> Any:  # noqa: FBT001 - the client's own
-        """Send a file, and drop its address if the server accepts no more data."""
+        """Send a file, and forget its address if the server accepts no more data there."""
         try:
             token = super()._upload_blob(path, quiet, kind, context, *more)
         except (requests.HTTPError, ClientError):
@@ -108,7 +108,7 @@ class _Session(requests.Session):
 
 
 class _Meter:
-    """Replaces the client's bar, and reports every byte read from the file."""
+    """Replaces the client's progress bar, and reports the bytes read from the file."""
 
     def __init__(self, say: Callable[..., None], num_bytes: int) -> None:
         self._say, self._num_bytes, self._said_s = say, num_bytes, 0.0
@@ -128,13 +128,13 @@ def state(api: UploadApi, slug: str, poll_s: str) -> None:
 
 
 def create(api: UploadApi, folder: str, temporary: str, public: str) -> None:
-    """Create a dataset from a folder with a `dataset-metadata.json`."""
+    """Create a dataset from a folder with `dataset-metadata.json`."""
     _enter(folder, temporary)
     _granted(api.dataset_create_new(".", public=public == "public", quiet=True, dir_mode="zip"))
 
 
 def version(api: UploadApi, folder: str, temporary: str, message: str) -> None:
-    """Create a version of a dataset from a folder with a `dataset-metadata.json`."""
+    """Create a version from a folder with `dataset-metadata.json`."""
     _enter(folder, temporary)
     _granted(api.dataset_create_version(".", message, quiet=True, dir_mode="zip"))
 
@@ -162,12 +162,11 @@ def _state(api: UploadApi, slug: str) -> dict[str, Any]:
 
 
 def _granted(answer: Any) -> Any:
-    """Return an answer; ClientError if it is a rejection, which has status 200 too."""
+    """Return the answer; ClientError for a rejection, which may have HTTP status 200."""
     if (getattr(answer, "status", None) or "ok").lower() != "ok":
         raise ClientError("refused", answer.error or answer.status)
     return answer
 
 
 def _is_passing(status: int) -> bool:
-    """Return True if the same address may accept the rest later."""
     return status >= 500 or status in (408, 429)

@@ -1,4 +1,4 @@
-"""The Kaggle credentials of this machine, found in the same places and order as by the client.
+"""The Kaggle credentials of this machine, in the client's places and order.
 
 They are only named in errors and masked in messages. The client reads them itself.
 """
@@ -22,7 +22,7 @@ class Credential:
 
 
 def credentials() -> list[Credential]:
-    """Return the credentials in the client's order. The client uses only the first."""
+    """Return the credentials in the client's order; it uses only the first."""
     return [*_tokens(), *_key_pairs(), *_logins()]
 
 
@@ -46,7 +46,7 @@ def _token_file(path: str, source: str) -> Iterator[Credential]:
 
 
 def _key_pairs() -> Iterator[Credential]:
-    """User name and key can come from two places; each variable overrides the file."""
+    """User name and key may have different sources; each variable overrides the file."""
     user, key = os.environ.get("KAGGLE_USERNAME"), os.environ.get("KAGGLE_KEY")
     if user and key:
         yield Credential("KAGGLE_USERNAME and KAGGLE_KEY", (key,))
@@ -69,7 +69,7 @@ def _logins() -> Iterator[Credential]:
 
 
 def config_folder() -> Path:
-    """Return the client's configuration folder, which may not exist."""
+    """Return the client's configuration folder; it may not exist."""
     if folder := os.environ.get("KAGGLE_CONFIG_DIR"):
         return Path(folder)
     old = Path.home() / ".kaggle"

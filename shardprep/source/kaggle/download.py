@@ -1,4 +1,4 @@
-"""Download an archive, with retries, until it is complete and checked; find those already here.
+"""Download an archive, with retries, until it is complete and checked; find downloaded archives.
 
 A download goes to a hidden folder next to its final place, one process at a time. The archive gets
 its name after it is checked. A note records size and time of the checked archive, so that later
@@ -31,10 +31,7 @@ _MOUNT_PARENTS = ("competitions", "datasets", "models")
 
 
 def mounted(ref: KaggleRef) -> Path | None:
-    """Return the folder where Kaggle has mounted an archive, or None.
-
-    Neither place shows the version of a dataset; the older place does not show its owner either.
-    """
+    """Return Kaggle's mount of an archive, or None. The version of a mount is unknown."""
     places = [MOUNT_ROOT / "competitions" / ref.name]
     if ref.kind == "dataset":
         places = [MOUNT_ROOT / "datasets" / ref.owner / ref.name]
@@ -49,12 +46,12 @@ def cache_folder(ref: KaggleRef) -> Path:
 
 
 def cached_archive(ref: KaggleRef) -> Path | None:
-    """Return the checked archive in the cache, or None. Sends no request."""
+    """Return the checked archive in the cache, or None."""
     return ArchiveFolder(cache_folder(ref), ref).checked()
 
 
 class ArchiveFolder:
-    """The folder of an archive, with the notes about it in `.shardprep`."""
+    """The folder of an archive, with its notes in `.shardprep`."""
 
     def __init__(self, folder: Path, ref: KaggleRef) -> None:
         self.folder = folder
@@ -65,7 +62,7 @@ class ArchiveFolder:
         self._noted_at_start = self._noted_at()
 
     def checked(self) -> Path | None:
-        """Return the archive if size and time show that it is the checked one."""
+        """Return the archive if its size and time match the note."""
         try:
             note = json.loads(self._note.read_text())
             path = self.folder / note["file"]
@@ -74,12 +71,12 @@ class ArchiveFolder:
         return path if path.is_file() and self._describe(path) == note else None
 
     def archive_since_start(self, *, refresh: bool) -> Path | None:
-        """Return the archive that another process downloaded while this one waited for the lock."""
+        """Return an archive that another process downloaded while this one waited for the lock."""
         is_news = self._noted_at() != self._noted_at_start
         return self.checked() if is_news or not refresh else None
 
     def refuse_to_replace(self) -> None:
-        """Raise SourceError rather than overwrite a file that may belong to the user."""
+        """Raise SourceError if the file to write exists: it may belong to the user."""
         path = self.folder / f"{self.ref.name}.zip"
         if path.exists():
             what = f"exists already, and is not a checked download of {self.ref}"
@@ -130,12 +127,10 @@ def download(
     watcher: Watcher,
     retries: RetryLimits | None = None,
 ) -> Path:
-    """Return the checked archive of a ref, downloading it if necessary.
+    """Return the checked archive, downloading it if necessary into `to` or the cache.
 
     An interrupted download is continued. A second process waits for the first and uses its archive.
-
-    `to` is a folder for the archive, instead of the cache. With `refresh`, it is downloaded again;
-    the old archive stays until the new one is complete.
+    With `refresh`, the archive is downloaded again; the old one stays until the new is complete.
     """
     archives = ArchiveFolder(to or cache_folder(ref), ref)
     if not refresh and (archive := archives.checked()):
@@ -171,7 +166,7 @@ def _copied(archive: Path, folder: Path, watcher: Watcher) -> Path:
 
 
 def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryLimits) -> Path:
-    """Download and check the archive; a damaged one is downloaded once more from the start."""
+    """Download and check the archive; if it is damaged, once more from the start."""
     ref = archives.ref
     found = ""
     for _ in range(2):

@@ -29,7 +29,7 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class KaggleRef:
-    """An archive on Kaggle; `str()` is the form that users write."""
+    """An archive on Kaggle. `str` returns the form that users write."""
 
     kind: Literal["competition", "dataset"]
     owner: str
@@ -43,7 +43,7 @@ class KaggleRef:
 
     @property
     def slug(self) -> str:
-        """The name for the client: `name`, `owner/name` or `owner/name/3`."""
+        """Name for the client: `name`, `owner/name` or `owner/name/3`."""
         parts = (self.owner, self.name, str(self.version or ""))
         return "/".join(part for part in parts if part)
 
@@ -61,7 +61,7 @@ class KaggleRef:
 
 
 def is_ref(source: str) -> bool:
-    """Return True if a source is `kaggle:…` or an address of kaggle.com."""
+    """Return True for `kaggle:…` or an address of kaggle.com."""
     return source.startswith(SCHEME) or _host(source) in _HOSTS
 
 

@@ -6,10 +6,10 @@ the request had arrived, and nothing is sent again.
 
 The folder of an upload in the cache:
 
-files/     links to the files of the dataset, and the client's `dataset-metadata.json`
-.kaggle/   the client's notes: the upload address of each file, to continue it
-note.json  hash of the files of the last upload, and the version that it created
-back/      the archive that is downloaded for the check
+    files/     links to the files of the dataset, and the client's `dataset-metadata.json`
+    .kaggle/   the client's notes: the upload address of each file, to continue it
+    note.json  hash of the files of the last upload, and the version that it created
+    back/      the archive that is downloaded for the check
 """
 
 from __future__ import annotations
@@ -42,25 +42,24 @@ _FAILED = ("failed", "deleted")
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits(RetryLimits):
-    """Limits of an upload: of its requests, and of the processing time at Kaggle."""
+    """Limits of the requests of an upload, and of Kaggle's processing, in seconds."""
 
     processing_s: float = 7200.0
     """Longest time without a change of Kaggle's state."""
     poll_s: float = 10.0
-    """Interval between later polls; the first are more frequent."""
+    """Interval of later polls; the first polls are more frequent."""
     listing_s: float = 60.0
-    """Seconds for which Kaggle may still report the state of the previous version."""
+    """Time during which Kaggle may still report the state of the previous version."""
 
 
 class KaggleState(NamedTuple):
     """The state of a dataset on Kaggle."""
 
     user: str = ""
-    """Owner of the credentials; "" if unknown."""
     status: str | None = None
     """Kaggle's word for the state of the newest version; None without a dataset."""
     version: int | None = None
-    """Number of the newest finished version, or None."""
+    """Newest finished version, or None."""
     is_private: bool | None = None
 
     @property
@@ -84,17 +83,16 @@ class Note:
 
     fingerprint: str = ""
     after: int = 0
-    """Newest version on Kaggle at the start; 0 for none."""
+    """Newest version on Kaggle at the start, or 0."""
     is_asked_for: bool = False
     """True if all files were sent and the version was requested."""
     version: int | None = None
     """Created version; None while unknown."""
     is_checked: bool = False
-    """True if the downloaded copy was equal."""
 
 
 class UploadFolder:
-    """This machine's notes about uploads to one Kaggle dataset."""
+    """Notes of this machine about uploads to one Kaggle dataset."""
 
     def __init__(self, ref: KaggleRef) -> None:
         self.path = cache_root() / "kaggle" / "uploads" / ref.owner / ref.name
@@ -117,13 +115,13 @@ class UploadFolder:
             return Note()
 
     def write_note(self, note: Note) -> None:
-        """Write the note, and forget sent files of other datasets."""
+        """Write the note; forget the sent files of another upload."""
         if note.fingerprint != self.note.fingerprint:
             shutil.rmtree(self.path / ".kaggle", ignore_errors=True)
         write_durably(self._note, json.dumps(asdict(note)).encode())
 
     def forget(self) -> None:
-        """Forget all sent files, so that the next run sends everything."""
+        """Make the next run send everything."""
         self._note.unlink(missing_ok=True)
         self.clear()
 
@@ -133,7 +131,7 @@ class UploadFolder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def link(self, dataset: Path, paths: Iterable[str], metadata: dict[str, object]) -> None:
-        """Create the folder to send from links; the dataset's own folder is not changed."""
+        """Fill the folder to send with links; the dataset's own folder stays unchanged."""
         shutil.rmtree(self.files, ignore_errors=True)
         for path in paths:
             link = self.files / path
@@ -164,15 +162,9 @@ def upload(
 ) -> KaggleVersion:
     """Upload a dataset as a new dataset or version, continuing an interrupted upload.
 
-    `wanted` was checked by `check_publication`. `hashes` has the SHA-256 of each file in
-    hexadecimal, by path. With `check`, the version is downloaded and every byte compared. If the
-    watcher raises, the upload ends and can be continued.
-
-    Raises:
-        RecipeError: an option contradicts the dataset on Kaggle, or Kaggle's rules.
-        SourceError: the upload failed.
-        BusyError: another process uploads to the same dataset.
-
+    `wanted` was checked by `check_publication`. `hashes` is path → SHA-256 in hexadecimal. `check`
+    downloads the version and compares every byte. If the watcher raises, the upload ends and can be
+    continued. An option that contradicts the dataset on Kaggle is a RecipeError.
     """
     folder = UploadFolder(wanted.ref)
     with folder.held():
@@ -211,7 +203,7 @@ class _UploadRun:
         return KaggleVersion(there.version or 0, was_there, note.is_checked, there.is_private)
 
     def _is_ours(self, there: KaggleState) -> bool:
-        """Return True if, by the note, the newest version on Kaggle has these files."""
+        """Return True if the note shows that the newest version on Kaggle has these files."""
         note, newest = self._folder.note, there.version or 0
         is_asked_for = note.is_asked_for and note.fingerprint == self._fingerprint
         if there.status != "ready" or not is_asked_for:
@@ -288,7 +280,7 @@ class _UploadRun:
                     folder.write_note(replace(note, is_asked_for=True))
 
     def _compare(self, there: KaggleState) -> None:
-        """Download a version and compare every byte; after a difference, all is sent again."""
+        """Download the version and compare every byte. A difference makes the next run send all."""
         wanted, folder = self._wanted, self._folder
         folder.back.mkdir(exist_ok=True)
         have = bytes_in(folder.back)
@@ -310,7 +302,7 @@ class _UploadRun:
     def _settled(self, version: int = 0, before: KaggleState | None = None) -> KaggleState:
         """Wait until Kaggle has finished or failed that version and all earlier ones.
 
-        `before` is the state before the version was requested; a failure in it is an old one.
+        `before` is the state before the request of the version; its failure is an old one.
         """
         failures = 0
         there: KaggleState | None = None
@@ -333,7 +325,7 @@ class _UploadRun:
         self._limits.pause(fault, failures, error, self._watcher, has_answered=self._has_answered)
 
     def _polled(self, version: int, before: KaggleState | None) -> KaggleState:
-        """Return the state when it is settled, failed or unchanged for too long."""
+        """Poll until the state is settled, failed or unchanged for too long, and return it."""
         limits, watcher = self._limits, self._watcher
         order = ["state", self._wanted.ref.slug, str(limits.poll_s)]
         old_status = before.status if before else ""

@@ -1,7 +1,7 @@
 """The metadata of an upload, checked against Kaggle's rules before anything is sent.
 
-The rules come from the client (title, slug), its page on metadata (licences) and the server (size,
-number of files).
+Sources of the rules: client (title, slug), page on metadata (licences), server (size, number of
+files).
 """
 
 from __future__ import annotations
@@ -25,28 +25,27 @@ LICENSES = (
     *("US-Government-Works", "EU-ODP-Legal-Notice", "copyright-authors", "other", "unknown"),
 )
 _UNKNOWN = "unknown"
-"""Default licence of a private dataset."""
 _LENGTHS = range(6, 51)
 _SLUG = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 _MAX_BYTES = 200 * 10**9
 _MAX_FILES = 1000
-"""Maximum number of uploaded files; a folder counts as one."""
+"""Maximum number of uploaded files, where a folder counts as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A dataset to upload, with the metadata for Kaggle."""
+    """A dataset to upload, with its metadata for Kaggle."""
 
     folder: Path
     sizes: Mapping[str, int]
-    """Size of each file in bytes, by path."""
+    """Path → size in bytes."""
     ref: KaggleRef
     message: str
-    """Notes of a version; for the first version Kaggle writes its own."""
+    """Notes of the version. For the first version, Kaggle writes its own."""
     title: str | None = None
-    """Title of a new dataset; None means the words of its name."""
+    """Title of a new dataset; None for the words of its name."""
     license: str | None = None
-    """Licence of a new dataset; None means unknown, for a private dataset."""
+    """Licence of a new dataset; a private dataset may have None."""
     is_public: bool = False
 
     @property
@@ -93,7 +92,6 @@ def check_new(wanted: Publication) -> None:
 
 
 def _check_target(ref: KaggleRef) -> None:
-    """Check that a ref names a dataset, not a competition or a version."""
     if ref.kind == "competition":
         what, hint = "is a competition, not a dataset", "write kaggle:OWNER/NAME"
     elif ref.version is not None:
@@ -109,7 +107,7 @@ def _check_target(ref: KaggleRef) -> None:
 
 
 def _checked_title(title: str) -> str:
-    """Return a title without extra spaces; RecipeError if Kaggle would reject it."""
+    """Return the title without extra spaces; RecipeError if Kaggle would reject it."""
     title = " ".join(title.split())
     if len(title) not in _LENGTHS:
         what = f"a title must have {_LENGTHS[0]} to {_LENGTHS[-1]} characters"
@@ -118,7 +116,7 @@ def _checked_title(title: str) -> str:
 
 
 def _checked_license(name: str) -> str:
-    """Return a licence in Kaggle's spelling; RecipeError if it is unknown."""
+    """Return the licence in Kaggle's spelling; RecipeError if it is unknown."""
     known = {one.casefold(): one for one in LICENSES}
     if name.casefold() not in known:
         hint = f"the names are {', '.join(LICENSES)}"
