@@ -45,7 +45,7 @@ class DurableFile:
         sync_folder(self.path.parent)
 
     def hand_over(self) -> Callable[[], None]:
-        """Return a function that commits or, on errors, abandons the file. Call it, in any thread."""
+        """Return a function to call in any thread: it commits, or abandons after an error."""
         self._is_handed_over = True
 
         def commit() -> None:
