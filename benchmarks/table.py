@@ -53,7 +53,6 @@ def replaced(text: str, name: str, block: str) -> str:
 
     Raises:
         ValueError: the document does not have these markers once.
-
     """
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
     if text.count(begin) != 1 or text.count(end) != 1:

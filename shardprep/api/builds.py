@@ -260,7 +260,6 @@ def build(
             died. Finished work is kept.
         BusyError: another process builds the same dataset.
         StorageError: object storage does not answer, or refuses a request.
-
     """
     from shardprep.writer.build import build_dataset, build_part
     from shardprep.writer.engine.worker_process import start_server
@@ -360,7 +359,6 @@ def finalize(
             kept.
         BuildError: shards are missing or damaged. The error names the parts to build again.
         StorageError: object storage does not answer, or refuses a request.
-
     """
     from shardprep.writer.finalize import finalize_dataset
 
@@ -398,7 +396,6 @@ def repack(
         RecordError: a record is damaged.
         BuildError: the target folder contains something else, or another process writes to it.
         StorageError: object storage does not answer, or refuses a request.
-
     """
     from shardprep.recipe.recipe import make_recipe
     from shardprep.writer.repack import open_parent, repack_dataset
@@ -452,7 +449,6 @@ def init(
         RecipeError: ./shardprep.toml exists, or no source is given and the current folder does not
             contain exactly one archive.
         SourceError: the source cannot be read, or has no images.
-
     """
     from shardprep.catalog.survey import recipe_text, survey_source
     from shardprep.storage.atomic_file import write_durably
@@ -480,7 +476,6 @@ def sample(directory: str | Path = ".") -> Sample:
 
     Raises:
         SourceError: a file of the same name has other contents, or the folder cannot be written.
-
     """
     from shardprep.api.sample_archive import write_sample
 

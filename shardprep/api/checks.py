@@ -74,7 +74,6 @@ def verify(
         BuildError: the repair would not give the same bytes. The dataset is left unchanged.
         SourceError: the source for the repair or the comparison cannot be read.
         StorageError: object storage does not answer, or refuses a request.
-
     """
     with answering(store_timeout), watched(progress) as watch:
         num = num_workers(workers)
@@ -183,7 +182,6 @@ def diff(
         DatasetError: a dataset, or one of its documents or shards, is missing or damaged.
         RecordError: a record is damaged.
         StorageError: object storage does not answer, or refuses a request.
-
     """
     from shardprep.dataset.diff import compare
 

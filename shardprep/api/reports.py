@@ -119,7 +119,6 @@ def inspect(
         RecipeError: `boxes` does not name a PNG file that can be written, or the dataset has
             neither boxes nor masks.
         StorageError: object storage does not answer, or refuses a request.
-
     """
     from shardprep.dataset.describe import read_facts
 
@@ -191,7 +190,6 @@ def report(
         RecipeError: a number is out of bounds, or the folder of the page does not exist.
         MemoryError: `ulimit -v` is below 384 MiB, too little for the libraries that draw.
         StorageError: object storage does not answer, or refuses a request.
-
     """
     from shardprep.machine import address_space_bytes
     from shardprep.reporter.report import make_report
@@ -253,7 +251,6 @@ def view(
             reach.
         SourceError: the source is missing or damaged.
         StorageError: object storage does not answer, or refuses a request.
-
     """
     from shardprep.reporter.viewer.viewer import serve
 
@@ -325,7 +322,6 @@ def bench(
     Raises:
         DatasetError: the dataset or the split does not exist.
         RecipeError: `plot` does not name a PNG file, or matplotlib is not installed.
-
     """
     from shardprep.benchmark.result import Settings, check_plot, write_plot
     from shardprep.benchmark.run import run_benchmark

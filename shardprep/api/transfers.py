@@ -137,7 +137,6 @@ def export(
         RecipeError: the layout is unknown, or does not fit the dataset.
         BuildError: the target folder contains something else, or another export writes to it.
         StorageError: object storage does not answer, or refuses a request.
-
     """
     from shardprep.exporter.export import Chosen, export_dataset
 
@@ -166,7 +165,6 @@ def download(
 
     Raises:
         SourceError: the archive cannot be downloaded. The error says why and what to do.
-
     """
     from shardprep.source.kaggle.ref import parse_ref
 
@@ -199,7 +197,6 @@ def upload(
             existing dataset.
         SourceError: Kaggle refuses the upload, or its copy differs. The error says what to do.
         BusyError: another process uploads to the same dataset.
-
     """
     from shardprep.dataset.folder import inventory
     from shardprep.source.kaggle import upload as kaggle
@@ -272,7 +269,6 @@ def fetch(
         BuildError: the target folder contains another dataset, the disk has too little space, or
             another fetch writes to the folder.
         StorageError: object storage does not answer, or refuses a request.
-
     """
     from shardprep.dataset.fetch import fetch_dataset
     from shardprep.dataset.locate import locate

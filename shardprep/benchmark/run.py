@@ -80,7 +80,6 @@ def run_benchmark(
 
     Raises:
         DatasetError: there is no such split.
-
     """
     with tempfile.TemporaryDirectory() as scratch:
         source, shards, num_bytes = _source(folder, split, settings.batch_size, Path(scratch))

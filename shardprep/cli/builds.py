@@ -34,7 +34,6 @@ def build(call: Call, *, as_json: bool) -> None:
         shardprep build photos-v2.zip --name photos --version 1.1.0 --reuse tfrecords/photos
         shardprep build photos.zip --out /shared/tfrecords --part 3/16
         shardprep build /shared/photos.zip --out /shared/tfrecords --engine ray --ray-address auto
-
     """
     from shardprep.cli.summary import show_result
 
@@ -88,7 +87,6 @@ def finalize(call: Call, *, as_json: bool) -> None:
     Examples:
         shardprep finalize
         shardprep finalize tfrecords/dogs_vs_cats
-
     """
     from shardprep.cli.summary import show_result
 
@@ -106,7 +104,6 @@ def repack(call: Call, *, as_json: bool) -> None:
         shardprep repack tfrecords/cats tfrecords/dogs --name pets
         shardprep repack tfrecords/pets --split 'train[:10%]' --name pets_small
         shardprep repack tfrecords/pets --out s3://bucket/sets
-
     """
     from shardprep.cli.summary import show_result
     from shardprep.writer.record_copier import share_heap
@@ -120,7 +117,6 @@ def sample(call: Call, *, as_json: bool) -> None:
 
     Example:
         shardprep sample demo && cd demo && shardprep build --shards 20
-
     """
     found = call()
     if as_json:
@@ -136,7 +132,6 @@ def init(call: Call, *, as_json: bool) -> None:
 
     Example:
         shardprep init dogs-vs-cats.zip && shardprep build
-
     """
     survey = call()
     if as_json:

@@ -30,7 +30,6 @@ def verify(call: Call, *, as_json: bool) -> None:
         shardprep verify tfrecords/dogs_vs_cats --decode
         shardprep verify tfrecords/dogs_vs_cats --repair --source dogs-vs-cats.zip
         shardprep verify tfrecords/dogs_vs_cats --against dogs-vs-cats.zip
-
     """
     found = call()
     if not as_json:
@@ -151,7 +150,6 @@ def diff(call: Call, *, as_json: bool) -> None:
     Examples:
         shardprep diff tfrecords/pets/1.0.0 tfrecords/pets/1.1.0
         shardprep diff tfrecords/pets s3://bucket/sets/pets --json
-
     """
     result = call()
     if as_json:

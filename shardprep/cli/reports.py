@@ -53,7 +53,6 @@ def inspect(call: Call, *, as_json: bool) -> None:
         shardprep inspect
         shardprep inspect tfrecords/dogs_vs_cats --json
         shardprep inspect tfrecords/bccd --boxes sheet.png
-
     """
     facts = call()
     if "boxes" in call.keywords:
@@ -80,7 +79,6 @@ def report(
         shardprep report --open
         shardprep report tfrecords/dogs_vs_cats -o dogs.html
         shardprep report --list near-leaks > near-leaks.csv
-
     """
     if list_ is not None and (output is not None or as_json or open_):
         raise RecipeError("--list", "prints only keys", "leave out --output, --json and --open")
@@ -167,7 +165,6 @@ def view(call: Call, *, open_: bool, as_json: bool) -> None:
         shardprep view --open
         shardprep view tfrecords/dogs_vs_cats --source dogs-vs-cats.zip
         shardprep view s3://bucket/sets/pets --port 8000
-
     """
     # Without a source, the dataset opens at once and needs no progress bar.
     viewer = call() if "source" in call.keywords else call(progress=False)
@@ -217,7 +214,6 @@ def bench(call: Call, *, as_json: bool) -> None:
     Examples:
         shardprep bench
         shardprep bench tfrecords/dogs_vs_cats --plot bench.png
-
     """
     result = call()
     if as_json:

@@ -29,7 +29,6 @@ def export(call: Call, *, as_json: bool) -> None:
         shardprep export --to webdataset
         shardprep export tfrecords/pets --to parquet --out pets_hub
         shardprep export s3://bucket/sets/pets --to folder
-
     """
     done = call()
     if as_json:
@@ -57,7 +56,6 @@ def download(call: Call, *, as_json: bool) -> None:
     Examples:
         shardprep download dogs-vs-cats
         shardprep download kaggle:owner/dataset --to archives
-
     """
     result = call()
     if as_json:
@@ -75,7 +73,6 @@ def upload(call: Call, *, as_json: bool) -> None:
     Examples:
         shardprep upload tfrecords/pets kaggle:owner/pets-shards
         shardprep upload tfrecords/pets owner/pets-shards --public --license CC-BY-4.0
-
     """
     done = call()
     if as_json:
@@ -103,7 +100,6 @@ def fetch(call: Call, *, as_json: bool) -> None:
 
     Examples:
         shardprep fetch s3://bucket/dogs_vs_cats --to tfrecords
-
     """
     found = call()
     if as_json:

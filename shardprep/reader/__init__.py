@@ -178,7 +178,6 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
         DatasetError: an argument is not allowed, the dataset or split does not exist or is
             not finished, a shard is missing or truncated, or images of different sizes are to be
             batched.
-
     """
     with needing_tensorflow("reader.load"):
         from shardprep.reader.tf import pipeline
@@ -202,7 +201,6 @@ def iterate(request: Request) -> Batches:
     Raises:
         DatasetError: as for `load`; or `repeat` or a tf.data service is given. A service has an
             order of its own.
-
     """
     service = request.config.service
     if request.repeat or service:
@@ -227,7 +225,6 @@ def distribute(strategy: Strategy, request: Request) -> Any:
 
     Raises:
         DatasetError: as for `load`, or `batch_size` is not a multiple of the number of replicas.
-
     """
     with needing_tensorflow("reader.distribute"):
         from shardprep.reader.tf import pipeline
@@ -244,7 +241,6 @@ def clear_cache(folder: Folder) -> int:
     Raises:
         DatasetError: the folder does not exist, or a file cannot be removed.
         BusyError: another process is filling a cache.
-
     """
     from shardprep.reader.tf.folder_cache import clear
 
@@ -270,7 +266,6 @@ def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
     Raises:
         DatasetError: the dataset is not a result of `load`, yields single images or is for
             evaluation, or the model cannot be trained on it.
-
     """
     with needing_tensorflow("reader.diagnose"):
         from shardprep.reader.diagnosis import measurement

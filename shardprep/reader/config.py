@@ -118,7 +118,6 @@ class RandomResizedCrop:
         ratio: smallest and largest aspect ratio, width to height.
         min_visible: an object is dropped if less than this share of its box is in the crop, or
             less than a pixel of a side.
-
     """
 
     size: Size
@@ -151,7 +150,6 @@ class CenterCrop:
         fraction: sides of the box as a share of the sides of the largest box that fits. 0.875 is
             the same as "resize to 256, crop to 224".
         min_visible: as in `RandomResizedCrop`.
-
     """
 
     size: Size
@@ -229,7 +227,6 @@ class ReadConfig:
         assert_cardinality: Tell tf.data the number of records, and let it fail if the shards hold
             another number.
         options: A `tf.data.Options` to apply last.
-
     """
 
     interleave_cycle_length: Count | None = None

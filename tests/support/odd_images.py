@@ -105,7 +105,6 @@ def tiff_by_hand(values: Array, photometric: int = 1, *, bits: int = 0, extra: i
         photometric: 1 grey, 2 RGB, 5 CMYK.
         bits: of a sample; by default those of the type. 12 are packed, two samples in 3 bytes.
         extra: what the last channel is: 1 alpha, multiplied in; 2 alpha.
-
     """
     order = ">" if values.dtype.byteorder == ">" else "<"
     channels = values.shape[2] if values.ndim == 3 else 1

@@ -208,7 +208,6 @@ class ArrayBatches:
 
         Raises:
             DatasetError: the state is malformed, or it is of other records or other options.
-
         """
         saved = check_state(_STATE, state, self._identity(), self._batching)
         num_epochs = self._options.epochs

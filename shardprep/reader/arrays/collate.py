@@ -39,7 +39,6 @@ def collate(items: Any, first_label: Number = 0) -> tuple[list[Any], list[dict[s
 
     Raises:
         DatasetError: the items have no boxes, or torch is not installed.
-
     """
     try:
         import torch  # noqa: F401 - to raise the error below

@@ -89,7 +89,6 @@ class Dataset:
         Raises:
             DatasetError: an argument is not allowed, the dataset or split does not exist or is
                 not finished, or a shard or an index is missing or contradicts the manifest.
-
         """
         self._subset = subset = open_subset(path, split, verify_crc=verify_crc)
         self.path = subset.dataset.files.place
@@ -153,7 +152,6 @@ class Dataset:
         Raises:
             IndexError: the number is out of range.
             RecordError: the record is damaged; the error has file, record number and offset.
-
         """
         if isinstance(wanted, slice):
             part = copy.copy(self)
@@ -227,7 +225,6 @@ class Dataset:
         Raises:
             DatasetError: an argument is not allowed, the images differ in size, or an option for
                 boxes is given and the dataset has no boxes.
-
         """
         index, number = options.shard_index, options.num_shards
         check_position(_BATCHES, shard_index=index, num_shards=number)

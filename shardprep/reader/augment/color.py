@@ -46,7 +46,6 @@ class Color:
         contrast: likewise; the factor 0 gives the mean grey of the image.
         saturation: likewise; the factor 0 gives the grey image.
         hue: 0.05 turns by up to 0.05 of the circle in either direction; at most 0.5.
-
     """
 
     brightness: Strength = 0.0

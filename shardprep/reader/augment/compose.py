@@ -51,7 +51,6 @@ class Compose:
         jit_compile: compile each op with XLA. This takes half a second for each new batch shape
             and makes the op several times as fast. Images of unknown height and width are not
             compiled.
-
     """
 
     ops: Ops
@@ -181,7 +180,6 @@ class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
     Raises:
         DatasetError: Keras does not run on TensorFlow, or the recipe contains a function of your
             own, which a saved model could not name.
-
     """
 
     def __init__(self, recipe: Any, seed: int | None = None, **kwargs: Any) -> None:

@@ -61,7 +61,6 @@ class Flip(Move):
     Args:
         horizontal: probability of exchanging left and right.
         vertical: probability of exchanging top and bottom.
-
     """
 
     horizontal: Share = 0.5
@@ -82,7 +81,6 @@ class QuarterTurn(Move):
 
     Args:
         probability: probability that an image is turned.
-
     """
 
     probability: Share = 0.75
@@ -118,7 +116,6 @@ class RandomResizedCrop(Move):
         ratio: smallest and largest aspect ratio, width to height.
         min_visible: an object is cut away when less than this share of its box's area is visible,
             or when a side of its box is shorter than a pixel.
-
     """
 
     size: Size
@@ -174,7 +171,6 @@ class Zoom(Move):
             width, 0.5 shows the image on a quarter of the area.
         fill: colour of the frame as a share of white.
         min_visible: as in `RandomResizedCrop`.
-
     """
 
     scale: _ZoomScale = (0.5, 1.5)
@@ -204,7 +200,6 @@ class Letterbox(Move):
     Args:
         size: height and width of the results.
         fill: colour of the frame as a share of white.
-
     """
 
     size: Size
@@ -239,7 +234,6 @@ class Mosaic(Move):
         middle: smallest and largest share of height and width at which the images meet.
         probability: probability that an image is joined with others.
         min_visible: as in `RandomResizedCrop`.
-
     """
 
     middle: _Middle = (0.3, 0.7)

@@ -62,7 +62,6 @@ class MixUp(_Mix):
         alpha: with a small value, one of the two images dominates; with 1, λ is uniform.
         num_classes: needed if labels are class indices, which become one-hot; −1 becomes zeros.
         probability: probability that an image is blended.
-
     """
 
     alpha: Alpha = 0.2
@@ -87,7 +86,6 @@ class CutMix(_Mix):
         alpha: with 1, λ is uniform.
         num_classes: needed if labels are class indices, which become one-hot; −1 becomes zeros.
         probability: probability that an image gets a box.
-
     """
 
     alpha: Alpha = 1.0

@@ -289,7 +289,6 @@ class Records:
             RecordError: the record is damaged.
             DatasetError: its shard is missing or was replaced.
             StorageError: object storage does not answer.
-
         """
         payload = self._payload(number)
         if isinstance(payload, RecordError):

@@ -80,7 +80,6 @@ def folds(
     Raises:
         DatasetError: the dataset, split or column does not exist, or there are fewer groups than
             folds.
-
     """
     dataset = open_dataset(path)
     columns = [] if by is None else [by]

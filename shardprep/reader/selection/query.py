@@ -179,7 +179,6 @@ def select(
     Raises:
         DatasetError: the dataset, split, class, column, key or file does not exist, or a column
             has values of another type.
-
     """
     dataset = open_dataset(path)
     if split is None:

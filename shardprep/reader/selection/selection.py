@@ -75,7 +75,6 @@ class Selection:
 
         Raises:
             DatasetError: a position is out of range, or is not a slice or an array.
-
         """
         try:
             chosen = sorted_unique(np.arange(len(self))[positions])
@@ -110,7 +109,6 @@ class Selection:
 
         Raises:
             DatasetError: the selection has fewer records.
-
         """
         if n > len(self):
             what = f"n={n:,} of {len(self):,} records"
@@ -127,7 +125,6 @@ class Selection:
 
         Raises:
             DatasetError: no record has a class.
-
         """
         if not len(self.classes):
             hint = "select by keys or columns, or take sample(n)"

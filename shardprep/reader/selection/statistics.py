@@ -56,7 +56,6 @@ def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
     Raises:
         DatasetError: the dataset or split does not exist.
         RecordError: a record is damaged.
-
     """
     dataset = open_dataset(path)
     digest = hashlib.sha256(dataset.manifest.sha256.encode())
@@ -141,7 +140,6 @@ def buckets(
     Raises:
         DatasetError: the dataset or split does not exist, or its records have no image sizes.
         RecordError: a record is damaged.
-
     """
     dataset = open_dataset(path)
     missing = {HEIGHT, WIDTH} - dataset.schema.features.keys()

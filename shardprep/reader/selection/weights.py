@@ -75,7 +75,6 @@ def class_weights(path: Location, split: AnySplit = "train") -> dict[int, float]
 
     Raises:
         DatasetError: the dataset or split does not exist, or its records have no classes.
-
     """
     dataset = open_dataset(path)
     labels = rows_of(dataset, split).labels

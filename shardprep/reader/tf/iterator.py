@@ -101,7 +101,6 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
 
         Raises:
             DatasetError: this is not a state, or it is of other records, batches or order.
-
         """
         where = "reader.iterate.load_state_dict"
         place = check_state(where, state, self._identity(), self._batching)

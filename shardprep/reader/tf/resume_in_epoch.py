@@ -73,7 +73,6 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
             DatasetError: the file is not of this callback, or it is of other batches. `fit` raises
                 it if the file is of another model, or if `fit` gets other data or
                 `steps_per_epoch`.
-
         """
         super().__init__()
         self._path = Path(path)
