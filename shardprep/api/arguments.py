@@ -121,7 +121,7 @@ def engine_of(
 
         return _on_cluster(ray_cluster.wanted_address(ray_address), workers)
     if name != "local":
-        raise RecipeError(OptionName("engine"), f"{name!r} is not one of local, ray")
+        raise OptionError(OptionName("engine"), value=name, allowed=("local", "ray"))
     if ray_address is not None:
         engine = OptionName("engine", "ray")
         raise RecipeError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar, get_type_hints
@@ -15,7 +14,6 @@ from shardprep.recipe.options import BUILD_DEFAULTS, Option
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
-_FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])(?![\w-])")
 
 
 def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -28,12 +26,6 @@ def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
     def called(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         try:
             return command(*args, **kwargs)
-        except ShardprepError as error:
-            if isinstance(error.place, str):
-                error.place = _worded(error.place)
-            error.what, error.hint = map(_worded, (error.what, error.hint))
-            error.args = (error.place, error.what, error.hint)
-            raise
         except OSError as error:
             what = (error.strerror or str(error)).lower()
             raise ShardprepError(str(error.filename or "shardprep"), what) from error
@@ -46,15 +38,6 @@ def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
     called.__doc__ = _documented(inspect.getdoc(command) or "", signature, options)
     called.__module__ = "shardprep"
     return called
-
-
-def _worded(text: str) -> str:
-    """Return a text with flags replaced by keywords. Complete commands stay unchanged."""
-    if text == "SOURCE":
-        return "source"
-    if re.search(r"shardprep \w+ .*--", text):
-        return text
-    return _FLAG.sub(lambda flag: flag[1].replace("-", "_"), text)
 
 
 def _with_options(signature: inspect.Signature) -> inspect.Signature:

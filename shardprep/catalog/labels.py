@@ -1,4 +1,4 @@
-"""Labels of images, by their paths (folder, file name, pattern) or by a table."""
+"""Class names of images, from their paths or a table; `targets` turns them into numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets from cells, and the class names that a recipe asks for. Pure.
+"""Targets from the names that `labels` finds or from cells, and the classes of a recipe. Pure.
 
 A target is the value that a model learns to predict: a class index, several class indices, a number
 or a text; None for an unlabelled image.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardprep.errors import RecipeError, printable, printable_json
+from shardprep.errors import OptionError, OptionName, printable, printable_json
 
 if TYPE_CHECKING:
     from shardprep.api.display import Bar
@@ -36,7 +36,7 @@ class _Notices(logging.Handler):
 def start_logging(level: str = "info") -> None:
     """Show messages of this level and above on stderr. Progress and notices have level info."""
     if level not in _LEVELS:
-        raise RecipeError("--log-level", f"{level!r} is not one of {', '.join(_LEVELS)}")
+        raise OptionError(OptionName("log_level"), value=level, allowed=tuple(_LEVELS))
     if not _log.handlers:
         _log.addHandler(_Notices())
     _log.setLevel(level.upper())

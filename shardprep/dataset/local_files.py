@@ -49,7 +49,7 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class LocalFiles:
-    """The files of the dataset that a folder had when it was found. Can be pickled."""
+    """The files of one dataset in a folder, known by its manifest. Can be pickled."""
 
     folder: Path
     sha256: str

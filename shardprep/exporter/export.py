@@ -35,7 +35,7 @@ from shardprep.dataset.item_table import (
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
-from shardprep.errors import BuildError, OptionName, RecipeError
+from shardprep.errors import BuildError, OptionError, OptionName, RecipeError
 from shardprep.exporter.file_names import file_names
 from shardprep.exporter.samples import PARTS, Export, Layout, read_samples
 from shardprep.progress import Watcher
@@ -107,7 +107,7 @@ def export_dataset(
     With `overwrite`, the new export replaces another one when it is complete.
     """
     if layout not in LAYOUTS:
-        raise RecipeError(OptionName("to"), f"{layout!r} is not one of {', '.join(LAYOUTS)}")
+        raise OptionError(OptionName("to"), value=layout, allowed=tuple(LAYOUTS))
     manifest, schema = dataset.manifest, dataset.schema
     writer: Layout = import_module(f"shardprep.exporter.{LAYOUTS[layout]}").WRITERS[layout]
     if writer.needs_boxes and BOX_LABEL not in schema.features:

@@ -125,9 +125,6 @@ class Members(Sequence[Member]):
     def take(self, rows: NDArray[Any]) -> Members:
         return Members(self.keys.take(rows), self.places[rows], self.files, self.odd)
 
-    def extents(self) -> list[Extent]:
-        return [member.extent for member in self]
-
     def listed(self) -> list[Member]:
         return list(map(self._member, self.keys, self.places.tolist()))
 

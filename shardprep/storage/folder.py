@@ -173,7 +173,7 @@ class ObjectFile:
             write_pieces(self.stream, data)
 
     def commit(self) -> str:
-        """Upload the object and return its ETag."""
+        """Upload the object, which appears only when complete, and return its ETag."""
         with _spooling():
             self.stream.flush()
         mark = objects.put(self._url, self.stream)

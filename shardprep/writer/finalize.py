@@ -19,7 +19,7 @@ from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.dataset.tally import Tally
-from shardprep.errors import BuildError, DatasetError, some_of
+from shardprep.errors import BuildError, DatasetError, OptionName, some_of
 from shardprep.image.boxes import SHORTFALLS
 from shardprep.profiling import stage
 from shardprep.writer.engine.job import NOTHING_DONE, ItemCounts
@@ -317,7 +317,7 @@ def _check_same(workspace: Workspace, manifest: Manifest, expected: Manifest) ->
     raise BuildError(
         str(workspace.state),
         f"rebuilt bytes differ from the manifest ({', '.join(other) or 'its documents'})",
-        "the dataset is not changed: build it again with --overwrite",
+        f"the dataset is not changed: build it again with {OptionName('overwrite')}",
     )
 
 
@@ -351,7 +351,7 @@ def check_rejections(
             str(folders.state),
             f"{totals.num_rejected:,} of {num_items:,} images are rejected "
             f"({totals.num_rejected / num_items:.1%}), the limit is {limit:.1%}: {kinds}",
-            "the work is kept: run again with a higher --max-rejected to accept it",
+            f"the work is kept: run again with a higher {OptionName('max_rejected')} to accept it",
             manifest=manifest,
             draft=workspace.documents(folders.output),
         )
@@ -372,5 +372,5 @@ def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
             str(folders.state),
             f"{bad.total():,} of {total:,} objects are bad ({bad.total() / total:.1%}), the limit "
             f"is {limit:.1%}: {reasons}",
-            "the work is kept: run again with a higher --max-dropped to accept it",
+            f"the work is kept: run again with a higher {OptionName('max_dropped')} to accept it",
         )

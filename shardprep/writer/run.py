@@ -51,7 +51,7 @@ class BuildImages(Protocol):
         """Return the plan; its items may need files in `scratch`."""
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
-        """Return the outline of the plan."""
+        """Return what must be equal on all machines of the build."""
 
     def write(
         self,

@@ -656,7 +656,7 @@ class Say:
     def notice(self, line): print(line, flush=True)
     def start(self, what, total=None, unit="", num_done=0):
         self.done = num_done
-        print(what, flush=True)
+        print(what, num_done, flush=True)
     def advance(self, number, num_rejected=0):
         self.done += number
         print(self.done, flush=True)

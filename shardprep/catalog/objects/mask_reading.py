@@ -160,7 +160,8 @@ def numbered_objects(recipe: Recipe, images: SourceImages) -> Found | None:
     """Return the objects of masks with object numbers, each with its class and segment.
 
     XML has the names of classes. Without XML, or with `--mask-values`, class files are decoded.
-    None without either: all objects have one class. Boxes are NaN unless the recipe asks for them.
+    Return None if there are neither: all objects then have one class. Boxes are NaN unless the
+    recipe asks for them.
     """
     if recipe.rules.boxes.is_given:
         return _numbered_boxes(images)

@@ -182,10 +182,10 @@ def in_window(boxes: Any, windows: Any) -> Any:
 def clip_objects(
     moved: Labels, before: Any, frames: Any, size: tuple[Any, Any], min_visible: float
 ) -> Labels:
-    """Return objects with their boxes clipped to frames, as for `follow`.
+    """Return moved objects with boxes clipped to `frames`; those cut away become padding rows.
 
-    Boxes `before` are negative in padding rows; after, they are shares of the result. `frames`,
-    [batch, 4] or [1, 4], are the part of the result that the image fills.
+    `before` are the boxes before the move, negative in padding rows. Moved boxes and `frames`,
+    [batch, 4] or [1, 4], are shares of the result; a frame is the part that the image fills.
     """
     boxes, frames = moved[BOXES], tf.convert_to_tensor(frames)[:, tf.newaxis]
     low, high = (tf.concat([corner] * 2, -1) for corner in tf.split(frames, 2, axis=-1))

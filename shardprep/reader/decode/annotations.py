@@ -1,4 +1,7 @@
-"""Boxes and masks of examples as NumPy arrays, and padded into batches."""
+"""Boxes and masks of examples as NumPy arrays, and padded into batches.
+
+The TensorFlow graph resizes masks by itself, in `tf/decode`.
+"""
 
 from __future__ import annotations
 

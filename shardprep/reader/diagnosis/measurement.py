@@ -100,7 +100,7 @@ class _Timed(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Images per second between restarts."""
+        """Images per second, without the time of restarts."""
         return self.num_images / len(self.steps) / epoch_of(self.steps, None).total_s
 
     @property

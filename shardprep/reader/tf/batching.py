@@ -28,7 +28,7 @@ def num_batches(subset: Subset, request: Request) -> int:
 
 
 def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -> Any:
-    """Return the dataset with the number of batches of `total` records; None for unknown."""
+    """Return the dataset with the number of batches of `total` records, unchanged for None."""
     if total is None:
         return dataset
     if total > 0:

@@ -463,7 +463,7 @@ class _Stages:
         return dataset.map(function, num_calls, deterministic=self._keep_order)
 
     def _tagged(self, decode: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that keeps the tag, its last argument, if augmentation needs it."""
+        """Return `decode`, with the tag (its last argument) added to the result if it is needed."""
         if not self._finish.wants_seed:
             return decode
         return lambda *inputs: (decode(*inputs), inputs[-1])

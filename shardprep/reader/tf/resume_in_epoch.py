@@ -284,7 +284,7 @@ class Checkpoint(NamedTuple):
         return cls(place, optimizer, kinds, arrays)
 
     def write(self, path: Path) -> None:
-        """Replace the file as a whole."""
+        """Write the checkpoint, replacing the file as a whole."""
         flat = {
             f"{name}/{i}": array
             for name, arrays in self.arrays.items()

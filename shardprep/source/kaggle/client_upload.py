@@ -140,7 +140,7 @@ def version(api: UploadApi, folder: str, temporary: str, message: str) -> None:
 
 
 def _enter(folder: str, temporary: str) -> None:
-    """Make the client keep its notes in `temporary`, named by file instead of by full path."""
+    """Enter the folder, so that the client's notes in `temporary` name files without a path."""
     tempfile.tempdir = temporary
     os.chdir(folder)
 

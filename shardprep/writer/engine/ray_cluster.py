@@ -252,7 +252,8 @@ def unfit(address: str, problem: str) -> BuildError:
     return BuildError(
         f"node {address}",
         problem,
-        "all nodes need the same versions, and source and --out on storage that all of them share",
+        f"all nodes need the same versions, and source and {OptionName('out')} on storage that all "
+        "of them share",
     )
 
 

@@ -13,7 +13,13 @@ from shardprep.dataset import documents
 from shardprep.dataset.documents import Count, Document, Name, Version
 from shardprep.dataset.manifest import Fingerprint, Manifest, Unmatched
 from shardprep.dataset.schema import MAX_SIDE, Schema
-from shardprep.errors import BuildError, DatasetError, RecipeError, printable
+from shardprep.errors import (
+    BuildError,
+    DatasetError,
+    OptionName,
+    RecipeError,
+    printable,
+)
 from shardprep.image.spec import ImageSpec
 from shardprep.recipe.recipe import Recipe, stored_recipe
 from shardprep.source.listing import Skipped
@@ -176,7 +182,8 @@ def check_outline(state: Folder, outline: Outline) -> None:
         raise BuildError(
             str(state),
             "was begun with other near copies: some image could be read by one run alone",
-            f"remove {state} and start again, with an image that fails on an --exclude-list",
+            f"remove {state} and start again, with an image that fails on an "
+            f"{OptionName('exclude_list')}",
         )
     if there is not None and there.mask_padding != outline.mask_padding:
         raise BuildError(

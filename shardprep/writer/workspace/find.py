@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.locate import VERSION_FOLDER, below, versions_below
-from shardprep.errors import BuildError, DatasetError, some_of
+from shardprep.errors import BuildError, DatasetError, OptionName, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.storage.folder import LocalFolder, ObjectFolder
 from shardprep.storage.url import ObjectUrl, parse_place
@@ -38,7 +38,7 @@ def find_workspace(where: str) -> Workspace:
     if len(meant) == 1:
         return meant[0]
     if not meant:
-        hint = "give the folder or address that --out was"
+        hint = f"give the folder or address that {OptionName('out')} was"
         raise DatasetError(where, "holds no dataset, finished or not", hint)
     what = "several unfinished builds" if unfinished else "no unfinished build, only"
     names = some_of([one.location for one in meant])
