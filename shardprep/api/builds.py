@@ -261,13 +261,14 @@ def build(
         BusyError: another process builds the same dataset.
         StorageError: object storage does not answer, or refuses a request.
     """
-    from shardprep.writer.build import build_dataset, build_part
     from shardprep.writer.engine.worker_process import start_server
-    from shardprep.writer.reuse import open_old_dataset
 
     run = RunOptions(**{name: recipe.pop(name) for name in RunOptions._fields if name in recipe})
     if run.engine == "local" and not dry_run:
-        start_server()  # starts during planning
+        start_server()  # it imports its modules while this process does the same, and plans
+    from shardprep.writer.build import build_dataset, build_part
+    from shardprep.writer.reuse import open_old_dataset
+
     piece = None if part is None else part_of(part)
     if piece is not None and (run.overwrite or run.save_rejected is not None):
         flag = OptionName("overwrite") if run.overwrite else OptionName("save_rejected")

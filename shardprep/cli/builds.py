@@ -35,14 +35,14 @@ def build(call: Call, *, as_json: bool) -> None:
         shardprep build photos.zip --out /shared/tfrecords --part 3/16
         shardprep build /shared/photos.zip --out /shared/tfrecords --engine ray --ray-address auto
     """
-    from shardprep.cli.summary import show_result
-
-    result = call()
+    result = call()  # first: it starts the workers, which import while this process does
     if call.keywords.get("dry_run"):
         _show_plan(result, as_json=as_json)
     elif "part" in call.keywords:
         _show_part(result, as_json=as_json)
     else:
+        from shardprep.cli.summary import show_result
+
         show_result(result, as_json=as_json)
 
 
