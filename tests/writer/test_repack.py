@@ -320,7 +320,7 @@ def test_a_dataset_that_is_there_stays_unless_it_is_to_be_replaced(
 ) -> None:
     there = made(tmp_path, animals(4), shards=1)
     before = tree(there)
-    with pytest.raises(shardprep.BuildError, match="already exists; add overwrite"):
+    with pytest.raises(shardprep.BuildError, match="already exists; add --overwrite"):
         shardprep.repack(pets, tmp_path / "out")
     assert tree(there) == before
     copy = shutil.copytree(pets, tmp_path / "copy")
