@@ -1,8 +1,4 @@
-"""Exports that are killed.
-
-As `tests.writer.faulty` does with builds: a child for each export, killed just before one of its
-changes of the disk.
-"""
+"""Exports killed just before one of their changes of the disk, each in a forked child."""
 
 from __future__ import annotations
 
@@ -19,7 +15,10 @@ from tests.writer.faulty import forked, kill_at_change
 
 
 def killed(source: Path, place: Path, layout: str, numbers: Iterable[int]) -> int:
-    """Kill exports before such changes, in turn onto another export; return how many were tried."""
+    """Kill exports before these changes, every second one while replacing another export.
+
+    Return the number of kills.
+    """
 
     def export(out: Path, kind: str = layout) -> None:
         export_dataset(open_dataset(source), kind, out, watcher=Told(), overwrite=True)
@@ -54,10 +53,14 @@ def killed(source: Path, place: Path, layout: str, numbers: Iterable[int]) -> in
 
 
 def kill_exports(dataset: Path, folder: Path, step: int) -> dict[str, int]:
-    """Kill exports in each layout, before every `step`-th change; return how many were tried."""
+    """Kill exports in each layout before every `step`-th change; return the number of kills.
+
+    Each layout starts at another change, as layouts share most of them.
+    """
     tried = {}
-    for layout in LAYOUTS:
+    for first, layout in enumerate(LAYOUTS):
         (folder / layout).mkdir()
-        twice = (number for number in itertools.count(1, step) for _ in range(2))
+        numbers = itertools.count(1 + first % step, step)
+        twice = (number for number in numbers for _ in range(2))
         tried[layout] = killed(dataset, folder / layout, layout, twice)
     return tried
