@@ -1,4 +1,4 @@
-"""Every object is stored where it is in the stored image, or dropped with a reason."""
+"""Every object is stored at its place in the stored image, or dropped with a reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, get_args
 from unittest import mock
 from xml.etree import ElementTree as ET
@@ -48,9 +48,6 @@ FILES = AnnotationSpec(boxes=True, masks="instances", num_classes=3, is_binary=T
 needs_data = pytest.mark.skipif(not SHARED_DATA.exists(), reason="real data are absent")
 
 
-# --- helpers ------------------------------------------------------------------------------------
-
-
 def annotated(boxes: Sequence[Any], **keys: Any) -> Annotation:
     keys.setdefault("labels", (0,) * len(boxes))
     return Annotation(boxes=np.array(boxes, np.float64).reshape(-1, 4), **keys)
@@ -65,10 +62,8 @@ def stored(
     result = place_objects(annotation, files, placement, spec)
     assert isinstance(result, PlacedObjects), result
     boxes = result.boxes
-    assert boxes.dtype == np.float32
-    assert boxes.shape == (len(result.labels), 4)
-    assert (boxes >= 0).all()
-    assert (boxes <= 1).all()
+    assert (boxes.dtype, boxes.shape) == (np.float32, (len(result.labels), 4))
+    assert ((boxes >= 0) & (boxes <= 1)).all()
     assert (boxes[:, :2] < boxes[:, 2:]).all()
     assert set(result.dropped) <= {*get_args(Reason), *annotation.dropped}
     return result
@@ -119,7 +114,7 @@ def test_boxes_are_shares_of_the_stored_image_with_y_first() -> None:
     assert (found.num_clipped, found.dropped) == (0, {})
 
 
-def test_what_cannot_be_stored_is_dropped_by_reason() -> None:
+def test_an_object_that_cannot_be_stored_is_dropped_with_a_reason() -> None:
     sound = [10.0, 10, 50, 50]
     boxes = [
         sound, [NAN, 1, 2, 3], [1, 2, float("inf"), 9], [30, 30, 30, 40], [40, 40, 20, 60],
@@ -142,14 +137,11 @@ def test_a_box_past_the_edge_is_clipped_and_counted_beyond_rounding() -> None:
     shares = annotated([[0.5, 0.5, 1.0000005, 1.0000005], [0.9, 0.9, 1.1, 1]], is_relative=True)
     assert stored(shares).num_clipped == 1
     assert stored(shares).boxes.max() == 1
-
-
-def test_a_dropped_box_is_not_counted_as_clipped() -> None:
     found = stored(annotated([[-9, 0, 9, 9]] * 2 + [[-9, 0, -1, 9]]))
     assert (found.num_clipped, found.dropped) == (1, {"repeated": 1, "outside": 1})
 
 
-def test_a_crop_drops_what_it_cuts_away_and_no_more() -> None:
+def test_a_crop_drops_the_objects_that_it_cuts_away() -> None:
     """From 200x100 to a square of 50: 50 source pixels are lost at each side, half remains."""
     placement = cropped(100, 200, (50, 50))
     boxes = [
@@ -166,12 +158,12 @@ def test_a_crop_drops_what_it_cuts_away_and_no_more() -> None:
     assert stored(annotated(boxes), placement=placement, spec=keen).dropped == {"cut away": 4}
 
 
-def test_boxes_too_thin_for_float32_are_of_zero_size() -> None:
+def test_boxes_too_thin_for_float32_have_zero_size() -> None:
     found = stored(annotated([[199.0, 10, 199.0 + 1e-12, 20], [1, 1, 2, 2]]))
     assert (len(found.boxes), found.dropped) == (1, {"zero size": 1})
 
 
-def test_crowds_stay_beside_their_boxes() -> None:
+def test_crowds_stay_with_their_boxes() -> None:
     spec = AnnotationSpec(boxes=True, crowds=True, num_classes=3)
     boxes = [[1, 1, 5, 5], [9, 9, 9, 9], [2, 2, 7, 7]]
     assert stored(annotated(boxes, crowds=(False, True, True)), spec=spec).crowds == (False, True)
@@ -192,7 +184,7 @@ def test_annotations_that_cannot_be_used_reject_the_image() -> None:
     boxes=st.lists(st.tuples(*[st.floats(allow_nan=True, width=32)] * 4), max_size=6),
     fit=st.sampled_from(get_args(Fit)), orientation=st.integers(1, 8), is_relative=st.booleans(),
 )  # fmt: skip
-def test_any_numbers_are_boxes_or_dropped(
+def test_any_numbers_are_stored_as_boxes_or_dropped(
     boxes: list[tuple[float, ...]],
     fit: Fit,
     orientation: int,
@@ -215,7 +207,7 @@ LABELS = st.sampled_from((0, 1, 2, 0, 1, 2, 0, 3, -1))
     is_sorted=st.booleans(), fit=st.sampled_from(get_args(Fit)), orientation=st.integers(1, 8),
     scale=st.sampled_from([None, (70, 40), (40, 70), (35, 20), (700, 400)]), crowds=st.booleans(),
 )  # fmt: skip
-def test_boxes_are_the_same_bytes_whether_c_or_numpy_places_them(
+def test_c_and_numpy_place_boxes_with_equal_bytes(
     boxes: list[tuple[Any, ...]],
     is_sorted: bool,  # noqa: FBT001
     fit: Fit,
@@ -235,19 +227,16 @@ def test_boxes_are_the_same_bytes_whether_c_or_numpy_places_them(
         dropped={"malformed": 1},
     )
     found = []
-    for extension in (boxes_module._boxes, None):  # the latter without a compiler
+    for extension in (boxes_module._boxes, None):  # None: no compiler at installation
         with mock.patch.object(boxes_module, "_boxes", extension):
             form = AnnotationSpec(boxes=True, crowds=crowds, num_classes=3)
             placed = place_objects(annotation, (), placement, form)
-        if isinstance(placed, PlacedObjects):
-            rest = {one.name: getattr(placed, one.name) for one in fields(placed)}
-            found.append((rest.pop("boxes").tobytes(), rest))
-        else:
-            found.append((b"", {"rejection": placed}))
+        boxes = placed.boxes if isinstance(placed, PlacedObjects) else np.empty(0)
+        found.append((boxes.tobytes(), repr(placed)))
     assert found[0] == found[1]
 
 
-def test_boxes_that_are_stored_as_they_are_need_no_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boxes_that_are_not_changed_skip_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("shardprep.image._boxes")
     monkeypatch.delattr(boxes_module.Boxes, "shares")
     found = stored(annotated([(0, 0, 200, 100), (50, 20, 100, 40)]))
@@ -255,7 +244,7 @@ def test_boxes_that_are_stored_as_they_are_need_no_numpy(monkeypatch: pytest.Mon
     np.testing.assert_array_equal(found.boxes, expected)
 
 
-def test_repeated_boxes_are_found_among_few_and_many() -> None:
+def test_repeated_boxes_are_found_among_few_and_among_many() -> None:
     rng = np.random.default_rng(0)
     for number in (40, 4000):
         corners = rng.integers(0, 40, (number, 2))
@@ -271,7 +260,7 @@ def test_repeated_boxes_are_found_among_few_and_many() -> None:
 
 
 @pytest.mark.thorough
-def test_a_million_boxes_take_seconds_and_300_mb() -> None:
+def test_half_a_million_boxes_take_seconds_and_150_mb() -> None:
     code = """
 import resource, time
 import numpy as np
@@ -279,8 +268,7 @@ from shardprep.image.annotation_types import Annotation, AnnotationSpec
 from shardprep.image.annotations import place_objects
 from shardprep.image.placement import Placement
 from shardprep.image.spec import ImageSpec
-rng = np.random.default_rng(0)
-boxes = rng.uniform(0, 3000, (1_000_000, 4))
+boxes = np.random.default_rng(0).uniform(0, 3000, (500_000, 4))
 boxes[:, 2:] += boxes[:, :2]
 annotation = Annotation(boxes=boxes, labels=(0,) * len(boxes))
 placement = Placement.fit((3000, 4000), ImageSpec())
@@ -291,14 +279,14 @@ print(after - before >> 10, time.process_time() - start)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     megabytes, seconds = map(float, done.stdout.split())
-    assert megabytes < 300
-    assert seconds < 20
+    assert megabytes < 150
+    assert seconds < 10
 
 
 # --- masks of objects ---------------------------------------------------------------------------
 
 
-def test_a_mask_gives_the_box_that_lacks() -> None:
+def test_an_object_without_a_box_gets_the_box_of_its_mask() -> None:
     """The outer edges of its pixels, whatever form the mask has."""
     mask = mask_of(20, 10, 60, 31)
     counts = Counts(
@@ -315,7 +303,7 @@ def test_a_mask_gives_the_box_that_lacks() -> None:
     assert alone.masks == ()
 
 
-def test_masks_stay_beside_their_boxes() -> None:
+def test_masks_stay_with_their_boxes() -> None:
     boxes = [[10, 10, 20, 20], [9, 9, 9, 9], [NAN] * 4, [30, 30, 60, 50], [70, 10, 80, 20]]
     outlines = (
         rectangle(10, 10, 20, 20), rectangle(0, 0, 5, 5), rectangle(100, 20, 150, 60), None,
@@ -333,7 +321,7 @@ def test_masks_stay_beside_their_boxes() -> None:
         assert box.tolist() == pytest.approx([*extent, (columns.max() + 1) / 200], abs=0.011)
 
 
-def test_equal_boxes_of_other_shapes_are_no_repetition() -> None:
+def test_equal_boxes_with_different_shapes_are_not_repeated() -> None:
     corner = Polygons((np.array([[10.0, 10], [50, 10], [10, 50]]),))
     other = Polygons((np.array([[50.0, 10], [50, 50], [10, 50]]),))
     boxes = [[10, 10, 50, 50]] * 3
@@ -341,7 +329,7 @@ def test_equal_boxes_of_other_shapes_are_no_repetition() -> None:
     assert (len(found.masks), found.dropped) == (2, {"repeated": 1})
 
 
-def test_an_object_of_which_no_pixel_is_left_is_dropped() -> None:
+def test_an_object_without_a_stored_pixel_is_dropped() -> None:
     tiny = rectangle(101, 50, 102, 51)
     annotation = annotated([[101, 50, 102, 51]], outlines=(tiny,))
     for fit, reason in (("pad", "too small"), ("crop", "cut away")):
@@ -373,7 +361,7 @@ def test_each_number_of_a_file_is_an_object() -> None:
     assert stored(Annotation(), (png(ids),), spec=table).labels == (0, 2)
 
 
-def test_masks_of_unknown_order_beside_boxes_reject_the_image() -> None:
+def test_boxes_and_masks_without_a_known_order_reject_the_image() -> None:
     found = rejection(annotated([[1, 1, 5, 5]]), (png(mask_of(1, 1, 5, 5)),), spec=FILES)
     assert found.kind == "bad_annotation"
 
@@ -414,7 +402,7 @@ def test_a_bad_mask_is_named_with_its_reason() -> None:
 # --- masks of classes ---------------------------------------------------------------------------
 
 
-def test_index_files_are_stored_as_they_are() -> None:
+def test_index_files_are_stored_unchanged() -> None:
     mask = np.random.default_rng(0).choice(np.array([0, 1, 3, 255], np.uint8), (100, 200))
     found = stored(Annotation(), (png(mask),), spec=CLASSES)
     assert np.array_equal(values(found.segmentation_mask), mask)
@@ -466,14 +454,13 @@ FILE = mask_of(0, 0, 200, 50)
         (Annotation(), (), CLASSES),
     ],
 )
-def test_the_padding_of_masks_of_classes_is_ignored_whatever_they_are_made_of(
+def test_the_padding_of_class_masks_is_ignored(
     annotation: Annotation, files: tuple[bytes, ...], spec: AnnotationSpec
 ) -> None:
     found = stored(annotation, files, cropped(100, 200, (50, 50), "pad"), spec)
     mask = values(found.segmentation_mask)
     ignore = 65_535 if spec is WIDE else 255
-    assert (mask[:12] == ignore).all()
-    assert (mask[37:] == ignore).all()
+    assert (mask[[*range(12), *range(37, 50)]] == ignore).all()
     is_object = bool(annotation.labels or files)
     assert (mask[12:24] == (2 if is_object else 0)).all()
     assert (mask[25:37] == 0).all()
@@ -481,7 +468,7 @@ def test_the_padding_of_masks_of_classes_is_ignored_whatever_they_are_made_of(
     assert sum(found.pixels.values()) == 25 * 50
 
 
-def test_the_padding_of_masks_of_objects_has_no_pixel_of_any() -> None:
+def test_the_padding_of_object_masks_is_empty() -> None:
     placement = cropped(100, 200, (50, 50), "pad")
     outline = annotated([[0, 0, 200, 100]], outlines=(rectangle(0, 0, 200, 100),))
     for found in (
@@ -489,9 +476,7 @@ def test_the_padding_of_masks_of_objects_has_no_pixel_of_any() -> None:
         stored(Annotation(), (png(mask_of(0, 0, 200, 100)),), placement, FILES),
     ):
         (mask,) = map(values, found.masks)
-        assert (mask[12:37] == 1).all()
-        assert not mask[:12].any()
-        assert not mask[37:].any()
+        assert np.array_equal(mask, mask_of(0, 12, 50, 37, size=(50, 50)))
 
 
 def test_masks_of_many_classes_have_16_bits() -> None:
@@ -502,7 +487,7 @@ def test_masks_of_many_classes_have_16_bits() -> None:
     assert (found.pixels, found.num_ignored) == ({0: 1, 255: 1, 299: 1}, 1)
 
 
-def test_boxes_and_a_mask_file_go_together() -> None:
+def test_an_image_may_have_boxes_and_a_class_mask() -> None:
     spec = AnnotationSpec(boxes=True, masks="classes", num_classes=4)
     file = png(mask_of(5, 5, 9, 9))
     found = stored(annotated([[10, 10, 20, 20]], labels=(3,)), (file,), spec=spec)
@@ -515,28 +500,25 @@ def test_boxes_and_a_mask_file_go_together() -> None:
 
 
 @needs_data
-def test_camvid_at_its_own_size_is_pixel_equal() -> None:
+def test_masks_of_camvid_have_the_pixels_of_pillow() -> None:
     spec = AnnotationSpec(masks="classes", num_classes=12, background=255)
+    sizes = (ImageSpec(size=None, fit="none"), ImageSpec(size=(97, 131), fit="stretch"))
     with zipfile.ZipFile(SHARED_DATA / "camvid.zip") as archive:
         names = [name for name in archive.namelist() if name.startswith("val/")]
         assert len(names) == 9
-        for name in names:
+        for name, size in itertools.product(names, sizes):
             mask = archive.read(name.replace("val/", "valannot/"))
-            original = np.asarray(Image.open(io.BytesIO(mask)))
-            image = process_image(archive.read(name), ImageSpec(size=None, fit="none"))
+            image = process_image(archive.read(name), size)
             assert isinstance(image, ProcessedImage)
             found = stored(Annotation(), (mask,), image.placement, spec)
-            assert np.array_equal(values(found.segmentation_mask), original)
-            image = process_image(archive.read(name), ImageSpec(size=(97, 131), fit="stretch"))
-            assert isinstance(image, ProcessedImage)
-            found = stored(Annotation(), (mask,), image.placement, spec)
-            nearest = Image.fromarray(original).resize((131, 97), Image.Resampling.NEAREST)
+            original = Image.open(io.BytesIO(mask))
+            nearest = original.resize((image.width, image.height), Image.Resampling.NEAREST)
             assert np.array_equal(values(found.segmentation_mask), np.asarray(nearest))
 
 
 @needs_data
 @pytest.mark.thorough
-def test_all_nuclei_become_instances_whose_union_is_the_source_s() -> None:
+def test_the_union_of_the_stored_nuclei_is_the_union_of_the_source() -> None:
     spec = AnnotationSpec(boxes=True, masks="instances", is_binary=True)
     images: dict[str, list[bytes]] = {}
     with tarfile.open(SHARED_DATA / "tasks.tar") as archive:
@@ -545,7 +527,7 @@ def test_all_nuclei_become_instances_whose_union_is_the_source_s() -> None:
             if member.isfile() and parts[0] == "nuclei16" and parts[-2] == "masks":
                 images.setdefault(parts[-3], []).append(archive.extractfile(member).read())  # type: ignore[union-attr]
     assert len(images) > 10
-    for files in images.values():
+    for files in list(images.values())[::3]:
         masks = [np.asarray(Image.open(io.BytesIO(file))) for file in files]
         placement = Placement.whole(masks[0].shape)
         found = stored(Annotation(labels=(0,) * len(files)), files, placement, spec)
@@ -555,7 +537,7 @@ def test_all_nuclei_become_instances_whose_union_is_the_source_s() -> None:
 
 
 @needs_data
-def test_the_boxes_of_bccd_are_as_written_but_two_of_zero_size() -> None:
+def test_all_boxes_of_bccd_are_stored_except_two_of_zero_size() -> None:
     number, dropped = 0, 0
     with zipfile.ZipFile(SHARED_DATA / "bccd.zip") as archive:
         for name in archive.namelist():
@@ -608,7 +590,7 @@ def segments(things: dict[int, int], stuff: dict[int, int], **keys: Any) -> Anno
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_segments_are_classes_and_objects(orientation: int) -> None:
+def test_segments_become_classes_and_objects(orientation: int) -> None:
     """A drawing has every kind of colour: grey ones, and ids of one byte, two and three."""
     draw = np.random.default_rng(orientation)
     palette = np.array([0, 7, 300, 70_000, 0x0A0A0A, 0xFFFFFF])
@@ -626,28 +608,27 @@ def test_segments_are_classes_and_objects(orientation: int) -> None:
         np.testing.assert_array_equal(values(data), ids == id_)
 
 
-def test_what_is_beside_a_padded_image_or_of_no_segment_is_ignored() -> None:
+def test_padding_and_pixels_without_a_segment_are_ignored() -> None:
     placement = Placement.fit((100, 200), ImageSpec(size=(80, 80), fit="pad"))
     ids = np.full((100, 200), 5)
     ids[:50] = 6
     found = stored(segments({5: 2}, {}), [coloured(ids)], placement, PANOPTIC)
-    mask = values(found.segmentation_mask)
-    assert set(mask[:20].ravel()) == set(mask[-20:].ravel()) == {255}
-    assert set(mask[20:40].ravel()) == {255}
-    assert set(mask[40:60].ravel()) == {2}
+    mask = np.full((80, 80), 255)
+    mask[40:60] = 2
+    assert np.array_equal(values(found.segmentation_mask), mask)
     assert found.pixels == {2: 1600}
     nothing = stored(Annotation(), [], placement, PANOPTIC)
     assert nothing.num_ignored == 6400
     assert stored(Annotation(), [], placement, THINGS).masks == ()
 
 
-def test_more_classes_than_8_bits_hold() -> None:
+def test_segments_of_more_than_254_classes() -> None:
     wide = AnnotationSpec(masks="classes", num_classes=300, is_panoptic=True, background=65_535)
     found = stored(segments({}, {4: 299}), [coloured(np.full((100, 200), 4))], spec=wide)
     assert found.pixels == {299: 20_000}
 
 
-def test_a_segment_without_a_pixel_is_dropped_and_a_mask_of_another_image_rejected() -> None:
+def test_a_segment_without_a_pixel_is_dropped_and_a_mask_without_any_is_rejected() -> None:
     ids = np.full((100, 200), 5)
     found = stored(segments({5: 2, 6: 1}, {}), [coloured(ids)], spec=THINGS)
     assert (found.labels, found.dropped) == ((2,), {"zero size": 1})
@@ -668,7 +649,7 @@ def test_a_segment_without_a_pixel_is_dropped_and_a_mask_of_another_image_reject
         ([coloured(np.full((100, 200), 5))] * 2, "has 2 files"),
     ],
 )  # fmt: skip
-def test_a_mask_of_segments_that_cannot_be_used(files: list[bytes], reason: str) -> None:
+def test_an_unusable_mask_of_segments_rejects_the_image(files: list[bytes], reason: str) -> None:
     for spec in (PANOPTIC, THINGS):
         found = rejection(segments({5: 0}, {}), files, spec=spec)
         assert found.kind == "bad_mask"

@@ -1,7 +1,4 @@
-"""Ordinary JPEG and PNG files need no Pillow: what is stored of them is the same, byte by byte.
-
-Nor does a JPEG need a full decode to be kept.
-"""
+"""Ordinary JPEG and PNG files skip Pillow, and the stored bytes are equal."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
@@ -43,7 +39,6 @@ from tests.support.odd_images import (
     png_chunk,
     rgb_profile,
     srgb_to_light,
-    with_png_chunk,
 )
 
 built = pytest.mark.skipif(
@@ -153,7 +148,7 @@ def with_alpha(mode: str) -> Image.Image:
 
 
 def text(key: bytes, value: bytes, kind: bytes = b"tEXt") -> bytes:
-    return with_png_chunk(png(), kind, key + b"\0" + value)
+    return with_chunks(png(), (kind, key + b"\0" + value))
 
 
 def pieces(data: bytes, number: int, between: bytes = b"") -> bytes:
@@ -166,8 +161,9 @@ def pieces(data: bytes, number: int, between: bytes = b"") -> bytes:
     return data[:at] + found[0] + between + b"".join(found[1:]) + data[at + 12 + num_bytes :]
 
 
-def behind_header(chunk: bytes, data: bytes) -> bytes:
-    return data[:HEADER_END] + chunk + data[HEADER_END:]
+def with_chunks(data: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
+    """Return a PNG with chunks of these kinds and contents after its header."""
+    return data[:HEADER_END] + b"".join(itertools.starmap(png_chunk, chunks)) + data[HEADER_END:]
 
 
 def with_byte(data: bytes, at: int, value: int) -> bytes:
@@ -178,6 +174,11 @@ def by_hand(width: int, height: int, colour: int, compressed: bytes) -> bytes:
     """Return a PNG of 8 bits whose pixels are compressed already."""
     data = png_by_hand(width, height, 8, colour, b"")
     return data[:HEADER_END] + png_chunk(b"IDAT", compressed) + TAIL
+
+
+def indexed(row: bytes) -> bytes:
+    """Return a PNG with one row of palette indices, and no palette."""
+    return by_hand(len(row) - 1, 1, 3, zlib.compress(row))
 
 
 INDEXED = encoded(PICTURE.quantize(250), "PNG")
@@ -191,20 +192,20 @@ ORDINARY_PNGS = {
     "palette with alphas": encoded(PICTURE.quantize(250), "PNG", transparency=bytes(range(200))),
     "one pixel": png(1, 1),
     "odd sides": encoded(Image.fromarray(pixels(47, 33)).convert("L"), "PNG"),
-    "resolution and gamma": with_png_chunk(
-        encoded(PICTURE, "PNG", dpi=(72, 72)), b"gAMA", struct.pack(">I", 45455)
+    "resolution and gamma": with_chunks(
+        encoded(PICTURE, "PNG", dpi=(72, 72)), (b"gAMA", struct.pack(">I", 45455))
     ),
-    "a suggested palette": behind_header(png_chunk(b"PLTE", bytes(range(30))), png()),
+    "a suggested palette": with_chunks(png(), (b"PLTE", bytes(range(30)))),
     "time and text": text(b"Software", b"a camera"),
     "text behind the pixels": png().replace(TAIL, png_chunk(b"tEXt", b"Title\0x") + TAIL),
     "ten pieces": pieces(png(), 10),
     "an empty piece": pieces(png(), 2, png_chunk(b"IDAT", b"")),
 }
+XMP = b'<x tiff:Orientation="6"/>'
+RAW_PROFILE = b"\nexif\n%8d\n" % len(oriented(6)) + oriented(6).hex().encode() + b"\n"
+DOT = png_by_hand(1, 1, 8, 0, b"\0\7")
 ODD_PNGS = {
-    "interlaced": png_by_hand(1, 1, 8, 0, b"\0\7")[:28]
-    + b"\1"
-    + struct.pack(">I", zlib.crc32(png_by_hand(1, 1, 8, 0, b"\0\7")[12:28] + b"\1"))
-    + png_by_hand(1, 1, 8, 0, b"\0\7")[HEADER_END:],
+    "interlaced": DOT[:START] + png_chunk(b"IHDR", DOT[16:28] + b"\1") + DOT[HEADER_END:],
     "of 16 bits": encoded(Image.fromarray(np.full((9, 9), 40_000, np.uint16)), "PNG"),
     "of 1 bit": encoded(PICTURE.convert("1"), "PNG"),
     "palette of 4 bits": encoded(PICTURE.quantize(9), "PNG"),
@@ -212,30 +213,24 @@ ODD_PNGS = {
     "a clear grey": encoded(PICTURE.convert("L"), "PNG", transparency=7),
     "turned": encoded(PICTURE, "PNG", exif=oriented(6)),
     "turned behind its pixels": png().replace(TAIL, png_chunk(b"eXIf", oriented(8)[6:]) + TAIL),
-    "turned by XMP": text(b"XML:com.adobe.xmp", b'\0\0\0\0<x tiff:Orientation="6"/>', b"iTXt"),
-    "turned by XMP in a text": text(b"XML:com.adobe.xmp", b'<x tiff:Orientation="6"/>'),
-    "turned by a raw profile": text(
-        b"Raw profile type exif",
-        b"\nexif\n%8d\n" % len(oriented(6)) + oriented(6).hex().encode() + b"\n",
-    ),
-    "a text of the name of what Pillow keeps": text(b"transparency", b"abc"),
+    "turned by XMP": text(b"XML:com.adobe.xmp", b"\0\0\0\0" + XMP, b"iTXt"),
+    "turned by XMP in a text": text(b"XML:com.adobe.xmp", XMP),
+    "turned by a raw profile": text(b"Raw profile type exif", RAW_PROFILE),
+    "a text with the name of a field of Pillow": text(b"transparency", b"abc"),
     "a profile": encoded(PICTURE, "PNG", icc_profile=rgb_profile(DISPLAY_P3, srgb_to_light)),
     "animated": encoded(PICTURE, "PNG", save_all=True, append_images=[with_alpha("RGB")]),
-    "an unknown chunk": with_png_chunk(png(), b"abCd", b"x"),
-    "a short gAMA": with_png_chunk(png(), b"gAMA", b"x"),
+    "an unknown chunk": with_chunks(png(), (b"abCd", b"x")),
+    "a short gAMA": with_chunks(png(), (b"gAMA", b"x")),
     "a chunk between its pieces": pieces(png(), 3, png_chunk(b"tEXt", b"Title\0x")),
     "a checksum of the header": with_byte(png(), 29, png()[29] ^ 1),
     "a checksum of a text": with_byte(text(b"Title", b"x"), HEADER_END + 16, 0),
-    "two headers": behind_header(png()[START:HEADER_END], png()),
+    "two headers": png()[:HEADER_END] + png()[START:],
     "no header": png()[:START] + png()[HEADER_END:],
     "no pixels": png()[:HEADER_END] + TAIL,
-    "no palette": by_hand(1, 1, 3, zlib.compress(b"\0\0")),
-    "a palette of two bytes": behind_header(
-        png_chunk(b"PLTE", b"ab"), by_hand(1, 1, 3, zlib.compress(b"\0\0"))
-    ),
-    "more alphas than colours there are": behind_header(
-        png_chunk(b"PLTE", bytes(6)) + png_chunk(b"tRNS", bytes(300)),
-        by_hand(1, 1, 3, zlib.compress(b"\0\0")),
+    "no palette": indexed(b"\0\0"),
+    "a palette of two bytes": with_chunks(indexed(b"\0\0"), (b"PLTE", b"ab")),
+    "more alphas than colours": with_chunks(
+        indexed(b"\0\0"), (b"PLTE", bytes(6)), (b"tRNS", bytes(300))
     ),
     "no rows": png_by_hand(9, 0, 8, 2, b""),
     "no end": png()[: -len(TAIL)],
@@ -245,22 +240,21 @@ ODD_PNGS = {
     "a start and an end": png()[:START] + TAIL,
 }
 ROWS = b"".join(b"\0" + bytes(row) for row in pixels(9, 5).reshape(9, 15))
+STREAMS = {
+    "an unknown filter": zlib.compress(b"\5" + ROWS[1:]),
+    "an unknown filter in the last row": zlib.compress(ROWS[:-16] + b"\x09" + ROWS[-15:]),
+    "too few rows": zlib.compress(ROWS[:-16]),
+    "a byte too few": zlib.compress(ROWS[:-1]),
+    "too many rows": zlib.compress(ROWS + ROWS),
+    "no checksum": zlib.compress(ROWS)[:-4],
+    "a wrong checksum": zlib.compress(ROWS)[:-4] + b"abcd",
+    "half a stream": zlib.compress(ROWS)[:60],
+    "a garbled stream": zlib.compress(ROWS)[:40] + bytes(50),
+    "no stream": b"",
+}
 FAULTY_PNGS = {
-    "a filter that there is not": by_hand(5, 9, 2, zlib.compress(b"\5" + ROWS[1:])),
-    "a filter that there is not, in the last row": by_hand(
-        5, 9, 2, zlib.compress(ROWS[:-16] + b"\x09" + ROWS[-15:])
-    ),
-    "rows too few": by_hand(5, 9, 2, zlib.compress(ROWS[:-16])),
-    "a byte too few": by_hand(5, 9, 2, zlib.compress(ROWS[:-1])),
-    "rows too many": by_hand(5, 9, 2, zlib.compress(ROWS + ROWS)),
-    "a stream without its checksum": by_hand(5, 9, 2, zlib.compress(ROWS)[:-4]),
-    "a stream with a wrong checksum": by_hand(5, 9, 2, zlib.compress(ROWS)[:-4] + b"abcd"),
-    "half a stream": by_hand(5, 9, 2, zlib.compress(ROWS)[:60]),
-    "a garbled stream": by_hand(5, 9, 2, zlib.compress(ROWS)[:40] + bytes(50)),
-    "no stream": by_hand(5, 9, 2, b""),
-    "a colour that the palette has not": behind_header(
-        png_chunk(b"PLTE", bytes(range(6))), by_hand(2, 1, 3, zlib.compress(b"\0\1\2"))
-    ),
+    **{name: by_hand(5, 9, 2, stream) for name, stream in STREAMS.items()},
+    "a colour outside the palette": with_chunks(indexed(b"\0\1\2"), (b"PLTE", bytes(range(6)))),
 }
 
 
@@ -268,10 +262,9 @@ FAULTY_PNGS = {
 
 
 def by_pillow(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
-    """Return the outcome without either of the short ways."""
-    with ExitStack() as off:
-        for name in ("_process_ordinary", "_is_kept"):
-            off.enter_context(patch(f"shardprep.image.process.{name}", return_value=None))
+    """Return the outcome without the short paths."""
+    short = ("_process_ordinary", "_is_kept")
+    with patch.multiple("shardprep.image.process", **dict.fromkeys(short, lambda *_: None)):
         return process_image(data, spec)
 
 
@@ -288,47 +281,33 @@ def both(jpegs: Mapping[str, bytes], pngs: Mapping[str, bytes]) -> list[Any]:
     ]
 
 
-def header(data: bytes) -> OrdinaryJpeg | OrdinaryPng | None:
-    return ordinary_jpeg(data) or ordinary_png(data)
-
-
 def seen(image: Image.Image, background: tuple[int, int, int]) -> Pixels:
-    """Return what Pillow shows of an image over a background."""
-    if not image.has_transparency_data:
-        return np.asarray(image.convert("RGB"))
+    """Return the colours that Pillow shows over a background."""
     rgba = image.convert("RGBA")
     behind = Image.new("RGB", image.size, background)
     return np.asarray(Image.composite(rgba.convert("RGB"), behind, rgba.getchannel("A")))
-
-
-def found_pixels(data: bytes, background: tuple[int, int, int]) -> Pixels:
-    image = ordinary_png(data)
-    assert image is not None
-    pixels = image.pixels(background)
-    return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
 
 
 # --- the same outcome ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("data", both(ORDINARY_JPEGS, ORDINARY_PNGS))
-def test_an_ordinary_file_is_stored_alike_and_pillow_never_sees_it(data: bytes) -> None:
+def test_an_ordinary_file_is_stored_alike_without_pillow(data: bytes) -> None:
     assert_equal_outcomes([data])
     with patch("shardprep.image.process.open_image", side_effect=AssertionError):
-        assert isinstance(process_image(data, ImageSpec()), ProcessedImage)
-        for spec in SPECS[:5] if data in ORDINARY_JPEGS.values() else ():
+        for spec in (ImageSpec(), *(SPECS[:5] if data in ORDINARY_JPEGS.values() else ())):
             assert isinstance(process_image(data, spec), ProcessedImage)
 
 
 @pytest.mark.parametrize("data", both(ODD_JPEGS, ODD_PNGS))
-def test_what_is_odd_about_a_file_is_left_to_pillow(data: bytes) -> None:
-    assert header(data) is None
+def test_any_other_file_is_left_to_pillow(data: bytes) -> None:
+    assert ordinary_jpeg(data) is ordinary_png(data) is None
     assert_equal_outcomes([data])
 
 
 @pytest.mark.parametrize("data", both(FAULTY_JPEGS, FAULTY_PNGS))
 def test_a_fault_has_the_same_outcome(data: bytes) -> None:
-    image = header(data)
+    image = ordinary_jpeg(data) or ordinary_png(data)
     assert image is not None
     if isinstance(image, OrdinaryPng):
         with pytest.raises(Exception, match=r"."):
@@ -356,11 +335,11 @@ def test_a_damaged_jpeg_has_the_same_outcome() -> None:
         data[at : at + rng.choice((0, 1, 1, 50))] = noise
         return bytes(data[: rng.choice((None, None, None, at))])
 
-    assert_equal_outcomes(damaged() for _ in range(400))
+    assert_equal_outcomes(damaged() for _ in range(150))
 
 
 @built
-def test_a_damaged_png_has_the_same_outcome() -> None:
+def test_a_damaged_or_truncated_png_has_the_same_outcome() -> None:
     rng = random.Random(0)
     files = [
         encoded(Image.open(io.BytesIO(d)).resize((9, 7)), "PNG") for d in ORDINARY_PNGS.values()
@@ -372,7 +351,8 @@ def test_a_damaged_png_has_the_same_outcome() -> None:
         data[at : at + rng.choice((0, 1, 1, 8))] = rng.randbytes(rng.choice((0, 1, 1, 4)))
         return bytes(data)
 
-    assert_equal_outcomes(damaged() for _ in range(150))
+    assert_equal_outcomes(damaged() for _ in range(80))
+    assert_equal_outcomes(files[1][:stop] for stop in range(0, len(files[1]), 3))
 
 
 TORTURE = SHARED_DATA / "torture-images.tar"
@@ -401,7 +381,7 @@ def test_files_of_others_have_the_same_outcome(
 # --- JPEG alone ---------------------------------------------------------------------------------
 
 
-def test_the_header_says_what_pillow_says() -> None:
+def test_the_header_gives_the_size_and_mode_that_pillow_gives() -> None:
     for data in ORDINARY_JPEGS.values():
         image = Image.open(io.BytesIO(data))
         assert ordinary_jpeg(data) == OrdinaryJpeg(image.height, image.width, image.mode == "L")
@@ -422,35 +402,30 @@ def test_every_kind_of_frame_is_stored_or_rejected(name: str, spec: ImageSpec) -
         assert (found.data == data) == (name not in LOSSLESS)
 
 
-@pytest.mark.parametrize("name", LOSSLESS)
-def test_a_lossless_jpeg_gives_the_pixels_of_a_png(name: str) -> None:
-    picture = pixels()[..., 0] if "grey" in name else pixels()
-    of_png = encoded(Image.fromarray(picture), "PNG")
-    for spec in (SPECS[1], SPECS[4], ImageSpec(size=(48, 64), format="raw")):
-        found, expected = process_image(LOSSLESS[name], spec), process_image(of_png, spec)
-        assert isinstance(found, ProcessedImage)
-        assert isinstance(expected, ProcessedImage)
-        assert found.data == expected.data
-
-
-@pytest.mark.parametrize("name", ["lossless", "lossless, grey"])
-def test_a_lossless_jpeg_with_a_profile_is_sound(name: str) -> None:
-    profile = grey_profile(gamma(1.0)) if "grey" in name else PROFILE
-    lossless, icc = LOSSLESS[name], b"ICC_PROFILE\0\1\1" + profile
-    data = lossless[:2] + segment(0xE2, icc) + lossless[2:]
-    picture = Image.open(io.BytesIO(lossless))
-    of_png = encoded(picture, "PNG", icc_profile=profile)
-    spec = ImageSpec(size=None, fit="none", format="png")
+def stored_alike(data: bytes, of_png: bytes, spec: ImageSpec) -> bool:
+    """Return whether two files give the same stored bytes, without damage."""
     found, expected = process_image(data, spec), process_image(of_png, spec)
     assert isinstance(found, ProcessedImage)
     assert isinstance(expected, ProcessedImage)
-    assert (found.data, found.damage) == (expected.data, "")
+    return (found.data, found.damage) == (expected.data, "")
 
 
-@pytest.mark.parametrize("data", LOSSLESS.values(), ids=LOSSLESS)
-def test_a_stored_lossless_jpeg_is_decoded_whole(data: bytes) -> None:
-    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-    assert (stored_pixels(data, None, 4) == expected).all()
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_a_lossless_jpeg_gives_the_pixels_of_a_png(name: str) -> None:
+    picture = Image.fromarray(pixels()[..., 0] if "grey" in name else pixels())
+    of_png = encoded(picture, "PNG")
+    for spec in (SPECS[1], SPECS[4], ImageSpec(size=(48, 64), format="raw")):
+        assert stored_alike(LOSSLESS[name], of_png, spec)
+    assert (stored_pixels(LOSSLESS[name], None, 4) == np.asarray(picture.convert("RGB"))).all()
+
+
+@pytest.mark.parametrize("name", ["lossless", "lossless, grey"])
+def test_a_lossless_jpeg_with_a_profile_gives_the_pixels_of_a_png(name: str) -> None:
+    profile = grey_profile(gamma(1.0)) if "grey" in name else PROFILE
+    lossless = LOSSLESS[name]
+    data = lossless[:2] + segment(0xE2, b"ICC_PROFILE\0\1\1" + profile) + lossless[2:]
+    of_png = encoded(Image.open(io.BytesIO(lossless)), "PNG", icc_profile=profile)
+    assert stored_alike(data, of_png, ImageSpec(size=None, fit="none", format="png"))
 
 
 # --- PNG alone ----------------------------------------------------------------------------------
@@ -464,8 +439,8 @@ def test_a_stored_lossless_jpeg_is_decoded_whole(data: bytes) -> None:
     background=st.tuples(*[st.integers(0, 255)] * 3),
     filters=st.sampled_from([(0,), (1,), (2,), (3,), (4,), (0, 1, 2, 3, 4)]),
 )
-@examples(400)
-def test_rows_of_any_filter_come_to_pillows_pixels(
+@examples(200)
+def test_rows_of_any_filter_give_pillows_pixels(
     size: tuple[int, int],
     colour: int,
     seed: int,
@@ -482,23 +457,17 @@ def test_rows_of_any_filter_come_to_pillows_pixels(
     rows[:, 0] = rng.choice(np.array(filters, np.uint8), height)
     data = png_by_hand(width, height, 8, colour, rows.tobytes())
     if colour == 3:
-        extra = png_chunk(b"PLTE", rng.bytes(768))
-        if rng.integers(2):
-            extra += png_chunk(b"tRNS", rng.bytes(int(rng.integers(1, 257))))
-        data = behind_header(extra, data)
+        chunks = [(b"PLTE", rng.bytes(768)), (b"tRNS", rng.bytes(int(rng.integers(1, 257))))]
+        data = with_chunks(data, *chunks[: rng.integers(1, 3)])
+    image = ordinary_png(data)
+    assert image is not None
     expected = seen(Image.open(io.BytesIO(data)), background)
-    np.testing.assert_array_equal(found_pixels(data, background), expected)
+    assert (image.pixels(background) == expected).all()
 
 
 @built
-def test_a_png_cut_anywhere_has_the_same_outcome() -> None:
-    data = encoded(PICTURE.convert("L").resize((9, 7)), "PNG")
-    assert_equal_outcomes(data[:stop] for stop in range(0, len(data), 3))
-
-
-@built
-def test_a_wrong_checksum_of_pixels_is_forgiven_and_not_kept() -> None:
-    """Pillow passes it over, TensorFlow refuses the file."""
+def test_a_png_with_a_wrong_checksum_of_pixels_is_stored_but_not_kept() -> None:
+    """Pillow ignores the checksum, TensorFlow refuses the file."""
     at = png().index(TAIL) - 1
     broken = with_byte(png(), at, png()[at] ^ 1)
     assert ordinary_png(broken) is not None
@@ -510,22 +479,15 @@ def test_a_wrong_checksum_of_pixels_is_forgiven_and_not_kept() -> None:
 
 
 @built
-def test_no_more_is_inflated_than_the_header_says() -> None:
-    bomb = by_hand(2, 1, 0, zlib.compress(bytes(50_000_000)))
-    image = ordinary_png(bomb)
+def test_no_more_is_inflated_than_the_header_and_the_limit_allow() -> None:
+    image = ordinary_png(by_hand(2, 1, 0, zlib.compress(bytes(50_000_000))))
     assert image is not None
     with pytest.raises(ValueError, match=r"^4 bytes of pixels, and not 3$"):
         image.pixels((0, 0, 0))
-
-
-@built
-def test_a_png_that_claims_too_many_pixels_is_rejected_before_they_are_inflated() -> None:
-    data = png_by_hand(60_000, 60_000, 8, 2, b"")
-    with patch.object(OrdinaryPng, "pixels", side_effect=AssertionError) as inflated:
-        result = process_image(data, ImageSpec())
+    with patch.object(OrdinaryPng, "pixels") as inflate:
+        result = process_image(png_by_hand(60_000, 60_000, 8, 2, b""), ImageSpec())
     assert isinstance(result, Rejection)
-    assert result.kind == "too_many_pixels"
-    assert not inflated.called
+    assert not inflate.called
 
 
 @built
@@ -541,35 +503,18 @@ def test_without_the_extension_or_the_inflater_the_outcome_is_the_same() -> None
 # --- the extension itself -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (bytes(8), bytearray(6), 3, 4),
-        (bytes(8), bytearray(6), 3, 0),
-        (bytes(8), bytearray(6), 4, 3),
-        (bytes(9), bytearray(6), 3, 3),
-        (bytes(7), bytearray(6), 3, 3),
-        (bytes(8), bytearray(7), 3, 3),
-        (bytes(8), bytearray(6), -3, 3),
-        (bytes(8), bytearray(6), 0, 1),
-        (b"\5" + bytes(7), bytearray(6), 3, 3),
-    ],
-)
 @built
-def test_rows_that_do_not_fit_are_refused(arguments: tuple[Any, ...]) -> None:
-    with pytest.raises(ValueError, match=r"fit each other|a filter that there is not"):
-        png_module._pixels.unfilter(*arguments)
-
-
-@built
-def test_palettes_and_pixels_that_do_not_fit_are_refused() -> None:
-    for arguments in (
-        (bytes(2), bytes(767), bytearray(6)),
-        (bytes(3), bytes(768), bytearray(6)),
-        (bytes(2), bytes(768), bytearray(7)),
-    ):
+def test_the_extension_refuses_buffers_that_do_not_fit() -> None:
+    for rows, num_bytes, row_bytes, step in (
+        (bytes(8), 6, 3, 4), (bytes(8), 6, 3, 0), (bytes(8), 6, 4, 3), (bytes(9), 6, 3, 3),
+        (bytes(7), 6, 3, 3), (bytes(8), 7, 3, 3), (bytes(8), 6, -3, 3), (bytes(8), 6, 0, 1),
+        (b"\5" + bytes(7), 6, 3, 3),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"fit each other|a filter that there is not"):
+            png_module._pixels.unfilter(rows, bytearray(num_bytes), row_bytes, step)
+    for indices, colours, num_bytes in ((2, 767, 6), (3, 768, 6), (2, 768, 7)):
         with pytest.raises(ValueError, match="do not fit"):
-            png_module._pixels.look_up(*arguments)
+            png_module._pixels.look_up(bytes(indices), bytes(colours), bytearray(num_bytes))
     for size, out in ((8, 7), (6, 6), (7, 6), (8, 0)):
         with pytest.raises(ValueError, match="do not fit"):
             png_module._pixels.flatten(bytes(size), bytearray(out), (0, 0, 0))
