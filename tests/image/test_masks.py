@@ -1,4 +1,4 @@
-"""Mask files give the numbers that were written, whatever the file's depth, or a reason."""
+"""Mask files of any depth give the numbers that were written, or an error."""
 
 from __future__ import annotations
 
@@ -27,9 +27,6 @@ from tests.support.odd_images import png_by_hand
 INDICES = np.array([[0, 1, 2, 3], [3, 2, 1, 0], [1, 1, 2, 2]], np.uint8)
 COLOURS = {0: (0, 0, 0), 1: (128, 64, 32), 2: (0, 255, 0), 3: (255, 0, 1)}
 BY_COLOUR = {colour: label for label, colour in COLOURS.items()}
-
-
-# --- helpers ------------------------------------------------------------------------------------
 
 
 def spec(**keys: Any) -> AnnotationSpec:
@@ -68,18 +65,15 @@ def coloured(values: NDArray[Any]) -> NDArray[np.uint8]:
     return picture
 
 
-def with_profile() -> bytes:
-    """Return a grey PNG with a profile that would move every grey."""
-    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("XYZ"))
-    return encoded(Image.fromarray(INDICES), "PNG", icc_profile=profile.tobytes())
-
-
+XYZ = ImageCms.createProfile("XYZ")
 FILES: dict[str, bytes] = {
     "2-bit PNG": grey_png(2, INDICES),
     "4-bit PNG": grey_png(4, INDICES),
     "8-bit PNG": encoded(Image.fromarray(INDICES), "PNG"),
     "16-bit PNG": encoded(Image.fromarray(INDICES.astype(np.uint16)), "PNG"),
-    "with a profile": with_profile(),
+    "with a profile that changes grey": encoded(
+        Image.fromarray(INDICES), "PNG", icc_profile=ImageCms.ImageCmsProfile(XYZ).tobytes()
+    ),
     "palette PNG": encoded(palette_image(INDICES), "PNG"),
     "palette PNG of 2 bits": encoded(palette_image(INDICES), "PNG", bits=2),
     "palette PNG with a clear colour": encoded(palette_image(INDICES), "PNG", transparency=0),
@@ -102,18 +96,13 @@ FILES: dict[str, bytes] = {
 # --- values -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_indices_are_read_as_they_were_written(name: str) -> None:
-    found = classes(FILES[name])
+@pytest.mark.parametrize("data", FILES.values(), ids=FILES)
+def test_values_are_class_indices_or_become_classes_by_a_table(data: bytes) -> None:
+    found = classes(data)
     assert found.dtype == np.uint8
     assert np.array_equal(found, INDICES)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_values_become_classes_by_a_table(name: str) -> None:
-    table = {0: 3, 1: 0, 2: 255, 3: 1}
     expected = np.array([3, 0, 255, 1], np.uint8)[INDICES]
-    assert np.array_equal(classes(FILES[name], values=table), expected)
+    assert np.array_equal(classes(data, values={0: 3, 1: 0, 2: 255, 3: 1}), expected)
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "BMP"])
@@ -127,12 +116,10 @@ def test_colours_become_classes_by_a_table(form: str) -> None:
 @pytest.mark.parametrize(("dtype", "high"), [(np.uint8, 1), (np.uint8, 255), (np.uint16, 65_535)])
 def test_two_values_are_0_and_1(dtype: Any, high: int) -> None:
     mask = (INDICES > 1).astype(dtype) * high
-    for form in ("PNG", "TIFF"):
-        data = encoded(Image.fromarray(mask), form)
-        assert np.array_equal(classes(data, is_binary=True), INDICES > 1)
-    for value in (0, high):
-        data = encoded(Image.fromarray(np.full((3, 4), value, dtype)), "PNG")
-        assert (classes(data, is_binary=True) == bool(value)).all()
+    for one in (mask, np.zeros_like(mask), np.full_like(mask, high)):
+        for form in ("PNG", "TIFF"):
+            data = encoded(Image.fromarray(one), form)
+            assert np.array_equal(classes(data, is_binary=True), one > 0)
 
 
 def test_masks_of_one_bit_are_0_and_1() -> None:
@@ -147,7 +134,7 @@ def test_masks_of_one_bit_are_0_and_1() -> None:
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
-def test_a_jpeg_is_black_and_white_at_half(mode: str) -> None:
+def test_a_binary_jpeg_is_split_at_half(mode: str) -> None:
     mask = np.zeros((64, 80), np.uint8)
     mask[16:48, 24:64] = 255
     data = encoded(Image.fromarray(mask).convert(mode), "JPEG", quality=60)
@@ -170,7 +157,7 @@ def test_more_than_254_classes_take_16_bits() -> None:
     st.integers(0, 1000), st.tuples(st.integers(1, 40), st.integers(1, 40)),
     st.sampled_from([np.uint8, np.uint16]),
 )  # fmt: skip
-def test_what_is_stored_is_read_back(seed: int, size: tuple[int, int], dtype: Any) -> None:
+def test_an_encoded_mask_has_its_values(seed: int, size: tuple[int, int], dtype: Any) -> None:
     mask = np.random.default_rng(seed).integers(0, np.iinfo(dtype).max, size).astype(dtype)
     data = encode_mask(mask)
     image = Image.open(io.BytesIO(data))
@@ -184,7 +171,7 @@ def test_what_is_stored_is_read_back(seed: int, size: tuple[int, int], dtype: An
 # --- faults -------------------------------------------------------------------------------------
 
 
-def test_values_and_colours_that_mean_nothing_are_named() -> None:
+def test_unknown_values_and_colours_are_named() -> None:
     data = FILES["8-bit PNG"]
     assert "the value 3; classes are 0 to 2" in fault(data, num_classes=3)
     assert "the value 2, 3, which" in fault(data, values={0: 0, 1: 1})
@@ -200,32 +187,35 @@ def test_values_and_colours_that_mean_nothing_are_named() -> None:
     assert "by colours" in fault(FILES["16-bit PNG"], values=BY_COLOUR)
 
 
-def test_files_that_are_no_masks_are_faults() -> None:
-    whole = encode_mask(np.arange(200, dtype=np.uint8).reshape(10, 20))
-    assert "not a readable image" in fault(b"")
-    assert "not a readable image" in fault(b"<html>")
-    assert "cannot be decoded" in fault(whole[:-30])
-    floats = encoded(Image.fromarray(np.array([[0.5, 1.0]], np.float32)), "TIFF")
-    assert "whole numbers" in fault(floats)
-    nan = encoded(Image.fromarray(np.array([[np.nan, 1.0]], np.float32)), "TIFF")
-    assert "whole numbers" in fault(nan)
-    negative = encoded(Image.fromarray(np.array([[-1, 70_000]], np.int32)), "TIFF")
-    assert "whole numbers" in fault(negative)
-    wide = png_by_hand(1, 1, 16, 2, b"\0" + bytes(6))
-    assert "16 bits" in fault(wide)
-    assert "0 to 15" in fault(b"P5 4 1 15\n\0\1\2\3")
+def tiff(values: list[float], dtype: Any) -> bytes:
+    return encoded(Image.fromarray(np.array([values], dtype)), "TIFF")
 
 
-def test_a_mask_of_too_many_pixels_is_not_decoded() -> None:
-    forged = png_by_hand(100_000, 100_000, 8, 0, b"\0" * 100)
-    with pytest.raises(MaskError, match="100000x100000 pixels, the limit is"):
-        decode_mask(forged)
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "not a readable image"),
+        (b"<html>", "not a readable image"),
+        (encode_mask(np.arange(200, dtype=np.uint8).reshape(10, 20))[:-30], "cannot be decoded"),
+        (tiff([0.5, 1.0], np.float32), "whole numbers"),
+        (tiff([np.nan, 1.0], np.float32), "whole numbers"),
+        (tiff([-1, 70_000], np.int32), "whole numbers"),
+        (png_by_hand(1, 1, 16, 2, b"\0" + bytes(6)), "16 bits"),
+        (b"P5 4 1 15\n\0\1\2\3", "0 to 15"),
+        (png_by_hand(100_000, 100_000, 8, 0, bytes(100)), "100000x100000 pixels, the limit is"),
+    ],
+)
+def test_a_file_that_is_not_a_mask_is_an_error(data: bytes, says: str) -> None:
+    assert says in fault(data)
+
+
+def test_the_limit_of_pixels_may_be_another() -> None:
     with pytest.raises(MaskError, match="limit is 11 pixels"):
         decode_mask(FILES["8-bit PNG"], 11)
 
 
 @pytest.mark.skipif(not SHARED_DATA.exists(), reason="real data are absent")
-def test_camvid_has_the_pixels_that_it_is_known_for() -> None:
+def test_camvid_has_its_published_numbers_of_pixels() -> None:
     counts = np.zeros(256, np.int64)
     with zipfile.ZipFile(SHARED_DATA / "camvid.zip") as archive:
         for name in archive.namelist():

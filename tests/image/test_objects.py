@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 from unittest import mock
-from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -534,28 +533,6 @@ def test_the_union_of_the_stored_nuclei_is_the_union_of_the_source() -> None:
         assert (len(found.masks), found.dropped) == (len(files), {})
         union = np.maximum.reduce([values(mask) for mask in found.masks])
         assert np.array_equal(union > 0, np.maximum.reduce(masks) > 0)
-
-
-@needs_data
-def test_all_boxes_of_bccd_are_stored_except_two_of_zero_size() -> None:
-    number, dropped = 0, 0
-    with zipfile.ZipFile(SHARED_DATA / "bccd.zip") as archive:
-        for name in archive.namelist():
-            if not name.endswith(".xml"):
-                continue
-            root = ET.fromstring(archive.read(name))
-            boxes = [
-                [float(box.findtext(side, "")) for side in ("xmin", "ymin", "xmax", "ymax")]
-                for box in root.iterfind("object/bndbox")
-            ]
-            found = stored(annotated(boxes, size=(480, 640)), placement=Placement.whole((480, 640)))
-            number += len(found.boxes)
-            dropped += found.dropped.get("zero size", 0)
-            sound = np.array([b for b in boxes if b[0] < b[2] and b[1] < b[3]])
-            if not set(found.dropped) - {"zero size"}:
-                expected = sound[:, (1, 0, 3, 2)] / (480, 640, 480, 640)
-                np.testing.assert_allclose(found.boxes, expected, atol=1e-6)
-    assert (number, dropped) == (4886, 2)
 
 
 # --- segments of a panoptic mask ----------------------------------------------------------------

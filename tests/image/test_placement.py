@@ -1,4 +1,4 @@
-"""Where a point of the file is in the stored image, its pixels, boxes and masks say alike."""
+"""Pixels, boxes and masks of a file are at the same place in the stored image."""
 
 from __future__ import annotations
 
@@ -22,15 +22,8 @@ from tests.support.odd_images import Array, as_stored, oriented
 
 ORIENTATIONS = range(1, 9)
 FITS: tuple[Fit, ...] = ("crop", "pad", "stretch", "within", "none")
-FORMS: dict[str, dict[str, Any]] = {
-    "JPEG": {"quality": 95},
-    "PNG": {"compress_level": 1},
-    "TIFF": {},
-}
+FORMS = ("JPEG", "PNG", "TIFF")
 INSTANCES = AnnotationSpec(boxes=True, masks="instances", is_binary=True)
-
-
-# --- helpers ------------------------------------------------------------------------------------
 
 
 def image_spec(fit: Fit, size: tuple[int, int], form: str = "raw") -> ImageSpec:
@@ -52,7 +45,7 @@ def rectangle_in_noise(
 
 
 def bright_extent(profile: Array) -> tuple[float, float]:
-    """Return where brightness along a line passes the middle, by interpolation, edges of pixels."""
+    """Return the interpolated places, in edges of pixels, at which brightness passes the middle."""
     is_bright = np.flatnonzero(profile > 128)
     first, last = int(is_bright[0]), int(is_bright[-1])
 
@@ -66,7 +59,7 @@ def bright_extent(profile: Array) -> tuple[float, float]:
 
 
 def drawn_box(stored: Array) -> tuple[float, float, float, float]:
-    """Return the box of what is bright, ymin, xmin, ymax, xmax in pixels, by its middle bands."""
+    """Return the bright box, ymin, xmin, ymax, xmax in pixels, measured in its middle bands."""
     grey = stored.mean(axis=2)
     rows, columns = np.flatnonzero((grey > 128).any(1)), np.flatnonzero((grey > 128).any(0))
     middle_rows = slice(int(np.quantile(rows, 0.3)), int(np.quantile(rows, 0.7)) + 1)
@@ -99,11 +92,11 @@ def opened(data: bytes) -> Array:
 def as_pillow(mask: Array, placement: Placement) -> Array:
     """Return the part of an upright mask that Pillow takes by NEAREST, of 8 bits.
 
-    It rounds otherwise in 16 bits where a centre falls between two pixels.
+    In 16 bits it rounds differently if a centre is between two pixels.
     """
-    height, width = placement.fitted
     image = Image.fromarray(mask.astype(np.uint8))
-    return np.asarray(image.resize((width, height), Image.Resampling.NEAREST, box=placement.box))
+    size = placement.fitted[::-1]
+    return np.asarray(image.resize(size, Image.Resampling.NEAREST, box=placement.box))
 
 
 # --- pixels, boxes and masks --------------------------------------------------------------------
@@ -111,38 +104,33 @@ def as_pillow(mask: Array, placement: Placement) -> Array:
 
 @pytest.mark.parametrize("fit", FITS)
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_box_and_mask_lie_where_the_rectangle_is_drawn(orientation: int, fit: Fit) -> None:
-    """Sizes up to those at which a JPEG is decoded at half or a quarter, sides odd."""
+def test_box_and_mask_are_where_the_rectangle_is_drawn(orientation: int, fit: Fit) -> None:
+    """Up to sizes at which a JPEG is decoded at half or a quarter, with odd sides."""
+    form = FORMS[(orientation + 2 * FITS.index(fit)) % 3]
     rng = np.random.default_rng(100 * orientation + FITS.index(fit))
-    for form, options in FORMS.items():
-        height, width = (int(side) for side in rng.integers(120, 720, 2))
-        size = int(rng.integers(80, 160)), int(rng.integers(80, 160))
-        picture, box = rectangle_in_noise(rng, height, width)
-        data = encoded(
-            Image.fromarray(as_stored(picture, orientation)),
-            form, exif=oriented(orientation), **options,
-        )  # fmt: skip
-        stored, placement = placed(data, image_spec(fit, size))
-        if placement.fitted[0] < 40 or placement.fitted[1] < 40:
-            continue
-        left, top, right, bottom = box
-        mask = np.zeros((height, width), np.uint8)
-        mask[top:bottom, left:right] = 255
-        file = grey_png(mask)
-        annotation = Annotation(boxes=np.array([box], np.float64), labels=(0,))
-        found = objects(annotation, (), placement, AnnotationSpec(boxes=True))
-        by_mask = objects(Annotation(labels=(0,)), (file,), placement, INSTANCES)
-        assert np.array_equal(found.boxes, by_mask.boxes)
-        expected = drawn_box(stored)
-        assert np.abs(found.boxes[0] * (placement.size * 2) - expected).max() < 1, (form, expected)
-        seen = stored.mean(axis=2) > 128
-        inside = opened(by_mask.masks[0]) > 0
-        assert (seen & inside).sum() > 0.95 * (seen | inside).sum()
+    height, width = (int(side) for side in rng.integers(200, 720, 2))
+    size = int(rng.integers(80, 160)), int(rng.integers(80, 160))
+    picture, box = rectangle_in_noise(rng, height, width)
+    file = Image.fromarray(as_stored(picture, orientation))
+    data = encoded(file, form, exif=oriented(orientation), quality=95)
+    stored, placement = placed(data, image_spec(fit, size))
+    left, top, right, bottom = box
+    mask = np.zeros((height, width), np.uint8)
+    mask[top:bottom, left:right] = 255
+    annotation = Annotation(boxes=np.array([box], np.float64), labels=(0,))
+    found = objects(annotation, (), placement, AnnotationSpec(boxes=True))
+    by_mask = objects(Annotation(labels=(0,)), (grey_png(mask),), placement, INSTANCES)
+    assert np.array_equal(found.boxes, by_mask.boxes)
+    expected = drawn_box(stored)
+    assert np.abs(found.boxes[0] * (placement.size * 2) - expected).max() < 1, (form, expected)
+    seen = stored.mean(axis=2) > 128
+    inside = opened(by_mask.masks[0]) > 0
+    assert (seen & inside).sum() > 0.95 * (seen | inside).sum()
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_what_was_annotated_in_the_stored_frame_ends_in_the_same_place(orientation: int) -> None:
-    """Told by its size after a quarter turn, else by the option."""
+def test_annotations_in_the_stored_frame_end_at_the_same_place(orientation: int) -> None:
+    """The size gives the frame after a quarter turn, else the option."""
     placement = Placement.fit((60, 90), ImageSpec(size=(40, 33), fit="pad"))
     placement = placement.of_file((60, 90), orientation)
     mask = np.zeros((60, 90), np.uint8)
@@ -182,10 +170,10 @@ def test_boxes_move_as_pillow_turns_pixels(orientation: int) -> None:
     size=st.tuples(st.integers(1, 60), st.integers(1, 60)), fit=st.sampled_from(FITS),
     scale=st.sampled_from([1, 1, 2, 8]), depth=st.sampled_from([np.uint8, np.uint16]),
 )  # fmt: skip
-def test_masks_are_those_of_pillow(
+def test_masks_have_the_pixels_of_pillow(
     height: int, width: int, size: tuple[int, int], fit: Fit, scale: int, depth: Any
 ) -> None:
-    """Also if the decoder made the image smaller: its box then holds fractions of pixels."""
+    """Also if the decoder scaled the image: the box then has fractions of pixels."""
     decoded = (-(-height // scale), -(-width // scale))
     placement = Placement.fit(decoded, image_spec(fit, size)).of_file((height, width), 1)
     mask = np.random.default_rng(0).integers(0, 250, (height, width)).astype(depth)
@@ -199,24 +187,21 @@ def test_masks_are_those_of_pillow(
 
 
 @given(
-    height=st.integers(1, 500), width=st.integers(1, 500),
+    upright=st.tuples(st.integers(1, 500), st.integers(1, 500)),
     size=st.tuples(st.integers(1, 300), st.integers(1, 300)), fit=st.sampled_from(FITS),
     orientation=st.sampled_from(ORIENTATIONS),
 )  # fmt: skip
-def test_the_whole_of_an_uncropped_image_is_the_whole_of_its_place(
-    height: int, width: int, size: tuple[int, int], fit: Fit, orientation: int
+def test_a_box_of_the_whole_image_covers_its_whole_place(
+    upright: tuple[int, int], size: tuple[int, int], fit: Fit, orientation: int
 ) -> None:
-    placement = Placement.fit((height, width), image_spec(fit, size))
-    placement = placement.of_file((height, width), orientation)
+    placement = Placement.fit(upright, image_spec(fit, size)).of_file(upright, orientation)
     frames: tuple[Frame, ...] = ("upright", "stored")
     for frame in frames:
-        whole = np.array([[0.0, 0.0, 1.0, 1.0]])
-        found = placement.boxes(whole, (1, 1), frame)[0]
+        found = placement.boxes(np.array([[0.0, 0.0, 1.0, 1.0]]), (1, 1), frame)[0]
         (top, left), (rows, columns) = placement.corner, placement.fitted
         edges = np.array([left, top, left + columns, top + rows])
         if fit == "crop":
-            assert (found[:2] <= edges[:2] + 1e-6).all()
-            assert (found[2:] >= edges[2:] - 1e-6).all()
+            assert ((found - edges) * (-1, -1, 1, 1) >= -1e-6).all()
         else:
             np.testing.assert_allclose(found, edges, atol=1e-9)
 
@@ -224,7 +209,7 @@ def test_the_whole_of_an_uncropped_image_is_the_whole_of_its_place(
 # --- frames -------------------------------------------------------------------------------------
 
 
-def test_the_annotated_size_tells_the_frame() -> None:
+def test_the_annotated_size_gives_the_frame() -> None:
     turned = Placement.whole((60, 90)).of_file((60, 90), 6)
     assert turned.frame((60, 90)) == "upright"
     assert turned.frame((90, 60)) == "stored"
@@ -247,7 +232,7 @@ def test_a_resized_copy_gives_the_same_place() -> None:
 
 
 @pytest.mark.parametrize("form", ["keep", "jpeg"])
-def test_kept_bytes_and_fast_paths_have_their_placement(form: str) -> None:
+def test_kept_and_encoded_images_have_their_placement(form: str) -> None:
     plain, with_exif = jpeg(48, 64), jpeg(48, 64, exif=oriented(1))
     for data in (plain, with_exif):
         result = process_image(data, ImageSpec(size=None, fit="none", format=form))  # type: ignore[arg-type]
@@ -260,8 +245,8 @@ def test_kept_bytes_and_fast_paths_have_their_placement(form: str) -> None:
     assert turned.placement.box == (0, 0, 48, 64)
 
 
-def test_a_turned_tiff_knows_both_frames() -> None:
-    """Pillow turns its pixels, and its header, before anyone asks."""
+def test_a_turned_tiff_has_both_frames() -> None:
+    """Pillow turns its pixels and its header while it loads them."""
     picture = np.zeros((30, 50, 3), np.uint8)
     stored = Image.fromarray(as_stored(picture, 8))
     data = encoded(stored, "TIFF", exif=oriented(8))
