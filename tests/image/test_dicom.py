@@ -1,4 +1,4 @@
-"""DICOM comes out as pydicom sees it, and whatever is wrong with a file is a rejection."""
+"""DICOM is stored as pydicom decodes it, and a broken file is rejected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import io
 import struct
 import subprocess
 import sys
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -69,7 +68,6 @@ def by_pydicom(about: pydicom.Dataset) -> Array:
     return grey(np.clip((values - float(low)) / (float(high) - float(low)) * 255, 0, 255))
 
 
-@cache
 def shipped() -> dict[str, pydicom.Dataset]:
     """Return pydicom's files that have the mark and pixels."""
     found = {}
@@ -82,7 +80,7 @@ def shipped() -> dict[str, pydicom.Dataset]:
 
 
 @pytest.mark.thorough
-def test_the_files_of_pydicom_come_out_as_pydicom_sees_them() -> None:
+def test_the_files_of_pydicom_are_stored_as_pydicom_decodes_them() -> None:
     far = {}
     for name, about in shipped().items():
         data = (SHIPPED / f"{name}.dcm").read_bytes()
@@ -98,27 +96,25 @@ def test_the_files_of_pydicom_come_out_as_pydicom_sees_them() -> None:
 
 @pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT", "SIGMOID"])
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
-def test_a_window_is_that_of_the_standard(function: str, photometric: str) -> None:
+def test_a_window_is_applied_as_in_the_standard(function: str, photometric: str) -> None:
     data = dicom(
         RAMP, RescaleSlope="2.5", RescaleIntercept="-10", WindowCenter=["40", "900"],
         WindowWidth=["400", "1"], VOILUTFunction=function, PhotometricInterpretation=photometric,
     )  # fmt: skip
     about = pydicom.dcmread(io.BytesIO(data))
     expected = by_pydicom(about)
-    if photometric == "MONOCHROME1":
-        expected = 255 - expected
-    assert furthest(seen(data), expected) <= 1
+    assert furthest(seen(data), 255 - expected if photometric == "MONOCHROME1" else expected) <= 1
     assert len(np.unique(seen(data))) > 20
 
 
 @pytest.mark.parametrize("width", ["0", "-5", ""])
-def test_a_window_that_is_none_is_passed_over(width: str) -> None:
+def test_a_window_without_a_width_is_ignored(width: str) -> None:
     odd, plain = dicom(RAMP, WindowCenter="40", WindowWidth=width), dicom(RAMP)
     assert furthest(seen(odd), seen(plain)) == 0
 
 
-def test_padding_counts_for_no_shade() -> None:
-    """A scanner's circle: what lies outside of it must not make the inside flat."""
+def test_padding_has_no_influence_on_shades() -> None:
+    """Pixels outside the circle of a scanner must not make the inside flat."""
     padded = RAMP.copy()
     padded[:12] = -2000
     inside = seen(dicom(padded, PixelPaddingValue=-2000))[12:]
@@ -144,7 +140,7 @@ def test_an_enhanced_image_has_the_window_of_its_first_frame() -> None:
     assert furthest(seen(enhanced), seen(plain)) == 0
 
 
-def test_a_table_of_shades_goes_on_beyond_its_ends() -> None:
+def test_values_outside_a_table_have_its_first_and_last_shade() -> None:
     def entries(numbers: range) -> bytes:
         return np.array(numbers, "<u2").tobytes()
 
@@ -156,8 +152,8 @@ def test_a_table_of_shades_goes_on_beyond_its_ends() -> None:
     assert furthest(stored, grey(np.clip(RAMP - 100, 0, 255))) <= 1
 
 
-def test_a_frame_that_is_larger_than_the_header_says_is_not_decoded() -> None:
-    """The limit of pixels was held to the header; a decoder would take the frame's own size."""
+def test_a_frame_of_another_size_than_its_header_is_not_decoded() -> None:
+    """The limit of pixels is checked on the header; a decoder takes the size in the frame."""
     for name, size_at in (("MR_small_jp2klossless", 8), ("JPGExtended", 5)):
         data = bytearray((SHIPPED / f"{name}.dcm").read_bytes())
         start = data.rindex(b"\xff\x4f\xff\x51" if size_at == 8 else b"\xff\xc1")
@@ -173,7 +169,7 @@ def test_a_frame_that_is_larger_than_the_header_says_is_not_decoded() -> None:
     st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=6)), max_size=6),
     st.floats(0, 1),
 )
-def test_no_damage_is_an_error(name: str, patches: list[tuple[float, bytes]], kept: float) -> None:
+def test_damage_raises_nothing(name: str, patches: list[tuple[float, bytes]], kept: float) -> None:
     data = bytearray((SHIPPED / f"{name}.dcm").read_bytes())
     for share, patch in patches:
         at = 132 + int(share**3 * (len(data) - 140))
@@ -181,7 +177,7 @@ def test_no_damage_is_an_error(name: str, patches: list[tuple[float, bytes]], ke
     outcome(bytes(data[: 132 + int(kept * len(data))]), max_pixels=1 << 22)
 
 
-def test_what_is_cut_is_told_from_what_is_no_image() -> None:
+def test_a_truncated_file_is_not_taken_for_another_kind_of_file() -> None:
     for name in ("CT_small", "MR_small_jp2klossless", "SC_rgb_rle", "image_dfl"):
         data = (SHIPPED / f"{name}.dcm").read_bytes()
         for percent in (4, 20, 60, 95):

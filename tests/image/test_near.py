@@ -1,10 +1,12 @@
-"""Near hashes are found by bands: the same pairs and groups as by comparing all with all."""
+"""The search by bands finds the pairs and groups that comparing all hashes finds."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,13 +18,8 @@ _bits = st.sets(st.integers(0, 63), max_size=7)
 
 
 def compared(hashes: Hashes) -> list[tuple[int, int]]:
-    texts = [int(one) for one in hashes]
-    return [
-        (i, j)
-        for i in range(len(texts))
-        for j in range(i + 1, len(texts))
-        if (texts[i] ^ texts[j]).bit_count() <= NEAR_BITS
-    ]
+    pairs = itertools.combinations(range(len(hashes)), 2)
+    return [(i, j) for i, j in pairs if int(hashes[i] ^ hashes[j]).bit_count() <= NEAR_BITS]
 
 
 def images(hashes: Any, cells: Any = 100, contrast: float = 50) -> np.ndarray[Any, Any]:
@@ -32,31 +29,23 @@ def images(hashes: Any, cells: Any = 100, contrast: float = 50) -> np.ndarray[An
 
 
 def walked(number: int, pairs: list[tuple[int, int]]) -> list[int]:
-    """Return the least member of each one's group, by a walk through the pairs."""
-    beside: dict[int, set[int]] = {i: set() for i in range(number)}
-    for one, two in pairs:
-        beside[one].add(two)
-        beside[two].add(one)
-    found = [-1] * number
-    for first in range(number):
-        waiting = [first] if found[first] < 0 else []
-        while waiting:
-            at = waiting.pop()
-            if found[at] < 0:
-                found[at] = first
-                waiting += beside[at]
+    """Return the first member of the group of each element."""
+    found = list(range(number))
+    for _ in range(number):
+        for one, two in pairs:
+            found[one] = found[two] = min(found[one], found[two])
     return found
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), _bits), max_size=40))
-def test_groups_are_those_that_brute_force_finds(made: list[tuple[int, set[int]]]) -> None:
-    """Hashes a few bits from one of four, so that many lie at 3, 4, 5 and 6 bits."""
+def test_groups_are_equal_to_those_of_brute_force(made: list[tuple[int, set[int]]]) -> None:
+    """Hashes a few bits from one of four, so that many differ in 3, 4, 5 and 6 bits."""
     centres = np.random.default_rng(7).integers(0, 2**64, 4, np.uint64).tolist()
     hashes = np.array([centres[i] ^ sum(1 << bit for bit in bits) for i, bits in made], np.uint64)
     assert near_groups(images(hashes)).tolist() == walked(len(hashes), compared(hashes))
 
 
-def test_every_place_of_the_differing_bits_is_found() -> None:
+def test_hashes_are_near_wherever_their_bits_differ() -> None:
     """One bit in each band but the last, four in one band, and across its edges."""
     rng = np.random.default_rng(0)
     first = rng.integers(0, 2**64, 1, np.uint64)[0]
@@ -68,11 +57,7 @@ def test_every_place_of_the_differing_bits_is_found() -> None:
 
 
 def test_a_hundred_thousand_copies_of_one_hash_are_one_group() -> None:
-    hashes = np.full(100_000, 12345, np.uint64)
-    assert near_groups(images(hashes)).max() == 0
-
-
-def test_no_hashes_have_no_groups() -> None:
+    assert near_groups(images(np.full(100_000, 12345, np.uint64))).max() == 0
     assert near_groups(images([])).tolist() == []
 
 
@@ -90,26 +75,29 @@ def copies(*made: tuple[int, Any]) -> list[list[int]]:
     return [one for one in several if len(one) > 1]
 
 
-def test_none_and_all_alike_are_groups_too() -> None:
-    assert copies((1, (9, 9, 9)), (1 << 40 | 0xFFFF, (9, 9, 9))) == []
-    assert copies(*[(1, (9, 9, 9))] * 5) == [[0, 1, 2, 3, 4]]
+RED, GREEN, GREY = (200, 40, 40), (40, 200, 40), (9, 9, 9)
 
 
-def test_drawings_of_one_shape_in_other_colours_are_no_copies() -> None:
-    assert copies((7, (200, 40, 40)), (7, (40, 200, 40)), (6, (202, 41, 40))) == [[0, 2]]
-
-
-def test_a_lighter_and_a_grey_copy_are_copies() -> None:
-    assert copies((7, (150, 90, 60)), (7, (180, 108, 72))) == [[0, 1]]
-    assert copies((7, (150, 90, 60)), (7, (100, 100, 100))) == [[0, 1]]
-    assert copies((7, (50, 30, 20)), (7, (150, 90, 60))) == []
-
-
-def test_what_only_another_colour_joins_falls_apart() -> None:
-    """The second is near both others, which are not near each other."""
-    red, green = (200, 40, 40), (40, 200, 40)
-    assert copies((0, red), (0b1111, green), (0b1111_1111, red)) == []
-    assert copies((0, red), (0b1111, red), (0b1111_1111, red)) == [[0, 1, 2]]
+@pytest.mark.parametrize(
+    ("made", "groups"),
+    [
+        ([(1, GREY), (1 << 40 | 0xFFFF, GREY)], []),
+        ([(1, GREY)] * 5, [[0, 1, 2, 3, 4]]),
+        # one shape in other colours
+        ([(7, RED), (7, GREEN), (6, (202, 41, 40))], [[0, 2]]),
+        # a lighter copy, a grey one, and one that is too light
+        ([(7, (150, 90, 60)), (7, (180, 108, 72))], [[0, 1]]),
+        ([(7, (150, 90, 60)), (7, (100, 100, 100))], [[0, 1]]),
+        ([(7, (50, 30, 20)), (7, (150, 90, 60))], []),
+        # The second is near both others, which are not near each other.
+        ([(0, RED), (0b1111, GREEN), (0b1111_1111, RED)], []),
+        ([(0, RED), (0b1111, RED), (0b1111_1111, RED)], [[0, 1, 2]]),
+    ],
+)
+def test_near_copies_have_near_hashes_and_like_colours(
+    made: list[tuple[int, Any]], groups: list[list[int]]
+) -> None:
+    assert copies(*made) == groups
 
 
 def test_groups_do_not_depend_on_the_order_of_the_images() -> None:
@@ -125,7 +113,7 @@ def test_groups_do_not_depend_on_the_order_of_the_images() -> None:
     assert ((again[:, None] == again) == together[order][:, order]).all()
 
 
-def test_images_without_shapes_or_that_are_no_images_are_copies_of_none() -> None:
+def test_undecoded_images_and_images_without_contrast_have_no_copies() -> None:
     assert near_groups(images([5, 5, 5], contrast=1.9)).tolist() == [0, 1, 2]
     found = images([5, 5, 5, 5])
     found["decoded"][1] = False
