@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from pycocotools import mask as coco
 
 from shardprep.dataset.stored_size import open_stored
 from shardprep.errors import RecordError
-
-if TYPE_CHECKING:
-    from shardprep.exporter.samples import ExportSample
+from shardprep.exporter.samples import ExportSample
 
 _DIGITS = 4
 """Decimal places of pixel coordinates. Float32 boxes of a large image are not more precise."""
@@ -25,13 +23,11 @@ _DIGITS = 4
 def pixel_boxes(sample: ExportSample) -> list[list[float]]:
     """Return the boxes of a sample in pixels: left, top, width and height."""
     height, width = sample.size
-    return [
-        [
-            round(one, _DIGITS)
-            for one in (left * width, top * height, (right - left) * width, (bottom - top) * height)
-        ]
+    boxes = [
+        (left * width, top * height, (right - left) * width, (bottom - top) * height)
         for top, left, bottom, right in sample.objects.boxes
     ]
+    return [[round(one, _DIGITS) for one in box] for box in boxes]
 
 
 def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
@@ -53,7 +49,7 @@ def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]
     """Return the image of a sample and its annotations, which have no `id` yet."""
     height, width = sample.size
     image = {"id": image_id, "file_name": file_name, "width": width, "height": height}
-    crowds, masks = sample.objects.crowds, run_lengths(sample)
+    boxes, crowds, masks = pixel_boxes(sample), sample.objects.crowds, run_lengths(sample)
     annotations = [
         {
             "image_id": image_id,
@@ -63,9 +59,7 @@ def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]
             "iscrowd": crowds[i] if crowds else 0,
             "segmentation": masks[i] if masks else [],
         }
-        for i, (box, label) in enumerate(
-            zip(pixel_boxes(sample), sample.objects.labels, strict=True)
-        )
+        for i, (box, label) in enumerate(zip(boxes, sample.objects.labels, strict=True))
     ]
     return {"image": image, "annotations": annotations}
 

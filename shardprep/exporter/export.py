@@ -158,7 +158,6 @@ def _written(dataset: OpenDataset, columns: Sequence[str] = ()) -> pa.Table:
 
 
 def _facts(manifest: Manifest, schema: Schema, chosen: Chosen | None) -> dict[str, Any]:
-    """Return the content of `export.json`."""
     facts: dict[str, Any] = {
         "name": manifest.name,
         "version": manifest.version,

@@ -64,12 +64,8 @@ class FolderNames:
     """Additional columns of the table, at the end of `ExportSample.columns`."""
 
 
-def _part(_: Export, place: ShardPlace) -> str:
-    return f"{PARTS}/{place.split}-{place.index:05d}.csv"
-
-
-def _coco_part(place: ShardPlace) -> str:
-    return f"{PARTS}/{place.split}-{place.index:05d}.jsonl"
+def _part(_: Export, place: ShardPlace, suffix: str = "csv") -> str:
+    return f"{PARTS}/{place.split}-{place.index:05d}.{suffix}"
 
 
 def _write(
@@ -83,7 +79,7 @@ def _write(
     there: set[str] = set()
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    with DurableFile(work / _coco_part(place)) as entries:
+    with DurableFile(work / _part(export, place, "jsonl")) as entries:
         for number, sample in enumerate(samples, place.first + 1):
             is_of_class = len(of_classes) > 1 and isinstance(sample.target, int)
             folder = of_classes[sample.target] if is_of_class else of_classes[0]  # type: ignore[index]
@@ -175,24 +171,23 @@ def _join(folders: FolderNames, export: Export) -> None:
             document = work / folders.document.format(split)
             document.parent.mkdir(exist_ok=True)
             with DurableFile(document) as file:
-                coco.write_document(
-                    file.stream, _lines(work, shards), _lines(work, shards), classes
-                )
+                lines, again = _lines(export, shards), _lines(export, shards)
+                coco.write_document(file.stream, lines, again, classes)
                 file.commit()
 
 
-def _lines(work: Path, places: Iterable[ShardPlace]) -> Iterator[bytes]:
+def _lines(export: Export, places: Iterable[ShardPlace]) -> Iterator[bytes]:
     for place in places:
-        with (work / _coco_part(place)).open("rb") as part:
+        with (export.work / _part(export, place, "jsonl")).open("rb") as part:
             yield from part
 
 
 def _write_yolo(
-    folders: FolderNames, export: Export, place: ShardPlace, samples: Iterable[ExportSample]
+    export: Export, place: ShardPlace, samples: Iterable[ExportSample]
 ) -> Callable[[], None]:
     folder = export.work / "labels" / place.split
     folder.mkdir(parents=True, exist_ok=True)
-    return _write(folders, export, place, _labelled(folder, samples))
+    return _write(_YOLO, export, place, _labelled(folder, samples))
 
 
 def _labelled(folder: Path, samples: Iterable[ExportSample]) -> Iterator[ExportSample]:
@@ -213,8 +208,8 @@ def _yolo_lines(objects: Objects) -> Iterator[str]:
             yield f"{label} {' '.join(f'{one:.6f}' for one in sides)}\n"
 
 
-def _describe_yolo(folders: FolderNames, export: Export) -> None:
-    _join(folders, export)
+def _describe_yolo(export: Export) -> None:
+    _join(_YOLO, export)
     names = export.schema.features[BOX_LABEL].labels
     lines = [
         f"{key}: images/{split}" for split, key in _YOLO_SPLITS.items() if split in export.places
@@ -230,24 +225,9 @@ _FOLDER = FolderNames("{}", "{}-masks", "{}-object-masks", "{}.coco.json", by_cl
 _COCO = FolderNames("images/{}", "masks/{}", None, "annotations/instances_{}.json")
 _YOLO = FolderNames("images/{}", "masks/{}", "object-masks/{}", None, columns=(CROWDS_COLUMN,))
 WRITERS = {
-    "folder": Layout(
-        partial(_write, _FOLDER),
-        _part,
-        partial(_join, _FOLDER),
-        record_bytes=12 * 1024,
-    ),
+    "folder": Layout(partial(_write, _FOLDER), _part, partial(_join, _FOLDER), 12 * 1024),
     "coco": Layout(
-        partial(_write, _COCO),
-        _part,
-        partial(_join, _COCO),
-        record_bytes=12 * 1024,
-        needs_boxes=True,
+        partial(_write, _COCO), _part, partial(_join, _COCO), 12 * 1024, needs_boxes=True
     ),
-    "yolo": Layout(
-        partial(_write_yolo, _YOLO),
-        _part,
-        partial(_describe_yolo, _YOLO),
-        record_bytes=16 * 1024,
-        needs_boxes=True,
-    ),
+    "yolo": Layout(_write_yolo, _part, _describe_yolo, 16 * 1024, needs_boxes=True),
 }

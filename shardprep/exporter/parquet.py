@@ -211,7 +211,6 @@ def _write_card(export: Export) -> None:
 
 
 def _tasks(schema: Schema) -> list[str]:
-    """Return the hub's names of the dataset's tasks."""
     tasks = []
     if schema.target in (LABEL, LABELS):
         tasks.append("image-classification")

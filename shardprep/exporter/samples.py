@@ -196,7 +196,11 @@ def _image(
     if is_raw:
         if size is None:
             raise ValueError("raw pixels without a height and width")
-        return _png_of(np.frombuffer(data, np.uint8).reshape(*size, 3)), "png", size
+        from PIL import Image
+
+        out = io.BytesIO()
+        Image.fromarray(np.frombuffer(data, np.uint8).reshape(*size, 3)).save(out, "PNG")
+        return out.getvalue(), "png", size
     head = bytes(data[:_HEAD_BYTES])
     if not head.startswith((_PNG, _JPEG)):
         raise ValueError("its image is neither JPEG nor PNG")
@@ -206,14 +210,6 @@ def _image(
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             size = image.height, image.width
     return data, "png" if head == _PNG else "jpeg", size
-
-
-def _png_of(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
-    from PIL import Image
-
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "PNG")
-    return out.getvalue()
 
 
 def _target(values: dict[str, Any], name: str | None, num_classes: int) -> Target:

@@ -15,20 +15,12 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from shardprep.dataset.schema import BOX, CROWD, LABEL, OBJECT_MASK, TEXT, Schema
-from shardprep.exporter.samples import (
-    Buffer,
-    Export,
-    ExportSample,
-    Layout,
-    ShardPlace,
-    Target,
-)
+from shardprep.exporter.samples import Buffer, Export, ExportSample, Layout, ShardPlace, Target
 from shardprep.storage.atomic_file import DurableFile
 
 _BLOCK = 512
 _PADDING, _END = bytes(_BLOCK), bytes(2 * _BLOCK)
 _EMPTY = tarfile.TarInfo().tobuf(tarfile.USTAR_FORMAT)
-"""The header of an empty file without a name."""
 _NAME_BYTES = 100
 _LARGEST = 8**11 - 1
 """Largest file size in bytes that a plain header can state."""
@@ -46,11 +38,10 @@ def _write(
     export: Export, place: ShardPlace, samples: Iterable[ExportSample]
 ) -> Callable[[], None]:
     with DurableFile(export.work / _name(export, place)) as file:
-        target = export.schema.target
         describe = _described(export.schema)
         padding = b""
         for sample in samples:
-            for suffix, data in _files(sample, target, describe):
+            for suffix, data in _files(sample, export.schema.target, describe):
                 file.stream.write(padding + _header(f"{sample.name}.{suffix}", len(data)))
                 file.write(data)
                 padding = _PADDING[: -len(data) % _BLOCK]
@@ -90,7 +81,6 @@ def _files(
 
 
 def _described(schema: Schema) -> Callable[[ExportSample], str]:
-    """Return the function that makes the JSON of a record."""
     has_objects = BOX in schema.features
 
     @functools.lru_cache(1024)

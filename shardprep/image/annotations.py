@@ -92,23 +92,12 @@ def place_objects(
     files = MaskFiles(mask_files, labels, placement, spec)
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is dropped
-            plain = _plain(annotation, placement, spec, frame)
-            return plain or _Scene(annotation, files, placement, spec, frame).place()
+            scene = _Scene(annotation, files, placement, spec, frame)
+            return scene.place_plain() or scene.place()
     except MaskError as error:
         return Rejection("bad_mask", str(error))
     except MemoryError:
         return Rejection("crashed", "its masks need more memory than a worker may use")
-
-
-def _plain(
-    annotation: Annotation, placement: Placement, spec: AnnotationSpec, frame: Frame
-) -> PlacedObjects | None:
-    boxes = plain_boxes(annotation, frame, placement, spec)
-    if boxes is None:
-        return None
-    crowds = _crowds(annotation, len(boxes)) if spec.crowds else ()
-    dropped = annotation.dropped
-    return PlacedObjects(boxes=boxes, labels=annotation.labels, crowds=crowds, dropped=dropped)
 
 
 @dataclass(slots=True)
@@ -122,6 +111,15 @@ class _Scene:
     masks: dict[int, bytes] = field(default_factory=dict)
     """Stored mask by index of the object; b"" if no pixel of it is left."""
     ids: tuple[NDArray[np.uint32], Frame] | None = None
+
+    def place_plain(self) -> PlacedObjects | None:
+        annotation, spec = self.annotation, self.spec
+        boxes = plain_boxes(annotation, self.frame, self.placement, spec)
+        if boxes is None:
+            return None
+        crowds = _crowds(annotation, len(boxes)) if spec.crowds else ()
+        dropped = annotation.dropped
+        return PlacedObjects(boxes=boxes, labels=annotation.labels, crowds=crowds, dropped=dropped)
 
     def place(self) -> PlacedObjects:
         spec = self.spec
@@ -255,10 +253,7 @@ class _Scene:
         self.masks[i] = encode_mask(stored) if stored.any() else b""
 
     def _class_mask(self, dropped: Counter[str]) -> Labels:
-        """Return the class of each stored pixel; later objects and files win.
-
-        Padding outside the image gets `spec.ignore`.
-        """
+        """Return the class of each stored pixel; later objects and files win."""
         spec, labels = self.spec, self.annotation.labels
         if spec.is_panoptic:
             return self._segment_mask()
@@ -309,7 +304,6 @@ def _crowds(annotation: Annotation, number: int) -> tuple[bool, ...]:
 
 
 def _numbered(keys: Iterable[Hashable]) -> list[int]:
-    """Return a number for each key; equal keys share it."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(key, len(numbers)) for key in keys]
 

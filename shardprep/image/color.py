@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from PIL import Image, ImageCms
 from shardprep.image.resample import Pixels
 from shardprep.image.spec import DepthRange, ImageSpec
 
-_pixels: ModuleType | None
+_pixels: Any
 try:
     from shardprep.image import _pixels
 except ImportError:  # no compiler at installation, or its result does not load here

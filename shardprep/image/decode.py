@@ -192,10 +192,7 @@ def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
 
 
 def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:
-    """Return the first frame of a WebP; None if Pillow must load it.
-
-    Takes the frame from Pillow's libwebp decoder: Pillow itself would copy it three times.
-    """
+    """Return the first frame, without Pillow's three copies of it; None if Pillow must load it."""
     decoder = getattr(image, "_decoder", None)
     if decoder is None or srgb_transform(image) is not None:
         return None

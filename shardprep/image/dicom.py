@@ -12,12 +12,13 @@ import io
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pydicom
 from numpy.typing import NDArray
 from PIL import Image
+from pydicom import Dataset
 from pydicom.encaps import get_frame
 from pydicom.pixels import apply_color_lut, get_decoder
 
@@ -25,18 +26,15 @@ from shardprep.image.resample import Pixels
 from shardprep.image.signatures import NotAnImageError, is_dicom
 from shardprep.image.spec import Window
 
-if TYPE_CHECKING:
-    from pydicom import Dataset
-
 Values = NDArray[Any]
 
 _META_LENGTH: Final = 132
-"""Byte at which the length of the file's own group of elements stands (PS3.10, 7.1)."""
+"""Offset of the element with the length of the file meta group (PS3.10, 7.1)."""
 _META_TAG: Final = 2  # (0002,0000)
 _DEFLATED, _PLAIN = b"1.2.840.10008.1.2.1.99", b"1.2.840.10008.1.2.1\0\0\0"
 _RUN_LENGTHS: Final = "1.2.840.10008.1.2.5"
 _MOST_INFLATED: Final = 256 << 20
-"""Bytes of a deflated data set: a small file can claim gigabytes."""
+"""Maximum bytes of an inflated data set: a small file can inflate to gigabytes."""
 _TAGS: Final = [
     "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames",
     "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",
@@ -50,10 +48,10 @@ _TAGS: Final = [
     "PerFrameFunctionalGroupsSequence", "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
     "PixelData", "FloatPixelData", "DoubleFloatPixelData",
 ]  # fmt: skip
-"""Elements that say what the pixels are; no other is parsed."""
+"""Elements that describe the pixels; no other is parsed."""
 _PIXELS: Final = {"PixelData", "FloatPixelData", "DoubleFloatPixelData"}
 _FRAME_GROUPS: Final = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
-"""Groups of an enhanced image that hold what others have at the top (PS3.3, C.7.6.16.2)."""
+"""Groups of an enhanced image with elements that others have at the top (PS3.3, C.7.6.16.2)."""
 _TEXT_VRS: Final = "AE AS CS DA DS DT FD FL IS LO LT PN SH SL SS ST TM UC UI UL UR US UT"
 """Kinds of elements that hold a text or a number (PS3.5, 6.2)."""
 _TRUNCATED: Final = "image file is truncated"
@@ -71,10 +69,7 @@ class DicomImage(Image.Image):
     format = "DICOM"
 
     def __init__(self, data: bytes) -> None:
-        """Read the elements; whatever pydicom says of broken ones is raised.
-
-        NotAnImageError for a file that is not meant to have pixels.
-        """
+        """Read the elements. Raises NotAnImageError for a kind of file without pixels."""
         super().__init__()
         self._about = _elements(data)
         self._size = (int(self._about.Columns), int(self._about.Rows))
@@ -83,10 +78,7 @@ class DicomImage(Image.Image):
             self.info["icc_profile"] = self._about.ICCProfile
 
     def pixels(self, window: Window) -> Pixels:
-        """Return the first frame, RGB, in the colours of its profile; a decoder's error is raised.
-
-        The window is for grey values alone.
-        """
+        """Return the first frame, RGB in the colours of its profile. Grey values are windowed."""
         about = self._about
         values = _first_frame(about)
         photometric = str(about.PhotometricInterpretation)
@@ -154,13 +146,10 @@ def _inflated(data: bytes) -> bytes:
 
 
 def _first_frame(about: Dataset) -> Values:
-    """Return the stored values of the first frame, [height, width] or [height, width, 3] in RGB.
-
-    Compressed frames go to decoders that are named: another that is installed may differ.
-    """
+    """Return the stored values of the first frame, [height, width] or [height, width, 3] in RGB."""
     decoder = get_decoder(about.file_meta.TransferSyntaxUID)
     plugin = ""
-    if decoder.UID.is_encapsulated:
+    if decoder.UID.is_encapsulated:  # named, as other installed decoders may differ
         plugin = "pydicom" if decoder.UID == _RUN_LENGTHS else "pylibjpeg"
         frames = int(about.get("NumberOfFrames") or 1)
         frame = get_frame(about.PixelData, 0, number_of_frames=frames)
@@ -178,7 +167,7 @@ def _first_frame(about: Dataset) -> Values:
 
 
 def _coded_size(frame: bytes) -> tuple[int, int] | None:
-    """Return height and width as a compressed frame has them, None where it does not say them.
+    """Return the height and width in a compressed frame, None if it has none.
 
     Decoders allocate memory by this size, while the limit of pixels is checked on the header.
     """
@@ -203,7 +192,7 @@ def _high_bytes(values: Values, bits: int) -> Pixels:
 
 
 def _lift_frame_groups(about: Dataset) -> None:
-    """Bring what an enhanced image says of its first frame to where other images say it."""
+    """Copy the elements of an enhanced image's first frame to where other images have them."""
     for name in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
         for group in list(about.get(name) or ())[:1]:
             for part in _FRAME_GROUPS:
@@ -212,9 +201,9 @@ def _lift_frame_groups(about: Dataset) -> None:
 
 
 _BAND_PIXELS: Final = 1 << 18
-"""Pixels that are worked on at a time, with numbers of 8 bytes."""
+"""Number of pixels rescaled at a time, in 8 bytes each."""
 _TAILS: Final = (0.005, 0.995)
-"""Shares of the pixels below black and not above white, where no window is known."""
+"""Quantiles of black and white if no window is known."""
 
 
 def in_8_bits(values: Values, about: Dataset, window: Window) -> Values:
@@ -242,7 +231,7 @@ def in_8_bits(values: Values, about: Dataset, window: Window) -> Values:
 
 
 def _share_of_white(values: Values, about: Dataset, window: Window) -> Callable[[Values], Values]:
-    """Return the function of rescaled values that is 0 at black and 1 at white, or beyond them."""
+    """Return a function that maps rescaled values to 0 at black and 1 at white, unclipped."""
     if window == "auto":
         table = _first(about.get("VOILUTSequence"))
         if table is not None:
@@ -264,7 +253,7 @@ def _share_of_white(values: Values, about: Dataset, window: Window) -> Callable[
 
 
 def _own_window(about: Dataset) -> tuple[float, float, str] | None:
-    """Return centre, width and function of the first window in a file, None where it has none."""
+    """Return centre, width and function of the first window in a file, None without one."""
     center, width = (_first(about.get(name)) for name in ("WindowCenter", "WindowWidth"))
     function = str(about.get("VOILUTFunction") or "LINEAR")
     if center is None or width is None:
@@ -297,7 +286,7 @@ def _tails(values: Values, about: Dataset) -> Values:
 
 
 def _rescaled(stored: Values, about: Dataset) -> Values:
-    """Return the values that stored ones mean, Hounsfield units say (PS3.3, C.11.1)."""
+    """Return stored values in the units of the file, such as Hounsfield units (PS3.3, C.11.1)."""
     table = _first(about.get("ModalityLUTSequence"))
     if table is not None:
         return _looked_up(stored, table)
@@ -306,7 +295,7 @@ def _rescaled(stored: Values, about: Dataset) -> Values:
 
 
 def _looked_up(values: Values, table: Dataset) -> Values:
-    """Return the entries of a table for whole numbers; the first and the last go on beyond it."""
+    """Return the entries of a table for whole numbers; others get the first or last entry."""
     number, first, _ = table.LUTDescriptor
     entries = table.LUTData
     if isinstance(entries, bytes):
@@ -318,7 +307,6 @@ def _looked_up(values: Values, table: Dataset) -> Values:
 
 
 def _first(found: Any) -> Any:
-    """Return the first of several values, or the only one; None for none."""
     if isinstance(found, Sequence) and not isinstance(found, str | bytes):
         return found[0] if len(found) else None
     return found

@@ -44,10 +44,7 @@ class Thumbnail:
 def thumbnail(
     pixels: np.ndarray[Any, np.dtype[np.uint8]], side: int = SIDE, quality: int = _QUALITY
 ) -> Thumbnail:
-    """Return pixels, uint8[height, width, 3], as a WebP of at most `side` pixels a side.
-
-    An image is never enlarged.
-    """
+    """Return pixels, uint8[height, width, 3], as a WebP of at most `side` pixels a side."""
     image = Image.fromarray(pixels)
     image.thumbnail((side, side), Image.Resampling.BOX)
     out = io.BytesIO()
@@ -71,10 +68,11 @@ _MOST_CLASSES = 60
 def class_colour(label: int) -> Colour:
     """Return the RGB colour of a class, the same in every picture and page."""
     if 0 <= label < len(_COLOURS):
-        found = bytes.fromhex(_COLOURS[label])
-        return found[0], found[1], found[2]
-    red, green, blue = colorsys.hsv_to_rgb((label * _GOLDEN) % 1.0, 0.9 - 0.25 * (label % 2), 0.95)
-    return round(red * 255), round(green * 255), round(blue * 255)
+        red, green, blue = bytes.fromhex(_COLOURS[label])
+        return red, green, blue
+    parts = colorsys.hsv_to_rgb((label * _GOLDEN) % 1.0, 0.9 - 0.25 * (label % 2), 0.95)
+    red, green, blue = (round(part * 255) for part in parts)
+    return red, green, blue
 
 
 def shade(colour: Colour, number: int) -> Colour:

@@ -25,7 +25,6 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-Bands = np.ndarray[Any, np.dtype[np.uint16]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Phashes = np.ndarray[Any, Any]
 """Array of `PHASH`, or of a type that has its fields."""
@@ -50,14 +49,9 @@ _ONE = 1 << 16
 """Cosines are rounded to 1 / `_ONE`: their sums stay below 2^53, where floats are exact."""
 
 
-def _cosines() -> Floats:
-    """Return the rows 0..8 of the discrete cosine transform (DCT-II) of 28 points."""
-    rows, points = np.arange(_LOW + 1)[:, None], np.arange(TILE // 2)[None]
-    cosines: Floats = np.rint(_ONE * np.cos(np.pi * rows * (2 * points + 1) / TILE))
-    return cosines
-
-
-_DCT = _cosines()
+_ANGLES = np.pi * np.arange(_LOW + 1)[:, None] * (2 * np.arange(TILE // 2) + 1) / TILE
+_DCT = np.rint(_ONE * np.cos(_ANGLES))
+"""Rows 0 to 8 of the discrete cosine transform (DCT-II) of 28 points."""
 
 
 def tile(pixels: Pixels) -> Pixels:
@@ -134,7 +128,8 @@ def near_groups(images: Phashes) -> Ints:
     root = np.arange(len(tells))
 
     def join(one: Ints, two: Ints) -> Ints:
-        near, groups = _near(hashes, one, two), root
+        apart = np.bitwise_count(hashes[one] ^ hashes[two])
+        near, groups = np.flatnonzero(apart <= NEAR_BITS), root
         for start in range(0, len(near), _COLOURS_AT_ONCE):
             some = near[start : start + _COLOURS_AT_ONCE]
             some = some[groups[one[some]] != groups[two[some]]]
@@ -142,7 +137,9 @@ def near_groups(images: Phashes) -> Ints:
             groups = joined(groups, np.stack([one[alike], two[alike]], axis=1))
         return groups
 
-    for bands in _bands(hashes):
+    for start, stop in pairwise(_EDGES):
+        bits = (hashes >> np.uint64(start)) & np.uint64((1 << (stop - start)) - 1)
+        bands = bits.astype(np.uint16)
         # The frames of a film have billions of near pairs. Comparing each image with those 1, 2,
         # 4 … places further joins most of them, and pairs of one group are not compared again.
         order = np.lexsort((colours.light, hashes, bands))
@@ -154,18 +151,7 @@ def near_groups(images: Phashes) -> Ints:
     return groups
 
 
-def _near(hashes: Hashes, one: Ints, two: Ints) -> Ints:
-    """Return the indices at which the hashes of `one` and `two` differ in few bits."""
-    return np.flatnonzero(np.bitwise_count(hashes[one] ^ hashes[two]) <= NEAR_BITS)
-
-
-def _bands(hashes: Hashes) -> Iterator[Bands]:
-    for start, stop in pairwise(_EDGES):
-        bands = (hashes >> np.uint64(start)) & np.uint64((1 << (stop - start)) - 1)
-        yield bands.astype(np.uint16)
-
-
-def _pairs_in_bands(bands: Bands, groups: Ints) -> Iterator[tuple[Ints, Ints]]:
+def _pairs_in_bands(bands: np.ndarray[Any, Any], groups: Ints) -> Iterator[tuple[Ints, Ints]]:
     """Yield pairs of positions with an equal band and different groups, `_AT_ONCE` at a time."""
     order = np.lexsort((groups, bands))
     values, groups = bands[order], groups[order]

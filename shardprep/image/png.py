@@ -15,15 +15,10 @@ from zlib import crc32
 
 import numpy as np
 
-from shardprep.image.color import flattened
+from shardprep.image.color import _pixels, flattened
 from shardprep.image.resample import Pixels
 from shardprep.profiling import stage
 
-_pixels: Any
-try:
-    from shardprep.image import _pixels
-except ImportError:  # no compiler at installation, or its result does not load here
-    _pixels = None
 _inflater: Any
 try:
     from isal import isal_zlib as _inflater
@@ -37,10 +32,10 @@ _HEADER = struct.Struct(">IIBBBBB")
 _CHUNK = struct.Struct(">I4s")
 _CRC = struct.Struct(">I")
 _HEADER_KINDS = (b"IHDR", b"PLTE", b"tRNS")
-_GREY, _RGB, _PALETTE, _GREY_ALPHA, _RGBA = 0, 2, 3, 4, 6
+_GREY, _RGB, _PALETTE = 0, 2, 3
 _NUM_COLOURS = 256
-_CHANNELS = {_GREY: 1, _RGB: 3, _PALETTE: 1, _GREY_ALPHA: 2, _RGBA: 4}
-"""Colour type → bytes of a pixel."""
+_CHANNELS = {_GREY: 1, _RGB: 3, _PALETTE: 1, 4: 2, 6: 4}
+"""Colour type → bytes of a pixel; types 4 and 6 are grey and RGB with alpha."""
 _PASSED_OVER = {
     b"gAMA": 4, b"cHRM": 32, b"sRGB": 1, b"pHYs": 9, b"tIME": 0, b"bKGD": 0, b"sBIT": 0,
     b"hIST": 0, b"sPLT": 0, b"cICP": 0,
@@ -171,12 +166,10 @@ def _says_nothing(chunk: _Chunk) -> bool:
 
 
 def _inflated(compressed: list[_Chunk], num_bytes: int) -> bytes:
-    """Return `num_bytes` inflated bytes; the inflater makes at most one more."""
     pieces = [chunk.data for chunk in compressed]
     unpacker = _inflater.decompressobj()
-    data: bytes = unpacker.decompress(
-        pieces[0] if len(pieces) == 1 else b"".join(pieces), num_bytes + 1
-    )
+    whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    data: bytes = unpacker.decompress(whole, num_bytes + 1)  # one more: too many are an error
     if len(data) != num_bytes or not unpacker.eof:
         raise ValueError(f"{len(data):,} bytes of pixels, and not {num_bytes:,}")
     return data

@@ -122,16 +122,13 @@ def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
 
 
 def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
-    """Return the result of `_process` for an ordinary JPEG or PNG, None for any other file.
-
-    A file that its header alone rejects is not decoded: the long path rejects it.
-    """
+    """Return the result of `_process`, or None unless the file is an ordinary JPEG or PNG."""
     image = ordinary_jpeg(data) or ordinary_png(data)
     if image is None:
         return None
     size = (image.height, image.width)
     original = Original(*size, "png" if isinstance(image, OrdinaryPng) else "jpeg")
-    if _refused(original, spec) is not None:
+    if _refused(original, spec) is not None:  # by its header; the long path rejects it
         return None
     if isinstance(image, OrdinaryPng):
         pixels = image.pixels(spec.background)
@@ -325,10 +322,7 @@ def encode(pixels: Pixels, original_format: str, spec: ImageSpec) -> bytes:
 
 
 def _encoded_grey(pixels: Pixels, quality: int) -> bytes | None:
-    """Return the JPEG that equal RGB channels would give; None if a side is odd.
-
-    The encoder pads planes of odd sides differently from pixels.
-    """
+    """Return the JPEG of equal RGB channels; None for odd sides, which planes pad differently."""
     height, width = pixels.shape[:2]
     if height % 2 or width % 2:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -74,19 +73,12 @@ def fitted_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
 
 
 def estimated_bytes(spec: ImageSpec, original_bytes: int, num_images: int = 1) -> int:
-    """Return an estimate of the bytes of stored images, for planning shards and disk space.
-
-    `original_bytes` is the total of all `num_images` images.
-    """
+    """Return an estimate of the bytes of stored images, given the total bytes of all originals."""
     if spec.size is None or spec.format == "keep" or spec.fit == "within":
         return original_bytes
     height, width = spec.size
     if spec.format == "jpeg":
-        pixel_bytes = int(height * width * _jpeg_bytes_per_pixel(spec.quality))
+        per_pixel = float(np.interp(spec.quality, *_JPEG_BYTES_PER_PIXEL))
+        pixel_bytes = int(height * width * per_pixel)
         return num_images * (_JPEG_HEADER_BYTES + pixel_bytes)
     return num_images * height * width * (3 if spec.format == "raw" else 2)
-
-
-@functools.cache
-def _jpeg_bytes_per_pixel(quality: int) -> float:
-    return float(np.interp(quality, *_JPEG_BYTES_PER_PIXEL))

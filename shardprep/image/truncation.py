@@ -12,11 +12,8 @@ _PILLOW_SAYS = (
     "image file is truncated", "Truncated File Read", "not enough image data", "Incomplete header",
     "Reached EOF while reading header",
 )  # fmt: skip
-_PNG_MARK_BYTES = 8
 _JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xda-\xfe]")
 """Marker of a segment with a length; markers inside a scan have none."""
-_PIXEL_BOXES = (b"mdat", b"jp2c")
-_CODESTREAM_END = b"\xff\xd9"
 _STRIPS, _TILES = (273, 279), (324, 325)
 """TIFF tags of offsets and of byte counts."""
 _TIFF_TYPES = {3: "H", 4: "I", 5: "Q", 8: "h", 9: "i", 10: "q", 11: "f", 12: "d"}
@@ -46,7 +43,7 @@ def without_cut_segment(data: bytes) -> bytes:
 
 
 def _png_is_cut(data: bytes) -> bool:
-    at = _PNG_MARK_BYTES
+    at = len(b"\x89PNG\r\n\x1a\n")
     while at < len(data):
         num_bytes, kind = struct.unpack_from(">I4s", data, at)
         at += 12 + num_bytes
@@ -84,12 +81,12 @@ def _boxes_are_cut(data: bytes) -> bool:
         if num_bytes < 8:
             return False
         at += num_bytes
-        has_pixels |= kind in _PIXEL_BOXES
+        has_pixels |= kind in (b"mdat", b"jp2c")
     return at > len(data) or not has_pixels
 
 
 def _codestream_is_cut(data: bytes) -> bool:
-    return not data.rstrip(b"\0").endswith(_CODESTREAM_END)
+    return not data.rstrip(b"\0").endswith(b"\xff\xd9")
 
 
 def _gif_header_is_cut(data: bytes) -> bool:
