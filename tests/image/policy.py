@@ -21,35 +21,10 @@ from PIL import Image
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from tests.support import jpeg_frames
+from tests.support import odd_images as odd
 from tests.support.builders import encoded, jpeg, pixels, png, tar_bytes, zip_bytes
 from tests.support.dicom import SHIPPED, deflated_bomb, dicom, sequence, without_pixels
-from tests.support.odd_images import (
-    ADOBE_RGB,
-    ARITHMETIC_JPEG,
-    ARITHMETIC_PICTURE,
-    DISPLAY_P3,
-    SRGB,
-    Array,
-    as_stored,
-    cmyk,
-    cmyk_profile,
-    gamma,
-    grey,
-    grey_profile,
-    heic,
-    lab_in_srgb,
-    light_to_srgb,
-    oriented,
-    over,
-    png_by_hand,
-    rgb_profile,
-    seen_in_srgb,
-    srgb_to_light,
-    tiff_by_hand,
-    with_png_chunk,
-    without_segment,
-    ycck_jpeg,
-)
+from tests.support.odd_images import Array
 from tests.support.paths import DATA, ROOT, with_part
 
 PAGE = ROOT / "docs" / "images.md"
@@ -74,7 +49,7 @@ INDICES = np.asarray(INDEXED)
 PALETTE = np.array(INDEXED.getpalette(), np.uint8).reshape(-1, 3)
 COLOURS = PALETTE[INDICES]
 TWELVE = RAMP16 >> 4
-TWO_BITS = png_by_hand(2, 2, 2, 0, b"\0\x10\0\xb0")
+TWO_BITS = odd.png_by_hand(2, 2, 2, 0, b"\0\x10\0\xb0")
 HOLES = [(0,) * 3, (0,) * 3, (255,) * 3]
 """Colours of NaN, -∞ and ∞."""
 TABLES = tomllib.loads((DATA / "images.toml").read_text(encoding="utf-8"))
@@ -86,7 +61,7 @@ LOSSLESS, CUT, RECOVERED = ENCODERS["lossless"], ENCODERS["cut"], TABLES["recove
 class Case:
     data: bytes
     keys: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the `ImageSpec`, beside raw pixels of the image's own size over `BACKGROUND`."""
+    """Fields of the `ImageSpec`, for raw pixels of the image's own size over `BACKGROUND`."""
     expected: Array | None = None
     """The colours that are stored, [height, width, 3]."""
     kind: str = ""
@@ -136,7 +111,7 @@ def rows(values: Array) -> bytes:
 
 def png16(values: Array) -> bytes:
     """Return a PNG of 16-bit greys or colours, 24x32."""
-    return png_by_hand(32, 24, 16, 0 if values.ndim == 2 else 2, rows(values.astype(">u2")))
+    return odd.png_by_hand(32, 24, 16, 0 if values.ndim == 2 else 2, rows(values.astype(">u2")))
 
 
 def with_holes(values: Array) -> Array:
@@ -152,16 +127,16 @@ def shipped(name: str) -> bytes:
 @cache
 def profiles() -> dict[str, bytes]:
     return {
-        "P3": rgb_profile(DISPLAY_P3, srgb_to_light),
-        "Adobe": rgb_profile(ADOBE_RGB, gamma(563 / 256)),
-        "sRGB": rgb_profile(SRGB, srgb_to_light),
-        "light": grey_profile(gamma(1.0)),
-        "inks": cmyk_profile(_overprints()),
+        "P3": odd.rgb_profile(odd.DISPLAY_P3, odd.srgb_to_light),
+        "Adobe": odd.rgb_profile(odd.ADOBE_RGB, odd.gamma(563 / 256)),
+        "sRGB": odd.rgb_profile(odd.SRGB, odd.srgb_to_light),
+        "light": odd.grey_profile(odd.gamma(1.0)),
+        "inks": odd.cmyk_profile(_overprints()),
     }
 
 
 def in_p3(picture: Array) -> Array:
-    return seen_in_srgb(picture, DISPLAY_P3, srgb_to_light)
+    return odd.seen_in_srgb(picture, odd.DISPLAY_P3, odd.srgb_to_light)
 
 
 # --- colours ------------------------------------------------------------------------------------
@@ -173,16 +148,16 @@ def _plain() -> Cases:
     palettes = {f"palette {form}": file(INDEXED, form) for form in ("PNG", "GIF", "BMP")}
     return {
         "RGB PNG": shown(PICTURE, file(PICTURE)),
-        "grey PNG": shown(grey(RED), file(RED)),
-        "2-bit PNG": shown(grey(np.array([[0, 85], [170, 255]])), TWO_BITS),
-        **alike(grey(one * 255), bits),
+        "grey PNG": shown(odd.grey(RED), file(RED)),
+        "2-bit PNG": shown(odd.grey(np.array([[0, 85], [170, 255]])), TWO_BITS),
+        **alike(odd.grey(one * 255), bits),
         **alike(COLOURS, palettes),
     }
 
 
 def _transparent() -> Cases:
     premultiplied = np.rint(PICTURE * (ALPHA[..., None] / 255)).astype(np.uint8)
-    by_hand = tiff_by_hand(np.dstack([premultiplied, ALPHA]), 2, extra=1)
+    by_hand = odd.tiff_by_hand(np.dstack([premultiplied, ALPHA]), 2, extra=1)
     key = PICTURE.copy()
     key[3:9, 4:11] = (1, 2, 3)
     keyed = key.copy()
@@ -190,12 +165,12 @@ def _transparent() -> Cases:
     merged = Image.merge("LA", [image(c) for c in (RED, ALPHA)])
     grey_alpha = np.dstack([RED, ALPHA]).astype(">u2") * 257
     wide = png16((key.astype(np.uint16) << 8) | 7)
-    seen16 = grey(RAMP16 / 257)
+    seen16 = odd.grey(RAMP16 / 257)
     seen16[RAMP16[5, 5] == RAMP16] = BACKGROUND
     two_bits = np.array([[(0, 0, 0), BACKGROUND], [(170,) * 3, (255,) * 3]])
-    indexed = over(COLOURS, np.where(INDICES == 2, 0, 255), BACKGROUND)
-    half = over(COLOURS, np.where(INDICES == 0, 128, 255), BACKGROUND)
-    grey_key = over(grey(RED), np.where(RED[5, 5] == RED, 0, 255), BACKGROUND)
+    indexed = odd.over(COLOURS, np.where(INDICES == 2, 0, 255), BACKGROUND)
+    half = odd.over(COLOURS, np.where(INDICES == 0, 128, 255), BACKGROUND)
+    grey_key = odd.over(odd.grey(RED), np.where(RED[5, 5] == RED, 0, 255), BACKGROUND)
     clear = {
         "RGBA PNG": file(CLEAR),
         "RGBA WebP": file(CLEAR, "WEBP", lossless=True, exact=True),
@@ -203,45 +178,47 @@ def _transparent() -> Cases:
     }
     greys = {
         "grey and alpha PNG": file(merged),
-        "16-bit grey and alpha PNG": png_by_hand(32, 24, 16, 4, rows(grey_alpha)),
+        "16-bit grey and alpha PNG": odd.png_by_hand(32, 24, 16, 4, rows(grey_alpha)),
     }
     keys = {
         "colour key": file(key, transparency=(1, 2, 3)),
-        "16-bit colour key": with_png_chunk(wide, b"tRNS", struct.pack(">3H", 263, 519, 775)),
+        "16-bit colour key": odd.with_png_chunk(wide, b"tRNS", struct.pack(">3H", 263, 519, 775)),
     }
     clear_colours = {
         "palette with a clear colour": file(INDEXED, transparency=2),
         "GIF with a clear colour": file(INDEXED, "GIF", transparency=2),
     }
-    clear_grey = with_png_chunk(png16(RAMP16), b"tRNS", struct.pack(">H", RAMP16[5, 5]))
+    clear_grey = odd.with_png_chunk(png16(RAMP16), b"tRNS", struct.pack(">H", RAMP16[5, 5]))
     return {
-        **alike(over(PICTURE, ALPHA, BACKGROUND), clear),
+        **alike(odd.over(PICTURE, ALPHA, BACKGROUND), clear),
         "RGBA TIFF, alpha multiplied in": shown(
-            premultiplied + over(np.zeros((24, 32, 3)), ALPHA, BACKGROUND), by_hand
+            premultiplied + odd.over(np.zeros((24, 32, 3)), ALPHA, BACKGROUND), by_hand
         ),
-        **alike(over(grey(RED), ALPHA, BACKGROUND), greys),
+        **alike(odd.over(odd.grey(RED), ALPHA, BACKGROUND), greys),
         **alike(indexed, clear_colours),
         "palette with a half clear colour": shown(half, file(INDEXED, transparency=b"\x80")),
         "grey key": shown(grey_key, file(RED, transparency=int(RED[5, 5]))),
         **alike(keyed, keys),
         "16-bit grey key": shown(seen16, clear_grey),
-        "2-bit grey key": shown(two_bits, with_png_chunk(TWO_BITS, b"tRNS", b"\0\1")),
+        "2-bit grey key": shown(two_bits, odd.with_png_chunk(TWO_BITS, b"tRNS", b"\0\1")),
     }
 
 
 def _dicom_grey() -> Cases:
     units = {"RescaleSlope": "1", "RescaleIntercept": "-1024"}
     window: dict[str, Any] = {"WindowCenter": ["0.5", "0"], "WindowWidth": ["2049", "80"]}
-    seen = grey((TWELVE - 0.0).clip(0, 2048) / 2048 * 255)
+    seen = odd.grey((TWELVE - 0.0).clip(0, 2048) / 2048 * 255)
     curve = np.rint(np.linspace(0, 1, 4096) ** 2 * 4095)
     table = sequence(LUTDescriptor=[4096, 0, 12], LUTData=curve.astype("<u2").tobytes())
     low, high = np.quantile(TWELVE, (0.005, 0.995))
     between = ((TWELVE - low) / (high - low)).clip(0, 1) * 255
     return {
         "its first window": shown(seen, dicom(TWELVE, **units, **window)),
-        "its table": shown(grey(curve[TWELVE] / 4095 * 255), dicom(TWELVE, VOILUTSequence=table)),
-        "no window": shown(grey(between), dicom(TWELVE, **units)),
-        "8 bits": shown(grey(RED), dicom(RED)),
+        "its table": shown(
+            odd.grey(curve[TWELVE] / 4095 * 255), dicom(TWELVE, VOILUTSequence=table)
+        ),
+        "no window": shown(odd.grey(between), dicom(TWELVE, **units)),
+        "8 bits": shown(odd.grey(RED), dicom(RED)),
     }
 
 
@@ -253,9 +230,9 @@ def _dicom_window() -> Cases:
     clipped = signed.clip(-2048, 2047)
     full, with_sign = TWELVE / 4095 * 255, (clipped + 2048.0) / 4095 * 255
     return {
-        "CENTER,WIDTH": shown(grey(share * 255), dicom(signed, **units), window=(40.0, 400.0)),
-        "full": shown(grey(full), dicom(TWELVE, **elements), window="full"),
-        "full, with a sign": shown(grey(with_sign), dicom(clipped, **elements), window="full"),
+        "CENTER,WIDTH": shown(odd.grey(share * 255), dicom(signed, **units), window=(40.0, 400.0)),
+        "full": shown(odd.grey(full), dicom(TWELVE, **elements), window="full"),
+        "full, with a sign": shown(odd.grey(with_sign), dicom(clipped, **elements), window="full"),
         "colours": shown(PICTURE, dicom(PICTURE), window=(40.0, 400.0)),
     }
 
@@ -264,8 +241,8 @@ def _dicom_inverted() -> Cases:
     inverted = {"PhotometricInterpretation": "MONOCHROME1"}
     windowed = dicom(TWELVE, **inverted, WindowCenter="1024.5", WindowWidth="2049")
     return {
-        "8 bits": shown(grey(255 - RED), dicom(RED, **inverted)),
-        "a window": shown(grey(255 - TWELVE.clip(0, 2048) / 2048 * 255), windowed),
+        "8 bits": shown(odd.grey(255 - RED), dicom(RED, **inverted)),
+        "a window": shown(odd.grey(255 - TWELVE.clip(0, 2048) / 2048 * 255), windowed),
     }
 
 
@@ -294,19 +271,19 @@ def _dicom_frames() -> Cases:
     several = np.stack(FRAMES)
     return {
         "colours": shown(FRAMES[0], dicom(several)),
-        "grey": shown(grey(FRAMES[1][..., 1]), dicom(several[1:, ..., 1])),
+        "grey": shown(odd.grey(FRAMES[1][..., 1]), dicom(several[1:, ..., 1])),
     }
 
 
 def _dicom_forms() -> Cases:
     """Return pydicom's files: the same picture in each encoding."""
     values = pydicom.dcmread(SHIPPED / "MR_small.dcm").pixel_array
-    slice_ = grey(((values - 599.5) / 1599 + 0.5).clip(0, 1) * 255)
+    slice_ = odd.grey(((values - 599.5) / 1599 + 0.5).clip(0, 1) * 255)
     bars = pydicom.dcmread(SHIPPED / "SC_rgb_gdcm_KY.dcm").pixel_array
     greys = ("", "_implicit", "_bigendian", "_RLE", "_jp2klossless", "_jpeg_ls_lossless")
     of_bars = {form: shipped(f"SC_rgb_{form}") for form in ("rle", "jpeg_gdcm", "rle_16bit")}
     return {
-        "deflated": shown(grey(RED), dicom(RED, "1.2.840.10008.1.2.1.99")),
+        "deflated": shown(odd.grey(RED), dicom(RED, "1.2.840.10008.1.2.1.99")),
         **alike(
             slice_, {f"grey{f}": shipped(f"MR_small{f}") for f in greys}, window=(600.0, 1600.0)
         ),
@@ -316,56 +293,59 @@ def _dicom_forms() -> Cases:
 
 def _heic() -> Cases:
     avif = file(PICTURE, "AVIF", **ENCODERS["turned"]["AVIF"])
-    turned = {turn: heic(image(as_stored(PICTURE, turn)), exif=oriented(turn)) for turn in (3, 6)}
+    turned = {
+        turn: odd.heic(image(odd.as_stored(PICTURE, turn)), exif=odd.oriented(turn))
+        for turn in (3, 6)
+    }
     same = {
-        "RGB": heic(image(PICTURE)),
+        "RGB": odd.heic(image(PICTURE)),
         **{f"orientation {turn}": data for turn, data in turned.items()},
-        "several": heic(image(PICTURE), append_images=[image(255 - PICTURE)]),
+        "several": odd.heic(image(PICTURE), append_images=[image(255 - PICTURE)]),
         "AVIF of a general brand": avif[:8] + b"mif1" + avif[12:],
     }
-    with_profile = heic(image(PICTURE), icc_profile=profiles()["P3"])
+    with_profile = odd.heic(image(PICTURE), icc_profile=profiles()["P3"])
     return {
         **alike(PICTURE, same),
-        "grey": shown(grey(RED), heic(image(RED))),
-        "alpha": shown(over(PICTURE, ALPHA, BACKGROUND), heic(CLEAR)),
+        "grey": shown(odd.grey(RED), odd.heic(image(RED))),
+        "alpha": shown(odd.over(PICTURE, ALPHA, BACKGROUND), odd.heic(CLEAR)),
         "Display P3": shown(in_p3(PICTURE), with_profile),
     }
 
 
 def _deep_grey() -> Cases:
-    ramp = grey(RAMP16 / 257)
+    ramp = odd.grey(RAMP16 / 257)
     same = {
         "PNG": png16(RAMP16),
-        "TIFF": tiff_by_hand(RAMP16),
-        "big-endian TIFF": tiff_by_hand(RAMP16.astype(">u2")),
+        "TIFF": odd.tiff_by_hand(RAMP16),
+        "big-endian TIFF": odd.tiff_by_hand(RAMP16.astype(">u2")),
         "PGM": b"P5 32 24 65535\n" + RAMP16.astype(">u2").tobytes(),
         "JPEG 2000": file(RAMP16, "JPEG2000"),
     }
     return {
         **alike(ramp, same),
-        "TIFF, white is 0": shown(255 - ramp, tiff_by_hand(RAMP16, 0)),
-        "12-bit TIFF": shown(grey(TWELVE / 4095 * 255), tiff_by_hand(TWELVE, bits=12)),
+        "TIFF, white is 0": shown(255 - ramp, odd.tiff_by_hand(RAMP16, 0)),
+        "12-bit TIFF": shown(odd.grey(TWELVE / 4095 * 255), odd.tiff_by_hand(TWELVE, bits=12)),
     }
 
 
 def _deep_grey_in_range() -> Cases:
     data = png16(TWELVE + 1000)
     signed = (RAMP16.astype(np.int32) >> 4) - 1000
-    ramp = grey(TWELVE / 4095 * 255)
-    between = grey((TWELVE.clip(1000, 2000) - 1000.0) / 1000 * 255)
+    ramp = odd.grey(TWELVE / 4095 * 255)
+    between = odd.grey((TWELVE.clip(1000, 2000) - 1000.0) / 1000 * 255)
     holed, seen = with_holes(TWELVE), ramp.copy()
     seen[0, :3] = HOLES
-    small = tiff_by_hand((TWELVE / 4095 * 0.1).astype(np.float32))
-    flat = tiff_by_hand(np.full((24, 32), 7, np.uint16))
+    small = odd.tiff_by_hand((TWELVE / 4095 * 0.1).astype(np.float32))
+    flat = odd.tiff_by_hand(np.full((24, 32), 7, np.uint16))
     return {
         "PNG": shown(ramp, data, depth_range=(1000, 5095)),
         "its own range": shown(ramp, data, depth_range="auto"),
-        "values beyond": shown(between, tiff_by_hand(TWELVE), depth_range=(1000, 2000)),
-        "TIFF, white is 0": shown(255 - ramp, tiff_by_hand(TWELVE, 0), depth_range=(0, 4095)),
-        "32 bits with a sign": shown(ramp, tiff_by_hand(signed), depth_range=(-1000, 3095)),
-        "floats": shown(seen, tiff_by_hand(holed), depth_range=(0, 4095)),
+        "values beyond": shown(between, odd.tiff_by_hand(TWELVE), depth_range=(1000, 2000)),
+        "TIFF, white is 0": shown(255 - ramp, odd.tiff_by_hand(TWELVE, 0), depth_range=(0, 4095)),
+        "32 bits with a sign": shown(ramp, odd.tiff_by_hand(signed), depth_range=(-1000, 3095)),
+        "floats": shown(seen, odd.tiff_by_hand(holed), depth_range=(0, 4095)),
         "floats, their own range": shown(ramp, small, depth_range="auto"),
-        "all alike": shown(grey(np.zeros((24, 32))), flat, depth_range="auto"),
+        "all alike": shown(odd.grey(np.zeros((24, 32))), flat, depth_range="auto"),
         "8 bits": shown(PICTURE, file(PICTURE), depth_range=(0, 10)),
     }
 
@@ -376,57 +356,59 @@ def _deep_colour() -> Cases:
     expected = wide / 257
     opaque = {
         "RGB PNG": png16(wide),
-        "RGB TIFF": tiff_by_hand(wide, 2),
-        "big-endian RGB TIFF": tiff_by_hand(wide.astype(">u2"), 2),
+        "RGB TIFF": odd.tiff_by_hand(wide, 2),
+        "big-endian RGB TIFF": odd.tiff_by_hand(wide.astype(">u2"), 2),
         "PPM": b"P6 32 24 65535\n" + wide.astype(">u2").tobytes(),
     }
     clear = {
-        "RGBA PNG": png_by_hand(32, 24, 16, 6, rows(rgba.astype(">u2"))),
-        "RGBA TIFF": tiff_by_hand(rgba, 2, extra=2),
+        "RGBA PNG": odd.png_by_hand(32, 24, 16, 6, rows(rgba.astype(">u2"))),
+        "RGBA TIFF": odd.tiff_by_hand(rgba, 2, extra=2),
     }
-    return {**alike(expected, opaque), **alike(over(expected, ALPHA, BACKGROUND), clear)}
+    return {**alike(expected, opaque), **alike(odd.over(expected, ALPHA, BACKGROUND), clear)}
 
 
 def _integers() -> Cases:
     signed = RAMP16.astype(np.int32) - 1000
     short = signed.clip(-999, 32_767).astype("<i2")
     same = {
-        "values of 16 bits": tiff_by_hand(RAMP16.astype(np.int32)),
-        "their whole range": tiff_by_hand(RAMP16.astype(np.int32) * 32_767),
-        "unsigned, whole range": tiff_by_hand(RAMP16.astype(np.uint32) * 65_537),
+        "values of 16 bits": odd.tiff_by_hand(RAMP16.astype(np.int32)),
+        "their whole range": odd.tiff_by_hand(RAMP16.astype(np.int32) * 32_767),
+        "unsigned, whole range": odd.tiff_by_hand(RAMP16.astype(np.uint32) * 65_537),
     }
     return {
-        **alike(grey(RAMP16 / 257), same),
-        "some negative": shown(grey(signed.clip(0) / 257), tiff_by_hand(signed)),
-        "16 bits with a sign": shown(grey(signed.clip(0, 32_767) / 257), tiff_by_hand(short)),
+        **alike(odd.grey(RAMP16 / 257), same),
+        "some negative": shown(odd.grey(signed.clip(0) / 257), odd.tiff_by_hand(signed)),
+        "16 bits with a sign": shown(
+            odd.grey(signed.clip(0, 32_767) / 257), odd.tiff_by_hand(short)
+        ),
     }
 
 
 def _floats() -> Cases:
-    ramp = grey(RAMP16 / 257)
+    ramp = odd.grey(RAMP16 / 257)
     values = RAMP16 / 65_535
     seen = ramp.copy()
     seen[0, :3] = HOLES
-    flat = tiff_by_hand(np.full((24, 32), 0.5, np.float32))
+    flat = odd.tiff_by_hand(np.full((24, 32), 0.5, np.float32))
     same = {"0 to 1": values, "0 to 255": values * 255, "-5 to 5": values * 10 - 5}
     return {
-        **alike(ramp, {n: tiff_by_hand(v.astype(np.float32)) for n, v in same.items()}),
-        "0 to a half": shown(ramp / 2, tiff_by_hand((values / 2).astype(np.float32))),
-        "no numbers": shown(seen, tiff_by_hand(with_holes(values))),
-        "all alike": shown(grey(np.full((24, 32), 127.5)), flat),
+        **alike(ramp, {n: odd.tiff_by_hand(v.astype(np.float32)) for n, v in same.items()}),
+        "0 to a half": shown(ramp / 2, odd.tiff_by_hand((values / 2).astype(np.float32))),
+        "no numbers": shown(seen, odd.tiff_by_hand(with_holes(values))),
+        "all alike": shown(odd.grey(np.full((24, 32), 127.5)), flat),
     }
 
 
 def _inks() -> Cases:
-    plain, plain_rgb = cmyk(PICTURE, 0)
-    dark, dark_rgb = cmyk(PICTURE, 100)
-    ycck, ycck_rgb = ycck_jpeg(PICTURE, 100)
+    plain, plain_rgb = odd.cmyk(PICTURE, 0)
+    dark, dark_rgb = odd.cmyk(PICTURE, 100)
+    ycck, ycck_rgb = odd.ycck_jpeg(PICTURE, 100)
     adobe = file(dark, "JPEG", **BEST)
     with_black = {
         "CMYK JPEG with black": adobe,
-        "CMYK JPEG without Adobe's mark": without_segment(adobe, 0xEE),
+        "CMYK JPEG without Adobe's mark": odd.without_segment(adobe, 0xEE),
         "CMYK TIFF": file(dark, "TIFF"),
-        "16-bit CMYK TIFF": tiff_by_hand(np.asarray(dark).astype(np.uint16) * 257, 5),
+        "16-bit CMYK TIFF": odd.tiff_by_hand(np.asarray(dark).astype(np.uint16) * 257, 5),
     }
     return {
         "CMYK JPEG": shown(plain_rgb, file(plain, "JPEG", **BEST)),
@@ -440,7 +422,7 @@ def _other_spaces() -> Cases:
     stored = np.dstack([np.rint(lab[..., 0] * 2.55), lab[..., 1] & 255, lab[..., 2] & 255])
     return {
         "YCbCr TIFF": shown(PICTURE, file(image(PICTURE).convert("YCbCr"), "TIFF")),
-        "Lab TIFF": shown(lab_in_srgb(lab), tiff_by_hand(stored.astype(np.uint8), 8)),
+        "Lab TIFF": shown(odd.lab_in_srgb(lab), odd.tiff_by_hand(stored.astype(np.uint8), 8)),
     }
 
 
@@ -459,7 +441,7 @@ def _with_profile() -> Cases:
     p3 = in_p3(PICTURE)
     bits = np.array([[i >> k & 1 for k in (3, 2, 1, 0)] for i in range(16)], np.uint8)
     inks = np.repeat(np.repeat((bits * 255).reshape(4, 4, 4), 8, axis=0), 8, axis=1)
-    mixed = lab_in_srgb(np.repeat(np.repeat(_overprints().reshape(4, 4, 3), 8, 0), 8, 1))
+    mixed = odd.lab_in_srgb(np.repeat(np.repeat(_overprints().reshape(4, 4, 3), 8, 0), 8, 1))
     cmyk_image = Image.frombytes("CMYK", (32, 32), np.ascontiguousarray(inks).tobytes())
     of_adobe = {
         f"Adobe RGB {form}": file(PICTURE, form, icc_profile=profiles()["Adobe"])
@@ -479,10 +461,10 @@ def _with_profile() -> Cases:
     indexed = file(INDEXED, icc_profile=profiles()["P3"])
     return {
         **alike(p3, of_p3),
-        **alike(seen_in_srgb(PICTURE, ADOBE_RGB, gamma(563 / 256)), of_adobe),
-        "Display P3 with alpha": shown(over(p3, ALPHA, BACKGROUND), clear),
+        **alike(odd.seen_in_srgb(PICTURE, odd.ADOBE_RGB, odd.gamma(563 / 256)), of_adobe),
+        "Display P3 with alpha": shown(odd.over(p3, ALPHA, BACKGROUND), clear),
         "Display P3 with a palette": shown(in_p3(COLOURS), indexed),
-        **alike(light_to_srgb(grey(RED) / 255) * 255, linear),
+        **alike(odd.light_to_srgb(odd.grey(RED) / 255) * 255, linear),
         "CMYK TIFF": shown(mixed, file(cmyk_image, "TIFF", icc_profile=profiles()["inks"])),
     }
 
@@ -492,20 +474,20 @@ def _with_profile_jpeg() -> Cases:
     p3: dict[str, Any] = {"icc_profile": profiles()["P3"], **BEST}
     colours = {
         "RGB": file(PICTURE, "JPEG", **p3),
-        "turned": file(as_stored(PICTURE, 6), "JPEG", exif=oriented(6), **p3),
+        "turned": file(odd.as_stored(PICTURE, 6), "JPEG", exif=odd.oriented(6), **p3),
     }
     linear = file(light, "JPEG", icc_profile=profiles()["light"], quality=100)
     return {
         **alike(in_p3(PICTURE), colours),
-        "grey": shown(light_to_srgb(grey(light) / 255) * 255, linear),
+        "grey": shown(odd.light_to_srgb(odd.grey(light) / 255) * 255, linear),
     }
 
 
 def _srgb_profile() -> Cases:
-    of_grey = file(RED, icc_profile=grey_profile(srgb_to_light))
+    of_grey = file(RED, icc_profile=odd.grey_profile(odd.srgb_to_light))
     return {
         "PNG": shown(PICTURE, file(PICTURE, icc_profile=profiles()["sRGB"])),
-        "grey PNG": shown(grey(RED), of_grey),
+        "grey PNG": shown(odd.grey(RED), of_grey),
     }
 
 
@@ -526,9 +508,9 @@ def _other_colour_tags() -> Cases:
     exif.get_ifd(0x8769)[0xA001] = 0xFFFF  # ColorSpace: uncalibrated
     places = struct.pack(">8I", 31270, 32900, 68000, 32000, 26500, 69000, 15000, 6000)
     files = {
-        "gAMA": with_png_chunk(data, b"gAMA", struct.pack(">I", 100_000)),
-        "cHRM": with_png_chunk(data, b"cHRM", places),
-        "cICP": with_png_chunk(data, b"cICP", bytes([12, 13, 0, 1])),
+        "gAMA": odd.with_png_chunk(data, b"gAMA", struct.pack(">I", 100_000)),
+        "cHRM": odd.with_png_chunk(data, b"cHRM", places),
+        "cICP": odd.with_png_chunk(data, b"cICP", bytes([12, 13, 0, 1])),
         "EXIF": file(PICTURE, exif=exif.tobytes()),
     }
     return alike(PICTURE, files)
@@ -539,7 +521,9 @@ def _other_colour_tags() -> Cases:
 
 def _turned() -> Cases:
     files = {
-        f"{form} {turn}": file(as_stored(PICTURE, turn), form, exif=oriented(turn), **options)
+        f"{form} {turn}": file(
+            odd.as_stored(PICTURE, turn), form, exif=odd.oriented(turn), **options
+        )
         for form, options in ENCODERS["turned"].items()
         for turn in range(1, 9)
     }
@@ -548,7 +532,7 @@ def _turned() -> Cases:
 
 def _badly_turned() -> Cases:
     blocks = {
-        **{f"orientation {turn}": oriented(turn) for turn in (0, 9, 65_535)},
+        **{f"orientation {turn}": odd.oriented(turn) for turn in (0, 9, 65_535)},
         "orientation in letters": b"Exif\0\0II*\0\x08\0\0\0\1\0\x12\1\2\0\2\0\0\0006" + bytes(7),
         "no directory": b"Exif\0\0",
         "garbage": b"Exif\0\0garbage" * 9,
@@ -587,16 +571,16 @@ def _formats() -> Cases:
 def _jpegs() -> Cases:
     kinds = ENCODERS["jpeg"]
     arithmetic = {
-        "arithmetic": ARITHMETIC_JPEG,
+        "arithmetic": odd.ARITHMETIC_JPEG,
         "arithmetic, progressive": jpeg_frames.PROGRESSIVE_ARITHMETIC_JPEG,
     }
     files = {name: file(PICTURE, **{"form": "JPEG", **how}) for name, how in kinds.items()}
-    return {**alike(PICTURE, files), **alike(ARITHMETIC_PICTURE, arithmetic)}
+    return {**alike(PICTURE, files), **alike(odd.ARITHMETIC_PICTURE, arithmetic)}
 
 
 def _lossless_jpegs() -> Cases:
     return {
-        name: shown(grey(pixels()[..., 0]) if "grey" in name else pixels(), data)
+        name: shown(odd.grey(pixels()[..., 0]) if "grey" in name else pixels(), data)
         for name, data in jpeg_frames.LOSSLESS.items()
     }
 
@@ -640,7 +624,7 @@ def _cut() -> Cases:
     files += [
         ("DICOM", dicom(NOISY), 20),
         ("DICOM, compressed", shipped("JPEG2000"), 20),
-        ("HEIC", heic(image(NOISY)), 20),
+        ("HEIC", odd.heic(image(NOISY)), 20),
     ]
     cases = {
         f"{name}, {percent}%": rejected(cut(data, percent), "truncated", "ends before its image")
@@ -684,9 +668,9 @@ def _garbage() -> Cases:
     film = dicom(PICTURE, PixelData=b"").replace(b"1.2.840.10008.1.2.1\0", b"1.2.840.10008.1.2.77")
     files = {
         "PNG": (png()[:at] + b"\xee" * 20 + png()[at + 20 :], ""),
-        "PNG of no size": (png_by_hand(0, 9, 8, 2, b""), ""),
+        "PNG of no size": (odd.png_by_hand(0, 9, 8, 2, b""), ""),
         "JPEG": (jpeg()[:20] + b"\xff\xc0\0\x0b" + bytes(99), ""),
-        "TIFF": (tiff_by_hand(RAMP16, 77), "of a kind not read"),
+        "TIFF": (odd.tiff_by_hand(RAMP16, 77), "of a kind not read"),
         "a film in DICOM": (film, ""),
         "gigabytes deflated": (deflated_bomb(300 << 20), "unpack to more than 256 MiB"),
         "WebP": (b"RIFF\x20\0\0\0WEBPVP8 " + bytes(99), ""),
@@ -722,7 +706,7 @@ def forged_jpeg(width: int, height: int) -> bytes:
 def _bombs() -> Cases:
     said = "60000x60000 pixels, the limit is 100,000,000 pixels"
     files = {
-        "PNG": png_by_hand(60_000, 60_000, 8, 2, bytes(99)),
+        "PNG": odd.png_by_hand(60_000, 60_000, 8, 2, bytes(99)),
         "JPEG": forged_jpeg(60_000, 60_000),
         "DICOM": dicom(RED, Rows=60_000, Columns=60_000),
     }

@@ -258,10 +258,8 @@ def test_fit_none_changes_no_size_and_no_pixel(size: tuple[int, int]) -> None:
 
 def across(height: int, width: int) -> Array:
     """Return a picture whose red grows from left to right, and green from top to bottom."""
-    picture = np.zeros((height, width, 3), np.uint8)
-    picture[..., 0] = np.linspace(0, 255, width)
-    picture[..., 1] = np.linspace(0, 255, height)[:, None]
-    return picture
+    rows, columns = np.linspace(0, 255, height)[:, None], np.linspace(0, 255, width)
+    return np.stack(np.broadcast_arrays(columns, rows, 0.0), axis=2).astype(np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -297,12 +295,6 @@ def test_pad_keeps_the_aspect_and_fills_with_the_background(
     expected = np.full((100, 100, 3), GREEN, np.uint8)
     expected[rows, columns] = (200, 0, 0)
     assert furthest(seen(data, size=(100, 100), fit="pad", background=GREEN), expected) == 0
-
-
-def test_shrinking_averages_pixels() -> None:
-    chequered = (np.indices((256, 256)).sum(axis=0) % 2 * 255).astype(np.uint8)
-    result = seen(encoded(Image.fromarray(chequered), "PNG"), size=(32, 32))
-    assert np.abs(result.astype(int) - 127).max() <= 2
 
 
 # --- what is stored -----------------------------------------------------------------------------
@@ -573,11 +565,6 @@ def assert_has_an_outcome(data: bytes, spec: ImageSpec) -> None:
         assert len(result.data) == result.height * result.width * 3
     else:
         assert Image.open(io.BytesIO(result.data)).size == (result.width, result.height)
-
-
-@given(st.binary(max_size=300), st.sampled_from(SPECS))
-def test_random_bytes_have_an_outcome(data: bytes, spec: ImageSpec) -> None:
-    assert_has_an_outcome(data, spec)
 
 
 @given(

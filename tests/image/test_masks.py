@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from shardprep.image.masks import (
     mask_classes,
     value_counts,
 )
-from tests.support.builders import SHARED_DATA, encoded, jpeg
+from tests.support.builders import encoded, jpeg
 from tests.support.odd_images import png_by_hand
 
 INDICES = np.array([[0, 1, 2, 3], [3, 2, 1, 0], [1, 1, 2, 2]], np.uint8)
@@ -212,14 +211,3 @@ def test_a_file_that_is_not_a_mask_is_an_error(data: bytes, says: str) -> None:
 def test_the_limit_of_pixels_may_be_another() -> None:
     with pytest.raises(MaskError, match="limit is 11 pixels"):
         decode_mask(FILES["8-bit PNG"], 11)
-
-
-@pytest.mark.skipif(not SHARED_DATA.exists(), reason="real data are absent")
-def test_camvid_has_its_published_numbers_of_pixels() -> None:
-    counts = np.zeros(256, np.int64)
-    with zipfile.ZipFile(SHARED_DATA / "camvid.zip") as archive:
-        for name in archive.namelist():
-            if "annot/" in name and name.endswith(".png"):
-                counts += value_counts(classes(archive.read(name), num_classes=12))
-    assert (counts[0], counts[1], counts[11]) == (1_576_517, 2_719_511, 350_452)
-    assert not counts[12:].any()

@@ -6,8 +6,6 @@ import io
 import itertools
 import subprocess
 import sys
-import tarfile
-import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
@@ -33,9 +31,9 @@ from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.boxes import Reason
 from shardprep.image.masks import encode_mask as png
 from shardprep.image.placement import Placement
-from shardprep.image.process import ProcessedImage, Rejection, process_image
+from shardprep.image.process import Rejection
 from shardprep.image.spec import Fit, ImageSpec
-from tests.support.builders import SHARED_DATA, encoded
+from tests.support.builders import encoded
 from tests.support.odd_images import Array
 
 NAN = float("nan")
@@ -44,7 +42,6 @@ BOXES = AnnotationSpec(boxes=True, num_classes=3)
 CLASSES = AnnotationSpec(masks="classes", num_classes=4)
 INSTANCES = AnnotationSpec(boxes=True, masks="instances", num_classes=3)
 FILES = AnnotationSpec(boxes=True, masks="instances", num_classes=3, is_binary=True)
-needs_data = pytest.mark.skipif(not SHARED_DATA.exists(), reason="real data are absent")
 
 
 def annotated(boxes: Sequence[Any], **keys: Any) -> Annotation:
@@ -495,46 +492,6 @@ def test_an_image_may_have_boxes_and_a_class_mask() -> None:
     assert stored(Annotation(labels=(2,)), (file,), spec=spec).labels == ()
 
 
-# --- real data ----------------------------------------------------------------------------------
-
-
-@needs_data
-def test_masks_of_camvid_have_the_pixels_of_pillow() -> None:
-    spec = AnnotationSpec(masks="classes", num_classes=12, background=255)
-    sizes = (ImageSpec(size=None, fit="none"), ImageSpec(size=(97, 131), fit="stretch"))
-    with zipfile.ZipFile(SHARED_DATA / "camvid.zip") as archive:
-        names = [name for name in archive.namelist() if name.startswith("val/")]
-        assert len(names) == 9
-        for name, size in itertools.product(names, sizes):
-            mask = archive.read(name.replace("val/", "valannot/"))
-            image = process_image(archive.read(name), size)
-            assert isinstance(image, ProcessedImage)
-            found = stored(Annotation(), (mask,), image.placement, spec)
-            original = Image.open(io.BytesIO(mask))
-            nearest = original.resize((image.width, image.height), Image.Resampling.NEAREST)
-            assert np.array_equal(values(found.segmentation_mask), np.asarray(nearest))
-
-
-@needs_data
-@pytest.mark.thorough
-def test_the_union_of_the_stored_nuclei_is_the_union_of_the_source() -> None:
-    spec = AnnotationSpec(boxes=True, masks="instances", is_binary=True)
-    images: dict[str, list[bytes]] = {}
-    with tarfile.open(SHARED_DATA / "tasks.tar") as archive:
-        for member in archive:
-            parts = member.name.split("/")
-            if member.isfile() and parts[0] == "nuclei16" and parts[-2] == "masks":
-                images.setdefault(parts[-3], []).append(archive.extractfile(member).read())  # type: ignore[union-attr]
-    assert len(images) > 10
-    for files in list(images.values())[::3]:
-        masks = [np.asarray(Image.open(io.BytesIO(file))) for file in files]
-        placement = Placement.whole(masks[0].shape)
-        found = stored(Annotation(labels=(0,) * len(files)), files, placement, spec)
-        assert (len(found.masks), found.dropped) == (len(files), {})
-        union = np.maximum.reduce([values(mask) for mask in found.masks])
-        assert np.array_equal(union > 0, np.maximum.reduce(masks) > 0)
-
-
 # --- segments of a panoptic mask ----------------------------------------------------------------
 
 PANOPTIC = AnnotationSpec(masks="classes", num_classes=4, is_panoptic=True, background=255)
@@ -543,12 +500,8 @@ THINGS = AnnotationSpec(boxes=True, masks="instances", num_classes=4, is_panopti
 
 def colours_of(ids: NDArray[Any]) -> Image.Image:
     """Return ids as colours, by the arithmetic of panopticapi (utils.py, id2rgb)."""
-    pixels = np.zeros((*ids.shape, 3), np.uint8)
-    rest = ids.astype(np.int64)
-    for channel in range(3):
-        pixels[..., channel] = rest % 256
-        rest //= 256
-    return Image.fromarray(pixels)
+    channels = [ids.astype(np.int64) // 256**i % 256 for i in range(3)]
+    return Image.fromarray(np.stack(channels, -1).astype(np.uint8))
 
 
 def coloured(ids: NDArray[Any], form: str = "PNG") -> bytes:
@@ -556,32 +509,31 @@ def coloured(ids: NDArray[Any], form: str = "PNG") -> bytes:
 
 
 def segments(things: dict[int, int], stuff: dict[int, int], **keys: Any) -> Annotation:
-    """Return an annotation of ids and their classes, whose boxes are not known."""
+    """Return an annotation with the ids of segments and their classes, without boxes."""
+    areas = tuple((Segment(id_), label) for id_, label in stuff.items())
+    outlines, labels = tuple(map(Segment, things)), tuple(things.values())
     return annotated(
-        [(NAN,) * 4] * len(things),
-        labels=tuple(things.values()),
-        outlines=tuple(map(Segment, things)),
-        areas=tuple((Segment(id_), label) for id_, label in stuff.items()),
-        **keys,
+        [(NAN,) * 4] * len(things), labels=labels, outlines=outlines, areas=areas, **keys
     )
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_segments_become_classes_and_objects(orientation: int) -> None:
-    """A drawing has every kind of colour: grey ones, and ids of one byte, two and three."""
-    draw = np.random.default_rng(orientation)
+    """Of every kind of colour: grey ones, and ids of one, two and three bytes."""
+    rng = np.random.default_rng(orientation)
     palette = np.array([0, 7, 300, 70_000, 0x0A0A0A, 0xFFFFFF])
-    ids = np.repeat(np.repeat(palette[draw.integers(0, 6, (10, 20))], 10, axis=0), 10, axis=1)
+    ids = np.kron(palette[rng.integers(0, 6, (10, 20))], np.ones((10, 10), int))
     placement = Placement.whole((100, 200)).of_file((100, 200), orientation)
-    one = segments({7: 0, 0x0A0A0A: 1, 300: 1}, {70_000: 3}, crowds=(False, False, True))
+    things = {7: 0, 0x0A0A0A: 1, 300: 1}
+    one = segments(things, {70_000: 3}, crowds=(False, False, True))
     mask = values(stored(one, [coloured(ids)], placement, PANOPTIC).segmentation_mask)
     expected = np.full(ids.shape, 255, np.uint8)
-    for id_, label in ((7, 0), (0x0A0A0A, 1), (300, 1), (70_000, 3)):
+    for id_, label in {**things, 70_000: 3}.items():
         expected[ids == id_] = label
     np.testing.assert_array_equal(mask, expected)
     objects = stored(one, [coloured(ids)], placement, THINGS)
     assert objects.labels == (0, 1, 1)
-    for id_, data in zip((7, 0x0A0A0A, 300), objects.masks, strict=True):
+    for id_, data in zip(things, objects.masks, strict=True):
         np.testing.assert_array_equal(values(data), ids == id_)
 
 
