@@ -1,4 +1,4 @@
-"""Each layout, opened by the library that it is for: the same pixels, labels and objects."""
+"""The library of each layout reads the same pixels, labels and objects from an export."""
 
 from __future__ import annotations
 
@@ -137,21 +137,21 @@ def test_webdataset_has_objects_and_masks(marked: dict[str, Path]) -> None:
         assert np.array_equal(masks, truth.masks())
 
 
-def names_in(facts: Any, place: str = "") -> set[str]:
-    """Return the names in a document, each with those above it."""
-    if not isinstance(facts, dict):
-        return {place}
-    return {one for name, value in facts.items() for one in names_in(value, f"{place}/{name}")}
+def names_in(facts: Any) -> Any:
+    """Return the names in a document, nested like the document."""
+    return (
+        {name: names_in(value) for name, value in facts.items()} if hasattr(facts, "items") else 0
+    )
 
 
 def test_the_json_of_each_webdataset_record_has_the_same_names(
     marked: dict[str, Path], pets: dict[str, Path]
 ) -> None:
     """Of images without an object as well."""
-    for exports, more in ((marked, {"/objects/is_crowd", "/objects/segmentation"}), (pets, set())):
+    for exports, more in ((marked, {"bbox", "is_crowd", "segmentation"}), (pets, set())):
         found = [names_in(one["json"]) for one in samples(exports["webdataset"])]
         assert all(one == found[0] for one in found)
-        assert more <= found[0]
+        assert more <= {*found[0].get("objects", ())}
 
 
 @given(
@@ -160,7 +160,7 @@ def test_the_json_of_each_webdataset_record_has_the_same_names(
     ),
     st.one_of(st.integers(0, 1 << 20), st.integers(8**11 - 2, 8**11 + 2)),
 )
-def test_headers_of_tars_are_those_of_tarfile(name: str, num_bytes: int) -> None:
+def test_headers_of_tars_are_equal_to_those_of_tarfile(name: str, num_bytes: int) -> None:
     info = tarfile.TarInfo(name)
     info.size = num_bytes
     expected = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
@@ -213,8 +213,8 @@ def test_datasets_has_objects_and_masks(marked: dict[str, Path], load: Any) -> N
 
 
 @pytest.mark.parametrize("name", ["pets", "marked"])
-def test_the_card_says_what_the_files_hold(name: str, request: pytest.FixtureRequest) -> None:
-    """Features as `datasets` itself reads them there and in the files; no licence is made up."""
+def test_the_card_has_the_features_of_the_files(name: str, request: pytest.FixtureRequest) -> None:
+    """As `datasets` reads both. A licence is not invented."""
     datasets = pytest.importorskip("datasets")
     folder = request.getfixturevalue(name)["parquet"]
     text = (folder / "README.md").read_text()
@@ -305,7 +305,9 @@ def test_coco_s_own_tools_open_the_objects(
 
 
 @pytest.mark.parametrize("layout", sorted(OF_BOXES))
-def test_a_layout_of_boxes_is_refused_for_a_set_without(layout: str, tmp_path: Path) -> None:
+def test_a_layout_of_boxes_is_refused_for_a_dataset_without_boxes(
+    layout: str, tmp_path: Path
+) -> None:
     source = write_folder(tmp_path / "source", PETS)
     made = build(source, tmp_path / "sets", name="pets", labels="none", size=8)
     with pytest.raises(RecipeError, match=rf"^--to: '{layout}' is a layout of boxes") as error:
@@ -333,7 +335,7 @@ def as_ultralytics(folder: Path, key: str) -> list[tuple[Path, list[list[float]]
 
 
 def test_yolo_is_read_as_ultralytics_reads_it(marked: dict[str, Path]) -> None:
-    """Objects of class 1 of this set are crowds, which YOLO cannot say: the table counts them."""
+    """Objects of class 1 are crowds, which YOLO cannot express: the table counts them."""
     folder, seen = marked["yolo"], set()
     data = yaml.safe_load((folder / "data.yaml").read_text())
     assert data["names"] == dict(enumerate(CLASSES))
@@ -362,7 +364,7 @@ def test_yolo_is_read_as_ultralytics_reads_it(marked: dict[str, Path]) -> None:
     assert seen == MARKED.keys()
 
 
-def test_the_yaml_of_yolo_has_any_class_name_and_validation(tmp_path: Path) -> None:
+def test_the_yaml_of_yolo_may_have_any_class_name_and_a_validation_split(tmp_path: Path) -> None:
     names = ["yes", "a: b", "010", "null", "ü \"'#"]
     objects = "".join(
         f'a.png,{i},{i},{i + 9},{i + 8},"{name.replace(chr(34), 2 * chr(34))}"\n'
@@ -427,12 +429,12 @@ def test_tensorflow_reads_objects_and_masks(marked: dict[str, Path]) -> None:
         assert np.array_equal(classes, truth.classes())
 
 
-def test_label_maps_are_protobuf_s_own_text(marked: dict[str, Path]) -> None:
+def test_protobuf_reads_label_maps(marked: dict[str, Path]) -> None:
     assert label_map(marked["tfod"] / "label_map.pbtxt") == dict(enumerate(CLASSES, 1))
     assert label_map(marked["tfod"] / "mask_label_map.pbtxt") == dict(enumerate(MASK_CLASSES))
 
 
-def test_class_names_of_any_kind_come_through_a_label_map(tmp_path: Path) -> None:
+def test_a_label_map_may_have_any_class_name(tmp_path: Path) -> None:
     names = ["it's", 'a "b"', "back\\slash", "ü\u00a0ü"]
     labels = table(("id", "t"), *((f"{i}.jpg", name) for i, name in enumerate(names)))
     images = {f"{i}.jpg": jpeg(seed=i) for i in range(len(names))}
@@ -476,47 +478,38 @@ def test_raw_pixels_become_png(tmp_path: Path, layout: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "cells"),
+    ("kind", "name", "cells", "wanted"),
     [
-        ("multilabel", {"a": "x y", "b": "", "c": "y"}),
-        ("regression", {"a": "1.5", "b": "", "c": "-2"}),
-        ("text", {"a": "one", "b": "", "c": "t,w\no"}),
+        ("multilabel", "labels", ("x y", "", "y"), ([0, 1], [], [1])),
+        ("regression", "target", ("1.5", "", "-2"), (1.5, None, -2.0)),
+        ("text", "text", ("one", "", "t,w\no"), ("one", "", "t,w\no")),
     ],
 )
-def test_other_targets_are_carried(
-    tmp_path: Path, load: Any, kind: str, cells: dict[str, str]
+def test_other_targets_are_exported(
+    tmp_path: Path, load: Any, kind: str, name: str, cells: tuple[str, ...], wanted: Any
 ) -> None:
-    labels = table(("id", "t"), *((f"{k}.jpg", v) for k, v in cells.items() if v))
-    images = {
-        f"{'train' if cell else 'test'}/{key}.jpg": jpeg(seed=i)
-        for i, (key, cell) in enumerate(cells.items())
-    }
+    rows = [(f"{key}.jpg", cell) for key, cell in zip("abc", cells, strict=True)]
+    labels = table(("id", "t"), *(row for row in rows if row[1]))
+    images = {f"{'train' if cell else 'test'}/{key}": jpeg() for key, cell in rows}
     source = write_folder(tmp_path / "in", {**images, **labels})
     rule = "csv:t.csv:id:t"
     made = build(source, tmp_path / "out", name="t", target=kind, labels=rule, size="8x8")
     exports = exported(made.path, tmp_path)
-    kinds: dict[str, dict[str, Any]] = {
-        "multilabel": {"a": [0, 1], "b": [], "c": [1]},
-        "regression": {"a": 1.5, "b": None, "c": -2.0},
-        "text": cells,
-    }
-    wanted = kinds[kind]
-    name = {"multilabel": "labels", "regression": "target", "text": "text"}[kind]
+    expected = dict(zip("abc", wanted, strict=True))
     tars = samples(exports["webdataset"])
-    assert {one["json"]["key"][-5]: one["json"][name] for one in tars} == wanted
-    rows = load("parquet", data_files=str(exports["parquet"] / "data/*"))["train"]
-    assert {row["key"][-5]: row[name] for row in rows} == wanted
+    assert {one["json"]["key"][-5]: one["json"][name] for one in tars} == expected
+    read = load("parquet", data_files=str(exports["parquet"] / "data/*"))["train"]
+    assert {row["key"][-5]: row[name] for row in read} == expected
     texts = {key[-5]: row[name] for key, row in table_of(exports["folder"]).items()}
-    plain = {
+    assert texts == {
         k: "" if v is None else v if isinstance(v, str) else json.dumps(v)
-        for k, v in wanted.items()
+        for k, v in expected.items()
     }
-    assert texts == plain
-    found = {one["image/source_id"][0].decode()[-5]: one for one in examples(exports["tfod"])}
-    if kind == "multilabel":
-        assert {k: [i - 1 for i in one["image/class/label"]] for k, one in found.items()} == wanted
-    else:
-        lists = {
-            k: [] if v is None else [v.encode() if kind == "text" else v] for k, v in wanted.items()
-        }
-        assert {k: one[name] for k, one in found.items()} == lists
+    for one in examples(exports["tfod"]):
+        value = expected[one["image/source_id"][0].decode()[-5]]
+        if kind == "multilabel":
+            assert [i - 1 for i in one["image/class/label"]] == value
+        else:
+            plain = value.encode() if isinstance(value, str) else value
+            assert one[name] == ([] if value is None else [plain])
+    assert len(tars) == 3

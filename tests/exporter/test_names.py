@@ -1,4 +1,4 @@
-"""File names of keys: safe, readable, and no two of one split alike."""
+"""File names of keys are safe, readable and different within a split."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = st.lists(st.lists(_PART, min_size=1, max_size=3).map("/".join), unique=Tr
 
 
 @given(KEYS, st.sampled_from([True, False]))
-def test_names_are_safe_and_differ_even_where_case_is_no_matter(
+def test_names_are_safe_and_differ_even_without_case(
     keys: list[str],
     dots: bool,  # noqa: FBT001 - drawn
 ) -> None:
@@ -39,7 +39,7 @@ def test_folders_of_classes_are_safe_and_differ(texts: list[str]) -> None:
     assert len({name.casefold() for name in names}) == len(texts)
 
 
-def test_a_name_is_the_file_s_own_where_that_is_enough_and_else_the_whole_key() -> None:
+def test_a_name_is_the_name_of_the_file_or_else_the_whole_key() -> None:
     keys = ["set.zip/train/cat.0.jpg", "set.zip/train/dog.0.jpg"]
     assert file_names(keys, ["train"] * 2) == ["cat.0", "dog.0"]
     assert file_names(keys, ["train"] * 2, dots=False) == ["cat_0", "dog_0"]
@@ -48,7 +48,7 @@ def test_a_name_is_the_file_s_own_where_that_is_enough_and_else_the_whole_key() 
     assert file_names(keys, ["train"] * 3) == ["a__1", "b__1", "b__2"]
 
 
-def test_of_keys_that_differ_in_what_is_not_safe_each_has_a_hash() -> None:
+def test_long_keys_and_keys_that_differ_in_unsafe_characters_get_a_hash() -> None:
     one, two, other = file_names(["x/a b.jpg", "x/a:b.jpg", "x/c.jpg"], ["train"] * 3)
     assert one != two
     assert re.fullmatch("x__a_b~[0-9a-f]{32}", one)
@@ -56,9 +56,6 @@ def test_of_keys_that_differ_in_what_is_not_safe_each_has_a_hash() -> None:
     first = file_names(["a b.jpg", "a:b.jpg"], ["train"] * 2)
     again = file_names(["a b.jpg", "a:b.jpg", f"{first[0]}.jpg"], ["train"] * 3)
     assert len(set(again)) == 3, "a key cannot be made to look like another's hash"
-
-
-def test_a_long_key_is_cut_and_keeps_a_hash() -> None:
-    names = file_names([f"{'ü' * 300}{i}.jpg" for i in range(2)], ["train"] * 2)
-    assert len(set(names)) == 2
-    assert max(len(name.encode()) for name in names) < 160
+    long = file_names([f"{'ü' * 300}{i}.jpg" for i in range(2)], ["train"] * 2)
+    assert len(set(long)) == 2
+    assert max(len(name.encode()) for name in long) < 160

@@ -1,4 +1,4 @@
-"""Tables that a spreadsheet opens hold no formula, whoever named the files and classes."""
+"""Tables for spreadsheets have no formula, even if names of files and classes are formulas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rows_of(table: Path) -> list[list[str]]:
     return rows
 
 
-def test_no_table_holds_a_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
+def test_tables_have_no_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
     lines = ["id,class,+note"]
     members = {f"@{i}.png": png(seed=i) for i in range(4)}
     lines += [f"@{i},{FORMULA},{note}" for i, note in enumerate(("-1.5", "-x", "+2", "plain"))]
