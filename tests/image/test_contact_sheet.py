@@ -109,8 +109,8 @@ def test_boxes_are_drawn_if_a_mask_cannot_be_read(mask: bytes) -> None:
 
 def test_boxes_of_any_numbers_are_not_an_error() -> None:
     corners = ([np.nan] * 4, [np.inf] * 4, [0.9, 0.9, 0.1, 0.1], [-5.0, -5.0, 1e30, 1e30])
-    for boxes in (*([one] for one in corners), np.zeros((2000, 4))):
-        drawn(boxes=np.array(boxes), labels=(7,) * len(boxes))
+    for boxes in (*(np.array([one]) for one in corners), np.zeros((2000, 4))):
+        drawn(boxes=boxes, labels=(7,) * len(boxes))
 
 
 def test_a_class_whose_name_is_its_number_is_named_once() -> None:

@@ -58,7 +58,8 @@ def stored(
     result = place_objects(annotation, files, placement, spec)
     assert isinstance(result, PlacedObjects), result
     boxes = result.boxes
-    assert (boxes.dtype, boxes.shape) == (np.float32, (len(result.labels), 4))
+    assert boxes.dtype == np.float32
+    assert boxes.shape == (len(result.labels), 4)
     assert ((boxes >= 0) & (boxes <= 1)).all()
     assert (boxes[:, :2] < boxes[:, 2:]).all()
     assert set(result.dropped) <= {*get_args(Reason), *annotation.dropped}
@@ -227,8 +228,8 @@ def test_c_and_numpy_place_boxes_with_equal_bytes(
         with mock.patch.object(boxes_module, "_boxes", extension):
             form = AnnotationSpec(boxes=True, crowds=crowds, num_classes=3)
             placed = place_objects(annotation, (), placement, form)
-        boxes = placed.boxes if isinstance(placed, PlacedObjects) else np.empty(0)
-        found.append((boxes.tobytes(), repr(placed)))
+        stored_boxes = placed.boxes.tobytes() if isinstance(placed, PlacedObjects) else b""
+        found.append((stored_boxes, repr(placed)))
     assert found[0] == found[1]
 
 
