@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from shardprep.image import color
 from shardprep.image import png as png_module
 from shardprep.image.decode import stored_pixels
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
@@ -263,8 +264,8 @@ FAULTY_PNGS = {
 
 def by_pillow(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
     """Return the outcome without the short paths."""
-    short = ("_process_ordinary", "_is_kept")
-    with patch.multiple("shardprep.image.process", **dict.fromkeys(short, lambda *_: None)):
+    short: dict[str, Any] = dict.fromkeys(("_process_ordinary", "_is_kept"), lambda *_: None)
+    with patch.multiple("shardprep.image.process", **short):
         return process_image(data, spec)
 
 
@@ -301,7 +302,8 @@ def test_an_ordinary_file_is_stored_alike_without_pillow(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", both(ODD_JPEGS, ODD_PNGS))
 def test_any_other_file_is_left_to_pillow(data: bytes) -> None:
-    assert ordinary_jpeg(data) is ordinary_png(data) is None
+    assert ordinary_jpeg(data) is None
+    assert ordinary_png(data) is None
     assert_equal_outcomes([data])
 
 
@@ -511,13 +513,13 @@ def test_the_extension_refuses_buffers_that_do_not_fit() -> None:
         (b"\5" + bytes(7), 6, 3, 3),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"fit each other|a filter that there is not"):
-            png_module._pixels.unfilter(rows, bytearray(num_bytes), row_bytes, step)
+            color._pixels.unfilter(rows, bytearray(num_bytes), row_bytes, step)
     for indices, colours, num_bytes in ((2, 767, 6), (3, 768, 6), (2, 768, 7)):
         with pytest.raises(ValueError, match="do not fit"):
-            png_module._pixels.look_up(bytes(indices), bytes(colours), bytearray(num_bytes))
+            color._pixels.look_up(bytes(indices), bytes(colours), bytearray(num_bytes))
     for size, out in ((8, 7), (6, 6), (7, 6), (8, 0)):
         with pytest.raises(ValueError, match="do not fit"):
-            png_module._pixels.flatten(bytes(size), bytearray(out), (0, 0, 0))
+            color._pixels.flatten(bytes(size), bytearray(out), (0, 0, 0))
     for background in ((0, 0, 256), (0, 0), (-1, 0, 0)):
         with pytest.raises((OverflowError, TypeError)):
-            png_module._pixels.flatten(bytes(8), bytearray(6), background)
+            color._pixels.flatten(bytes(8), bytearray(6), background)
