@@ -26,7 +26,7 @@ def rows_of(table: Path) -> list[list[str]]:
     return rows
 
 
-def test_tables_have_no_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
+def test_no_table_holds_a_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
     lines = ["id,class,+note"]
     members = {f"@{i}.png": png(seed=i) for i in range(4)}
     lines += [f"@{i},{FORMULA},{note}" for i, note in enumerate(("-1.5", "-x", "+2", "plain"))]
