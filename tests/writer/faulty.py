@@ -18,10 +18,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
@@ -47,9 +47,6 @@ from tests.support.builders import (
 )
 from tests.support.processes import skip_fsync
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 KEYS: dict[str, Any] = {
     "shards": 3,
     "size": "24x24",
@@ -69,17 +66,17 @@ LEAST = {
     "full disk of copies": 8,
 }
 """Plan → how many faults it makes at least, of all that there are (`step` is 1)."""
-GATE_STEP, QUICK_STEP = 3, 12
+GATE_STEP, QUICK_STEP = 6, 12
 """The suite makes one fault in this many, `make soak` all."""
-PARENT_KILLS = 3
+PARENT_KILLS = 1
 MIN_WORKER_KILLS = 2
 ENDS_OF_WORKERS = [
-    ("killed", "crashed", "SIGKILL"),
-    ("segfault", "crashed", "SIGSEGV"),
-    ("exit", "crashed", "exit code 7"),
-    ("hang", "timeout", "longer than 0.3 s"),
+    (10, "killed", "crashed", "SIGKILL"),
+    (1, "segfault", "crashed", "SIGSEGV"),
+    (10, "exit", "crashed", "exit code 7"),
+    (10, "hang", "timeout", "longer than 0.3 s"),
 ]
-CHUNK_SIZES = [1, 10]
+"""Items in a chunk, fault, and the kind and reason of the rejection."""
 SOURCES: dict[str, Callable[[Path, dict[str, bytes]], Path]] = {
     "zip": lambda folder, images: write(folder / "pets.zip", zip_bytes(images)),
     "tar": lambda folder, images: write(folder / "pets.tar", tar_bytes(images)),
@@ -90,6 +87,11 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "is cut": lambda file: os.truncate(file, file.stat().st_size - 900),
     "is replaced": lambda file: file.write_bytes(b"\0" + file.read_bytes()),
 }
+SOURCE_CHANGES = [
+    *(("zip", change) for change in CHANGES),
+    ("tar", "is cut"),
+    ("folder", "vanishes"),
+]
 _CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
 _FRUITLESS = {"os.mkdir": True, "os.remove": False, "os.rmdir": False}
 """Event → whether its path is there when it changes nothing: to die before it tells nothing new."""
@@ -103,6 +105,28 @@ def import_once() -> None:
     pa.array([""])  # the first array imports pandas, where that is installed
     versions()
     Image.init()
+
+
+def strike(fault: str) -> None:
+    """Let a fault strike this process, as a decoder may."""
+    errors: dict[str, Exception] = {
+        "starved": MemoryError(),
+        "no mapping": OSError(errno.ENOMEM, "Cannot allocate memory"),
+        "cannot read": OSError(errno.EIO, "of the source", "a file"),
+        "raises": ZeroDivisionError("by construction"),
+    }
+    if fault in errors:
+        raise errors[fault]
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "segfault":
+        ctypes.string_at(0)
+    if fault == "exit":
+        os._exit(7)
+    if fault == "memory":
+        bytearray(8 << 30)
+    while fault == "hang":
+        ctypes.CDLL(None).pause()  # in C, where no exception of Python's gets in
 
 
 Work = Callable[..., object]

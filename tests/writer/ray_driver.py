@@ -9,19 +9,16 @@ import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from shardprep.errors import BuildError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset
-from shardprep.writer.engine.job import Workers
+from shardprep.writer.engine.job import Engine, ShardJob, Workers
 from shardprep.writer.engine.ray_cluster import connected
 from shardprep.writer.plan.fingerprint import versions
 from tests.support.builders import Deadly, Quiet
-
-if TYPE_CHECKING:
-    from shardprep.writer.engine.job import Engine, ShardJob
 
 KEYS: dict[str, Any] = {
     "shards": 4,

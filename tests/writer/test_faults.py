@@ -12,13 +12,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shardprep.errors import BuildError
+from shardprep.writer.chunk import EncodedChunk
+from shardprep.writer.chunk_encoder import ChunkEncoder
 from tests.support.builders import (
     Deadly,
     Quiet,
@@ -41,15 +45,9 @@ from tests.writer.faulty import (
     MIN_WORKER_KILLS,
     PARENT_KILLS,
     QUICK_STEP,
+    SOURCE_CHANGES,
     SOURCES,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from shardprep.writer.chunk import EncodedChunk
-    from shardprep.writer.chunk_encoder import ChunkEncoder
 
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
 LONG: dict[str, Any] = {"shards": 12, "size": "300x300", "format": "png"}
@@ -190,8 +188,7 @@ def _file_of(source: Path) -> Path:
     return next(source.glob("train/dog.9.jpg")) if source.is_dir() else source
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize(("kind", "change"), SOURCE_CHANGES)
 def test_a_source_that_changes_while_it_is_read_gives_no_dataset(
     kind: str, change: str, tmp_path: Path
 ) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,13 +18,9 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import Workers
 from shardprep.writer.engine.pool import write_shards
+from shardprep.writer.finalize import BuildResult
 from tests.support.builders import SHARED_DATA, Quiet
 from tests.support.command import run_process
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.writer.finalize import BuildResult
 
 pytestmark = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real archives are not here")
 

@@ -15,24 +15,21 @@ import random
 import shutil
 import tempfile
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from unittest import mock
 
 from shardprep.dataset import remote_files
 from shardprep.storage import objects
 from shardprep.storage.objects import ListedObject
 from shardprep.storage.store import ChangedError
+from shardprep.storage.url import ObjectUrl
 from shardprep.writer.workspace.files import BUILD_FILE
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from shardprep.storage.url import ObjectUrl
-
-    Objects = Mapping[str, bytes]
+Objects = Mapping[str, bytes]
 
 _MOST_STEPS = 1500
 """Steps of a schedule; more are a run that never ends."""
