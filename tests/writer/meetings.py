@@ -1,9 +1,9 @@
-"""Two runs of the writer at once over object storage: objects, runs, and what must be true.
+"""Pairs of runs of the writer that share a place in object storage, and their checks.
 
-The gate plays a part of the orders; `python -m tests.soak.repeated` more, or all of them.
+The gate plays some of the orders, `make soak` many more.
 
-The runs are real runs of the program, from the first look at the store to the last; only listing,
-decoding and encoding of images, which ask no store, are done once for all schedules.
+The runs are real runs of the program. Only listing, decoding and encoding of images, which use no
+store, are done once for all schedules.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STATE = f"{WHERE}.incomplete"
 MOST_STEPS = 90
 """Steps after which every run is over that nobody disturbs."""
 FATES = ("", "kill", "interrupt")
-"""What befalls the first run in orders that are drawn; "" for nothing."""
+"""Fates of the first run in random orders; "" for none."""
 STRIDE = 17
 """The suite plays one pause in this many steps."""
 

@@ -213,7 +213,7 @@ def planned(case: Case, folder: Path) -> BuildPlan | str:
 
 
 def digest(plan: BuildPlan | str, *, has_sizes: bool = False) -> str:
-    """Return the hash of all that a plan says, and of what its parts do; errors are raised.
+    """Return the hash of a plan and of one of its parts; the text of an error is its hash.
 
     Sizes and checksums of members depend on the versions of what has packed and drawn them; they
     count with `has_sizes`.

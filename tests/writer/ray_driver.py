@@ -1,6 +1,6 @@
-"""Builds on Ray that no command line asks for: python -m tests.writer.ray_driver ADDRESS FOLDER.
+"""Builds on Ray with faults: python -m tests.writer.ray_driver ADDRESS FOLDER.
 
-In one process, for each costs the start of one. Prints what each came to, as one JSON object.
+One process runs all builds, because a start is slow. It prints their errors as a JSON object.
 """
 
 from __future__ import annotations

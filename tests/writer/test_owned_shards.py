@@ -1,4 +1,4 @@
-"""Shards that workers own: the bytes of any other engine, whatever becomes of their processes."""
+"""Shards that workers own have the bytes of any other engine, also if workers die."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_shards_of_owners_that_die_are_written_by_chunks(tmp_path: Path) -> None
 
 @dataclass(frozen=True)
 class DeadlyAt:
-    """Encodes as ever, but some keys end the process."""
+    """Encodes chunks, but some keys end the process."""
 
     encoder: Encode
     keys: frozenset[str]

@@ -1,4 +1,4 @@
-"""A build in parts, then finalized, is the build in one run, whatever happens on the way."""
+"""A build in parts gives the bytes of one run, also after interruptions and damage."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def test_a_run_that_begins_while_the_dataset_is_published_does_nothing(
 def test_a_finalize_that_was_killed_at_its_very_end_is_ended_by_the_next(
     pets: Pets, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The manifest is there: whatever else comes, it says what the dataset is."""
+    """The manifest exists and decides what the dataset is."""
     pets.copy_parts()
     with monkeypatch.context() as patch:
         patch.setattr("shardprep.writer.workspace.local.LocalWorkspace.publish", _stop)

@@ -1,4 +1,4 @@
-"""A build on a Ray cluster gives the bytes of one machine, whatever dies during it."""
+"""A build on a Ray cluster gives the bytes of one machine, also if processes or nodes die."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def ended(process: subprocess.Popen[str], code: int = 0) -> str:
 def test_shards_and_manifest_equal_those_of_one_machine(
     cluster: RayCluster, tmp_path: Path
 ) -> None:
-    """With labels, boxes and masks; also where an image ends whatever process decodes it."""
+    """With labels, boxes and masks, and with an image that ends every process that decodes it."""
     source = write(tmp_path / "pets.zip", zip_bytes(outlined(animals(40))))
     command = cluster.inside(
         sys.executable, "-m", "tests.writer.ray_driver", cluster.address, tmp_path

@@ -1,4 +1,4 @@
-"""Tasks of the Ray engine, in this process: several shards each, and who is tried again how."""
+"""Tasks of the Ray engine, run in this process: their shards, and retries after deaths."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def answers(task: Any, job: ShardJob, run: Sequence[ShardPlan]) -> Iterator[Any]
 def test_a_shard_is_committed_while_the_next_one_is_encoded(
     task: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No commit but the last goes on before the shard behind it is begun."""
+    """Each commit waits until the next shard is begun."""
     shards, encode = shards_of(4), Encode()
     names = [shard.name for shard in shards]
     commit = ShardWriter.commit

@@ -122,7 +122,7 @@ def moved() -> dict[str, bytes]:
 
 
 def other_bytes() -> dict[str, bytes]:
-    """Return the images with two changed ones; one of them has as many bytes as before."""
+    """Return the images with two changed ones, one of them with an equal number of bytes."""
     images = dict(IMAGES)
     images["train/cat.3.jpg"] = jpeg(seed=77)
     data = bytearray(images["train/dog.3.jpg"])

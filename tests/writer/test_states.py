@@ -65,7 +65,7 @@ def note(found: Moments, files: Files, there: Files) -> str:
 
 
 def in_store(there: Files, run: Callable[[], object], fate: str = "") -> Moments:
-    """Return the moments of a run over objects; a fate befalls it when the build has begun."""
+    """Return the moments of a run over objects. `fate` is applied when the build has begun."""
     found: Moments = []
     name = f"run {next(_number)}"  # tokens follow from it
     with opened(there, {name: run}) as world:
