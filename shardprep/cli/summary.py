@@ -54,7 +54,7 @@ def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
     for split in dict.fromkeys(shard.split for shard in plan.shards):
         shards = [shard for shard in plan.shards if shard.split == split]
         number = sum(len(shard.items) for shard in shards)
-        labelled = sum(int(shard.items.part(slice(None)).are_labelled.sum()) for shard in shards)
+        labelled = sum(int(shard.columns.are_labelled.sum()) for shard in shards)
         table.add_row(split, f"{number:,}", f"{len(shards):,}", f"{labelled:,}")
     terminal.print(table)
     if plan.annotations is not None:

@@ -53,7 +53,7 @@ def hash_originals(
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         members = _members(recipe, items, Path(work), watcher, is_annotated=is_annotated)
         watcher.start("hashing the source", len(members), "images")
-        by_key = {}
+        by_key: dict[str, _Original] = {}
         with contextlib.closing(_hashed(members, num_threads)) as hashed:
             for some in hashed:
                 watcher.advance(len(some))

@@ -46,6 +46,10 @@ class ShardPlan(NamedTuple):
     old: Table | None = None
     """Row of each item's stored record in another dataset, or nulls; in a repack, of all shards."""
 
+    @property
+    def columns(self) -> Items:
+        return self.items.part(slice(None))
+
 
 class ShardItems(Sequence["Item"]):
     """Items of one shard, as rows of all items' columns, or of own columns after pickling."""
