@@ -86,11 +86,6 @@ class Run:
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
-    def again(self, out: Path) -> dict[str, bytes]:
-        with self.start(out) as process:
-            assert process.wait(timeout=120) == 0
-        return tree(out)
-
     def here(self, out: Path) -> dict[str, bytes]:
         build(self.source, out, **LONG)
         return tree(out)
@@ -158,7 +153,7 @@ def test_ctrl_c_exits_130_and_leaves_no_worker(
     assert said.splitlines()[-1].startswith("interrupted; run the same command again")
     assert "Traceback" not in said
     wait_until(partial(is_gone, process.pid), 10)
-    assert run.again(tmp_path / "out") == whole
+    assert run.here(tmp_path / "out") == whole
 
 
 @pytest.mark.thorough
