@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,11 +37,8 @@ _AT_ONCE = 64
 """Number of images that a thread reads before it reports them."""
 
 
-class _HashedImage(NamedTuple):
-    key: str
-    sha256: str | None
-    """Hexadecimal; None if the bytes cannot be read."""
-    reason: str
+_Original = tuple[str, str | None, str]
+"""Values of `ORIGINALS`."""
 
 
 def hash_originals(
@@ -56,13 +53,12 @@ def hash_originals(
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         members = _members(recipe, items, Path(work), watcher, is_annotated=is_annotated)
         watcher.start("hashing the source", len(members), "images")
-        originals = []
+        by_key: dict[str, _Original] = {}
         with contextlib.closing(_hashed(members, num_threads)) as hashed:
             for some in hashed:
                 watcher.advance(len(some))
-                originals += some
-    place = {original.key: number for number, original in enumerate(originals)}
-    ordered = [originals[place[member.key]] for member in sorted(members)]
+                by_key.update((original[0], original) for original in some)
+    ordered = [by_key[member.key] for member in sorted(members)]
     columns = zip(*ordered, strict=True) if ordered else ((),) * len(ORIGINALS)
     return pa.table(list(map(list, columns)), ORIGINALS)
 
@@ -98,7 +94,7 @@ def _listing(recipe: Recipe, work: Path, notice: Callable[[str], None]) -> Listi
     )
 
 
-def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_HashedImage]]:
+def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_Original]]:
     runs = [members[at : at + _AT_ONCE] for at in range(0, len(members), _AT_ONCE)]
     if any(is_url(member.extent.span.file) for member in members):
         with contextlib.closing(read_ahead([member.extent.span for member in members])) as ahead:
@@ -112,13 +108,13 @@ def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_Hash
             pool.shutdown(cancel_futures=True)
 
 
-def _original(member: Member) -> _HashedImage:
+def _original(member: Member) -> _Original:
     try:
-        return _HashedImage(member.key, hashlib.sha256(member.extent.read()).hexdigest(), "")
+        return member.key, hashlib.sha256(member.extent.read()).hexdigest(), ""
     except MemberError as error:
-        return _HashedImage(member.key, None, str(error))
+        return member.key, None, str(error)
     except MemoryError:
-        return _HashedImage(member.key, None, "is larger than the memory that there is")
+        return member.key, None, "is larger than the memory that there is"
 
 
 LIST_FILE = "rejected.csv"

@@ -13,7 +13,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -285,49 +285,44 @@ class _Copy:
                 start, stop = batch[0].start, batch[-1].stop
                 with self._copier.reading:
                     data = self._read(batch, ahead, read)
-                    self._check(start, stop, data)
                 yield self._renewed(start, stop, data, renewed), stop
 
     def _read(
         self, batch: Sequence[RecordRun], ahead: Iterator[PlainExtent], buffer: Buffer
     ) -> bytearray:
-        """Read a batch into the front of the buffer; `ahead` yields its extents."""
+        """Read a batch into the front of the buffer and check it; `ahead` yields its extents.
+
+        If this fails, the records are read one by one, so that the first damage is reported.
+        """
+        start, stop = batch[0].start, batch[-1].stop
         num_bytes = sum(run.extent.num_bytes for run in batch)
         if num_bytes > _TRUSTED_BYTES:
-            for number in range(batch[0].start, batch[-1].stop):
+            for number in range(start, stop):
                 self._read_alone(number)
         data = buffer.sized(num_bytes)
-        view, at = memoryview(data), 0
-        for run, extent in zip(batch, ahead, strict=False):
+        view, at, is_read = memoryview(data), 0, True
+        for extent in islice(ahead, len(batch)):
             end = at + extent.num_bytes
             try:
                 extent.read_into(view[at:end])
             except MemberError:
-                self._check(batch[0].start, run.start, data)  # the first damage is reported
-                view[at:end] = b"".join(map(self._read_alone, range(run.start, run.stop)))
+                is_read = False
             at = end
+        if not (is_read and all(self._records.are_sound(start, stop, data))):
+            view[:num_bytes] = b"".join(map(self._read_alone, range(start, stop)))
         return data
 
     def _read_alone(self, number: int) -> bytes:
-        extent = self._records.extent(number)
+        file, offset, _ = extent = self._records.extent(number)
         try:
             data = extent.read()
         except MemberError as error:
-            what = f"at byte {extent.offset:,}: {error}"
-            raise DatasetError(extent.file, what, _hint(extent.file)) from error
-        self._check(number, number + 1, data)
-        return data
-
-    def _check(self, start: int, stop: int, data: bytes | bytearray) -> None:
-        sound = self._records.are_sound(start, stop, data)
-        if all(sound):
-            return
-        number = start + sound.index(False)
-        at = int(self._records.lengths[start:number].sum())
-        file, offset, num_bytes = self._records.extent(number)
-        frame = np.frombuffer(data, np.uint8)[at : at + num_bytes]
+            what = f"at byte {offset:,}: {error}"
+            raise DatasetError(file, what, _hint(file)) from error
+        if all(self._records.are_sound(number, number + 1, data)):
+            return data
         try:
-            tfrecord.unframe(frame, file, offset)
+            tfrecord.unframe(np.frombuffer(data, np.uint8), file, offset)
         except RecordError as error:
             raise RecordError(file, error.what, _hint(file), offset=offset) from error
         key = self._rows["key"][int(self._places[number])].as_py()

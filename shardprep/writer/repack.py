@@ -8,7 +8,7 @@ gives the bytes that a build with this number of shards would have written.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import chain
@@ -94,11 +94,14 @@ class ParentImages:
             }
             for parent in self.parents
         ]
-        own = {"shards": self.recipe.shards, "seed": self.recipe.seed}
+        options = {
+            name: value
+            for name, value in specs[0].items()
+            if all(name in other and other[name] == value for other in specs)
+        }
+        options |= {"shards": self.recipe.shards, "seed": self.recipe.seed}
         versions = [parent.manifest.fingerprint.versions for parent in self.parents]
-        return Fingerprint(
-            inputs=inputs, options={**same_values(specs), **own}, versions=_versions(versions)
-        )
+        return Fingerprint(inputs=inputs, options=options, versions=_versions(versions))
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
         del scratch, watcher
@@ -363,21 +366,10 @@ def _titles(manifests: Sequence[Manifest]) -> list[str]:
 def skipped_reasons(parent: Parent) -> list[tuple[str, str]]:
     """Return reason and detail of each skipped input. Reasons are keys of the manifest."""
     known = sorted(parent.manifest.totals.skipped, key=len, reverse=True)
-    return [_parted(text or "", known) for text in parent.skipped["reason"].to_pylist()]
-
-
-def _parted(text: str, known: Sequence[str]) -> tuple[str, str]:
-    reason = next(
-        (reason for reason in known if text == reason or text.startswith(f"{reason}: ")), text
-    )
-    return reason, text[len(reason) + 2 :]
-
-
-def same_values(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the entries that are equal in all mappings."""
-    first = values[0]
-    return {
-        name: value
-        for name, value in first.items()
-        if all(name in other and other[name] == value for other in values)
-    }
+    found = []
+    for stored in parent.skipped["reason"].to_pylist():
+        text = stored or ""
+        reasons = (one for one in known if text == one or text.startswith(f"{one}: "))
+        reason = next(reasons, text)
+        found.append((reason, text[len(reason) + 2 :]))
+    return found

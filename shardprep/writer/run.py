@@ -146,7 +146,11 @@ def make_shards(
                 watcher.advance(step.num_items, step.num_rejected)
 
             if todo:
-                _check_space(workspace, plan.estimated_bytes * num_todo // plan.num_items)
+                needed = plan.estimated_bytes * num_todo // plan.num_items
+                if lacking := workspace.state.shortage(needed):
+                    hint = f"give another {OptionName('out')}, or a smaller {OptionName('size')}"
+                    what, way = f"about {lacking}", f"free some space, {hint}"
+                    raise BuildError(str(workspace.state), what, way)
                 images.write(folders, plan, todo, on_progress, watcher)
             if counts.num_unreadable:
                 _retry_unreadable(folders, plan, todo, images, watcher)
@@ -170,12 +174,6 @@ def _notices(plan: BuildPlan, num_shards: int, num_items: int, num_done: int) ->
     if num_done:
         lines.append(f"going on with an unfinished build: {num_done:,} images are done")
     return lines
-
-
-def _check_space(workspace: Workspace, num_bytes: int) -> None:
-    if lacking := workspace.state.shortage(num_bytes):
-        hint = f"give another {OptionName('out')}, or a smaller {OptionName('size')}"
-        raise BuildError(str(workspace.state), f"about {lacking}", f"free some space, {hint}")
 
 
 def _retry_unreadable(

@@ -29,12 +29,12 @@ from tests.source.ordeal import (
 from tests.support.paths import DATA, ROOT
 from tests.writer.faulty import (
     CHANGES,
-    CHUNK_SIZES,
     ENDS_OF_WORKERS,
     GATE_STEP,
     LEAST,
     MIN_WORKER_KILLS,
     PARENT_KILLS,
+    SOURCE_CHANGES,
     SOURCES,
 )
 from tests.writer.meetings import meetings, num_orders
@@ -110,7 +110,7 @@ def page_text(ordeal: Ordeal) -> str:
     problems = table(
         ("problem", "meaning"), [(f"`{kind}`", text) for kind, text in MEANINGS.items()]
     )
-    ends = Counter(kind for _, kind, _ in ENDS_OF_WORKERS)
+    ends = Counter(kind for _, _, kind, _ in ENDS_OF_WORKERS)
     return TEMPLATE.read_text(encoding="utf-8").format(
         num_images=sum(row.tried for row in images),
         image_table=image_table,
@@ -126,12 +126,12 @@ def page_text(ordeal: Ordeal) -> str:
         gate_step=GATE_STEP,
         parent_kills=PARENT_KILLS,
         min_worker_kills=MIN_WORKER_KILLS,
-        crashes=ends["crashed"] * len(CHUNK_SIZES),
-        hangs=ends["timeout"] * len(CHUNK_SIZES),
+        crashes=ends["crashed"],
+        hangs=ends["timeout"],
         starved=len(STARVED_MEGABYTES),
         sources=", ".join(SOURCES),
         changes=", ".join(CHANGES),
-        source_changes=len(SOURCES) * len(CHANGES),
+        source_changes=len(SOURCE_CHANGES),
         num_meetings=len(meetings()),
         num_orders=num_orders(),
         soak=page_part(load(RECORD), table),

@@ -1,53 +1,46 @@
-"""Two runs of the writer at once over object storage: objects, runs, and what must be true.
+"""Pairs of runs of the writer that share a place in object storage, and their checks.
 
-The gate plays a part of the orders; `python -m tests.soak.repeated` more, or all of them.
+The gate plays some of the orders, `make soak` many more.
 
-The runs are real runs of the program, from the first look at the store to the last; only listing,
-decoding and encoding of images, which ask no store, are done once for all schedules.
+The runs are real runs of the program. Only listing, decoding and encoding of images, which use no
+store, are done once for all schedules.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from shardprep.dataset.manifest import MANIFEST_FILE
+from shardprep.dataset.manifest import MANIFEST_FILE, Fingerprint
 from shardprep.errors import ShardprepError
+from shardprep.progress import Watcher
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build
 from shardprep.writer.build import RecipeImages, build_part
-from shardprep.writer.engine.job import ItemCounts, OnProgress, Workers
+from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob, Workers
 from shardprep.writer.finalize import BuildResult, finalize_dataset
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.plan.shard_plan import Part
+from shardprep.writer.plan.plan import BuildPlan
+from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.run import make_dataset
 from shardprep.writer.shard import ShardHead
 from shardprep.writer.workspace.find import workspace_of
 from tests.support.builders import Quiet, animals, write, zip_bytes
-from tests.writer.two_runs import Killed, Scenario, opened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from shardprep.dataset.manifest import Fingerprint
-    from shardprep.progress import Watcher
-    from shardprep.writer.engine.job import ShardJob
-    from shardprep.writer.plan.plan import BuildPlan
-    from shardprep.writer.plan.shard_plan import ShardPlan
-    from tests.writer.two_runs import Objects, World
+from tests.writer.two_runs import Killed, Objects, Scenario, World, opened
 
 WHERE = "sets/pets/1.0.0"
 STATE = f"{WHERE}.incomplete"
 MOST_STEPS = 90
 """Steps after which every run is over that nobody disturbs."""
 FATES = ("", "kill", "interrupt")
-"""What befalls the first run in orders that are drawn; "" for nothing."""
-STRIDE, NUM_DRAWN = 9, 2
-"""Of the suite: steps between the pauses that it plays, orders drawn for each meeting and fate."""
+"""Fates of the first run in random orders; "" for none."""
+STRIDE = 17
+"""The suite plays one pause in this many steps."""
 
 
 class Recipe:
@@ -266,4 +259,4 @@ def meetings() -> dict[str, Callable[[], Meeting]]:
 
 def num_orders() -> int:
     """Return how many orders of requests the gate plays."""
-    return len(meetings()) * (MOST_STEPS // STRIDE + len(FATES) * NUM_DRAWN)
+    return len(meetings()) * (MOST_STEPS // STRIDE + len(FATES))

@@ -1,4 +1,4 @@
-"""Plans as they were before items became columns: sources of every kind, and a hash of each plan.
+"""Golden plans: sources of every kind, and a hash of the plan of each.
 
 `python -m tests.writer.plans` writes `tests/writer/plans.json`; only a change that means to plan
 otherwise may do that.
@@ -13,20 +13,24 @@ import hashlib
 import importlib.util
 import json
 import shlex
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 from typer.testing import CliRunner
 
 from benchmarks.made_zip import write_made_zip
+from shardprep.catalog.items import Item
 from shardprep.cli.app import program
 from shardprep.errors import ShardprepError
 from shardprep.source.byte_range import PlainExtent, RefusedExtent, ZipExtent
 from shardprep.writer.plan import near_copies, source_plan
-from shardprep.writer.plan.shard_plan import Part
+from shardprep.writer.plan.plan import BuildPlan
+from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.plan.source_plan import make_plan
 from tests.support.annotated import outlined
 from tests.support.builders import (
@@ -40,13 +44,7 @@ from tests.support.builders import (
     zip_bytes,
 )
 from tests.support.layouts import LAYOUTS, write_source
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from shardprep.catalog.items import Item
-    from shardprep.writer.plan.plan import BuildPlan
-    from shardprep.writer.plan.shard_plan import ShardPlan
+from tests.support.paths import DATA
 
 HASHES = Path(__file__).parents[1] / "writer" / "plans.json"
 MANY = 100_000
@@ -166,68 +164,26 @@ def _many(image_bytes: int) -> Callable[[Path], str]:
     return lambda folder: write_made_zip(folder / "many.zip", MANY, image_bytes).name
 
 
-_RICH = {
-    "auto": "",
-    "none": "--labels none --shards 3",
-    "folder": "--labels folder --split train=0.7,validation=0.2,test=0.1",
-    "folder-of-2": "--labels folder:2 --shards 4 --seed 5",
-    "prefix": "--labels prefix",
-    "regex": r"--labels 'regex:p(?P<label>\d)_' --split train=0.5,test=0.5",
-    "table": "--labels csv:table.csv:file:label --split train=0.8,test=0.2 --shards 5",
-    "found-columns": "--labels csv:table.csv",
-    "several-classes": "--labels csv:table.csv:file:tags --separator ' ' --split train=0.6,val=0.4",
-    "guessed-classes": "--labels csv:table.csv:file:tags",
-    "numbers": "--labels csv:table.csv:file:ratio --target regression --split train=0.8,test=0.2",
-    "texts": "--labels csv:table.csv:file:note --target text --split train=0.8,test=0.2",
-    "one-hot": "--labels 'csv:hot.csv:file:*' --split train=0.5,test=0.5",
-    "columns": "--labels csv:table.csv:file:label --columns age,ratio,note,patient --null c3",
-    "joined": "--labels csv:table.csv:file:label --join more.csv:patient --columns sex,code",
-    "joined-alone": "--labels folder --join table.csv --columns age --group patient",
-    "template": "--labels 'csv:table.csv:{file}:label' --classes c0,c1,c2,c3,c9",
-    "class-map": "--labels folder --class-map cat=pet,dog=pet",
-    "group-column": "--labels csv:table.csv:file:label --group patient --split train=0.7,test=0.3",
-    "group-folder": "--labels none --group folder:1 --split train=0.5,test=0.5",
-    "group-regex": r"--labels folder --group 'regex:(p\d)_' --split train=0.7,test=0.3",
-    "given-groups": r"--labels folder --group 'regex:(p[0-3])_'",
-    "split-column": "--labels csv:table.csv:file:label"
-    " --split column:Usage:Public=validation,Private=test",
-    "split-list": "--labels folder --split list:train=list_train.txt,test=list_test.txt",
-    "split-roots": "--labels folder --split 'roots:train=train,test=t*' --include 't*/**'",
-    "near-out": "--labels folder --dedup near",
-    "near-together": "--labels folder --group near --split train=0.6,test=0.4",
-    "copies-out": "--labels folder --dedup",
-    "left-out": "--root train --exclude '*/dog/*' --exclude-list out.txt",
-    "many-shards": "--labels folder --split train=0.9,test=0.1 --shards 11 --size 16x16",
+SOURCES: dict[str, Callable[[Path], str]] = {
+    "zip": _zip(_rich),
+    "folder": _folder,
+    "tar": _tar,
+    "volumes": _volumes,
+    "nested": _zip(_nested),
+    "flat": _zip(_flat),
+    "outlined": _zip(_outlined),
+    "yolo": _zip(_yolo),
+    "voc": _zip(_voc),
+    "many": _many(60),
+    "many large": _many(600_000),
 }
-CASES: dict[str, Case] = {
-    **{
-        layout.id: Case(functools.partial(write_source, layout), layout.flags, layout.needs)
-        for layout in LAYOUTS
-    },
-    **{f"zip, {name}": Case(_zip(_rich), flags) for name, flags in _RICH.items()},
-    **{
-        f"folder, {name}": Case(_folder, flags)
-        for name, flags in _RICH.items()
-        if name in ("auto", "table", "folder", "group-regex", "left-out", "copies-out")
-    },
-    "tar, table": Case(_tar, _RICH["table"]),
-    "tar, none": Case(_tar, _RICH["none"]),
-    "volumes": Case(_volumes, "--split train=0.7,test=0.3"),
-    "nested": Case(_zip(_nested), "--labels prefix"),
-    "nested, cut": Case(_zip(_nested), "--labels none --split train=0.5,test=0.5"),
-    "sizes refused": Case(_zip(_rich), "--labels folder --max-member-size 230"),
-    "paths": Case(_zip(_flat), "--labels csv:labels.csv --split train=0.5,test=0.5"),
-    "paths of several": Case(_zip(_flat), "--labels 'csv:labels.csv:{target}.jpg:target'"),
-    "coco": Case(_zip(_outlined), "--boxes coco --masks coco --instances --shards 2"),
-    "coco, cut": Case(_zip(_outlined), "--boxes coco --split train=0.6,test=0.4"),
-    "coco, found": Case(_zip(_outlined), ""),
-    "yolo": Case(_zip(_yolo), "--boxes yolo --unlisted background"),
-    "yolo, cut": Case(_zip(_yolo), "--boxes yolo --unlisted skip --split train=0.6,test=0.4"),
-    "voc": Case(_zip(_voc), "--boxes voc --shards 2"),
-    "many": Case(_many(60), "--labels none --split train=0.9,validation=0.1"),
-    "many, table": Case(
-        _many(600_000), "--labels csv:labels.csv:id:label --split train=0.9,validation=0.1"
-    ),
+CASES = {
+    layout.id: Case(functools.partial(write_source, layout), layout.flags, layout.needs)
+    for layout in LAYOUTS
+} | {
+    name: Case(SOURCES[source], flags)
+    for source, cases in tomllib.loads((DATA / "plans.toml").read_text("utf-8")).items()
+    for name, flags in cases.items()
 }
 
 _NEWER = ("ids_are_values", "unmatched")
@@ -257,7 +213,7 @@ def planned(case: Case, folder: Path) -> BuildPlan | str:
 
 
 def digest(plan: BuildPlan | str, *, has_sizes: bool = False) -> str:
-    """Return the hash of all that a plan says, and of what its parts do; errors are raised.
+    """Return the hash of a plan and of one of its parts; the text of an error is its hash.
 
     Sizes and checksums of members depend on the versions of what has packed and drawn them; they
     count with `has_sizes`.

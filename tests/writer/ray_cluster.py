@@ -16,12 +16,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import IO
 
 ROOT = Path(__file__).parents[2]
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a-token-of-the-tests-0123456789abcdef"}
@@ -54,13 +52,13 @@ class RayCluster:
         return found
 
     def kill_a_node(self) -> None:
-        """End one of the two nodes and all that it runs, by SIGKILL."""
+        """End one of the two nodes and its processes by SIGKILL."""
         self.pipe.write("\n")
         self.pipe.flush()
 
 
 def can_be_alone() -> bool:
-    """Tell whether a network of one's own is to be had here."""
+    """Return whether processes can have their own network here."""
     if not all(shutil.which(name) for name in ("unshare", "nsenter", "ip")):
         return False
     tried = subprocess.run([*_ALONE, "true"], capture_output=True, check=False)

@@ -1,6 +1,6 @@
-"""Builds on Ray that no command line asks for: python -m tests.writer.ray_driver ADDRESS FOLDER.
+"""Builds on Ray with faults: python -m tests.writer.ray_driver ADDRESS FOLDER.
 
-In one process, for each costs the start of one. Prints what each came to, as one JSON object.
+One process runs all builds, because a start is slow. It prints their errors as a JSON object.
 """
 
 from __future__ import annotations
@@ -9,19 +9,16 @@ import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from shardprep.errors import BuildError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset
-from shardprep.writer.engine.job import Workers
+from shardprep.writer.engine.job import Engine, ShardJob, Workers
 from shardprep.writer.engine.ray_cluster import connected
 from shardprep.writer.plan.fingerprint import versions
 from tests.support.builders import Deadly, Quiet
-
-if TYPE_CHECKING:
-    from shardprep.writer.engine.job import Engine, ShardJob
 
 KEYS: dict[str, Any] = {
     "shards": 4,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from shardprep.dataset import example, tfrecord
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def records(folder: Path) -> dict[str, dict[str, Any]]:

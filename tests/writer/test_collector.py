@@ -1,9 +1,10 @@
-"""The garbage collector is as the program has left it, whoever asks for a plan or a build."""
+"""A plan or a build leaves the state of the garbage collector unchanged."""
 
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,10 +14,6 @@ from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan.source_plan import make_plan
 from tests.support.builders import Quiet, animals, build, write, zip_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture(name="source")
@@ -36,7 +33,7 @@ USES: dict[str, Callable[[Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_collector_stays_on_and_frozen_objects_stay_so_and_no_others(
+def test_the_collector_stays_enabled_and_frozen_objects_stay_frozen(
     source: Path, tmp_path: Path, use: str
 ) -> None:
     """The suite has frozen what it imported."""
@@ -47,14 +44,19 @@ def test_a_collector_stays_on_and_frozen_objects_stay_so_and_no_others(
     assert gc.get_freeze_count() > frozen - 1000
 
 
-def test_nothing_is_frozen_where_the_program_has_frozen_nothing(
+def test_a_build_freezes_nothing_and_leaves_a_disabled_collector_off(
     source: Path, tmp_path: Path
 ) -> None:
     gc.unfreeze()
+    gc.disable()
     try:
         USES["build"](source, tmp_path)
         assert gc.get_freeze_count() == 0
+        with pytest.raises(SourceError):
+            build(source, tmp_path / "none", labels="csv:none.csv")
+        assert not gc.isenabled()
     finally:
+        gc.enable()
         gc.freeze()
 
 
@@ -69,13 +71,3 @@ def test_a_plan_holds_few_objects_that_a_collection_looks_at(source: Path, tmp_p
     plan = make_plan(make_recipe({"source": str(many)}, "test"), tmp_path, Quiet())
     assert plan.num_items == 500
     assert len(gc.get_objects()) - before < 200
-
-
-def test_a_collector_that_is_off_stays_off(source: Path, tmp_path: Path) -> None:
-    gc.disable()
-    try:
-        with pytest.raises(SourceError):
-            build(source, tmp_path / "out", labels="csv:none.csv")
-        assert not gc.isenabled()
-    finally:
-        gc.enable()

@@ -7,15 +7,13 @@ everything that depends on it.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.support.builders import animals, build, write, zip_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Call = tuple[str, str]
 """("sync", file or folder) or ("name", the name that it was given)."""
@@ -58,7 +56,7 @@ def place(calls: list[Call], kind: str, path: Path) -> int:
     return found
 
 
-def test_each_file_is_synced_then_named_then_its_folder_is_synced(
+def test_each_file_is_synced_before_its_name_and_a_shard_before_its_receipt(
     tmp_path: Path, calls: list[Call]
 ) -> None:
     final = written(tmp_path)
@@ -72,19 +70,13 @@ def test_each_file_is_synced_then_named_then_its_folder_is_synced(
         named = place(calls, "name", path)
         assert place(calls, "sync", path) < named
         assert ("sync", str(path.parent)) in calls[named:]
-
-
-def test_a_shard_is_on_the_disk_before_its_receipt_is(tmp_path: Path, calls: list[Call]) -> None:
-    work = written(tmp_path).with_name("1.0.0.incomplete")
-    for number in range(2):
-        shard = f"pets-train.tfrecord-{number:05d}-of-00002"
-        named = place(calls, "name", work / shard)
-        receipt = place(calls, "sync", work / ".parts" / f"{shard}.parquet")
-        assert ("sync", str(work)) in calls[named:receipt]
+    for shard, receipt in zip(shards, receipts, strict=True):
+        named, synced = place(calls, "name", work / shard), place(calls, "sync", work / receipt)
+        assert ("sync", str(work)) in calls[named:synced]
 
 
 @pytest.mark.parametrize("replaces", [False, True])
-def test_a_dataset_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_end(
+def test_a_dataset_is_synced_before_its_rename_and_the_rename_before_the_end(
     tmp_path: Path, calls: list[Call], *, replaces: bool
 ) -> None:
     if replaces:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,6 @@ from shardprep.errors import BuildError
 from shardprep.reader import augment
 from tests.support.builders import build, build_part, encoded, write_folder
 from tests.writer.records import png, records
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def beside(*, files: str = "") -> dict[str, bytes]:
@@ -97,7 +95,7 @@ def test_padding_is_ignored_by_both_readers_and_in_an_export(
     )
 
 
-def test_what_augmentation_frames_in_masks_of_classes_is_what_a_build_pads(tmp_path: Path) -> None:
+def test_letterbox_augmentation_pads_class_masks_as_a_build_does(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "source", beside(files="masks"))
     keys = {**PADDED, "masks": "masks/{stem}.png"}
     padded = build(source, tmp_path / "padded", **keys).path

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import io
-import os
-import signal
 import zipfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from shardprep.catalog.items import Items
+from shardprep.catalog.items import Item, Items
 from shardprep.dataset import item_table
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import BuildError
-from shardprep.image.phash import NEAR_BITS, PHASH
+from shardprep.image.phash import NEAR_BITS, PHASH, Pixels
 from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.reporter.report import Report, make_report
 from shardprep.reporter.report_data import ReportOptions
-from shardprep.writer.chunk import Outcome
-from shardprep.writer.engine.pool import run_chunks
+from shardprep.writer.chunk import EncodedChunk, Outcome
 from shardprep.writer.plan import near_copies
 from shardprep.writer.plan.near_copies import ImageHasher, hash_images
 from shardprep.writer.plan.source_plan import make_plan
@@ -41,14 +40,6 @@ from tests.support.builders import (
     zip_bytes,
 )
 from tests.support.planted import file, photo
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from shardprep.catalog.items import Item
-    from shardprep.image.phash import Pixels
-    from shardprep.writer.chunk import ChunkTask, EncodedChunk
 
 CUT: dict[str, Any] = {"size": "64x64", "split": "train=0.5,test=0.5", "labels": "folder"}
 
@@ -105,7 +96,7 @@ def rows(path: Path) -> dict[str, dict[str, Any]]:
     return {row["key"]: row for row in table.to_pylist()}
 
 
-def test_near_copies_are_kept_in_one_split(source: Path, tmp_path: Path) -> None:
+def test_near_copies_are_written_to_one_split(source: Path, tmp_path: Path) -> None:
     plain = build(source, tmp_path / "plain", **CUT)
     assert pairs_across(reported(plain.path)) > 0
     grouped, told = tmp_path / "grouped", Quiet()
@@ -143,7 +134,7 @@ def test_near_copies_are_left_out_and_named(source: Path, tmp_path: Path) -> Non
     assert made.manifest.fingerprint.options["dedup"] == "near"
 
 
-def test_of_near_copies_the_one_for_evaluation_stays(tmp_path: Path) -> None:
+def test_the_near_copy_in_the_evaluation_split_is_not_left_out(tmp_path: Path) -> None:
     """Exact copies among them are left out as such; the unlabelled test set is not cut."""
     members = {
         "train/cat/1.jpg": file(photo(1), quality=90),
@@ -193,7 +184,7 @@ FORMS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_hashes_are_those_of_a_report_to_the_bit(tmp_path: Path, form: dict[str, Any]) -> None:
+def test_hashes_equal_the_hashes_of_a_report(tmp_path: Path, form: dict[str, Any]) -> None:
     members = {
         f"{i}.{kind}": file(photo(i, 60 + 40 * i, 230 - 20 * i), form)
         for i, (kind, form) in enumerate([("jpg", "JPEG"), ("png", "PNG"), ("webp", "WEBP")] * 2)
@@ -267,7 +258,9 @@ def test_an_interrupted_pass_goes_on_where_it_stopped(
     assert pairs_across(reported(path)) == 0
 
 
-def test_parts_come_to_the_bytes_of_the_whole(source: Path, tmp_path: Path, cache: Path) -> None:
+def test_parts_with_near_copies_give_the_bytes_of_one_run(
+    source: Path, tmp_path: Path, cache: Path
+) -> None:
     """Also where they share no cache."""
     keys = {**CUT, "shards": 3, "group": "near"}
     whole = build(source, tmp_path / "whole", **keys)
@@ -296,45 +289,6 @@ class Unreading(ImageHasher):
         if "large" in item.key:
             return Outcome("crashed", "by construction", 0, 0, 0, "", 0, "")
         return super()._tile(item)
-
-
-class Deadly(ImageHasher):
-    """Dies of one image, as a broken decoder does."""
-
-    def __call__(self, task: ChunkTask, before_item: Any) -> EncodedChunk:
-        if any("again05" in item.key for item in task.items):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(task, before_item)
-
-
-@pytest.mark.thorough
-def test_an_image_that_kills_its_worker_costs_its_own_hash(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(near_copies, "run_chunks", run_chunks)
-    monkeypatch.setattr(near_copies, "ImageHasher", Deadly)
-    made = build(source, tmp_path / "out", dedup="near", **CUT)
-    kept = [key for key, row in rows(made.path).items() if row["status"] == "written"]
-    copies = {key for key in kept if "again" in key or "large" in key}
-    assert copies == {"dog/again05.jpg", "cat/again09.jpg"}, "the latter is before its original"
-
-
-def test_inner_archives_and_folders_have_the_same_near_copies(tmp_path: Path) -> None:
-    members = with_copies()
-    inner = zip_bytes({"photos.zip": zip_bytes(members)})
-    sources = {
-        "folder": write_folder(tmp_path / "folder" / "photos.zip", members).parent,
-        "nested": write(tmp_path / "nested.zip", inner),
-    }
-    groups = {
-        name: {
-            key: row["group"]
-            for key, row in rows(build(at, tmp_path / name, group="near", **CUT).path).items()
-        }
-        for name, at in sources.items()
-    }
-    assert len({*groups["folder"].values()}) == 11
-    assert groups["folder"] == groups["nested"]
 
 
 @pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="needs the shared photographs")

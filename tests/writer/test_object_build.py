@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import signal
@@ -12,40 +11,33 @@ import tempfile
 import threading
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from shardprep.cli.app import program
-from shardprep.dataset.manifest import MANIFEST_FILE
-from shardprep.errors import BuildError, DatasetError, ShardprepError, StorageError
+from shardprep.errors import BuildError, DatasetError, StorageError
 from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.build import build_dataset, build_part
+from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import Workers
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.finalize import finalize_dataset
-from shardprep.writer.plan.shard_plan import Part
+from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.workspace.find import find_workspace, workspace_of
 from tests.support.builders import (
     Quiet,
     animals,
     build,
-    by_chunks,
     in_process,
     tree,
     write,
     zip_bytes,
 )
 from tests.support.builders import build_part as one_part
-from tests.support.object_store import Fault, nth, process_environment
+from tests.support.object_store import Bucket, Fault, Proxy, Request, nth, process_environment
 from tests.support.processes import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket, Proxy, Request
 
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
 WHERE, INCOMPLETE = "pets/1.0.0", "pets/1.0.0.incomplete"
@@ -76,7 +68,7 @@ def is_shard_put(request: Request) -> bool:
     )
 
 
-def test_a_build_there_is_a_build_here_byte_for_byte(
+def test_a_build_in_object_storage_has_the_bytes_of_a_local_build(
     source: Path, bucket: Bucket, local: dict[str, bytes], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -134,7 +126,7 @@ def test_workers_send_the_shards_that_they_own(
 
 @dataclass(frozen=True)
 class DiesOnce:
-    """Encodes as ever; the first chunk but one of a shard ends its process, once."""
+    """Encodes chunks, but the second chunk of a shard ends its process once."""
 
     encoder: Any
     mark: Path
@@ -146,7 +138,7 @@ class DiesOnce:
         return self.encoder(task, before_item)
 
 
-def test_a_finished_one_is_left_alone(source: Path, bucket: Bucket, proxy: Proxy) -> None:
+def test_a_finished_dataset_is_not_changed(source: Path, bucket: Bucket, proxy: Proxy) -> None:
     build_there(source, bucket)
     proxy.reset()
     assert build_there(source, bucket).was_there
@@ -155,32 +147,16 @@ def test_a_finished_one_is_left_alone(source: Path, bucket: Bucket, proxy: Proxy
         build_there(source, bucket, format="jpeg", quality=50)
 
 
-def test_one_can_be_replaced(source: Path, bucket: Bucket, local: dict[str, bytes]) -> None:
+def test_overwrite_replaces_a_dataset(
+    source: Path, bucket: Bucket, local: dict[str, bytes]
+) -> None:
     build_there(source, bucket, size="16x16", shards=7)
     build_there(source, bucket, replace=True)
     assert bucket.tree(WHERE) == local
     assert not bucket.tree(INCOMPLETE)
 
 
-def test_parts_make_one_of_any_order(source: Path, bucket: Bucket, local: dict[str, bytes]) -> None:
-    keys = {"source": str(source), "out": bucket.url, **KEYS}
-    recipe = make_recipe(keys, "test")
-    runner: Any = in_process
-    engine = by_chunks(runner)
-    for number in (2, 1, 2):
-        build_part(recipe, Part(number, 2), Workers(engine, 1), Quiet())
-        if number == 2:
-            assert not bucket.tree(WHERE).keys() & {"manifest.json"}
-    for where in (bucket.url + f"/{WHERE}", bucket.url + f"/{WHERE}.incomplete/"):
-        place = find_workspace(where)
-        assert (
-            finalize_dataset(place, num_threads=2).manifest.dumps().encode()
-            == (local["manifest.json"])
-        )
-    assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
-
-
-def test_an_interrupted_one_goes_on_without_reading_a_shard(
+def test_an_interrupted_build_is_resumed_without_reading_a_shard(
     source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
 ) -> None:
     with pytest.raises(RuntimeError, match="power cut"):
@@ -208,15 +184,10 @@ def stops_after(num_items: int) -> Any:
     return run
 
 
-def test_an_error_before_the_first_shard_leaves_nothing(source: Path, bucket: Bucket) -> None:
+def test_an_error_in_a_shard_leaves_no_object_of_it(source: Path, bucket: Bucket) -> None:
     with pytest.raises(RuntimeError, match="power cut"):
         build_there(source, bucket, engine=stops_after(2))
     assert not bucket.tree()
-
-
-def test_an_error_in_the_middle_of_a_shard_leaves_no_object_of_it(
-    source: Path, bucket: Bucket
-) -> None:
     with pytest.raises(RuntimeError, match="power cut"):
         build_there(source, bucket, shards=1, engine=stops_after(20))
     assert not bucket.tree(WHERE)
@@ -234,32 +205,6 @@ def test_failing_requests_are_tried_again(
     proxy.rule = every_third
     build_there(source, bucket)
     assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
-
-
-@pytest.mark.thorough
-def test_whoever_looks_meanwhile_sees_whole_shards_only(
-    source: Path, bucket: Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardprep.storage.objects._UPLOAD_BYTES", 5 << 20)
-    keys: dict[str, Any] = {"shards": 2, "size": "448x448", "format": "raw"}
-    proxy.rule = lambda r: Fault(bytes_per_s=40e6) if r.is_upload_part else None
-    seen: set[tuple[str, str]] = set()
-    is_over = threading.Event()
-
-    def look() -> None:
-        while not is_over.is_set():
-            for name, data in bucket.tree(WHERE).items():
-                seen.add((name, hashlib.sha256(data).hexdigest()))
-
-    poller = threading.Thread(target=look)
-    poller.start()
-    result = build_there(source, bucket, **keys)
-    is_over.set()
-    poller.join()
-    final = {name: shard.sha256 for name, shard in result.manifest.shards.items()}
-    assert proxy.count("PUT", "partNumber=") >= 4
-    assert {name for name, _ in seen} >= set(final)
-    assert {(name, digest) for name, digest in seen if name in final} == set(final.items())
 
 
 def started(bucket: Bucket, source: Path, endpoint: str, **keys: Any) -> subprocess.Popen[str]:
@@ -292,87 +237,18 @@ def test_a_driver_killed_in_the_middle_of_an_upload_leaves_no_object(
     assert not bucket.tree(INCOMPLETE)
 
 
-def begin_together(proxy: Proxy, before_end: threading.Event | None = None) -> None:
-    """Let two builds find nobody there, then begin: neither has ended before the other begins.
-
-    If there is an event, no dataset is finished before it.
-    """
-    at_the_door, first_two = threading.Barrier(2), threading.Semaphore(2)
-
-    def meet(request: Request) -> Fault | None:
-        is_begin = request.method == "PUT" and request.path.endswith(".build.json")
-        if is_begin and first_two.acquire(blocking=False):  # who came second may try again
-            at_the_door.wait(10)
-        if before_end and request.method == "PUT" and request.path.endswith(MANIFEST_FILE):
-            before_end.wait(10)
-        return None
-
-    proxy.rule = meet
-
-
-def at_once(*runs: Callable[[], None]) -> None:
-    threads = [threading.Thread(target=run) for run in runs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def test_one_that_is_slow_to_begin_removes_nothing_that_the_same_has_finished(
-    source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
-) -> None:
-    """Both remove leftovers of a build with other shards; one ends while the other waits."""
-    bucket.put(f"{WHERE}/pets-train.tfrecord-00007-of-00009", b"left")
-    begin_together(proxy)
-    together, is_first, is_over = proxy.rule, threading.Lock(), threading.Event()
-    stands: list[bool] = []
-
-    def wait(request: Request) -> Fault | None:
-        if is_over.is_set():
-            stands.append(bucket.has(f"{WHERE}/{MANIFEST_FILE}"))
-        elif "?delete" in request.path and is_first.acquire(blocking=False):
-            assert is_over.wait(20)
-        return together(request)
-
-    proxy.rule = wait
-
-    def run() -> None:
+def test_an_unfinished_build_with_other_options_is_refused(source: Path, bucket: Bucket) -> None:
+    keys = {"source": str(source), "out": bucket.url, **KEYS, "format": "jpeg"}
+    other = make_fingerprint(make_recipe(keys, "test"))
+    bucket.put(f"{INCOMPLETE}/.build.json", other.model_dump_json().encode())
+    with pytest.raises(BuildError, match=r"begun with other format .*if that has ended"):
         build_there(source, bucket)
-        is_over.set()
-
-    at_once(run, run)
-    assert stands
-    assert all(stands)
-    assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
+    assert [*bucket.tree()] == [f"{INCOMPLETE}/.build.json"]
 
 
-def test_of_two_that_differ_one_is_refused(
-    source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
-) -> None:
-    is_refused = threading.Event()
-    begin_together(proxy, is_refused)
-    found: dict[str, Any] = {}
-
-    def run(name: str, **keys: Any) -> None:
-        try:
-            found[name] = build_there(source, bucket, **keys)
-        except ShardprepError as error:
-            found[name] = error
-            is_refused.set()
-
-    at_once(lambda: run("png"), lambda: run("jpeg", format="jpeg"))
-    refused = [name for name, result in found.items() if isinstance(result, BuildError)]
-    assert len(refused) == 1
-    assert "begun with other format" in str(found[refused[0]])
-    if refused == ["jpeg"]:
-        assert bucket.tree(WHERE) == local
-
-
-def test_one_that_has_lost_its_place_commits_and_publishes_nothing_more(
+def test_a_build_that_was_overwritten_commits_and_publishes_nothing_more(
     source: Path, bucket: Bucket, local: dict[str, bytes]
 ) -> None:
-    """Somebody takes a build that is at work for dead, and overwrites it."""
-
     def overtaken(encode: Any, tasks: Any, num_workers: int, limits: Any) -> Any:
         done = 0
         for chunk in in_process(encode, tasks, num_workers, limits):
@@ -387,7 +263,7 @@ def test_one_that_has_lost_its_place_commits_and_publishes_nothing_more(
     assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
 
 
-def test_one_that_loses_its_place_as_it_publishes_takes_its_manifest_back(
+def test_a_build_that_is_overwritten_while_it_publishes_removes_its_manifest(
     source: Path, bucket: Bucket, proxy: Proxy
 ) -> None:
     def take_over(request: Request) -> Fault | None:
@@ -422,7 +298,7 @@ def test_a_shard_that_is_changed_by_others_is_not_published(
     assert bucket.tree(WHERE) == local
 
 
-def test_what_the_same_bytes_are_called_by_another_store_does_not_matter(
+def test_a_shard_with_another_etag_and_equal_bytes_is_not_written_again(
     source: Path, bucket: Bucket, local: dict[str, bytes]
 ) -> None:
     """Multipart or not, the ETag differs and the bytes do not: they are read then."""
@@ -441,7 +317,7 @@ def test_what_the_same_bytes_are_called_by_another_store_does_not_matter(
     assert bucket.tree(WHERE) == local
 
 
-def test_what_a_dead_build_has_left_goes(
+def test_files_of_a_killed_build_are_removed(
     source: Path, bucket: Bucket, local: dict[str, bytes]
 ) -> None:
     bucket.put(f"{WHERE}/pets-train.tfrecord-00000-of-00009", b"old")
@@ -453,7 +329,7 @@ def test_what_a_dead_build_has_left_goes(
     assert bucket.read(other.removeprefix(f"{bucket.url}/")) == b"not ours"
 
 
-def test_credentials_that_end_midway_are_what_the_user_is_told_of(
+def test_expired_credentials_are_the_reported_error(
     source: Path, bucket: Bucket, proxy: Proxy
 ) -> None:
     denied = Fault(status=403, body="<Error><Code>ExpiredToken</Code></Error>")
@@ -499,26 +375,24 @@ def parts_there(source: Path, bucket: Bucket, **keys: Any) -> None:
         one_part(source, bucket.url + "/tp", part, **{**KEYS, **keys})  # type: ignore[arg-type]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "where", ["tp", "tp/", "tp/pets", "tp/pets/1.0.0", "tp/pets/1.0.0.incomplete", "2.0.0"]
-)
+@pytest.mark.parametrize("out", ["tp", "2.0.0"])
 def test_finalize_finds_parts_at_any_address_above_them(
-    source: Path, bucket: Bucket, where: str, local: dict[str, bytes]
+    source: Path, bucket: Bucket, out: str, local: dict[str, bytes]
 ) -> None:
-    out = f"{bucket.url}/{'2.0.0' if where == '2.0.0' else 'tp'}"
-    for part in ("1/2", "2/2"):
-        one_part(source, out, part, **KEYS)  # type: ignore[arg-type]
-    found = finalize_dataset(find_workspace(f"{bucket.url}/{where}"), num_threads=2)
-    assert found.location == f"{out}/pets/1.0.0"
-    below = f"{out}/pets/1.0.0".removeprefix(f"{bucket.url}/")
-    assert bucket.tree() == {f"{below}/{name}": data for name, data in local.items()}
-    assert finalize_dataset(find_workspace(f"{bucket.url}/{where}"), num_threads=2).was_there
+    for part in ("2/2", "1/2", "2/2"):
+        one_part(source, f"{bucket.url}/{out}", part, **KEYS)  # type: ignore[arg-type]
+    assert not bucket.has(f"{out}/pets/1.0.0/manifest.json")
+    wheres = [out, f"{out}/", f"{out}/pets", f"{out}/pets/1.0.0", f"{out}/pets/1.0.0.incomplete"]
+    found = [find_workspace(f"{bucket.url}/{where}") for where in wheres]
+    assert {one.location for one in found} == {f"{bucket.url}/{out}/pets/1.0.0"}
+    finalize_dataset(found[0], num_threads=2)
+    assert bucket.tree() == {f"{out}/pets/1.0.0/{name}": data for name, data in local.items()}
+    for where in wheres:
+        place = find_workspace(f"{bucket.url}/{where}")
+        assert finalize_dataset(place, num_threads=2).was_there
 
 
-def test_finalize_at_an_address_means_the_one_that_is_unfinished(
-    source: Path, bucket: Bucket
-) -> None:
+def test_finalize_at_an_address_chooses_the_unfinished_build(source: Path, bucket: Bucket) -> None:
     build(source, f"{bucket.url}/tp", version="0.9.0", **KEYS)  # type: ignore[arg-type]
     parts_there(source, bucket)
     assert find_workspace(f"{bucket.url}/tp").location == f"{bucket.url}/tp/pets/1.0.0"
@@ -530,9 +404,8 @@ def test_finalize_at_an_address_means_the_one_that_is_unfinished(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("is_there", [True, False])
-@pytest.mark.parametrize("is_remote", [True, False])
-def test_finalize_without_an_argument_names_the_parts_of_others(
+@pytest.mark.parametrize(("is_there", "is_remote"), [(True, True), (False, False)])
+def test_finalize_without_an_argument_names_unfinished_parts_of_other_datasets(
     is_there: bool, is_remote: bool, source: Path, bucket: Bucket, tmp_path: Path,  # noqa: FBT001 - cases
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

@@ -1,17 +1,18 @@
-"""Shards that workers own: the bytes of any other engine, whatever becomes of their processes."""
+"""Shards that workers own have the bytes of any other engine, also if workers die."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import logging
 import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from shardprep.catalog.items import Item
 from shardprep.errors import BuildError, InternalError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.chunk import EncodedChunk, Outcome
+from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.engine import pool, worker_main
 from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob
 from shardprep.writer.engine.pool import write_shards
@@ -28,12 +29,7 @@ from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.shard import read_receipt
 from shardprep.writer.workspace.files import Folders
 from tests.support.builders import StopAfter, StoppedError, by_chunks, in_process, tree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from shardprep.writer.chunk import ChunkTask
+from tests.writer.faulty import strike
 
 NUM_ITEMS = 640
 """Chosen so that a chunk has ten items."""
@@ -60,8 +56,11 @@ class Encode:
             if is_struck and self.fault == "rejects":
                 outcomes.append(Outcome("crashed", "too large", 0, 1, 1, "jpeg", 7, "0" * 64))
                 continue
-            if is_struck:
-                self._strike()
+            if is_struck and self.fault == "says":
+                logger = logging.getLogger("shardprep.storage")
+                logger.warning("waiting for the store at %s", "a host")
+            elif is_struck:
+                strike(self.fault)
             record = b"" if item.key.endswith("9") else item.key.encode() * 50
             kind = "" if record else "damaged"
             data += record
@@ -74,25 +73,6 @@ class Encode:
             return False
         mark.touch()
         return True
-
-    def _strike(self) -> None:
-        if self.fault == "starved":
-            raise MemoryError
-        if self.fault == "no mapping":
-            raise OSError(errno.ENOMEM, "Cannot allocate memory")
-        if self.fault == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.fault == "segfault":
-            ctypes.string_at(0)
-        if self.fault == "hang":
-            while True:
-                ctypes.CDLL(None).pause()
-        if self.fault == "says":
-            logging.getLogger("shardprep.storage").warning("waiting for the store at %s", "a host")
-            return
-        if self.fault == "cannot read":
-            raise OSError(5, "of the source", "a file")
-        raise ZeroDivisionError(self.fault)
 
 
 def shards_of(count: int) -> tuple[ShardPlan, ...]:
@@ -144,7 +124,7 @@ def times_encoded(job: ShardJob) -> Counter[str]:
 
 
 @pytest.mark.parametrize(("num_shards", "num_workers"), [(1, 2), (4, 1), (5, 2), (7, 4)])
-def test_bytes_and_receipts_are_those_of_one_process(
+def test_bytes_and_receipts_equal_those_of_one_process(
     num_shards: int, num_workers: int, tmp_path: Path
 ) -> None:
     shards = shards_of(num_shards)
@@ -174,7 +154,7 @@ def test_records_of_owned_shards_do_not_pass_through_the_parent(
     ("sizes", "is_owned"),
     [((512, 128), False), ((500, 70, 70), False), ((220, 210, 210), True), ((200,) * 3, True)],
 )
-def test_a_shard_larger_than_all_others_has_no_owner(
+def test_a_shard_that_is_larger_than_all_others_is_shared(
     sizes: tuple[int, ...], *, is_owned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its owner would be at work when the other workers have nothing left to do."""
@@ -218,7 +198,7 @@ def test_an_item_that_ends_the_owner_of_its_shard_costs_that_item(
     assert times_encoded(job)[key] == (6 if fault == "killed" else 2)
 
 
-def test_the_end_of_an_owner_costs_its_shard_once_more_and_leaves_no_file(tmp_path: Path) -> None:
+def test_a_shard_whose_owner_was_killed_is_written_again(tmp_path: Path) -> None:
     shards = shards_of(6)
     key = shards[0].items[25].key
     job = job_in(tmp_path / "out", at=key, fault="killed", is_once=True)
@@ -229,7 +209,7 @@ def test_the_end_of_an_owner_costs_its_shard_once_more_and_leaves_no_file(tmp_pa
 
 
 @pytest.mark.thorough
-def test_owners_that_die_at_every_shard_leave_it_to_whole_chunks(tmp_path: Path) -> None:
+def test_shards_of_owners_that_die_are_written_by_chunks(tmp_path: Path) -> None:
     shards = shards_of(3)
     deadly = {shard.items[30].key for shard in shards}
     job = job_in(tmp_path / "out")
@@ -247,7 +227,7 @@ def test_owners_that_die_at_every_shard_leave_it_to_whole_chunks(tmp_path: Path)
 
 @dataclass(frozen=True)
 class DeadlyAt:
-    """Encodes as ever, but some keys end the process."""
+    """Encodes chunks, but some keys end the process."""
 
     encoder: Encode
     keys: frozenset[str]
@@ -258,7 +238,7 @@ class DeadlyAt:
         return self.encoder(task, before_item)
 
 
-def test_an_error_of_writing_is_the_system_s_own(tmp_path: Path) -> None:
+def test_errors_of_writing_are_raised_unchanged(tmp_path: Path) -> None:
     job = job_in(tmp_path / "out")
     (tmp_path / "file").touch()
     folders = Folders(LocalFolder(tmp_path / "file"), job.folders.state)
@@ -267,7 +247,7 @@ def test_an_error_of_writing_is_the_system_s_own(tmp_path: Path) -> None:
     assert error.value.filename == str(tmp_path / "file")
 
 
-@pytest.mark.parametrize("fault", ["cannot read", "by construction"])
+@pytest.mark.parametrize("fault", ["cannot read", "raises"])
 def test_a_fault_of_ours_names_the_chunk(fault: str, tmp_path: Path) -> None:
     shards = shards_of(4)
     job = job_in(tmp_path / "out", at=shards[0].items[13].key, fault=fault)
@@ -284,7 +264,7 @@ def test_owners_commit_nothing_for_a_build_that_is_gone(tmp_path: Path) -> None:
     assert not tree(tmp_path / "out")
 
 
-def test_shards_that_are_whole_are_kept_and_others_leave_nothing_where_a_run_is_ended(
+def test_a_run_that_ends_early_keeps_whole_shards_and_nothing_else(
     tmp_path: Path,
 ) -> None:
     """A shard whose worker ends between its rename and its receipt is written again."""
@@ -302,7 +282,7 @@ def test_shards_that_are_whole_are_kept_and_others_leave_nothing_where_a_run_is_
     assert len(names - receipts) <= 2, "one for each worker"
 
 
-def test_what_an_owner_has_to_say_is_said_by_the_program(
+def test_log_lines_of_an_owner_are_logged_by_the_parent(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shards = shards_of(4)
@@ -359,9 +339,7 @@ def test_a_worker_that_lacks_memory_for_its_shard_costs_no_image(at: str, tmp_pa
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["starved", "rejects", "no mapping"])
-def test_what_is_rejected_for_want_of_memory_is_tried_again_alone(
-    fault: str, tmp_path: Path
-) -> None:
+def test_an_image_that_lacked_memory_is_tried_again_alone(fault: str, tmp_path: Path) -> None:
     shards = shards_of(6)
     key = shards[1].items[15].key
     job = job_in(tmp_path / "out", at=key, fault=fault, is_once=True)
@@ -369,7 +347,7 @@ def test_what_is_rejected_for_want_of_memory_is_tried_again_alone(
     assert times_encoded(job)[key] == 2
 
 
-def test_an_image_that_needs_too_much_memory_is_rejected_in_the_end(tmp_path: Path) -> None:
+def test_an_image_that_always_needs_too_much_memory_is_rejected(tmp_path: Path) -> None:
     shards = shards_of(6)
     key = shards[1].items[15].key
     job = job_in(tmp_path / "out", at=key, fault="rejects")
@@ -402,7 +380,7 @@ class SlowOutput(LocalFolder):
         return file
 
 
-def test_a_run_that_is_ended_waits_for_the_shards_that_are_being_committed(tmp_path: Path) -> None:
+def test_a_run_that_ends_early_waits_for_running_commits(tmp_path: Path) -> None:
     shards = shards_of(8)
     job = job_in(tmp_path / "out")
     job = replace(job, folders=Folders(SlowOutput(tmp_path / "out"), job.folders.state))
@@ -412,7 +390,7 @@ def test_a_run_that_is_ended_waits_for_the_shards_that_are_being_committed(tmp_p
     assert not [name for name in tree(tmp_path / "out") if name.endswith(".tmp")]
 
 
-def test_a_chunk_is_kept_whose_last_item_ends_a_worker_that_is_committing_a_shard(
+def test_only_the_last_item_of_a_chunk_is_lost_with_a_worker_that_commits_another_shard(
     tmp_path: Path,
 ) -> None:
     """The other shard is lost with the worker, the nine items before it are not."""

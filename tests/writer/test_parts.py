@@ -1,19 +1,18 @@
-"""A build in parts, then finalized, is the build in one run, whatever happens on the way."""
+"""A build in parts gives the bytes of one run, also after interruptions and damage."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import json
 import os
 import pickle
 import re
 import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -34,6 +33,7 @@ from shardprep.writer.finalize import BuildResult, TooManyRejectedError
 from shardprep.writer.plan.shard_plan import Part, numbers_of
 from shardprep.writer.plan.source_plan import make_plan
 from shardprep.writer.workspace.files import Folders
+from shardprep.writer.workspace.find import find_workspace
 from tests.support.builders import (
     Quiet,
     StopAfter,
@@ -48,9 +48,6 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 KEYS: dict[str, Any] = {
     "shards": 4,
@@ -73,6 +70,8 @@ class Pets:
     out: Path
     whole: Mapping[str, bytes]
     """The files of the build in one run."""
+    unfinished: Mapping[str, bytes]
+    """The files of two parts that are not finalized."""
 
     @property
     def work(self) -> Path:
@@ -84,9 +83,13 @@ class Pets:
     def part(self, part: str, **keys: Any) -> PartResult:
         return build_part(self.source, self.out, part, **{**KEYS, **keys})
 
-    def parts(self, count: int = 2, **keys: Any) -> None:
-        for number in range(1, count + 1):
-            self.part(f"{number}/{count}", **keys)
+    def parts(self, **keys: Any) -> None:
+        for part in ("1/2", "2/2"):
+            self.part(part, **keys)
+
+    def copy_parts(self) -> None:
+        """Put the two unfinished parts into `out`."""
+        write_folder(self.out, self.unfinished)
 
     def finalize(self, **options: Any) -> BuildResult:
         return finalize(self.out, **options)
@@ -97,21 +100,20 @@ class Pets:
         assert tree(self.out) == self.whole
 
 
-@functools.cache
-def archive() -> bytes:
-    return zip_bytes({**animals(30), "notes.txt": b"hello"})
-
-
-@pytest.fixture(name="whole", scope="module")
-def _whole(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
+@pytest.fixture(name="built", scope="module")
+def _built(tmp_path_factory: pytest.TempPathFactory) -> Pets:
     folder = tmp_path_factory.mktemp("whole")
-    build(write(folder / "pets.zip", archive()), folder / "out", **KEYS)
-    return MappingProxyType(tree(folder / "out"))
+    archive = zip_bytes({**animals(30), "notes.txt": b"hello"})
+    pets = Pets(write(folder / "pets.zip", archive), folder / "parts", {}, {})
+    pets.parts()
+    build(pets.source, folder / "whole", **KEYS)
+    return replace(pets, whole=tree(folder / "whole"), unfinished=tree(pets.out))
 
 
 @pytest.fixture(name="pets")
-def _pets(tmp_path: Path, whole: Mapping[str, bytes]) -> Pets:
-    return Pets(write(tmp_path / "pets.zip", archive()), tmp_path / "out", whole)
+def _pets(tmp_path: Path, built: Pets) -> Pets:
+    source = write(tmp_path / "pets.zip", built.source.read_bytes())
+    return replace(built, source=source, out=tmp_path / "out")
 
 
 @given(st.integers(0, 60), st.integers(1, 80))
@@ -123,7 +125,7 @@ def test_parts_are_a_partition_of_the_shards(num_shards: int, count: int) -> Non
 
 
 @given(st.sets(st.integers(0, 300), min_size=1), st.integers(1, 100))
-def test_the_parts_that_are_named_are_those_of_the_shards(shards: set[int], count: int) -> None:
+def test_parts_are_named_by_their_shards(shards: set[int], count: int) -> None:
     """Written as array jobs take it: 2,5,7-9."""
     named: set[int] = set()
     for run in numbers_of(shards, count).split(","):
@@ -137,14 +139,13 @@ def test_the_parts_that_are_named_are_those_of_the_shards(shards: set[int], coun
     "order",
     [
         "1/1",
-        "1/3 2/3 3/3",
         "3/3 1/3 2/3",
         "2/2 2/2 1/2 2/2",
         "1/2 2/5 1/3 4/4 5/5",
         " ".join(f"{i}/9" for i in range(9, 0, -1)),
     ],
 )
-def test_parts_in_any_order_again_and_cut_otherwise_are_the_build_in_one_run(
+def test_parts_in_any_order_repeated_or_of_other_counts_give_the_bytes_of_one_run(
     pets: Pets, order: str
 ) -> None:
     for part in order.split():
@@ -160,7 +161,7 @@ def test_a_part_writes_its_shards_and_no_other(pets: Pets) -> None:
     assert pets.part("9/9").num_shards == 0
 
 
-def test_what_is_done_is_not_done_again(pets: Pets) -> None:
+def test_finished_shards_are_not_written_again(pets: Pets) -> None:
     """Not by a whole build either."""
     first = pets.part("1/2")
     assert first.num_new_items > 0
@@ -170,7 +171,7 @@ def test_what_is_done_is_not_done_again(pets: Pets) -> None:
     assert tree(pets.out) == pets.whole
 
 
-@pytest.mark.parametrize("num_items", [1, 15, 30])
+@pytest.mark.parametrize("num_items", [1, 15])
 def test_parts_go_on_where_a_whole_build_has_stopped(pets: Pets, num_items: int) -> None:
     with pytest.raises(StoppedError):
         pets.build(watcher=StopAfter(num_items))
@@ -178,7 +179,7 @@ def test_parts_go_on_where_a_whole_build_has_stopped(pets: Pets, num_items: int)
     pets.check_end()
 
 
-def test_a_part_that_was_stopped_goes_on(pets: Pets) -> None:
+def test_a_stopped_part_is_resumed(pets: Pets) -> None:
     with pytest.raises(StoppedError):
         pets.part("1/2", watcher=StopAfter(9))
     watcher = Quiet()
@@ -205,7 +206,8 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_shard_that_is_not_whole_is_named_with_its_part(pets: Pets, damage: str) -> None:
-    pets.parts(3)
+    for part in ("1/3", "2/3", "3/3"):
+        pets.part(part)
     DAMAGES[damage](pets.work, SHARDS[1])
     with pytest.raises(BuildError) as error:
         pets.finalize()
@@ -217,19 +219,16 @@ def test_a_shard_that_is_not_whole_is_named_with_its_part(pets: Pets, damage: st
     pets.check_end()
 
 
-def test_the_parts_that_are_named_are_enough_though_others_were_cut_otherwise(pets: Pets) -> None:
+def test_the_named_parts_are_enough_after_parts_of_several_counts(pets: Pets) -> None:
+    pets.part("9/9")
+    with pytest.raises(BuildError, match=r"5 of 5 .* and 1 more; run parts 1-5 of 9 again"):
+        pets.finalize()
     pets.part("2/2")
     pets.part("1/4")
     with pytest.raises(BuildError, match="run part 3 of 4 again"):
         pets.finalize()
     pets.part("3/4")
     pets.check_end()
-
-
-def test_many_missing_shards_take_one_line(pets: Pets) -> None:
-    pets.part("9/9")
-    with pytest.raises(BuildError, match=r"5 of 5 .* and 1 more; run parts 1-5 of 9 again"):
-        pets.finalize()
 
 
 def test_finalize_sends_a_whole_build_that_was_stopped_back_to_build(pets: Pets) -> None:
@@ -254,7 +253,7 @@ def _stop(*_: object) -> None:
 
 
 def test_nothing_is_finalized_while_a_part_is_at_work(pets: Pets) -> None:
-    pets.parts()
+    pets.copy_parts()
     with locked(pets.work, alone=False):
         pets.part("1/2")
         with pytest.raises(BuildError, match=r"work here, or a part .*; wait for it, or end"):
@@ -266,8 +265,8 @@ def test_nothing_is_finalized_while_a_part_is_at_work(pets: Pets) -> None:
     pets.check_end()
 
 
-def test_what_comes_late_does_nothing(pets: Pets) -> None:
-    pets.parts()
+def test_commands_after_finalize_do_nothing(pets: Pets) -> None:
+    pets.copy_parts()
     assert not pets.finalize().was_there
     assert pets.finalize().was_there
     assert pets.part("1/2").was_there
@@ -281,11 +280,11 @@ def test_what_comes_late_does_nothing(pets: Pets) -> None:
     [lambda pets: pets.part("1/2"), lambda pets: pets.finalize()],
     ids=["a part", "finalize"],
 )
-def test_who_was_about_to_begin_when_the_dataset_was_published_does_nothing(
+def test_a_run_that_begins_while_the_dataset_is_published_does_nothing(
     pets: Pets, monkeypatch: pytest.MonkeyPatch,
     begin: Callable[[Pets], Any],
 ) -> None:  # fmt: skip
-    pets.parts()
+    pets.copy_parts()
     held = lock.locked
 
     def late(folder: Path, *, alone: bool) -> Any:
@@ -302,8 +301,8 @@ def test_who_was_about_to_begin_when_the_dataset_was_published_does_nothing(
 def test_a_finalize_that_was_killed_at_its_very_end_is_ended_by_the_next(
     pets: Pets, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The manifest is there: whatever else comes, it says what the dataset is."""
-    pets.parts()
+    """The manifest exists and decides what the dataset is."""
+    pets.copy_parts()
     with monkeypatch.context() as patch:
         patch.setattr("shardprep.writer.workspace.local.LocalWorkspace.publish", _stop)
         with pytest.raises(StoppedError):
@@ -340,8 +339,8 @@ def test_too_many_rejections_are_an_error_until_finalize_accepts_them(
     assert tree(other.out) == tree(tmp_path / "whole") == tree(pets.out)
 
 
-def test_what_the_dead_left_is_swept_and_what_is_the_user_s_stays(pets: Pets) -> None:
-    pets.parts()
+def test_finalize_removes_temporary_files_and_keeps_files_of_the_user(pets: Pets) -> None:
+    pets.copy_parts()
     work = pets.work
     write(work / f".{SHARDS[0]}.0a1b2c3d.tmp", b"half")
     write(work / ".parts" / ".outline.json.0a1b2c3d.tmp", b"half")
@@ -358,7 +357,7 @@ def test_what_the_dead_left_is_swept_and_what_is_the_user_s_stays(pets: Pets) ->
 
 
 def test_a_shard_of_another_build_is_not_published_along(pets: Pets) -> None:
-    pets.parts()
+    pets.copy_parts()
     other = write(pets.work / "pets-train.tfrecord-00006-of-00007", b"old")
     with pytest.raises(BuildError, match="does not belong to this build; remove it") as error:
         pets.finalize()
@@ -375,45 +374,39 @@ def crashing(*arguments: Any) -> Iterator[EncodedChunk]:
     yield from encoded[len(first.items) :]
 
 
-def test_images_that_crash_their_decoder_do_not_stand_in_the_way(pets: Pets) -> None:
+def test_images_that_crash_their_decoder_are_rejected(pets: Pets) -> None:
     pets.part("1/2", engine=crashing)
     pets.part("2/2")
     assert pets.finalize().manifest.totals.rejected == {"crashed": 1}
 
 
-def test_a_part_done_again_gives_such_images_another_chance(pets: Pets) -> None:
+def test_a_repeated_part_tries_crashed_images_again(pets: Pets) -> None:
     pets.part("1/2", engine=crashing)
     assert 0 < pets.part("1/2").num_new_items < 30
     pets.part("2/2")
     pets.check_end()
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [({"seed": 3}, r"seed \(0, now 3\)"), ({"size": "16x16"}, r"size \(32x32, now 16x16\)")],
-)
-def test_parts_of_other_options_are_refused_by_name(
-    pets: Pets, change: dict[str, Any], said: str
-) -> None:
+def test_parts_of_other_options_or_another_source_are_refused(pets: Pets) -> None:
     pets.part("1/2")
     before = tree(pets.out)
-    with pytest.raises(BuildError, match=f"{said}; give all parts the same") as error:
-        pets.part("2/2", **change)
-    assert "\n" not in str(error.value)
-    assert tree(pets.out) == before
-
-
-def test_a_source_that_changed_between_parts_is_refused_by_name(pets: Pets) -> None:
-    pets.part("1/2")
+    for change, said in (
+        ({"seed": 3}, r"seed \(0, now 3\)"),
+        ({"size": "16x16"}, r"size \(32x32, now 16x16\)"),
+    ):
+        with pytest.raises(BuildError, match=f"{said}; give all parts the same") as error:
+            pets.part("2/2", **change)
+        assert "\n" not in str(error.value)
     write(pets.source, zip_bytes(animals(31)))
     with pytest.raises(BuildError, match=r"other source \(its content\); give all parts"):
         pets.part("2/2")
+    assert tree(pets.out) == before
 
 
 def test_a_source_that_changes_under_a_part_costs_that_part(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "pets", animals(30))
     build(source, tmp_path / "whole", **KEYS)
-    pets = Pets(source, tmp_path / "out", tree(tmp_path / "whole"))
+    pets = Pets(source, tmp_path / "out", tree(tmp_path / "whole"), {})
     pets.part("1/2")
     image = source / "train" / "dog.9.jpg"
     data, status = image.read_bytes(), image.stat()
@@ -432,7 +425,7 @@ def test_a_source_that_changes_under_a_part_costs_that_part(tmp_path: Path) -> N
     pets.check_end()
 
 
-def test_of_two_builds_that_begin_at_once_one_is_refused(
+def test_one_of_two_different_builds_that_begin_together_is_refused(
     pets: Pets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have seen that nothing is begun; the file that begins it is created by one alone."""
@@ -490,11 +483,13 @@ def refuse_locks(monkeypatch: pytest.MonkeyPatch, number: int, said: str = "no l
     monkeypatch.setattr(fcntl, "flock", refuse)
 
 
-@pytest.mark.parametrize("name", ["EBADF", "EINVAL", "ENOLCK", "ENOSYS", "EOPNOTSUPP"])
-def test_a_file_system_without_locks_is_built_on_all_the_same(
-    pets: Pets, name: str, monkeypatch: pytest.MonkeyPatch
+def test_a_build_works_on_a_file_system_without_locks(
+    pets: Pets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuse_locks(monkeypatch, getattr(errno, name))
+    for name in ("EBADF", "EINVAL", "ENOLCK", "ENOSYS", "EOPNOTSUPP"):
+        refuse_locks(monkeypatch, getattr(errno, name))
+        with locked(pets.work) as is_held:
+            assert not is_held
     pets.parts()
     write(pets.work / f".{SHARDS[0]}.0a1b2c3d.tmp", b"half")
     pets.check_end()
@@ -505,7 +500,7 @@ def test_a_file_system_without_locks_is_built_on_all_the_same(
     assert tree(pets.out) == pets.whole
 
 
-def test_without_locks_nobody_takes_away_what_another_may_be_at_work_on(
+def test_without_locks_files_of_other_runs_are_kept(
     pets: Pets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_locks(monkeypatch, errno.ENOSYS)
@@ -527,7 +522,7 @@ def test_a_lock_that_fails_otherwise_is_an_error(
         pets.part("1/2")
 
 
-def test_the_lock_is_one_that_network_file_systems_know(
+def test_the_lock_works_on_network_file_systems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NFS locks files, not folders, between machines; an exclusive lock must be on a writable."""
@@ -548,40 +543,33 @@ def test_the_lock_is_one_that_network_file_systems_know(
     ]
 
 
-@pytest.mark.parametrize(
-    "where", ["out", "out/pets", "out/pets/1.0.0", "out/pets/1.0.0.incomplete"]
-)
-def test_a_build_in_parts_is_found_by_any_folder_above_it(pets: Pets, where: str) -> None:
-    pets.parts()
-    assert finalize(pets.out.parent / where).path == pets.out / "pets" / "1.0.0"
-    if not where.endswith("incomplete"):
-        assert finalize(pets.out.parent / where).was_there
-
-
-@pytest.mark.parametrize(
-    ("here", "where"),
-    [("", "out"), ("out", "."), ("out/pets", "."), ("out/pets", "1.0.0"), ("out/pets", ".."),
-     ("out/pets/1.0.0.incomplete", "."), ("out/pets/1.0.0.incomplete", "../1.0.0")],
-)  # fmt: skip
-def test_a_folder_may_be_named_as_seen_from_here(
-    pets: Pets, here: str, where: str, monkeypatch: pytest.MonkeyPatch
+def test_finalize_finds_the_parts_in_any_folder_above_them(
+    pets: Pets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pets.parts()
-    monkeypatch.chdir(pets.out.parent / here)
-    assert finalize(Path(where)).path.resolve() == pets.out / "pets" / "1.0.0"
+    pets.copy_parts()
+    for here, *wheres in (
+        ("", "out", "out/pets", "out/pets/1.0.0", "out/pets/1.0.0.incomplete", pets.out),
+        ("out", "."),
+        ("out/pets", ".", "1.0.0", ".."),
+        ("out/pets/1.0.0.incomplete", ".", "../1.0.0"),
+    ):
+        monkeypatch.chdir(pets.out.parent / here)
+        for where in wheres:
+            place = Path(find_workspace(str(where)).location)
+            assert place.resolve() == pets.out / "pets" / "1.0.0"
+    assert finalize(Path()).path.resolve() == pets.out / "pets" / "1.0.0"
+    monkeypatch.chdir(pets.out.parent)
+    for where in ("out", "out/pets", "out/pets/1.0.0"):
+        assert finalize(Path(where)).was_there
 
 
-def test_the_one_that_is_unfinished_is_meant_among_several(pets: Pets) -> None:
+def test_finalize_chooses_the_one_unfinished_build(pets: Pets) -> None:
     pets.build(version="0.9.0")
     pets.build(name="other")
-    pets.parts()
-    assert pets.finalize().location == str(pets.out / "pets" / "1.0.0")
-
-
-def test_several_unfinished_builds_are_named(pets: Pets) -> None:
-    pets.parts()
-    pets.parts(name="other")
-    with pytest.raises(DatasetError, match=r"other/1\.0\.0, .*pets/1\.0\.0; name one of them"):
+    pets.copy_parts()
+    assert find_workspace(str(pets.out)).location == str(pets.out / "pets" / "1.0.0")
+    pets.parts(name="others")
+    with pytest.raises(DatasetError, match=r"others/1\.0\.0, .*pets/1\.0\.0; name one of them"):
         pets.finalize()
 
 
@@ -591,7 +579,7 @@ def test_an_out_folder_may_look_like_a_version(pets: Pets, tmp_path: Path) -> No
     assert other.finalize().location == str(tmp_path / "2.0.0" / "pets" / "1.0.0")
 
 
-def test_where_nothing_was_begun_nothing_is_made(pets: Pets, tmp_path: Path) -> None:
+def test_finalize_without_an_unfinished_build_is_an_error(pets: Pets, tmp_path: Path) -> None:
     for where, said in (
         (tmp_path / "nowhere", "no such folder; give the folder or address that --out was"),
         (tmp_path, "holds no dataset, finished or not"),
@@ -610,7 +598,7 @@ def test_where_nothing_was_begun_nothing_is_made(pets: Pets, tmp_path: Path) -> 
         pets.finalize()
 
 
-def test_whoever_looks_for_the_dataset_is_sent_to_finalize(pets: Pets) -> None:
+def test_an_unfinished_dataset_is_an_error_that_names_finalize(pets: Pets) -> None:
     pets.part("1/2")
     with pytest.raises(DatasetError, match=r"not finished; .* run `shardprep finalize .*plete`$"):
         locate(pets.out)
@@ -633,7 +621,7 @@ def test_the_outline_names_no_place_and_is_the_same_for_all_parts(
 
 
 def test_a_damaged_outline_is_one_line(pets: Pets) -> None:
-    pets.parts()
+    pets.copy_parts()
     write(pets.work / ".parts" / "outline.json", json.dumps({"name": 3}).encode())
     with pytest.raises(
         BuildError, match=r"outline\.json: is damaged \(name: .*\); run the build, or"
@@ -641,7 +629,7 @@ def test_a_damaged_outline_is_one_line(pets: Pets) -> None:
         pets.finalize()
 
 
-def test_what_travels_to_a_worker_does_not_grow_with_the_plan(tmp_path: Path) -> None:
+def test_pickled_tasks_do_not_grow_with_the_plan(tmp_path: Path) -> None:
     """A task holds the items of its shard or chunk, and nothing of the others."""
     sizes = []
     for num_items in (40, 4000):

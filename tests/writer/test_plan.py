@@ -5,9 +5,10 @@ import math
 import pickle
 import random
 from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import groupby
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,10 +22,6 @@ from shardprep.writer.plan import shard_plan
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS, SHARD_BYTES, chunks
 from shardprep.writer.plan.source_plan import _shares, cut_splits
 from tests.support.examples import examples
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 SIXTY = examples(60, database=None)
 plan_shards = functools.partial(shard_plan.plan_shards, "pets")
@@ -70,15 +67,16 @@ def _largest(items: Sequence[Item]) -> int:
 # Shards
 
 
-@given(ITEMS, st.integers(1, 20), SEEDS)
+@given(ITEMS, st.integers(1, 20), SEEDS, st.integers())
 @SIXTY
 def test_shards_are_a_partition_of_the_items_in_equal_sizes(
-    items: list[Item], num_shards: int, seed: int
+    items: list[Item], num_shards: int, seed: int, order: int
 ) -> None:
-    """A split has as many as keep them so, named by number and count."""
+    """They do not depend on the order of the items."""
     largest = _largest(items)
     num_shards = min(num_shards, largest)
     shards = plan_shards(items, num_shards, 0, seed)
+    assert plan_shards(shuffled(items, order), num_shards, 0, seed) == shards
     planned = [item for shard in shards for item in shard.items]
     assert sorted(keys(planned)) == sorted(keys(items))
     assert set(planned) == set(items)
@@ -93,16 +91,6 @@ def test_shards_are_a_partition_of_the_items_in_equal_sizes(
         assert sizes[split] != largest or len(own) == num_shards
         names = [shard_name("pets", split, i, len(own)) for i in range(len(own))]
         assert [shard.name for shard in own] == names
-
-
-@given(ITEMS, st.integers(1, 20), SEEDS, st.integers())
-@SIXTY
-def test_the_plan_does_not_depend_on_the_order_of_the_items(
-    items: list[Item], num_shards: int, seed: int, order: int
-) -> None:
-    num_shards = min(num_shards, _largest(items))
-    plan = plan_shards(items, num_shards, 0, seed)
-    assert plan_shards(shuffled(items, order), num_shards, 0, seed) == plan
 
 
 def test_train_comes_first_and_other_splits_by_name() -> None:
@@ -159,7 +147,7 @@ def test_shards_are_about_128_mib_where_no_number_is_asked_for(
     assert len(plan_shards(items_of("train", num_items), None, estimated_bytes, 0)) == num_shards
 
 
-def test_the_size_of_shards_is_that_of_the_largest_split() -> None:
+def test_the_largest_split_decides_the_size_of_shards() -> None:
     items = items_of("train", 80) + items_of("test", 20)
     counts = Counter(shard.split for shard in plan_shards(items, None, 10 * SHARD_BYTES, 0))
     assert counts == {"train": 8, "test": 2}
@@ -316,7 +304,7 @@ _GROUPED = st.lists(
 
 @given(_GROUPED, _WEIGHTS, SEEDS, st.integers())
 @SIXTY
-def test_a_cut_of_groups_is_a_partition_in_any_order(
+def test_a_cut_keeps_groups_whole_and_does_not_depend_on_the_order_of_the_items(
     items: list[Item], weights: list[int], seed: int, order: int
 ) -> None:
     ratios = _floats(_ratios(weights))
@@ -324,12 +312,6 @@ def test_a_cut_of_groups_is_a_partition_in_any_order(
     assert sorted(keys([*cut.items, *cut.left_out])) == sorted(keys(items))
     again = cut_splits(shuffled(items, order), ratios, seed)
     assert (set(again.items), set(again.left_out)) == (set(cut.items), set(cut.left_out))
-
-
-@given(_GROUPED, _WEIGHTS, SEEDS)
-@SIXTY
-def test_a_cut_parts_no_group(items: list[Item], weights: list[int], seed: int) -> None:
-    cut = cut_splits(items, _floats(_ratios(weights)), seed)
     labelled_keys = {i.key for i in items if i.target is not None}
     splits: dict[str, set[str]] = {}
     for one in cut.items:

@@ -1,17 +1,14 @@
-"""Plans do not change, item by item, whatever they are made with."""
+"""Plans do not change, item by item."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.writer.plans import CASES, HASHES, digest, planned
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KNOWN: dict[str, str] = json.loads(HASHES.read_text(encoding="utf-8"))
 
@@ -27,7 +24,7 @@ def test_every_case_has_its_hash() -> None:
         for name in CASES
     ],
 )
-def test_a_plan_is_bit_for_bit_the_one_that_was_made_of_objects(name: str, tmp_path: Path) -> None:
+def test_a_plan_has_its_golden_hash(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     if case.needs and importlib.util.find_spec(case.needs) is None:
         pytest.skip(f"needs {case.needs}")

@@ -1,12 +1,15 @@
-"""Tasks of the Ray engine, in this process: several shards each, and who is tried again how."""
+"""Tasks of the Ray engine, run in this process: their shards, and retries after deaths."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -14,21 +17,13 @@ from shardprep.catalog.items import Item
 from shardprep.errors import BuildError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.chunk import EncodedChunk, Outcome
+from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.engine.job import ItemCounts, ShardJob
 from shardprep.writer.engine.worker_process import WorkerLimits
-from shardprep.writer.plan.shard_plan import plan_shards
+from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.shard import ShardWriter
 from shardprep.writer.workspace.files import Folders
 from tests.support.builders import by_chunks, in_process, tree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-    from types import ModuleType
-
-    from shardprep.writer.chunk import ChunkTask
-    from shardprep.writer.plan.shard_plan import ShardPlan
 
 NUM_ITEMS = 64
 
@@ -87,7 +82,7 @@ def answers(task: Any, job: ShardJob, run: Sequence[ShardPlan]) -> Iterator[Any]
 def test_a_shard_is_committed_while_the_next_one_is_encoded(
     task: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No commit but the last goes on before the shard behind it is begun."""
+    """Each commit waits until the next shard is begun."""
     shards, encode = shards_of(4), Encode()
     names = [shard.name for shard in shards]
     commit = ShardWriter.commit

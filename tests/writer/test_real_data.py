@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.tfrecord import read_records
-from shardprep.recipe.document import read_recipe
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import Workers
 from shardprep.writer.engine.pool import write_shards
+from shardprep.writer.finalize import BuildResult
 from tests.support.builders import SHARED_DATA, Quiet
 from tests.support.command import run_process
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.writer.finalize import BuildResult
 
 pytestmark = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real archives are not here")
 
@@ -50,7 +45,7 @@ def test_dogs_vs_cats_gives_20_even_shards_and_an_unlabelled_test(cats: BuildRes
 
 
 @pytest.mark.thorough
-def test_dogs_vs_cats_is_the_same_in_tfds_plain_tensorflow_and_ours(cats: BuildResult) -> None:
+def test_tfds_tensorflow_and_our_reader_give_the_same_dogs_and_cats(cats: BuildResult) -> None:
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
@@ -87,7 +82,7 @@ def test_dogs_vs_cats_is_the_same_in_tfds_plain_tensorflow_and_ours(cats: BuildR
 
 
 @pytest.mark.parametrize("labels", ["auto", "csv:labels.csv"])
-def test_dog_breeds_come_from_the_table_in_the_archive(tmp_path: Path, labels: str) -> None:
+def test_dog_breeds_are_read_from_the_table_in_the_archive(tmp_path: Path, labels: str) -> None:
     manifest = build("dog-breed-identification.zip", tmp_path, labels=labels, size="64x64").manifest
     assert (manifest.splits["train"].num_records, manifest.splits["train"].num_unlabelled) == (
         500,
@@ -132,18 +127,6 @@ def test_no_scene_of_camvid_is_in_two_splits(tmp_path: Path) -> None:
     assert len(written) == 60
     assert len(scenes) > 2
     assert all(len(splits) == 1 for splits in scenes.values())
-
-
-@pytest.mark.thorough
-def test_init_then_build_of_dog_breeds_needs_no_edit(tmp_path: Path) -> None:
-    source = SHARED_DATA / "dog-breed-identification.zip"
-    survey = survey_source(source, tmp_path / "work", lambda _: None)
-    recipe = tmp_path / "shardprep.toml"
-    recipe.write_text(recipe_text(survey))
-    keys = {**read_recipe(recipe), "out": str(tmp_path / "out")}
-    result = build_dataset(make_recipe(keys, "test"), Workers(write_shards, 2), Quiet())
-    assert result.manifest.splits["train"].num_records == 500
-    assert len(result.manifest.labels.names) == 120
 
 
 @pytest.mark.thorough

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,9 +13,6 @@ from shardprep.dataset.manifest import Shard
 from shardprep.storage.folder import LocalFolder
 from shardprep.writer.shard import Receipt, ReceiptFacts, read_receipt, write_receipt
 from shardprep.writer.workspace.files import Folders
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "pets-train.tfrecord-00000-of-00001"
 SHARD = Shard(name=NAME, num_records=2, num_bytes=50, sha256="0" * 64)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,6 @@ from shardprep.writer.plan.fingerprint import make_fingerprint
 from tests.catalog.builders import detection, segmentation
 from tests.support.builders import Told, build, encoded, jpeg, write, write_folder
 from tests.writer.records import records
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_recognised_boxes_are_padded_stored_and_verified(tmp_path: Path) -> None:

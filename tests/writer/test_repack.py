@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -34,13 +36,8 @@ from tests.support.builders import (
 )
 from tests.support.command import error_of, run
 from tests.support.json_page import printed
+from tests.support.object_store import Bucket
 from tests.writer.records import records as features
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket
 
 KEYS: dict[str, Any] = {"shards": 3, "size": "32x32", "labels": "prefix", "name": "pets"}
 BAD = {"train/cat.90.jpg": b"\xff\xd8\xff no more", "notes.txt": b"so"}
@@ -64,7 +61,7 @@ def records(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("shards", [1, 11])
-def test_a_whole_dataset_comes_out_as_a_build_with_these_shards(
+def test_a_repacked_dataset_equals_a_build_with_this_number_of_shards(
     shards: int, pets: Path, tmp_path: Path
 ) -> None:
     fresh = made(tmp_path, IMAGES, shards=shards)
@@ -128,7 +125,7 @@ def test_keys_that_collide_get_the_name_of_their_dataset(pets: Path, tmp_path: P
     assert not shardprep.verify(merged.path, decode=True).problems
 
 
-def test_datasets_of_one_name_are_told_apart_by_version_or_number(
+def test_keys_of_datasets_with_one_name_get_its_version_or_a_number(
     pets: Path, tmp_path: Path
 ) -> None:
     second = made(tmp_path / "2", animals(4), version="2.0.0", shards=1)
@@ -233,7 +230,9 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_one_line(case: str, pets: Path, tmp_path: Path) -> None:
+def test_datasets_that_do_not_fit_are_a_one_line_error(
+    case: str, pets: Path, tmp_path: Path
+) -> None:
     make, line = REFUSED[case]
     keys = {"name": "all", **make(tmp_path / "other")}
     others = [pets if one is None else one for one in keys.pop("datasets", ())]
@@ -243,7 +242,9 @@ def test_what_does_not_fit_is_one_line(case: str, pets: Path, tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_record_ends_it_and_what_is_done_is_kept(pets: Path, tmp_path: Path) -> None:
+def test_a_damaged_record_is_an_error_and_finished_shards_are_kept(
+    pets: Path, tmp_path: Path
+) -> None:
     copy = shutil.copytree(pets, tmp_path / "copy")
     damage(copy)
     with pytest.raises(shardprep.RecordError, match=r"CRC is .*`shardprep verify .*--repair`"):
@@ -260,7 +261,7 @@ def test_a_damaged_record_ends_it_and_what_is_done_is_kept(pets: Path, tmp_path:
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 3_000, 4 << 20])
-def test_a_run_of_records_is_that_of_each(
+def test_batches_of_any_size_give_equal_bytes_and_errors(
     batch_bytes: int, pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records are read, hashed and written many at a time; an error names the one at fault."""

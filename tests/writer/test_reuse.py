@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,8 +31,10 @@ from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
 from shardprep.storage.regular_file import sha256_of
 from shardprep.writer.build import build_dataset
+from shardprep.writer.chunk import EncodedChunk
 from shardprep.writer.engine.job import ShardJob, Workers
 from shardprep.writer.engine.worker_process import WorkerLimits
+from shardprep.writer.finalize import BuildResult
 from shardprep.writer.plan.fingerprint import versions
 from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import plan_shards
@@ -54,14 +57,8 @@ from tests.support.builders import (
 )
 from tests.support.command import error_of, run
 from tests.support.json_page import printed
+from tests.support.object_store import Bucket, Proxy
 from tests.support.odd_images import heic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from shardprep.writer.chunk import EncodedChunk
-    from shardprep.writer.finalize import BuildResult
-    from tests.support.object_store import Bucket, Proxy
 
 KEYS: dict[str, Any] = {"shards": 3, "size": "32x32", "labels": "prefix", "version": "1.1.0"}
 IMAGES = {**animals(40), "train/cat.90.jpg": b"\xff\xd8\xff no more", "train/dog.91.jpg": png()}
@@ -74,6 +71,13 @@ def _old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(source, source.parent / "out", **{**KEYS, "version": "1.0.0"}).path
 
 
+@pytest.fixture(name="fresh", scope="module")
+def _fresh(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the files of a build of `added()` without reuse."""
+    source = write(tmp_path_factory.mktemp("fresh") / "pets.zip", zip_bytes(added()))
+    return tree(build(source, source.parent / "out", **KEYS).path)
+
+
 @pytest.fixture(name="processed")
 def _processed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     seen: list[bytes] = []
@@ -84,6 +88,14 @@ def _processed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
     monkeypatch.setattr("shardprep.writer.chunk_encoder.process_image", process)
     return seen
+
+
+def reused_added(folder: Path, old: Path | str, fresh: dict[str, bytes]) -> int:
+    """Build `added()` with the old dataset, check the bytes and return the number of copies."""
+    source = write(folder / "pets.zip", zip_bytes(added()))
+    result = build(source, folder / "out", reuse=old, **KEYS)
+    assert tree(result.path) == fresh
+    return result.num_copied
 
 
 def reused(folder: Path, images: dict[str, bytes], old: Path | str, **keys: Any) -> BuildResult:
@@ -110,7 +122,7 @@ def moved() -> dict[str, bytes]:
 
 
 def other_bytes() -> dict[str, bytes]:
-    """Return the images with two changed ones; one of them has as many bytes as before."""
+    """Return the images with two changed ones, one of them with an equal number of bytes."""
     images = dict(IMAGES)
     images["train/cat.3.jpg"] = jpeg(seed=77)
     data = bytearray(images["train/dog.3.jpg"])
@@ -146,7 +158,7 @@ CHANGES: dict[str, tuple[Callable[[], dict[str, bytes]], dict[str, Any], int]] =
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_bytes_are_those_of_a_fresh_build(
+def test_the_bytes_equal_those_of_a_fresh_build(
     change: str, old: Path, tmp_path: Path, processed: list[bytes]
 ) -> None:
     images, keys, num_copied = CHANGES[change]
@@ -204,16 +216,18 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], int]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_is_encoded_anew(damage: str, old: Path, tmp_path: Path) -> None:
+def test_images_with_damaged_records_are_encoded(
+    damage: str, old: Path, fresh: dict[str, bytes], tmp_path: Path
+) -> None:
     copy = Path(shutil.copytree(old, tmp_path / "old"))
     work, num_lost = DAMAGES[damage]
     work(next(copy.glob("*-00001-of-00003")))
-    assert reused(tmp_path, added(), copy).num_copied == 41 - num_lost
+    assert reused_added(tmp_path, copy, fresh) == 41 - num_lost
 
 
 @pytest.mark.parametrize("length", [-100, 0, 15, 2**40])
-def test_lengths_that_no_record_has_cost_that_record_alone(
-    length: int, old: Path, tmp_path: Path
+def test_an_impossible_record_length_costs_only_that_record(
+    length: int, old: Path, fresh: dict[str, bytes], tmp_path: Path
 ) -> None:
     copy = Path(shutil.copytree(old, tmp_path / "old"))
     table = pq.read_table(copy / "items.parquet")
@@ -225,7 +239,7 @@ def test_lengths_that_no_record_has_cost_that_record_alone(
     manifest = load_manifest(copy)
     manifest.files["items.parquet"] = sha256_of(copy / "items.parquet")
     (copy / "manifest.json").write_text(manifest.dumps())
-    assert reused(tmp_path, added(), copy).num_copied == 40
+    assert reused_added(tmp_path, copy, fresh) == 40
 
 
 def test_a_dataset_may_be_reused_in_its_own_place(old: Path, tmp_path: Path) -> None:
@@ -238,9 +252,9 @@ def test_a_dataset_may_be_reused_in_its_own_place(old: Path, tmp_path: Path) -> 
     assert tree(tmp_path / "out/pets") == {f"1.0.0/{name}": data for name, data in fresh.items()}
 
 
-def test_the_old_dataset_is_only_read(old: Path, tmp_path: Path) -> None:
+def test_the_old_dataset_is_only_read(old: Path, fresh: dict[str, bytes], tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in old.rglob("*")}
-    reused(tmp_path, added(), old)
+    assert reused_added(tmp_path, old, fresh) == 41
     assert {path: path.stat().st_mtime_ns for path in old.rglob("*")} == before
 
 
@@ -273,9 +287,10 @@ def test_decoders_count_where_images_needed_them(
     assert change.startswith("pillow-heif (")
 
 
-def test_an_interrupted_build_goes_on_with_the_same_bytes(old: Path, tmp_path: Path) -> None:
+def test_an_interrupted_build_is_resumed_with_the_same_bytes(
+    old: Path, fresh: dict[str, bytes], tmp_path: Path
+) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes(added()))
-    fresh = tree(build(source, tmp_path / "fresh", **KEYS).path)
 
     def engine(*arguments: Any) -> Iterator[EncodedChunk]:
         for number, chunk in enumerate(in_process(*arguments)):
@@ -294,9 +309,8 @@ def test_an_interrupted_build_goes_on_with_the_same_bytes(old: Path, tmp_path: P
         assert tree(result.path) == fresh
 
 
-def test_parts_copy_too(old: Path, tmp_path: Path) -> None:
+def test_parts_copy_images(old: Path, fresh: dict[str, bytes], tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes(added()))
-    fresh = tree(build(source, tmp_path / "fresh", **KEYS).path)
     parts = [
         build_part(source, tmp_path / "out", part, reuse=old, **KEYS) for part in ("1/2", "2/2")
     ]
@@ -304,7 +318,7 @@ def test_parts_copy_too(old: Path, tmp_path: Path) -> None:
     assert tree(finalize(tmp_path / "out").path) == fresh
 
 
-def test_a_dataset_that_is_replaced_meanwhile_ends_the_build(old: Path, tmp_path: Path) -> None:
+def test_a_build_ends_if_the_old_dataset_is_replaced_meanwhile(old: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(old, tmp_path / "old")
     source = write(tmp_path / "pets.zip", zip_bytes(added()))
 
@@ -319,7 +333,7 @@ def test_a_dataset_that_is_replaced_meanwhile_ends_the_build(old: Path, tmp_path
     assert not list((tmp_path / "out").glob("pets/1.1.0"))
 
 
-def test_tables_that_do_not_verify_are_refused(old: Path, tmp_path: Path) -> None:
+def test_a_damaged_item_table_is_refused(old: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(old, tmp_path / "old"))
     other = next(old.parent.parent.glob("*/1.0.0/items.parquet"))
     data = bytearray(other.read_bytes())
@@ -333,12 +347,11 @@ def test_tables_that_do_not_verify_are_refused(old: Path, tmp_path: Path) -> Non
 
 @pytest.mark.thorough
 def test_datasets_in_object_storage_are_read_by_ranges(
-    old: Path, tmp_path: Path, bucket: Bucket, proxy: Proxy
+    old: Path, fresh: dict[str, bytes], tmp_path: Path, bucket: Bucket, proxy: Proxy
 ) -> None:
     for name, data in tree(old).items():
         bucket.put(f"pets/1.0.0/{name}", data)
-    result = reused(tmp_path, added(), f"{bucket.url}/pets")
-    assert result.num_copied == 41
+    assert reused_added(tmp_path, f"{bucket.url}/pets", fresh) == 41
     shards = [
         one for one in proxy.requests if ".tfrecord-" in one.path and "/index/" not in one.path
     ]
@@ -371,7 +384,7 @@ def test_boxes_are_placed_anew_around_copied_images(tmp_path: Path, processed: l
     st.sampled_from(["crop", "pad", "stretch", "within", "none"]),
     st.sampled_from(["jpeg", "png", "keep"]), st.sampled_from([jpeg, png]),
 )  # fmt: skip
-def test_placements_by_the_header_are_those_of_the_decoded_image(
+def test_a_placement_from_the_header_equals_that_of_the_decoded_image(
     height: int, width: int, to_height: int, to_width: int, fit: Any, form: Any, draw: Any
 ) -> None:
     data = draw(height, width)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,10 +24,6 @@ from shardprep.writer.plan.source_plan import cut_splits
 from tests.dataset.resigned import resigned
 from tests.support.builders import animals, build, build_part, jpeg, write, zip_bytes
 from tests.support.command import run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 KEYS: dict[str, Any] = {"size": "8x8", "labels": "prefix", "shards": 1}
 NAMES = ("train", "validation", "test")
@@ -81,7 +79,7 @@ def test_ratios_that_name_no_split_of_the_source_are_an_error(tmp_path: Path) ->
         build(source, tmp_path / "out", split="validation=0.25", **KEYS)
 
 
-def test_what_is_left_of_the_ratios_is_train() -> None:
+def test_train_gets_the_rest_of_the_ratios() -> None:
     rule = parse_split_rule("validation=0.1,test=0.2")
     assert rule.ratios == {"train": 0.7, "validation": 0.1, "test": 0.2}
     assert parse_split_rule("a=0.5,b=0.5").ratios == {"a": 0.5, "b": 0.5}
@@ -131,7 +129,7 @@ def test_splits_that_annotations_give_stay_whole_too(tmp_path: Path) -> None:
     }
 
 
-def test_groups_that_lie_across_a_split_that_stays_are_counted(tmp_path: Path) -> None:
+def test_groups_in_several_given_splits_are_counted(tmp_path: Path) -> None:
     members = {
         f"{split}/cat.{i}.jpg": jpeg(seed=i) for split in ("train", "test") for i in range(8)
     }
@@ -169,11 +167,11 @@ FORMER: dict[str, dict[str, Any]] = {
     "split ratios": {"split": "train=0.9,validation=0.1"},
     "fit within": {"fit": "within"},
 }
-"""Name of a version of the fingerprint → options whose meaning it is of."""
+"""Version in the fingerprint → options whose meaning it names."""
 
 
 @pytest.mark.parametrize("name", FORMER)
-def test_an_unfinished_build_of_a_former_meaning_is_one_clear_error(
+def test_an_unfinished_build_of_an_older_version_is_one_clear_error(
     name: str, tmp_path: Path
 ) -> None:
     source = source_of(tmp_path, GIVEN)
@@ -190,7 +188,7 @@ def test_an_unfinished_build_of_a_former_meaning_is_one_clear_error(
 
 
 @pytest.mark.parametrize("name", FORMER)
-def test_a_finished_dataset_of_a_former_meaning_stays(name: str, tmp_path: Path) -> None:
+def test_a_finished_dataset_of_an_older_version_stays(name: str, tmp_path: Path) -> None:
     source = source_of(tmp_path, GIVEN)
     keys: dict[str, Any] = {**KEYS, **FORMER[name]}
     path = build(source, tmp_path / "out", **keys).path
@@ -201,9 +199,5 @@ def test_a_finished_dataset_of_a_former_meaning_stays(name: str, tmp_path: Path)
     assert not shardprep.verify(path).problems
     reused = build(source, tmp_path / "again", reuse=path, **keys)
     assert reused.num_copied == (0 if name == "fit within" else reused.num_new_items)
-
-
-def test_other_recipes_have_the_fingerprint_that_they_had(tmp_path: Path) -> None:
-    source = source_of(tmp_path, GIVEN)
-    versions = build(source, tmp_path / "out", **KEYS).manifest.fingerprint.versions
-    assert not FORMER.keys() & versions.keys()
+    other = build(source, tmp_path / "other", **KEYS).manifest
+    assert not FORMER.keys() & other.fingerprint.versions.keys()

@@ -7,9 +7,10 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,12 +21,9 @@ from tests.support.builders import tree, write_folder
 from tests.writer.meetings import STATE, WHERE, Recipe
 from tests.writer.two_runs import opened
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    Files = Mapping[str, bytes]
-    Moments = list[tuple[str, Files]]
-    """Each state that a run goes through, with the files at its end."""
+Files = Mapping[str, bytes]
+Moments = list[tuple[str, Files]]
+"""Each state that a run goes through, with the files at its end."""
 
 MANIFEST = f"{WHERE}/manifest.json"
 BUILD = f"{STATE}/.build.json"
@@ -67,7 +65,7 @@ def note(found: Moments, files: Files, there: Files) -> str:
 
 
 def in_store(there: Files, run: Callable[[], object], fate: str = "") -> Moments:
-    """Return the moments of a run over objects; a fate befalls it when the build has begun."""
+    """Return the moments of a run over objects. `fate` is applied when the build has begun."""
     found: Moments = []
     name = f"run {next(_number)}"  # tokens follow from it
     with opened(there, {name: run}) as world:

@@ -15,24 +15,21 @@ import random
 import shutil
 import tempfile
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from unittest import mock
 
 from shardprep.dataset import remote_files
 from shardprep.storage import objects
 from shardprep.storage.objects import ListedObject
 from shardprep.storage.store import ChangedError
+from shardprep.storage.url import ObjectUrl
 from shardprep.writer.workspace.files import BUILD_FILE
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from shardprep.storage.url import ObjectUrl
-
-    Objects = Mapping[str, bytes]
+Objects = Mapping[str, bytes]
 
 _MOST_STEPS = 1500
 """Steps of a schedule; more are a run that never ends."""
@@ -51,7 +48,7 @@ class Killed(BaseException):
 
 
 class Pool:
-    """A pool of threads that does all at once, in the thread that asks: so runs are repeatable."""
+    """Does the work of a thread pool in the calling thread, so that runs are repeatable."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -99,7 +96,7 @@ class _Runner(threading.Thread):
         self.world.moved.release()
 
     def wait_turn(self) -> None:
-        """Wait before a request; raise what befalls the run."""
+        """Wait before a request; raise the exception of the run's fate."""
         if self.fate == "kill":
             raise Killed
         self.world.moved.release()
@@ -151,7 +148,7 @@ class World:
         return [name for name, runner in self.runners.items() if not runner.is_over]
 
     def state(self) -> bytes:
-        """Return a hash of the store and of all that the runs know."""
+        """Return a hash of the store and of the answers that the runs got."""
         digest = hashlib.blake2b()
         for key in sorted(self.objects):
             digest.update(f"{key} {etag_of(self.objects[key])};".encode())
@@ -190,7 +187,7 @@ def is_change(request: str) -> bool:
 
 
 def etag_of(data: bytes) -> str:
-    """Return the ETag of an object: a hash of its bytes, as S3 has it for one that is put."""
+    """Return the ETag of an object: the hash of its bytes, as in S3 without multipart upload."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
@@ -425,7 +422,7 @@ def one_change(scenario: Scenario, first: str, num_steps: int) -> None:
 
 
 def drawn_order(scenario: Scenario, seed: int, fate: str = "") -> None:
-    """Play a schedule that is drawn; if a fate is given, it befalls the first run at some step."""
+    """Play a random schedule. If a fate is given, the first run gets it at a random step."""
     draw = random.Random(seed)
     probability, at = draw.choice((0.03, 0.1, 0.3)), draw.randrange(5, 110)
     first, *_ = scenario.runs

@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from multiprocessing import connection
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from multiprocessing.process import BaseProcess
+from typing import NamedTuple, TypeAlias
 
 from shardprep import profiling
 from shardprep.errors import BuildError
@@ -42,9 +43,6 @@ from shardprep.writer.engine.worker_main import (
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import ShardHead
-
-if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
 
 _WINDOW = 2
 """Chunks in progress per worker: bounds memory, and evens out slow chunks."""

@@ -332,7 +332,11 @@ def _begun(
     if is_careful:
         run_chunks(job.encoder, job.tasks(shard), 1, job.limits, on_chunk)
     else:
-        _encode(job, shard, on_chunk)
+        work = Work(job.encoder, job.limits, is_timed=job.is_timed)
+        keep_buffers()
+        with limited(job.limits):
+            for task in job.tasks(shard):
+                on_chunk(encoded(work, task))
     return commit, counts
 
 
@@ -351,14 +355,6 @@ def _await_commit(commit: Future[None]) -> None:
     if error is not None and not isinstance(error, Exception):  # a panic of the store's client
         os._exit(STARVED)
     commit.result()
-
-
-def _encode(job: ShardJob, shard: ShardPlan, on_chunk: Callable[[EncodedChunk], None]) -> None:
-    work = Work(job.encoder, job.limits, is_timed=job.is_timed)
-    keep_buffers()
-    with limited(job.limits):
-        for task in job.tasks(shard):
-            on_chunk(encoded(work, task))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 from shardprep import profiling
 from shardprep.errors import InternalError, ShardprepError, is_short_of_memory
@@ -22,9 +23,6 @@ from shardprep.writer.engine import worker_process
 from shardprep.writer.engine.job import ItemCounts
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.shard import ShardHead, ShardWriter
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
 ALARM = getattr(signal, "SIGALRM", None)
 """Signal that ends a process whose item takes too long; None on Windows."""

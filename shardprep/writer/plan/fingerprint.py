@@ -7,8 +7,8 @@ import hashlib
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from PIL import features
 
@@ -26,9 +26,6 @@ from shardprep.source.zip_directory import read_end
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.url import is_url
 from shardprep.writer.engine.worker_process import start_server
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
 SPLIT_RATIOS = "split ratios"
 _SPLIT_RATIOS_VERSION = "2"
