@@ -262,7 +262,7 @@ class Records:
 
     @property
     def waits(self) -> bool:
-        """Whether each read may need a request of its own."""
+        """Whether a read may need a request of its own."""
         return self.is_remote and self._blocks is None
 
     @property
@@ -382,7 +382,7 @@ class Records:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the records and their order: of the content of shards, and places in them."""
+        """Hash of the records and their order: SHA-256 of shards and record numbers in them."""
         used = np.flatnonzero(np.bincount(self.frames.shard))
         numbers = np.zeros(len(self.shards), np.int64)
         numbers[used] = np.arange(len(used))  # independent of other shards that may be open
