@@ -13,7 +13,7 @@ import pytest
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from tests.support.builders import build, tree, write, zip_bytes
+from tests.support.builders import animals, build, jpeg, png, tree, write, zip_bytes
 from tests.support.paths import shared_folder
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def pets(factory: pytest.TempPathFactory, members: Mapping[str, bytes], **options: Any) -> Path:
-    """Return a dataset of some files, the same folder for the same files and options.
+    """Return a read-only dataset of some files, built once for equal files and options.
 
-    Nobody changes it. By default labels are prefixes of file names.
+    By default, labels are prefixes of file names.
     """
     data, options = zip_bytes(members), {"labels": "prefix", **options}
     name = hashlib.sha256(data + repr(sorted(options.items())).encode()).hexdigest()[:16]
@@ -36,6 +36,41 @@ def pets(factory: pytest.TempPathFactory, members: Mapping[str, bytes], **option
 
     folder: Path = shared_folder(factory, f"pets-{name}", make) / "out" / "pets" / "1.0.0"
     return folder
+
+
+HEIGHT, WIDTH = 12, 16
+NUM_TRAIN, NUM_TEST = 43, 5
+FORMS: dict[str, dict[str, Any]] = {
+    "jpeg": {"size": "16x12"},
+    "png": {"size": "16x12", "format": "png"},
+    "raw": {"size": "16x12", "format": "raw"},
+    "keep": {"format": "keep"},
+    "keep, one size": {"size": "16x12", "format": "keep"},
+    "own sizes": {"size": "none", "format": "png"},
+    "unlabelled": {"size": "16x12", "labels": "none"},
+    "multilabel": {"size": "16x12", "labels": "csv:t.csv:id:tags", "target": "multilabel"},
+    "regression": {"size": "16x12", "labels": "csv:t.csv:id:weight", "target": "regression"},
+    "text": {"size": "16x12", "labels": "csv:t.csv:id:weight", "target": "text"},
+}
+
+
+@functools.cache
+def mixed_images() -> dict[str, bytes]:
+    """Return JPEG and PNG files of several sizes, and a table with targets of the train images."""
+    train = {
+        **animals(36),
+        **{f"train/dog.{i}.png": png(seed=i) for i in range(90, 95)},
+        "train/cat.77.jpg": jpeg(HEIGHT, WIDTH, seed=77),
+        "train/cat.78.png": png(HEIGHT, WIDTH, seed=78),
+    }
+    rows = [f"{key},{('a', 'a|b', 'b')[i % 3]},{i}.5" for i, key in enumerate(train)]
+    test = {f"test/{i}.jpg": jpeg(seed=200 + i) for i in range(NUM_TEST)}
+    return {**train, **test, "t.csv": "\n".join(["id,tags,weight", *rows]).encode()}
+
+
+def of_form(factory: pytest.TempPathFactory, form: str) -> Path:
+    """Return a dataset of `mixed_images` in one of `FORMS`; train has 3 shards."""
+    return pets(factory, mixed_images(), **{"shards": 3, "separator": "|", **FORMS[form]})
 
 
 def refused(call: Callable[[], object]) -> str:
