@@ -74,7 +74,7 @@ def of_form(factory: pytest.TempPathFactory, form: str) -> Path:
 
 
 def refused(call: Callable[[], object]) -> str:
-    """Return the one line of the error of a call, which says what to do."""
+    """Return the text of the DatasetError of a call: one line, with a hint."""
     with pytest.raises(DatasetError) as error:
         call()
     assert error.value.hint
@@ -84,7 +84,7 @@ def refused(call: Callable[[], object]) -> str:
 
 @functools.cache
 def written(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of the written images, in the order of items.parquet."""
+    """Return the rows of items.parquet that are written images, in its order."""
     table = pq.read_table(folder / "items.parquet").to_pylist()
     return [row for row in table if row["status"] == "written"]
 
@@ -101,7 +101,7 @@ def keys_of(place: Path | str, split: Any = "train") -> list[str]:
 
 
 def saved(batches: Any) -> dict[str, Any]:
-    """Return the state of batches, as another process reads it."""
+    """Return the state of batches, stored as JSON and read again."""
     state: dict[str, Any] = json.loads(json.dumps(batches.state_dict()))
     return state
 
@@ -120,7 +120,7 @@ def batch_keys(batches: Any) -> list[list[str]]:
 
 
 def damage(folder: Path, *numbers: int) -> list[str]:
-    """Change a byte of some records of train; return what names them in errors."""
+    """Change a byte of some records of train; return their names in errors."""
     rows = [row for row in written(folder) if row["split"] == "train"]
     for row in (rows[number] for number in numbers):
         flip(folder / row["shard"], row["offset"] + 100)

@@ -49,7 +49,6 @@ MANY = many()
 
 @pytest.fixture(scope="module", name="sets")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
-    """Return a dataset of each kind."""
     options = {"raw": {"format": "raw"}, "labelled": {"labels": "folder"}}
     return {
         kind: annotated(
@@ -77,7 +76,7 @@ def by_dataset(path: Path, size: int, **options: Any) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return an array, texts of it as str."""
+    """Return a value as an array, with texts as str."""
     found = np.asarray(value)
     if found.dtype != object:
         return found
@@ -85,7 +84,7 @@ def plain(value: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether two structures have equal keys, dtypes, shapes and values."""
+    """Return whether two structures have equal keys, dtypes, shapes and values."""
     tf.nest.assert_same_structure(one, other)
     pairs = zip(map(plain, tf.nest.flatten(one)), map(plain, tf.nest.flatten(other)), strict=True)
     return all(left.dtype == right.dtype and np.array_equal(left, right) for left, right in pairs)
@@ -120,7 +119,7 @@ def test_a_transform_of_the_image_alone_is_an_error_with_annotations(sets: Sets,
 
 @pytest.fixture(name="by_threads")
 def _by_threads(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[Any]:
-    """Fill batches by threads, or decode in the graph; the decoders with threads."""
+    """Choose decoding by threads or in the graph; return the decoders by threads."""
     decoders: list[Any] = []
     monkeypatch.setattr(pipeline, "threads_are_faster", lambda *_: request.param)
     begin = decode.ThreadDecoder.__init__
@@ -317,7 +316,7 @@ def test_no_cache_changes_a_batch_or_an_item(
             uncached = by_load(path, batch_size=4, seed=3, **options)
         else:
             uncached = by_dataset(path, 4, seed=3, **options)
-        # "auto" comes to memory, before anything else is looked at.
+        # "auto" becomes "memory" before other options are read.
         memory: tuple[Any, ...] = ("memory",) if options else ("memory", "auto")
         for cache in (*memory, folder, folder):  # the first use of the folder fills it
             assert all_same(by_load(path, batch_size=4, seed=3, cache=cache, **options), uncached)

@@ -54,17 +54,14 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
 
 @pytest.fixture(name="copied")
 def _copied(sets: Set, tmp_path: Path) -> Path:
-    """Return a dataset folder of JPEG images to be damaged."""
     return shutil.copytree(sets["jpeg"], tmp_path / "set")
 
 
 def place(folder: Path, key: str) -> dict[str, Any]:
-    """Return the row of an item."""
     return next(row for row in written(folder) if row["key"] == key)
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Compare items, their arrays included."""
     if isinstance(one, dict):
         return list(one) == list(other) and all(equal(one[name], other[name]) for name in one)
     if isinstance(one, tuple | list):
@@ -72,7 +69,7 @@ def equal(one: Any, other: Any) -> bool:
     return type(one) is type(other) and np.array_equal(one, other)
 
 
-# What an item is
+# Content of items
 
 
 @pytest.mark.parametrize("form", PLAIN)
@@ -129,7 +126,7 @@ ROWS = {
 
 @pytest.fixture(scope="module", name="tables")
 def _tables(tmp_path_factory: pytest.TempPathFactory) -> Set:
-    """Return a set of each kind of target; test images have none."""
+    """Return a dataset of each kind of target; test images have no target."""
     lines = [f"{key},{tags},{weight},{text}" for key, (tags, weight, text) in ROWS.items()]
     members = {key: jpeg(seed=i) for i, key in enumerate([*ROWS, "test/1.jpg"])}
     members["train.csv"] = "\n".join(["id,tags,weight,caption", *lines]).encode()
@@ -164,7 +161,7 @@ def test_targets_and_columns_have_the_values_of_the_table(
     np.testing.assert_array_equal(target, loaded.decode() if kind == "text" else loaded)
 
 
-# Which item
+# Selection of items
 
 
 @given(
@@ -377,7 +374,6 @@ def test_an_index_that_contradicts_its_shard_is_an_error(copied: Path, change: s
 
 
 def python(code: str, *arguments: Path) -> str:
-    """Return what a new interpreter prints."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -395,7 +391,7 @@ def test_more_shards_than_a_process_may_open_are_read(tmp_path: Path) -> None:
     assert python(code, folder).strip() == str(2 * 8 * len(reader.Dataset(folder)))
 
 
-# What it costs to import
+# Imports
 
 
 def test_tensorflow_is_not_imported(sets: Set) -> None:

@@ -42,17 +42,16 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
 
 @pytest.fixture(name="copied")
 def _copied(sets: Set, tmp_path: Path) -> Path:
-    """Return a dataset folder of JPEG images to be damaged."""
     return shutil.copytree(sets["jpeg"], tmp_path / "set")
 
 
 def order(folder: Path, batch_size: int = 5, **options: Any) -> list[list[str]]:
-    """Return the keys of the batches, of the seed 0 where it is not given."""
+    """Return the keys of the batches; by default not shuffled, with the seed 0."""
     options = {"seed": 0, "shuffle": False, **options}
     return batch_keys(reader.Dataset(folder).batches(batch_size, as_supervised=False, **options))
 
 
-# What a batch is
+# Content of batches
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form not in ("own sizes", "keep")])
@@ -115,7 +114,7 @@ def test_batches_of_a_slice_have_its_items(sets: Set) -> None:
     assert [key for batch in got for key in batch] == [item["image/filename"] for item in part]
 
 
-# In which order
+# Order
 
 
 @examples(15)

@@ -58,7 +58,7 @@ def _photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", name="marked")
 def _marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset of one size with boxes and masks, PNG, each object apart from the others."""
+    """Return a dataset of PNG images of one size, with boxes and masks that do not overlap."""
     rng = np.random.default_rng(3)
     found: dict[str, Marked] = {"train/x/none.png": Marked()}
     for i in range(NUM_TRAIN - 1):
@@ -83,7 +83,7 @@ def same(some: Any, others: Any) -> bool:
 
 
 def torchvisions(rng: Any, height: int, width: int, scale: Any, ratio: Any) -> Any:
-    """Draw as `RandomResizedCrop.get_params` of torchvision 0.28 says: top, left, height, width."""
+    """Draw like `RandomResizedCrop.get_params` of torchvision 0.28: top, left, height, width."""
     area = height * width
     for _ in range(10):
         target = area * rng.uniform(*scale)
@@ -105,7 +105,7 @@ def torchvisions(rng: Any, height: int, width: int, scale: Any, ratio: Any) -> A
 def test_boxes_are_distributed_like_those_of_torchvision(
     size: tuple[int, int], scale: tuple[float, float]
 ) -> None:
-    """Kolmogorov and Smirnov's distance of each side, at a level of 0.001; the seeds are fixed."""
+    """A Kolmogorov-Smirnov test of each side, at a level of 0.001 with fixed seeds."""
     number, crop = 3000, RandomResizedCrop((8, 8), scale)
     keys = crops.crop_keys(12345, np.arange(number) * 37)
     ours = np.array([crop.window(*size, crops.draws(key)) for key in keys])

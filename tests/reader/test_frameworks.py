@@ -121,7 +121,6 @@ def test_a_distributed_sampler_divides_the_items(folder: Path, torch: Any) -> No
 
 
 def read_all(dataset: Any, torch: Any, context: str) -> list[Any]:
-    """Read a dataset with a worker of a DataLoader."""
     loader = torch.utils.data.DataLoader(dataset, num_workers=1, multiprocessing_context=context)
     iterator = iter(loader)
     try:

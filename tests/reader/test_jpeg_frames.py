@@ -1,4 +1,4 @@
-"""Records that hold JPEGs of every kind of frame: none ends the process."""
+"""Records with every kind of JPEG frame: none ends the process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FRAMES = {**READ, **UNREAD}
 CROP = reader.CenterCrop((4, 5))
-"""So small that a scaled decode is wanted of every image."""
+"""So small that every image is decoded at a smaller scale."""
 
 
 @pytest.fixture(scope="module", name="frames")
@@ -54,7 +54,7 @@ def seen(data: bytes) -> Any:
 
 
 def outcome(read: Callable[[], Any]) -> Any:
-    """Return the image that is read, or None where the record is refused."""
+    """Return the image, or None if reading it is an error."""
     with suppress(RecordError, tf.errors.OpError):
         return np.asarray(read())
     return None

@@ -38,7 +38,7 @@ def _boxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", name="several")
 def _several(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset of images with the classes `SHOWN` of the images."""
+    """Return a dataset of images with several classes each, `SHOWN`."""
     keys = [f"train/{i:02}.jpg" for i in range(NUM_IMAGES)]
     names = ["|".join(sorted({("cat", "dog")[one] for one in labels})) for labels in SHOWN]
     rows = [f"{key},{name}" for key, name in zip(keys, names, strict=True)]
@@ -55,7 +55,7 @@ def _folder(request: pytest.FixtureRequest) -> Path:
 
 
 def shown(folder: Path, split: Any = "train") -> list[set[int]]:
-    """Return the classes of each record of a split, as its items say."""
+    """Return the classes of each item of a split."""
     found = []
     for item in reader.Dataset(folder, split, as_supervised=False):
         hot = item.get("labels")

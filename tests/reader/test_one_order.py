@@ -47,7 +47,6 @@ few = examples(10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 @pytest.fixture(scope="module", name="sets")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return one source as JPEG and raw, 4 shards."""
     return {
         form: pets(tmp_path_factory, animals(NUM_TRAIN), format=form, size="8x6", shards=4)
         for form in ("jpeg", "raw")
@@ -62,7 +61,7 @@ USUAL = {
 
 @pytest.fixture(autouse=True)
 def _small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a small set have many groups: blocks of 4 records, 12 records a group."""
+    """Give a small dataset many groups: blocks of 4 records, groups of 12 records."""
     for name, value in zip(USUAL, (4, 1, 1, 12), strict=True):
         monkeypatch.setattr(epoch_order, name, value)
 
@@ -74,13 +73,11 @@ def split_of(text: str, folder: Path) -> Any:
 
 
 def by_load(folder: Path, split: Any, part: tuple[int, int] = (0, 1), **options: Any) -> Any:
-    """Return `iterate` of the reader with TensorFlow."""
     config = reader.ReadConfig(shard_index=part[0], num_shards=part[1])
     return reader.iterate(folder, split, as_supervised=False, read_config=config, **options)
 
 
 def by_dataset(folder: Path, split: Any, part: tuple[int, int] = (0, 1), **options: Any) -> Any:
-    """Return `Dataset.batches` of the reader without."""
     size = options.pop("batch_size")
     return reader.Dataset(folder, split).batches(
         size, as_supervised=False, shard_index=part[0], num_shards=part[1], **options
@@ -257,7 +254,7 @@ GROUP_BYTES = 1 << 19
 
 @pytest.fixture(scope="module", name="many")
 def _many(sets: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a set of tiny raw images in 5 shards, each record labelled with its number."""
+    """Return a dataset of tiny raw images in 5 shards; the label of a record is its number."""
     folder = tmp_path_factory.mktemp("pets") / "1.0.0"
     (folder / "index").mkdir(parents=True)
     shutil.copy(sets["raw"] / "schema.json", folder)
@@ -296,7 +293,7 @@ def _large_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", name="expected")
 def _expected(many: Path) -> list[Ints]:
-    """Return the labels of 3 epochs, from the numbers alone: no record is read."""
+    """Return the labels of 3 epochs, computed without reading a record."""
     each = mean_record_bytes(load_manifest(many))
     width = int(GROUP_BYTES / each) // 64
     blocks = epoch_order.BlockShuffle(
@@ -312,7 +309,6 @@ def _expected(many: Path) -> list[Ints]:
 
 
 def read_by(name: str, many: Path | str, place: Path) -> Any:
-    """Return an iterable of batches."""
     options: dict[str, Any] = {"batch_size": MANY_BATCH, "seed": SEED}
     if name == "Dataset":
         return reader.Dataset(many).batches(shuffle=True, epochs=3, as_supervised=True, **options)

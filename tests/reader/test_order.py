@@ -144,7 +144,7 @@ def test_every_record_is_equally_likely_at_each_position() -> None:
 
 
 def permutations_of_keys(size: int, keys: Any) -> Any:
-    """Return the whole permutation that each of the keys means, found at once."""
+    """Return the permutation of each key, computed together."""
     found = np.broadcast_to(np.arange(size, dtype=np.int64), (len(keys), size))
     found = permute_table(found, *table_shape(size), keys[:, None])
     while (found >= size).any():

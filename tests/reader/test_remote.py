@@ -72,18 +72,15 @@ def _url(shared_url: str, bucket: Bucket) -> str:
 
 @pytest.fixture(name="own_url")
 def _own_url(local: Path, bucket: Bucket) -> str:
-    """Return the address of the dataset in the test's own bucket."""
     return put(bucket, local)
 
 
 @pytest.fixture(name="expected", scope="module")
 def _expected(local: Path) -> list[tuple[bytes, list[int]]]:
-    """Return the batches of the folder."""
     return batches(local)
 
 
 def copies() -> list[Path]:
-    """Return the copies of shards on this machine."""
     folder = cache_root() / "shards"
     return [one for one in folder.glob("*") if not one.name.startswith(".") and not one.suffix]
 

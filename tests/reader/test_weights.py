@@ -29,7 +29,6 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drawn(folder: Path, epochs: int, *, batch_size: int = 16, **options: Any) -> list[str]:
-    """Return the keys that `batches` draws."""
     dataset = reader.Dataset(folder, decode=False)
     read = dataset.batches(batch_size, epochs=epochs, as_supervised=False, **options)
     return [*itertools.chain(*batch_keys(read))]
@@ -61,7 +60,7 @@ def test_records_are_drawn_in_proportion_to_their_weights(folder: Path) -> None:
 
 
 def test_without_replacement_a_record_is_drawn_once(folder: Path) -> None:
-    """Chances are the weights of the records that are left."""
+    """The chance of a record is its share of the weights of the records that are left."""
     weights = np.where(np.arange(NUM_CATS + NUM_DOGS) < 4, [1, 2, 3, 6] * 10, 0)
     order = keys_of(folder)[:4]
     options: dict[str, Any] = {"weights": reader.Weights(weights, replacement=False), "seed": 3}

@@ -33,7 +33,7 @@ class Subset:
 
     dataset: OpenDataset
     schema: Schema
-    """Schema of the records, which may be those of a decoded copy."""
+    """Schema of the records, or of their decoded copy."""
     records: Records
     num_all: int
     """Number of records, or draws, of an epoch of all hosts together."""
