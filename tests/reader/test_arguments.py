@@ -179,7 +179,8 @@ def test_a_misspelt_argument_of_any_call_is_an_error_with_the_right_name() -> No
 def test_an_unknown_argument_is_an_error_that_names_where_it_belongs(folder: Path) -> None:
     assert "'nonsense'; it takes path, " in refused(lambda: reader.load("nowhere", nonsense=3))  # type: ignore[call-arg]
     assert "missing a required argument: 'path'" in refused(reader.load)  # type: ignore[arg-type]
-    for call in (reader.load, reader.iterate, reader.distribute):
+    calls: tuple[Any, ...] = (reader.load, reader.iterate, reader.distribute)
+    for call in calls:
         said = refused(functools.partial(call, folder, image_size=(8, 8)))
         assert said.endswith("; give read_config=reader.ReadConfig(image_size=…)")
     said = refused(lambda: reader.Dataset(folder, batch_size=8))  # type: ignore[call-arg]
@@ -195,7 +196,8 @@ def test_a_misspelt_value_is_an_error_with_the_right_value(
         ("cache", "Auto", "auto"), ("dtype", "UINT8", "uint8"), ("dtype", "float16", "float32"),
         ("weights", "balance", "balanced"), ("box_format", "xyhw", "xywh"),
     ):  # fmt: skip
-        said = refused(functools.partial(reader.load, "nowhere", **{name: value}))
+        given: dict[str, Any] = {name: value}
+        said = refused(functools.partial(reader.load, "nowhere", **given))
         assert f"; did you mean '{meant}'? use " in said
     assert not [*tmp_path.iterdir()]
 
@@ -207,7 +209,8 @@ def test_a_long_value_is_shortened_in_errors() -> None:
         ("batch_size", 10**5000, "batch_size=<int>; use "),  # too long for Python's repr
         ("random_resized_crop", itertools.count(1), "random_resized_crop=count("),
     ):
-        said = refused(functools.partial(reader.load, "x", **{name: value}))
+        given: dict[str, Any] = {name: value}
+        said = refused(functools.partial(reader.load, "x", **given))
         assert shown in said
         assert len(said) < 300
 
@@ -226,8 +229,8 @@ def test_an_augmentation_that_does_not_return_images_is_an_error(folder: Path) -
         (lambda images, labels: (images, labels, labels), "a tuple of 3", True),
         (lambda images: [images], "a list of 1", True),
     ):
-        options = {"batch_size": 8, "augment": function, "as_supervised": as_supervised}
-        said = refused(functools.partial(reader.load, folder, **options))
+        load = functools.partial(reader.load, folder, batch_size=8, as_supervised=as_supervised)
+        said = refused(functools.partial(load, augment=function))
         assert said.startswith("augment=<function ")
         assert f": returned {returned}; let it return images" in said
 

@@ -36,8 +36,9 @@ def _frames(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
         ordinary = jpeg(seed=i)
         members[name] = ordinary + bytes(max(0, len(stored) - len(ordinary)))
     keys = {f"train/a/{i}.jpg": data for i, data in enumerate(members.values())}
-    source, keep = write(folder / "photos.zip", zip_bytes(keys)), {"size": "none", "format": "keep"}
-    path = build(source, folder / "out", shards=1, labels="folder", **keep).path
+    source = write(folder / "photos.zip", zip_bytes(keys))
+    options: dict[str, Any] = {"size": "none", "format": "keep", "labels": "folder", "shards": 1}
+    path = build(source, folder / "out", **options).path
     (shard,) = path.glob("*-train.tfrecord*")
     with shard.open("rb") as file:
         payloads = [bytes(record.payload) for record in read_records(file, shard.name)]
@@ -108,8 +109,8 @@ def test_a_build_rejects_frames_that_no_decoder_reads(tmp_path: Path) -> None:
     source = write(tmp_path / "photos.zip", zip_bytes(members))
     common: dict[str, Any] = {"labels": "folder", "max_rejected": "90%", "workers": 1}
     for size, form in (("8x8", "jpeg"), ("none", "keep")):
-        out = tmp_path / form
-        result = shardprep.build(source, out=out, size=size, format=form, **common)
+        options: dict[str, Any] = {"size": size, "format": form, **common}
+        result = shardprep.build(source, out=tmp_path / form, **options)
         assert result.manifest.totals.num_written == len(READ)
         assert result.manifest.totals.rejected == {"undecodable": len(UNREAD)}
         found = [image for image, _ in reader.load(result.path)]

@@ -177,7 +177,7 @@ def test_unknown_names_and_positions_are_errors_that_list_the_known_ones(
     folder: Path, tmp_path: Path
 ) -> None:
     every = reader.select(folder, "train")
-    for said, options in {
+    wrong: dict[str, dict[str, Any]] = {
         "no class 'bird'; it has cat, dog": {"label": "bird"},
         "no class 2; it has cat, dog": {"label": 2},
         "no column 'colour'; it has key, status": {"where": {"colour": 3}},
@@ -189,10 +189,10 @@ def test_unknown_names_and_positions_are_errors_that_list_the_known_ones(
         "keys=3": {"keys": 3},
         "where='label'": {"where": "label"},
         "no split 'trian'": {"split": "trian"},
-    }.items():
-        assert said in refused(
-            functools.partial(reader.select, folder, **{"split": "train", **options})
-        )
+    }
+    for said, options in wrong.items():
+        given = {"split": "train", **options}
+        assert said in refused(functools.partial(reader.select, folder, **given))
     empty = refused(lambda: reader.load(folder, every - every))
     assert "has no record; the dataset has train 60" in empty
     assert "out of bounds" in refused(lambda: every[[NUM_TRAIN]])
