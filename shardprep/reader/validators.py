@@ -102,8 +102,6 @@ def _one_of(*values: object) -> Kind:
 
 
 def _either(*kinds: Kind) -> Kind:
-    """Return the kind that converts a value by the first of some kinds that takes it."""
-
     def take(value: Any) -> Any:
         for kind in kinds:
             try:
@@ -397,7 +395,6 @@ class WithOptions(Generic[_P, _Options]):
         self, function: Callable[[_First, _Options], _Result]
     ) -> Callable[Concatenate[_First, _P], _Result]: ...
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with a signature that shows all options."""
         signature = inspect.signature(function)
         *first, last = signature.parameters.values()
         hints = _hints(self._options)

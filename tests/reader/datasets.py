@@ -13,7 +13,7 @@ import pytest
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from tests.support.builders import build, tree, write, zip_bytes
+from tests.support.builders import animals, build, jpeg, png, tree, write, zip_bytes
 from tests.support.paths import shared_folder
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def pets(factory: pytest.TempPathFactory, members: Mapping[str, bytes], **options: Any) -> Path:
-    """Return a dataset of some files, the same folder for the same files and options.
+    """Return a read-only dataset of some files, built once for equal files and options.
 
-    Nobody changes it. By default labels are prefixes of file names.
+    By default, labels are prefixes of file names.
     """
     data, options = zip_bytes(members), {"labels": "prefix", **options}
     name = hashlib.sha256(data + repr(sorted(options.items())).encode()).hexdigest()[:16]
@@ -38,8 +38,43 @@ def pets(factory: pytest.TempPathFactory, members: Mapping[str, bytes], **option
     return folder
 
 
+HEIGHT, WIDTH = 12, 16
+NUM_TRAIN, NUM_TEST = 43, 5
+FORMS: dict[str, dict[str, Any]] = {
+    "jpeg": {"size": "16x12"},
+    "png": {"size": "16x12", "format": "png"},
+    "raw": {"size": "16x12", "format": "raw"},
+    "keep": {"format": "keep"},
+    "keep, one size": {"size": "16x12", "format": "keep"},
+    "own sizes": {"size": "none", "format": "png"},
+    "unlabelled": {"size": "16x12", "labels": "none"},
+    "multilabel": {"size": "16x12", "labels": "csv:t.csv:id:tags", "target": "multilabel"},
+    "regression": {"size": "16x12", "labels": "csv:t.csv:id:weight", "target": "regression"},
+    "text": {"size": "16x12", "labels": "csv:t.csv:id:weight", "target": "text"},
+}
+
+
+@functools.cache
+def mixed_images() -> dict[str, bytes]:
+    """Return JPEG and PNG files of several sizes, and a table with targets of the train images."""
+    train = {
+        **animals(36),
+        **{f"train/dog.{i}.png": png(seed=i) for i in range(90, 95)},
+        "train/cat.77.jpg": jpeg(HEIGHT, WIDTH, seed=77),
+        "train/cat.78.png": png(HEIGHT, WIDTH, seed=78),
+    }
+    rows = [f"{key},{('a', 'a|b', 'b')[i % 3]},{i}.5" for i, key in enumerate(train)]
+    test = {f"test/{i}.jpg": jpeg(seed=200 + i) for i in range(NUM_TEST)}
+    return {**train, **test, "t.csv": "\n".join(["id,tags,weight", *rows]).encode()}
+
+
+def of_form(factory: pytest.TempPathFactory, form: str) -> Path:
+    """Return a dataset of `mixed_images` in one of `FORMS`; train has 3 shards."""
+    return pets(factory, mixed_images(), **{"shards": 3, "separator": "|", **FORMS[form]})
+
+
 def refused(call: Callable[[], object]) -> str:
-    """Return the one line of the error of a call, which says what to do."""
+    """Return the text of the DatasetError of a call: one line, with a hint."""
     with pytest.raises(DatasetError) as error:
         call()
     assert error.value.hint
@@ -49,7 +84,7 @@ def refused(call: Callable[[], object]) -> str:
 
 @functools.cache
 def written(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of the written images, in the order of items.parquet."""
+    """Return the rows of items.parquet that are written images, in its order."""
     table = pq.read_table(folder / "items.parquet").to_pylist()
     return [row for row in table if row["status"] == "written"]
 
@@ -66,7 +101,7 @@ def keys_of(place: Path | str, split: Any = "train") -> list[str]:
 
 
 def saved(batches: Any) -> dict[str, Any]:
-    """Return the state of batches, as another process reads it."""
+    """Return the state of batches, stored as JSON and read again."""
     state: dict[str, Any] = json.loads(json.dumps(batches.state_dict()))
     return state
 
@@ -85,7 +120,7 @@ def batch_keys(batches: Any) -> list[list[str]]:
 
 
 def damage(folder: Path, *numbers: int) -> list[str]:
-    """Change a byte of some records of train; return what names them in errors."""
+    """Change a byte of some records of train; return their names in errors."""
     rows = [row for row in written(folder) if row["split"] == "train"]
     for row in (rows[number] for number in numbers):
         flip(folder / row["shard"], row["offset"] + 100)

@@ -16,19 +16,21 @@ import pytest
 
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
-from tests.reader.datasets import batch_keys, flip, keys_of
+from tests.reader.datasets import flip, keys_of
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "without_tensorflow.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 JAX = next(example for example in EXAMPLES if "import jax\n" in example)
-EXAMPLES.remove(JAX)  # its threads must not be there when the loaders of torch fork
+EXAMPLES.remove(JAX)  # it must not start threads before the loaders of torch fork
+assert all(any(f"import {name}" in one for one in EXAMPLES) for name in ("torch", "grain", "keras"))
 NUM_TRAIN = 509
+COLUMNS = ("image/filename", "image", "label")
 SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
 
 
 @pytest.fixture(scope="module", name="place")
 def _place(tmp_path_factory: pytest.TempPathFactory, shapes: Path) -> Path:
-    """Return a folder with `tfrecords/shapes`, the set that the documents speak of."""
+    """Return a folder with `tfrecords/shapes`, the dataset of the documents."""
     place = tmp_path_factory.mktemp("place")
     (place / "tfrecords").symlink_to(shapes / "tfrecords")
     return place
@@ -72,11 +74,6 @@ def test_every_example_runs(number: int, place: Path, monkeypatch: pytest.Monkey
         assert "int64" in str(labels.dtype)
 
 
-def test_the_documents_have_an_example_for_each() -> None:
-    for name in ("import torch", "import grain", "import keras", ".batches("):
-        assert any(name in example for example in EXAMPLES)
-
-
 def test_the_example_for_jax_learns(place: Path) -> None:
     if importlib.util.find_spec("jax") is None:
         pytest.skip("JAX is not installed")
@@ -101,47 +98,40 @@ def test_a_data_loader_reads_every_item_once(
 ) -> None:
     dataset = reader.Dataset(folder, as_supervised=False)
     loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True, **options)
-    keys = []
+    items, keys = {item["image/filename"]: item for item in dataset}, []
     for batch in loader:
-        assert batch["image"].dtype == torch.uint8
-        assert batch["label"].dtype == torch.int64
+        assert (batch["image"].dtype, batch["label"].dtype) == (torch.uint8, torch.int64)
         keys += batch["image/filename"]
+        for key, image, label in zip(*(batch[name] for name in COLUMNS), strict=True):
+            assert np.array_equal(image.numpy(), items[key]["image"])
+            assert label == items[key]["label"]
     assert sorted(keys) == sorted(keys_of(folder))
     assert len(keys) == NUM_TRAIN
 
 
-def test_a_data_loader_s_items_are_those_of_the_dataset(folder: Path, torch: Any) -> None:
-    dataset = reader.Dataset(folder, as_supervised=True)
-    loader = torch.utils.data.DataLoader(dataset, batch_size=50)
-    images, labels = next(iter(loader))
-    assert np.array_equal(images.numpy(), np.stack([dataset[number][0] for number in range(50)]))
-    assert labels.tolist() == [dataset[number][1] for number in range(50)]
-
-
-def test_a_distributed_sampler_shares_out_the_items(folder: Path, torch: Any) -> None:
+def test_a_distributed_sampler_divides_the_items(folder: Path, torch: Any) -> None:
     dataset = reader.Dataset(folder, as_supervised=False)
     keys = []
     for rank in range(3):
         sampler = torch.utils.data.DistributedSampler(dataset, num_replicas=3, rank=rank)
         loader = torch.utils.data.DataLoader(dataset, batch_size=64, sampler=sampler)
         keys += [key for batch in loader for key in batch["image/filename"]]
-    assert len(keys) == 510  # torch fills the last turn up
+    assert len(keys) == 510  # torch pads the last round
     assert len(set(keys)) == NUM_TRAIN
 
 
 def read_all(dataset: Any, torch: Any, context: str) -> list[Any]:
-    """Read a dataset with a worker of a DataLoader."""
     loader = torch.utils.data.DataLoader(dataset, num_workers=1, multiprocessing_context=context)
     iterator = iter(loader)
     try:
         return list(iterator)
-    finally:  # left to a garbage collection, it waits 5 s for workers that it tells nothing
+    finally:  # garbage collection would wait 5 s for workers that it does not stop
         iterator._shutdown_workers()
 
 
 @pytest.fixture(name="hurt")
 def _hurt(folder: Path, tmp_path: Path) -> Path:
-    """Return the first shard of a copy of the set; the checksum of its first length is wrong."""
+    """Return the first shard of a copy of the dataset, with a wrong CRC of its first length."""
     (version,) = shutil.copytree(folder, tmp_path / "shapes").iterdir()
     shard = min(version.glob("*-train.tfrecord*"))
     flip(shard, 9)
@@ -152,9 +142,7 @@ def _hurt(folder: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "context", ["fork", pytest.param("forkserver", marks=pytest.mark.thorough)]
 )
-def test_an_error_of_a_worker_keeps_its_type_and_its_line(
-    hurt: Path, torch: Any, context: str
-) -> None:
+def test_an_error_of_a_worker_keeps_its_type_and_text(hurt: Path, torch: Any, context: str) -> None:
     with pytest.raises(RecordError) as error:
         read_all(reader.Dataset(hurt.parent), torch, context)
     said = str(error.value)
@@ -165,14 +153,14 @@ def test_an_error_of_a_worker_keeps_its_type_and_its_line(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
-def test_a_shard_that_a_worker_misses_is_one_line(hurt: Path, torch: Any) -> None:
+def test_a_shard_that_is_missing_in_a_worker_is_an_error(hurt: Path, torch: Any) -> None:
     dataset = reader.Dataset(hurt.parent)
     hurt.unlink()
     with pytest.raises(DatasetError, match=rf"^{hurt}: is missing, .* --repair`"):
         read_all(dataset, torch, "fork")
 
 
-def test_torch_takes_batches_without_a_copy_and_keeps_them(folder: Path, torch: Any) -> None:
+def test_torch_shares_the_memory_of_batches(folder: Path, torch: Any) -> None:
     held = []
     for images, _ in reader.Dataset(folder).batches(50, shuffle=True, epochs=2, prefetch=1):
         for tensor in (torch.from_dlpack(images), torch.from_numpy(images)):
@@ -185,7 +173,7 @@ def test_torch_takes_batches_without_a_copy_and_keeps_them(folder: Path, torch: 
 # Grain
 
 
-def test_grain_takes_it_for_a_data_source(folder: Path, grain: Any) -> None:
+def test_a_dataset_is_a_data_source_of_grain(folder: Path, grain: Any) -> None:
     source = reader.Dataset(folder, as_supervised=False)
     assert isinstance(source, grain.sources.RandomAccessDataSource)
     pipeline = grain.MapDataset.source(source).shuffle(seed=1)
@@ -194,22 +182,7 @@ def test_grain_takes_it_for_a_data_source(folder: Path, grain: Any) -> None:
     assert keys != sorted(keys)
 
 
-def test_grain_goes_on_from_a_checkpoint_in_another_run(folder: Path, grain: Any) -> None:
-    def fresh() -> Any:
-        source = grain.MapDataset.source(reader.Dataset(folder, as_supervised=False))
-        return iter(source.shuffle(seed=1).batch(10).to_iter_dataset())
-
-    iterator = fresh()
-    for _ in range(7):
-        next(iterator)
-    state = iterator.get_state()
-    rest = batch_keys(iterator)
-    later = fresh()
-    later.set_state(state)
-    assert batch_keys(later) == rest
-
-
-def test_grain_s_data_loader_takes_up_a_state_only_of_the_same_records(
+def test_a_data_loader_of_grain_resumes_only_with_the_same_records(
     folder: Path, grain: Any
 ) -> None:
     def loader(source: Any) -> Any:

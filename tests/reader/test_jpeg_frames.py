@@ -1,4 +1,4 @@
-"""Records that hold JPEGs of every kind of frame: none ends the process."""
+"""Records with every kind of JPEG frame: none ends the process."""
 
 from __future__ import annotations
 
@@ -25,28 +25,29 @@ if TYPE_CHECKING:
 
 FRAMES = {**READ, **UNREAD}
 CROP = reader.CenterCrop((4, 5))
-"""So small that a scaled decode is wanted of every image."""
+"""So small that every image is decoded at a smaller scale."""
 
 
-def dataset_of(folder: Path, stored: bytes) -> Path:
-    """Return a dataset of one record that stores these bytes as its image."""
-    ordinary = jpeg()
-    filled = ordinary + bytes(max(0, len(stored) - len(ordinary)))
-    stored += bytes(len(filled) - len(stored))
-    source = write(folder / "photos.zip", zip_bytes({"train/a/1.jpg": filled}))
-    path = build(source, folder / "out", size="none", format="keep", labels="folder").path
+@pytest.fixture(scope="module", name="frames")
+def _frames(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Return a dataset with a record for each frame, and the names of the frames in its order."""
+    folder, members = tmp_path_factory.mktemp("set"), {}
+    for i, (name, stored) in enumerate(FRAMES.items()):
+        ordinary = jpeg(seed=i)
+        members[name] = ordinary + bytes(max(0, len(stored) - len(ordinary)))
+    keys = {f"train/a/{i}.jpg": data for i, data in enumerate(members.values())}
+    source = write(folder / "photos.zip", zip_bytes(keys))
+    options: dict[str, Any] = {"size": "none", "format": "keep", "labels": "folder", "shards": 1}
+    path = build(source, folder / "out", **options).path
     (shard,) = path.glob("*-train.tfrecord*")
     with shard.open("rb") as file:
-        (record,) = read_records(file, shard.name)
-    assert filled in record.payload
+        payloads = [bytes(record.payload) for record in read_records(file, shard.name)]
+    names = [next(one for one in members if members[one] in payload) for payload in payloads]
     with tf.io.TFRecordWriter(str(shard)) as writer:
-        writer.write(bytes(record.payload).replace(filled, stored))
-    return path
-
-
-@pytest.fixture(scope="module", name="datasets")
-def _datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: dataset_of(tmp_path_factory.mktemp("set"), data) for name, data in FRAMES.items()}
+        for name, payload in zip(names, payloads, strict=True):
+            stored = FRAMES[name] + bytes(len(members[name]) - len(FRAMES[name]))
+            writer.write(payload.replace(members[name], stored))
+    return path, names
 
 
 def seen(data: bytes) -> Any:
@@ -54,7 +55,7 @@ def seen(data: bytes) -> Any:
 
 
 def outcome(read: Callable[[], Any]) -> Any:
-    """Return the image that is read, or None where the record is refused."""
+    """Return the image, or None if reading it is an error."""
     with suppress(RecordError, tf.errors.OpError):
         return np.asarray(read())
     return None
@@ -62,15 +63,16 @@ def outcome(read: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_both_readers_read_a_frame_or_refuse_the_record(
-    name: str, datasets: dict[str, Path]
+    name: str, frames: tuple[Path, list[str]]
 ) -> None:
-    path = datasets[name]
+    path, at = frames[0], frames[1].index(name)
+    own = f"train[{at}:{at + 1}]"
     crop: dict[str, Any] = {"batch_size": 1, "center_crop": CROP}
-    arrays = outcome(lambda: reader.Dataset(path, as_supervised=False)[0]["image"])
-    graph = outcome(lambda: next(iter(reader.load(path)))[0])
+    arrays = outcome(lambda: reader.Dataset(path, own, as_supervised=False)[0]["image"])
+    graph = outcome(lambda: next(iter(reader.load(path, own)))[0])
     cropped = [
-        outcome(lambda: next(iter(reader.Dataset(path).batches(**crop)))[0]),
-        outcome(lambda: next(iter(reader.load(path, **crop)))[0]),
+        outcome(lambda: next(iter(reader.Dataset(path, own).batches(**crop)))[0]),
+        outcome(lambda: next(iter(reader.load(path, own, **crop)))[0]),
     ]
     is_read = name in READ and name != "lossless, grey"
     assert (arrays is not None) == is_read
@@ -82,33 +84,33 @@ def test_both_readers_read_a_frame_or_refuse_the_record(
         assert (cropped[0] == cropped[1]).all()
 
 
-@pytest.mark.parametrize("name", FRAMES)
-def test_report_view_and_verify_outlive_every_frame(
-    name: str, datasets: dict[str, Path], tmp_path: Path
+def test_report_view_and_verify_survive_every_frame(
+    frames: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
-    path = datasets[name]
+    path, names = frames
     shardprep.report(path, output=tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size
+    problems = shardprep.verify(path, decode=True).problems
+    undecodable = {one.record for one in problems if "does not decode" in one.what}
     with served(path) as one:
-        tile, image = one.client.get("/tile/0"), one.client.get("/image/0")
-    assert (tile.headers["content-type"] == "image/webp") == (name in READ)
-    if name in READ:
-        is_common = name not in LOSSLESS and "arithmetic" not in name
-        assert image.headers["content-type"] == ("image/jpeg" if is_common else "image/png")
-        assert (seen(image.body) == seen(FRAMES[name])).all()
-    problems = [str(one) for one in shardprep.verify(path, decode=True).problems]
-    does_not_decode = any("does not decode" in one for one in problems)
-    assert does_not_decode == (name in UNREAD or name == "lossless, grey")
+        for number, name in enumerate(names):
+            tile, image = one.client.get(f"/tile/{number}"), one.client.get(f"/image/{number}")
+            assert (tile.headers["content-type"] == "image/webp") == (name in READ), name
+            if name in READ:
+                is_common = name not in LOSSLESS and "arithmetic" not in name
+                assert image.headers["content-type"] == f"image/{'jpeg' if is_common else 'png'}"
+                assert (seen(image.body) == seen(FRAMES[name])).all()
+    wanted = {number for number, name in enumerate(names) if name in {*UNREAD, "lossless, grey"}}
+    assert undecodable == wanted
 
 
-def test_a_build_of_every_frame_rejects_those_that_no_decoder_reads(tmp_path: Path) -> None:
+def test_a_build_rejects_frames_that_no_decoder_reads(tmp_path: Path) -> None:
     members = {f"train/a/{i}.jpg": data for i, data in enumerate(FRAMES.values())}
     source = write(tmp_path / "photos.zip", zip_bytes(members))
-    kinds: list[dict[str, Any]] = [{"size": "8x8"}, {"size": "none", "format": "keep"}]
-    for i, options in enumerate(kinds):
-        result = shardprep.build(
-            source, out=tmp_path / str(i), labels="folder", max_rejected="90%", workers=1, **options
-        )
+    common: dict[str, Any] = {"labels": "folder", "max_rejected": "90%", "workers": 1}
+    for size, form in (("8x8", "jpeg"), ("none", "keep")):
+        options: dict[str, Any] = {"size": size, "format": form, **common}
+        result = shardprep.build(source, out=tmp_path / form, **options)
         assert result.manifest.totals.num_written == len(READ)
         assert result.manifest.totals.rejected == {"undecodable": len(UNREAD)}
         found = [image for image, _ in reader.load(result.path)]

@@ -1,4 +1,4 @@
-"""Datasets in object storage are read as those on the disk: the same batches, or one line."""
+"""Datasets in object storage give the same batches as in a folder, or an error of one line."""
 
 from __future__ import annotations
 
@@ -65,35 +65,28 @@ def _shared_url(local: Path, object_store: ObjectStore) -> str:
 
 @pytest.fixture(name="url")
 def _url(shared_url: str, bucket: Bucket) -> str:
-    """Return the address of the dataset in a bucket that nobody changes; the cache is empty."""
+    """Return the address of a shared, read-only copy of the dataset; the cache is empty."""
     del bucket
     return shared_url
 
 
 @pytest.fixture(name="own_url")
 def _own_url(local: Path, bucket: Bucket) -> str:
-    """Return the address of the dataset in the test's own bucket."""
     return put(bucket, local)
 
 
 @pytest.fixture(name="expected", scope="module")
 def _expected(local: Path) -> list[tuple[bytes, list[int]]]:
-    """Return the batches of the folder."""
     return batches(local)
 
 
-def shard_bytes(local: Path, split: str = "train") -> int:
-    return load_manifest(local).splits[split].num_bytes
-
-
 def copies() -> list[Path]:
-    """Return the copies of shards on this machine."""
     folder = cache_root() / "shards"
     return [one for one in folder.glob("*") if not one.name.startswith(".") and not one.suffix]
 
 
 def batches(place: str | Path, **options: Any) -> list[tuple[bytes, list[int]]]:
-    """Return all batches of two epochs of `load`, by their bytes."""
+    """Return the bytes and labels of all batches of two epochs of `load`."""
     options = {"batch_size": 16, "seed": 3, "repeat": 2, **options}
     return [(images.numpy().tobytes(), labels.numpy().tolist())
             for images, labels in load(place, **options)]  # fmt: skip
@@ -106,10 +99,10 @@ PART = ReadConfig(num_shards=3, shard_index=1, interleave_block_length=5, interl
 SKIPPING = ReadConfig(staging_bytes=0, on_error="skip")
 ALIKE: list[dict[str, Any]] = [{}, {"read_config": ReadConfig(staging_bytes=0)}]
 THOROUGH: list[dict[str, Any]] = [
-    {"cache": "memory"},
+    {"cache": "memory", "read_config": PART},
     {"shuffle": False, "read_config": SKIPPING},
     {"split": "train[10:250]+validation", "shuffle": 50},
-    {"read_config": PART},
+    {"split": "train[50:70]", "cache": "folder"},  # a part of two shards
 ]
 
 
@@ -118,18 +111,20 @@ THOROUGH: list[dict[str, Any]] = [
     [*ALIKE, *(pytest.param(one, marks=pytest.mark.thorough) for one in THOROUGH)],
     ids=str,
 )
-def test_load_gives_the_batches_of_the_folder(
-    local: Path, url: str, expected: list[Any], options: dict[str, Any]
+def test_load_yields_the_batches_of_the_folder(
+    local: Path, url: str, expected: list[Any], options: dict[str, Any], tmp_path: Path
 ) -> None:
+    if options.get("cache") == "folder":
+        options = {**options, "cache": tmp_path / "cache"}
     here = expected if options in ALIKE else batches(local, **options)
     assert batches(url, **options) == here
 
 
 @pytest.mark.parametrize("is_filled", [True, pytest.param(False, marks=pytest.mark.thorough)])
-def test_without_copies_a_block_comes_by_one_request(
+def test_without_copies_a_block_is_read_by_one_request(
     local: Path, url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, is_filled: bool  # noqa: FBT001
 ) -> None:  # fmt: skip
-    """In both ways in which `load` makes batches, and in `Dataset.batches`."""
+    """This holds in both pipelines of `load` and in `Dataset.batches`."""
     from shardprep.reader.tf import pipeline
 
     monkeypatch.setenv("SHARDPREP_CACHE_BYTES", "0")
@@ -146,14 +141,7 @@ def test_without_copies_a_block_comes_by_one_request(
     assert sum("range" in one.headers for one in proxy.requests) <= 2 * (blocks + shards)
 
 
-@pytest.mark.thorough
-def test_decoded_images_are_kept_in_a_folder(local: Path, url: str, tmp_path: Path) -> None:
-    """Those of two shards, from within the first to within the second."""
-    split = "train[50:70]"
-    assert batches(url, split=split, cache=tmp_path / "kept") == batches(local, split=split)
-
-
-def test_an_epoch_goes_on_where_it_stopped_here_or_there(local: Path, url: str) -> None:
+def test_an_epoch_resumes_in_the_folder_and_in_object_storage(local: Path, url: str) -> None:
     places: list[str | Path] = [local, url]
     whole = [labels.tolist() for _, labels in Dataset(local).batches(16, shuffle=True, seed=5)]
     for begun, continued in (places, places[::-1]):
@@ -166,7 +154,7 @@ def test_an_epoch_goes_on_where_it_stopped_here_or_there(local: Path, url: str) 
 
 
 @pytest.mark.parametrize("kept", [None, "0", "20e3"])
-def test_dataset_gives_the_items_and_batches_of_the_folder(
+def test_dataset_has_the_items_and_batches_of_the_folder(
     local: Path, url: str, kept: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kept is not None:
@@ -190,7 +178,7 @@ def is_whole_shard(request: Request) -> bool:
     return request.method == "GET" and is_shard and "range" not in request.headers
 
 
-def test_shards_are_copied_once_and_then_the_store_is_not_asked(url: str, proxy: Proxy) -> None:
+def test_shards_are_copied_once_and_then_read_without_requests(url: str, proxy: Proxy) -> None:
     batches(url)
     wait_until(lambda: len(copies()) == 5)
     assert sum(map(is_whole_shard, proxy.requests)) == 5
@@ -201,7 +189,7 @@ def test_shards_are_copied_once_and_then_the_store_is_not_asked(url: str, proxy:
 
 
 def test_copies_stay_within_the_limit(local: Path, url: str, expected: list[Any]) -> None:
-    limit = shard_bytes(local) // 2
+    limit = load_manifest(local).splits["train"].num_bytes // 2
     assert batches(url, read_config=ReadConfig(staging_bytes=limit)) == expected
     wait_until(lambda: copying() == 0)
     assert 0 < sum(one.stat().st_size for one in copies()) <= limit
@@ -216,7 +204,7 @@ def remote_shards(url: str) -> list[RemoteShard]:
     return [found.shard(one) for one in found.manifest().shards.values()]
 
 
-def test_what_was_read_longest_ago_is_given_up_first(url: str) -> None:
+def test_the_least_recently_used_copy_is_removed_first(url: str) -> None:
     one, two, three, *_ = remote_shards(url)
     staged = StagedShards(one.num_bytes + two.num_bytes + 100)
     for shard in (one, two):
@@ -227,11 +215,11 @@ def test_what_was_read_longest_ago_is_given_up_first(url: str) -> None:
     assert staged.stage(three, frozenset(), lambda: False) == "here"
     assert {path.name for path in copies()} == {one.sha256, three.sha256}
     with held:
-        assert len(held.read()) == two.num_bytes, "what is open stays readable"
+        assert len(held.read()) == two.num_bytes, "an open copy stays readable"
     assert staged.stage(two, frozenset({one.sha256, three.sha256}), lambda: False) == "full"
 
 
-def test_reading_goes_on_where_copies_vanish(local: Path, url: str) -> None:
+def test_reading_continues_when_copies_vanish(local: Path, url: str) -> None:
     dataset = load(url, batch_size=16, seed=3, shuffle=False)
     found = []
     for images, _ in dataset:
@@ -243,7 +231,7 @@ def test_reading_goes_on_where_copies_vanish(local: Path, url: str) -> None:
 
 
 @pytest.mark.parametrize("size", [None, 100])
-def test_a_copy_that_the_disk_has_damaged_is_not_used(
+def test_a_damaged_copy_is_not_used(
     local: Path, url: str, expected: list[Any], size: int | None
 ) -> None:
     (shard, *_) = (one for one in remote_shards(url) if one.url.name == FIRST)
@@ -275,7 +263,7 @@ def program(code: str, *arguments: str, endpoint: str, **more: str) -> subproces
 @pytest.mark.thorough
 def test_two_processes_copy_each_shard_once(url: str, proxy: Proxy) -> None:
     proxy.rule = lambda request: Fault(delay_s=0.3) if is_whole_shard(request) else None
-    # They live until all is copied: one that ends gives up the copy that it is making.
+    # They wait for all copies, because a process that ends drops the copy that it is making.
     code = f"{READ_ALL}sys.stdin.read()"
     both = [program(code, url, endpoint=proxy.endpoint) for _ in range(2)]
     wait_until(lambda: len(copies()) == 5)
@@ -287,7 +275,31 @@ def test_two_processes_copy_each_shard_once(url: str, proxy: Proxy) -> None:
 
 
 @pytest.mark.thorough
-def test_a_killed_process_leaves_nothing_under_a_shard_s_name(
+def test_a_program_can_end_while_shards_are_copied_but_not_be_forked(
+    url: str, proxy: Proxy
+) -> None:
+    proxy.rule = lambda request: Fault(delay_s=0.5) if is_whole_shard(request) else None
+    code = """
+import multiprocessing, sys
+from shardprep.reader import Dataset
+dataset = Dataset(sys.argv[1])
+child = multiprocessing.get_context("fork").Process(target=dataset.__getitem__, args=(0,))
+if len(sys.argv) > 2:
+    child.start()
+    child.join()
+else:
+    dataset[0]
+"""
+    one = program(code, url, endpoint=proxy.endpoint)
+    assert (*one.communicate(timeout=120), one.returncode) == ("", "", 0)
+    other = program(code, url, "fork", endpoint=proxy.endpoint, SHARDPREP_CACHE_BYTES="0")
+    _, err = other.communicate(timeout=120)
+    assert "StorageError" in err
+    assert "multiprocessing_context='forkserver'" in err
+
+
+@pytest.mark.thorough
+def test_a_killed_process_leaves_no_partial_copy(
     url: str, expected: list[Any], proxy: Proxy
 ) -> None:
     slow = Fault(bytes_per_s=100.0)
@@ -303,16 +315,7 @@ def test_a_killed_process_leaves_nothing_under_a_shard_s_name(
     assert not list((cache_root() / "shards").glob("*.part"))
 
 
-@pytest.mark.thorough
-def test_a_program_ends_while_shards_are_on_their_way(url: str, proxy: Proxy) -> None:
-    proxy.rule = lambda request: Fault(delay_s=0.5) if is_whole_shard(request) else None
-    code = "import sys; from shardprep.reader import Dataset; Dataset(sys.argv[1])[0]"
-    one = program(code, url, endpoint=proxy.endpoint)
-    assert one.communicate(timeout=120) == ("", "")
-    assert one.returncode == 0
-
-
-def test_documents_are_never_stale(own_url: str, bucket: Bucket, tmp_path: Path) -> None:
+def test_a_replaced_dataset_is_read_anew(own_url: str, bucket: Bucket, tmp_path: Path) -> None:
     assert len(Dataset(own_url)) == NUM_TRAIN
     source = write(tmp_path / "pets.zip", zip_bytes(animals(40)))
     other = build(source, tmp_path / "out", size="32x24", labels="prefix", shards=5).path
@@ -321,7 +324,7 @@ def test_documents_are_never_stale(own_url: str, bucket: Bucket, tmp_path: Path)
     assert batches(own_url) == batches(other)
 
 
-def test_the_store_may_fail_now_and_then(url: str, expected: list[Any], proxy: Proxy) -> None:
+def test_failed_requests_are_repeated(url: str, expected: list[Any], proxy: Proxy) -> None:
     faults = [Fault(status=503), None, Fault(is_reset=True), None, Fault(cut_at=20), None, None]
     turn = itertools.cycle(faults)
     proxy.rule = lambda _: next(turn)
@@ -329,35 +332,19 @@ def test_the_store_may_fail_now_and_then(url: str, expected: list[Any], proxy: P
 
 
 @pytest.mark.thorough
-def test_a_forked_process_says_how_to_start_another(url: str) -> None:
-    code = """
-import multiprocessing, os, sys
-os.environ["SHARDPREP_CACHE_BYTES"] = "0"
-from shardprep.reader import Dataset
-dataset = Dataset(sys.argv[1])
-child = multiprocessing.get_context("fork").Process(target=dataset.__getitem__, args=(0,))
-child.start()
-child.join()
-"""
-    one = program(code, url, endpoint=os.environ["AWS_ENDPOINT_URL"])
-    _, err = one.communicate(timeout=120)
-    assert "StorageError" in err
-    assert "multiprocessing_context='forkserver'" in err
-
-
-@pytest.mark.thorough
-def test_the_data_loader_of_the_document_reads_it(url: str, tmp_path: Path) -> None:
-    """As a script of its own: its workers import it anew."""
+def test_the_data_loader_of_the_document_runs(url: str, tmp_path: Path) -> None:
+    """It is a script, because its workers import it."""
     pytest.importorskip("torch")
     (sample,) = re.findall(r"```python\n(from torch.*?)```", TEXT, re.DOTALL)
     assert "s3://my-bucket/pets" in sample
-    sample = sample.replace("s3://my-bucket/pets", url).replace("pass", "print(images.shape)")
+    sample = sample.replace("s3://my-bucket/pets", url).replace("num_workers=2", "num_workers=1")
+    sample = sample.replace("pass", "print(images.shape)")
     done = subprocess.run(
         [sys.executable, str(write(tmp_path / "sample.py", sample.encode()))],
         env=process_environment(
             os.environ["AWS_ENDPOINT_URL"],
             SHARDPREP_CACHE=str(cache_root()),
-            # Python's own tracker may miss that a worker has unlinked its semaphore, and says so.
+            # Python's tracker may miss that a worker has unlinked its semaphore, and warn.
             PYTHONWARNINGS="ignore::UserWarning:multiprocessing.resource_tracker",
         ),
         capture_output=True, text=True, timeout=120, check=False,
@@ -367,7 +354,7 @@ def test_the_data_loader_of_the_document_reads_it(url: str, tmp_path: Path) -> N
     assert shapes == ["torch.Size([64, 24, 32, 3])"] * 4 + ["torch.Size([44, 24, 32, 3])"]
 
 
-# --- what is wrong is named by its address -------------------------------------------------------
+# --- errors name the address -------------------------------------------------------------------
 
 
 def cut(data: bytes) -> bytes:
@@ -389,27 +376,24 @@ def flipped(data: bytes) -> bytes:
         ("manifest.json", flipped, "cannot be read|is not what the build wrote"),
     ],
 )
-@pytest.mark.parametrize("read", [load, Dataset])
-def test_a_file_that_is_not_what_it_was_is_an_error(
-    own_url: str,
-    bucket: Bucket,
-    name: str,
-    change: Callable[[bytes], bytes] | None,
-    what: str,
-    read: Callable[[str], Any],
+def test_a_changed_file_is_an_error(
+    own_url: str, bucket: Bucket, name: str, change: Callable[[bytes], bytes] | None, what: str
 ) -> None:
     key = f"{KEY}/{name}"
     if change is None:
         bucket.client.delete_object(Bucket=bucket.name, Key=key)
     else:
         bucket.put(key, change(bucket.read(key)))
-    with pytest.raises(DatasetError, match=what) as error:
-        read(own_url)
-    assert error.value.where == f"{bucket.url}/{key}" or name == index_name(FIRST)
-    assert error.value.where.startswith(own_url)
+    for read in (load, Dataset):
+        with pytest.raises(DatasetError, match=what) as error:
+            read(own_url)
+        assert error.value.where == f"{bucket.url}/{key}" or name == index_name(FIRST)
+        assert error.value.where.startswith(own_url)
 
 
-def test_a_shard_with_other_bytes_is_an_error_once_it_is_here(own_url: str, bucket: Bucket) -> None:
+def test_a_shard_with_other_bytes_is_an_error_once_it_is_copied(
+    own_url: str, bucket: Bucket
+) -> None:
     key = f"{KEY}/{FIRST}"
     data = bucket.read(key)
     bucket.put(key, data[:-1] + bytes([data[-1] ^ 1]))
@@ -429,12 +413,6 @@ def test_a_shard_that_changes_while_it_is_read_is_an_error(own_url: str, bucket:
     bucket.put(f"{KEY}/{FIRST}", bucket.read(f"{KEY}/{FIRST}")[::-1])
     with pytest.raises(Exception, match=rf"{KEY}/{FIRST}: has changed since"):
         list(dataset)
-
-
-def test_workers_of_a_service_cannot_reach_it(url: str) -> None:
-    config = ReadConfig(service="grpc://localhost:1")
-    with pytest.raises(DatasetError, match="shardprep fetch s3://"):
-        load(url, batch_size=4, read_config=config)
 
 
 # --- which dataset an address means --------------------------------------------------------------
@@ -459,7 +437,7 @@ def test_the_newest_version_wins(own_url: str, bucket: Bucket, local: Path) -> N
         ([], "-not-there", "the bucket does not exist|holds no dataset"),
     ],
 )
-def test_an_address_that_means_no_one_dataset_is_an_error(
+def test_an_address_without_a_single_dataset_is_an_error(
     bucket: Bucket, keys: list[str], place: str, what: str
 ) -> None:
     for key in keys:
@@ -468,7 +446,7 @@ def test_an_address_that_means_no_one_dataset_is_an_error(
         locate(f"{bucket.url}{place}")
 
 
-def test_an_address_that_became_a_path_is_named() -> None:
+def test_an_address_given_as_a_path_is_an_error() -> None:
     with pytest.raises(RecipeError, match="is an address that became a path; give it as a text"):
         load(Path("s3://bucket/pets"))
 
@@ -477,11 +455,11 @@ def test_an_address_that_became_a_path_is_named() -> None:
 
 
 def run(*arguments: str) -> Any:
-    """Return what a command prints; one that fails raises."""
+    """Run a command in this process; return its exit code and output."""
     return CliRunner().invoke(app.program(), arguments, catch_exceptions=False)
 
 
-def test_inspect_shows_what_it_shows_of_the_folder(local: Path, url: str) -> None:
+def test_inspect_prints_the_same_as_for_the_folder(local: Path, url: str) -> None:
     there = json.loads(run("inspect", url, "--json").stdout)
     here = json.loads(run("inspect", str(local), "--json").stdout)
     assert there.pop("path") == url
@@ -494,7 +472,7 @@ def check(found: Any) -> Any:
     return verify_dataset(files, decode=True, num_workers=2, watcher=Told())
 
 
-def test_verify_finds_what_it_finds_in_the_folder(
+def test_verify_finds_the_same_problems_as_in_the_folder(
     local: Path, own_url: str, bucket: Bucket, tmp_path: Path
 ) -> None:
     assert not check(locate(own_url)).problems
@@ -519,7 +497,7 @@ def test_verify_finds_what_it_finds_in_the_folder(
     assert not list((cache_root()).glob("shards/*")), "training keeps its copies"
 
 
-def test_verify_exits_with_3_and_says_the_way_back(own_url: str, bucket: Bucket) -> None:
+def test_verify_exits_with_3_and_names_the_repair(own_url: str, bucket: Bucket) -> None:
     assert "no problem found" in run("verify", own_url).stdout
     bucket.client.delete_object(Bucket=bucket.name, Key=f"{KEY}/manifest.json")
     done = run("verify", own_url)
@@ -530,7 +508,10 @@ def test_verify_exits_with_3_and_says_the_way_back(own_url: str, bucket: Bucket)
     assert "incomplete uploads" in text
 
 
-def test_what_needs_files_says_to_fetch_them(url: str) -> None:
+def test_bench_and_a_service_need_a_folder(url: str) -> None:
+    config = ReadConfig(service="grpc://localhost:1")
+    with pytest.raises(DatasetError, match="shardprep fetch s3://"):
+        load(url, batch_size=4, read_config=config)
     with pytest.raises(RecipeError, match=f"shardprep fetch {url} first"):
         run("bench", url)
 
@@ -538,9 +519,9 @@ def test_what_needs_files_says_to_fetch_them(url: str) -> None:
 # --- fetch ---------------------------------------------------------------------------------------
 
 
-def fetch(url: str, to: Path, told: Told | None = None, **options: bool) -> Any:
+def fetch(url: str, to: Path, watcher: Told | None = None, **options: bool) -> Any:
     remote = locate(ObjectUrl.parse(url))
-    return fetch_dataset(remote, to, num_threads=2, watcher=told or Told(), **options)
+    return fetch_dataset(remote, to, num_threads=2, watcher=watcher or Told(), **options)
 
 
 FETCH = """
@@ -551,27 +532,22 @@ main()
 """
 
 
-def test_fetch_makes_the_same_folder(local: Path, url: str, tmp_path: Path) -> None:
-    told = Told()
-    found = fetch(url, tmp_path / "out", told)
+def test_fetch_copies_the_folder(local: Path, url: str, tmp_path: Path) -> None:
+    watcher = Told()
+    found = fetch(url, tmp_path / "out", watcher)
     assert found.path == tmp_path / "out" / "pets" / "1.0.0"
     assert tree(found.path) == tree(local)
     assert [path.name for path in found.path.parent.iterdir()] == ["1.0.0"]
-    assert told.done == sorted(told.done)
-    assert told.done[-1] == told.total == found.num_new_bytes
+    assert watcher.done == sorted(watcher.done)
+    assert watcher.done[-1] == watcher.total == found.num_new_bytes
     assert not check(found.path).problems
     assert fetch(url, tmp_path / "out").was_there
+    command = ("fetch", url, "--to", str(tmp_path / "out"))
+    assert printed(run(*command, "--json").stdout, FetchJson)["path"] == str(found.path)
+    assert "already exists" in run(*command).stdout
 
 
-def test_fetch_of_the_command_line(url: str, tmp_path: Path) -> None:
-    facts = printed(run("fetch", url, "--to", str(tmp_path), "--json").stdout, FetchJson)
-    assert facts["path"] == str(tmp_path / "pets" / "1.0.0")
-    assert "already exists" in run("fetch", url, "--to", str(tmp_path)).stdout
-
-
-def test_fetch_goes_on_where_it_stopped(
-    local: Path, url: str, proxy: Proxy, tmp_path: Path
-) -> None:
+def test_fetch_resumes_after_a_kill(local: Path, url: str, proxy: Proxy, tmp_path: Path) -> None:
     wanted = [FIRST, FIRST.replace("00000", "00001", 1)]
     hold = threading.Event()
 
@@ -588,7 +564,9 @@ def test_fetch_goes_on_where_it_stopped(
     hold.set()
     with pytest.raises(DatasetError, match="holds no dataset"):
         locate(tmp_path)
-    write(work / wanted[0], flipped((work / wanted[0]).read_bytes()))  # the disk is not trusted
+    write(
+        work / wanted[0], flipped((work / wanted[0]).read_bytes())
+    )  # a damaged part is fetched again
     proxy.reset()
     found = fetch(url, tmp_path)
     sizes = {name: shard.num_bytes for name, shard in load_manifest(local).shards.items()}
@@ -598,7 +576,7 @@ def test_fetch_goes_on_where_it_stopped(
 
 
 @pytest.mark.parametrize("change", [flipped, cut])
-def test_fetch_of_a_damaged_dataset_makes_nothing(
+def test_fetch_of_a_damaged_dataset_creates_nothing(
     own_url: str, bucket: Bucket, tmp_path: Path, change: Callable[[bytes], bytes]
 ) -> None:
     bucket.put(f"{KEY}/{FIRST}", change(bucket.read(f"{KEY}/{FIRST}")))
@@ -609,7 +587,7 @@ def test_fetch_of_a_damaged_dataset_makes_nothing(
     assert not list(tmp_path.rglob(FIRST))
 
 
-def test_a_second_fetch_to_a_folder_stops_with_one_line(
+def test_a_second_fetch_to_the_same_folder_is_an_error(
     local: Path, url: str, proxy: Proxy, tmp_path: Path
 ) -> None:
     hold = threading.Event()
@@ -619,7 +597,7 @@ def test_a_second_fetch_to_a_folder_stops_with_one_line(
     proxy.rule = lambda _: None
     second = program(FETCH, url, str(tmp_path), endpoint=proxy.endpoint)
     work = tmp_path / "pets" / "1.0.0.fetching"
-    for _ in range(20):
+    for _ in range(2):
         with pytest.raises(BuildError, match="another fetch is at work here; wait for it, or end"):
             fetch(url, tmp_path)
     _, line = second.communicate(timeout=120)
@@ -632,10 +610,10 @@ def test_a_second_fetch_to_a_folder_stops_with_one_line(
     assert not work.exists()
 
 
-def test_a_fetch_that_begins_while_another_ends_loses_nothing(
+def test_a_fetch_that_ends_keeps_the_files_of_the_next_one(
     local: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock of a fetch that mends a copy is the last file that it removes."""
+    """The lock is the last file that a fetch removes."""
     copy, work = tmp_path / "pets" / "1.0.0", tmp_path / "pets" / "1.0.0.fetching"
     shutil.copytree(local, copy)
     (copy / FIRST).unlink()
@@ -653,9 +631,18 @@ def test_a_fetch_that_begins_while_another_ends_loses_nothing(
     assert [path.name for path in work.iterdir()] == ["of-the-next"]
 
 
-@pytest.mark.parametrize("name", [FIRST, "items.parquet", index_name(FIRST), "features.json"])
-@pytest.mark.parametrize("change", [cut, flipped, None])
-def test_fetch_gets_anew_what_a_copy_has_lost(
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *((FIRST, change) for change in (cut, flipped, None)),
+        *(("items.parquet", change) for change in (cut, flipped, None)),
+        (index_name(FIRST), cut),
+        (index_name(FIRST), flipped),
+        ("features.json", flipped),
+        ("features.json", None),
+    ],
+)
+def test_fetch_repairs_a_copy(
     local: Path, url: str, tmp_path: Path, name: str, change: Callable[[bytes], bytes] | None
 ) -> None:
     copy = tmp_path / "pets" / "1.0.0"
@@ -674,7 +661,7 @@ def test_fetch_gets_anew_what_a_copy_has_lost(
     assert [path.name for path in copy.parent.iterdir()] == ["1.0.0"]
 
 
-def test_a_copy_loses_nothing_whole_while_it_is_mended(
+def test_a_failed_repair_keeps_the_copy(
     local: Path, own_url: str, bucket: Bucket, tmp_path: Path
 ) -> None:
     copy = tmp_path / "pets" / "1.0.0"
@@ -691,7 +678,7 @@ def test_a_copy_loses_nothing_whole_while_it_is_mended(
     assert tree(copy) == {**tree(local), second: before[second]}
 
 
-def test_fetch_takes_what_is_whole_of_a_damaged_dataset(
+def test_fetch_copies_the_sound_files_of_a_damaged_dataset(
     local: Path, own_url: str, bucket: Bucket, tmp_path: Path
 ) -> None:
     second, third = FIRST.replace("0-of", "1-of"), FIRST.replace("0-of", "2-of")
@@ -725,22 +712,18 @@ def test_fetch_takes_what_is_whole_of_a_damaged_dataset(
     assert tree(copy) == tree(local)
 
 
-def test_fetch_writes_over_nothing(url: str, tmp_path: Path) -> None:
+def test_fetch_checks_free_space_and_does_not_overwrite_other_files(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    said = r"kB are needed and 1\.0 MB must stay free, the disk has 1\.0 kB left"
+    with pytest.raises(BuildError, match=said):
+        fetch(url, tmp_path)
+    assert not list(tmp_path.rglob("*.tfrecord*"))
     note = write(tmp_path / "pets" / "1.0.0" / "note", b"mine")
     with pytest.raises(BuildError, match="already exists, and is not s3://"):
         fetch(url, tmp_path)
     assert note.read_bytes() == b"mine"
-
-
-def test_fetch_looks_for_room_first(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remote = locate(ObjectUrl.parse(url))
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
-    said = r"kB are needed and 1\.0 MB must stay free, the disk has 1\.0 kB left"
-    with pytest.raises(BuildError, match=said):
-        fetch_dataset(remote, tmp_path, num_threads=2, watcher=Told())
-    assert not list(tmp_path.rglob("*.tfrecord*"))
 
 
 # --- the document --------------------------------------------------------------------------------
@@ -754,8 +737,8 @@ def test_the_code_of_the_document_runs(
     found: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         if "import DataLoader" in block:
-            continue  # is run as a script above
-        exec(compile(block, "docs/remote_reading.md", "exec"), found)  # the test is of that code
+            continue  # runs as a script above
+        exec(compile(block, "docs/remote_reading.md", "exec"), found)
     images, _ = next(iter(found["train"]))
     assert images.shape == (64, 24, 32, 3)
     monkeypatch.chdir(tmp_path)

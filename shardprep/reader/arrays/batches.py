@@ -233,7 +233,7 @@ class ArrayBatches:
         return identity(self._examples.records.digest, self._order, self._batching)
 
     def _seek(self, number: int) -> None:
-        """Let batch `number`, counted over all epochs, be the next one to return."""
+        """Continue with batch `number`, counted over all epochs."""
         epochs, steps = self._options.epochs, self.steps_per_epoch
         self._next = number
         self._started = deque[Filling]()
@@ -259,7 +259,7 @@ class ArrayBatches:
             self._started.append(self._filler.begin(positions.tolist(), keys, image_size))
 
     def _wait(self, filling: Filling) -> Columns:
-        """Wait for a batch and return it, with bad records replaced if `on_error` is "skip"."""
+        """Return a batch when it is filled, with bad records replaced if `on_error` is "skip"."""
         filling.wait()
         for row in sorted(filling.errors):
             if self._options.on_error == "raise":

@@ -59,7 +59,6 @@ def collate(items: Any, first_label: Number = 0) -> tuple[list[Any], list[dict[s
 
 
 def _values(target: dict[str, Any], size: tuple[int, ...], first_label: int) -> dict[str, Any]:
-    """Return the values of a target as arrays, by their names in torchvision."""
     arrays = {name: np.asarray(one) for name, one in target.items() if not isinstance(one, str)}
     arrays[KEYS[BOX]] = boxes_as(arrays[KEYS[BOX]], "xyxy", size)
     arrays[KEYS[BOX_LABEL]] = arrays[KEYS[BOX_LABEL]] + first_label

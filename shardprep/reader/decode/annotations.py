@@ -142,7 +142,7 @@ class AnnotationDecoder:
         }
 
     def _largest(self, boxes: Array) -> Array | None:
-        """Return the indices of the largest boxes up to the limit, in order; None for all."""
+        """Return the indices of the largest boxes, in order; None if all are within the limit."""
         if self._limit is None or len(boxes) <= self._limit.max_boxes:
             return None
         self._limit.warn(len(boxes))

@@ -27,7 +27,7 @@ _UINT64 = (1 << 64) - 1
 _SCALES = (8, 4, 2)
 """Divisors of a JPEG's size that have a fast inverse transform."""
 _MAX_BUFFER_BYTES = 64 << 20
-"""Pixels of decoded pixels whose memory a thread keeps for its next image, at most."""
+"""Maximum size of the pixel buffer that a thread keeps for its next image."""
 _MIN_PIXELS = 0.999
 """Minimum side of a box in the crop: one pixel, less the rounding error of a float."""
 _buffers = threading.local()

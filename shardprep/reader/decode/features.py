@@ -163,7 +163,6 @@ class FeatureDecoder:
         return hot
 
     def _image(self, raw: dict[str, Any], out: Pixels | None = None) -> Any:
-        """Return an image, written to `out` if given."""
         data = _only(IMAGE, self._features[IMAGE], raw)
         if not self._decode:
             return bytes(data)

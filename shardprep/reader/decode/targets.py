@@ -75,14 +75,6 @@ def target_of(schema: Schema) -> Target:
     return Target((*schema.annotations, *own))
 
 
-def class_names(schema: Schema) -> list[str]:
-    """Return the class names of objects, or else of masks, or else of images."""
-    for name in (BOX_LABEL, MASK):
-        if name in schema.features:
-            return list(schema.features[name].labels)
-    return list(schema.labels)
-
-
 def padding(values: Mapping[str, Any]) -> dict[str, int]:
     """Return the values of padding rows by the keys of a dict, which are features or `KEYS`."""
     if BOX in values:

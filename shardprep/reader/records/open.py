@@ -10,10 +10,10 @@ from shardprep.dataset.folder import index_name
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.remote_files import RemoteFiles
-from shardprep.dataset.schema import BOX, Schema
+from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.config import ReadConfig, Request, check_request, draw_seed
-from shardprep.reader.decode.targets import check_boxes, class_names
+from shardprep.reader.decode.targets import check_boxes
 from shardprep.reader.order.epoch import (
     BlockShuffle,
     EpochOrder,
@@ -33,7 +33,7 @@ class Subset:
 
     dataset: OpenDataset
     schema: Schema
-    """Schema of the records, which may be those of a decoded copy."""
+    """Schema of the records, or of their decoded copy."""
     records: Records
     num_all: int
     """Number of records, or draws, of an epoch of all hosts together."""
@@ -50,13 +50,15 @@ class Subset:
 
     @property
     def epoch_records(self) -> int:
-        """Number of records that an epoch reads."""
         return len(self.records if self.draws is None else self.draws)
 
     @property
     def class_names(self) -> list[str]:
         """Class names in label order: of the objects, or else of the masks, or of the images."""
-        return class_names(self.schema)
+        for name in (BOX_LABEL, MASK):
+            if name in self.schema.features:
+                return list(self.schema.features[name].labels)
+        return list(self.schema.labels)
 
     def image_size(self, request: Request) -> tuple[int, int] | None:
         """Return height and width of images before a crop, None if they differ."""
@@ -64,7 +66,6 @@ class Subset:
 
     @property
     def block_length(self) -> int:
-        """Default number of records of a block."""
         return usual_block_length(mean_record_bytes(self.manifest))
 
     def blocks(self, config: ReadConfig, *, shuffle: bool) -> BlockShuffle:

@@ -105,7 +105,7 @@ class Frames:
     def runs(self, gap_bytes: int) -> Iterator[tuple[ByteRange, list[tuple[int, int]]]]:
         """Yield the range of each run of neighbouring frames, see `starts_run`.
 
-        With it come start in the range and size in bytes of each of its frames.
+        Each range has a list of (start in the range, size in bytes) of its frames.
         """
         starts = np.flatnonzero(self.starts_run(gap_bytes)).tolist()
         shard, offset, length = self.shard.tolist(), self.offset.tolist(), self.length.tolist()
@@ -154,7 +154,7 @@ class PrefetchedBlocks:
                 run.cancel()
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
-        """Request the records at these places of an epoch, and those of the next group.
+        """Request the records at positions `start` to `stop` of an epoch, and the next group.
 
         Requests beyond the limit of memory follow when other blocks are used up.
         """
@@ -256,13 +256,13 @@ class Records:
         return ordered
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
-        """Start to read the records at these places of an epoch, if they are read ahead."""
+        """Start to read the records at positions of an epoch, if records are read ahead."""
         if self._blocks is not None:
             self._blocks.expect(epoch, start, stop)
 
     @property
     def waits(self) -> bool:
-        """Whether each read may need a request of its own."""
+        """Whether a read may need a request of its own."""
         return self.is_remote and self._blocks is None
 
     @property
@@ -341,7 +341,7 @@ class Records:
         with ThreadPoolExecutor(num_threads, "shardprep-map") as pool:
             try:
                 yield from pool.map(function, ranges)
-            except BaseException:  # Ctrl-C among them
+            except BaseException:  # including KeyboardInterrupt
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
@@ -382,7 +382,7 @@ class Records:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the records and their order: of the content of shards, and places in them."""
+        """Hash of the records and their order: SHA-256 of shards and record numbers in them."""
         used = np.flatnonzero(np.bincount(self.frames.shard))
         numbers = np.zeros(len(self.shards), np.int64)
         numbers[used] = np.arange(len(used))  # independent of other shards that may be open

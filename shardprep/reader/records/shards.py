@@ -46,7 +46,7 @@ class ByteRange(NamedTuple):
 def submitted(
     pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: object
 ) -> Future[_T]:
-    """Call a function in a thread; here if the interpreter shuts down, when pools take no work."""
+    """Call a function in a thread, or here at interpreter shutdown, when pools accept no work."""
     try:
         return pool.submit(function, *arguments)
     except RuntimeError:
@@ -68,7 +68,7 @@ class LocalShards:
     def __init__(
         self, folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None = None
     ) -> None:
-        """Take the entries of the shards in the manifest by name, and the files of the dataset."""
+        """`shards` are the entries of the manifest by name; `files` detect a replaced dataset."""
         self.folder = folder
         self._shards = shards
         self._local = files

@@ -228,7 +228,7 @@ def _class_numbers(where: str, column: ClassColumn | None, label: Sequence[str |
 
 
 def _columns(dataset: OpenDataset, where: Any) -> list[str]:
-    # Of an expression, the columns that it may use.
+    # An expression may use the columns whose names its text contains.
     if isinstance(where, dict):
         return [*where]
     return [name for name in dataset.item_columns if name in str(where)]

@@ -48,7 +48,6 @@ class Selection:
     taken from the image, or else from its objects."""
 
     def __post_init__(self) -> None:
-        """Shorten the name, and make the arrays read-only."""
         object.__setattr__(self, "name", shown(self.name, _MAX_NAME))
         for array in (self.numbers, self.labels, self.classes):
             array.setflags(write=False)

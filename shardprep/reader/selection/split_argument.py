@@ -46,7 +46,6 @@ class EvenSplit:
     drop_remainder: bool = False
 
     def __post_init__(self) -> None:
-        """Raise DatasetError if `index` is not below `number`."""
         check_position("reader.EvenSplit", index=self.index, number=self.number)
 
 
