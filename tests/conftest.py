@@ -91,7 +91,6 @@ def _spread(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in the last lines that tests in a browser were left out."""
     skipped = terminalreporter.stats.get("skipped", [])
     number = sum(MISSING in str(one.longrepr) for one in skipped)
     if number:
@@ -116,7 +115,6 @@ def _few_open_files() -> Iterator[None]:
 
 
 def _shown(links: Sequence[Path]) -> str:
-    """Return how many files each kind of open file has."""
     targets = [os.path.realpath(link) for link in links]
     kinds = Counter(re.sub(r"\d+", "N", target) for target in targets)
     return ", ".join(f"{number} {kind}" for kind, number in kinds.most_common(20))
@@ -171,7 +169,6 @@ def _ordeal(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
 
 @pytest.fixture(name="object_store", scope="session")
 def _object_store() -> Iterator[ObjectStore]:
-    """An S3 on loopback; each process of pytest has its own."""
     pytest.importorskip("obstore")
     pytest.importorskip("moto.server")
     with ObjectStore() as store:

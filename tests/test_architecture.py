@@ -55,7 +55,6 @@ WITH_RAY = ("writer.engine.ray_",)
 
 @functools.cache
 def imports(module: str) -> frozenset[str]:
-    """Return what a module imports, whole names, for types as well."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):
@@ -67,7 +66,6 @@ def imports(module: str) -> frozenset[str]:
 
 
 def rooms() -> dict[str, set[str]]:
-    """Return the rooms and loose modules, and the others that each imports."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for module in MODULES:
         room = module.split(".")[1:2]

@@ -117,7 +117,6 @@ def test_the_types_of_an_option_have_the_one_that_is_declared() -> None:
 
 
 def alternatives(hint: Any) -> set[Any]:
-    """Return the types and values that a hint allows."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return set().union(*(alternatives(one) for one in typing.get_args(hint)))
     if typing.get_origin(hint) is Literal:

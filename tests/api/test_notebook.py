@@ -24,8 +24,6 @@ HOSTILE = "<script>alert(1)</script> \x1b[31m \u202e & \"quoted\" 'too'"
 
 
 class Tags(HTMLParser):
-    """The tags of a page; all are closed in order."""
-
     def __init__(self, page: str) -> None:
         super().__init__()
         self.found: set[str] = set()

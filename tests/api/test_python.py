@@ -46,7 +46,6 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def script(here: Path, code: str) -> subprocess.CompletedProcess[str]:
-    """Run a script from a file, as people do."""
     path = write(here / "script.py", textwrap.dedent(code).encode())
     return subprocess.run(
         [sys.executable, path], cwd=here, capture_output=True, text=True, check=False

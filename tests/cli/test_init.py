@@ -24,7 +24,6 @@ def survey(folder: Path, members: Mapping[str, bytes]) -> Survey:
 
 
 def numbered(rows: str, count: int = 12) -> dict[str, bytes]:
-    """Return numbered images and a table `train.csv`."""
     images = {f"train/{i:03d}.jpg": jpeg(seed=i, height=16, width=16) for i in range(count)}
     return {**images, "train.csv": rows.encode()}
 

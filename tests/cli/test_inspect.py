@@ -36,7 +36,6 @@ from tests.support.object_store import Bucket
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset with every feature; nobody may change it."""
     return annotated(tmp_path_factory.mktemp("whole"), *ANNOTATIONS)
 
 

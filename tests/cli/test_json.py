@@ -84,7 +84,6 @@ def test_results_have_every_key_of_their_types_and_no_other(
 
 
 def failed(done: Done, code: int) -> Any:
-    """Return the object of an error; its line stands on stderr as well."""
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     found = printed(done.stdout, ErrorJson)

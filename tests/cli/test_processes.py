@@ -64,7 +64,6 @@ def test_a_command_imports_what_it_works_with(
 
 
 def hears_interrupts(number: int) -> bool:
-    """Tell whether SIGINT reaches a process: it neither blocks nor ignores it."""
     lines = Path(f"/proc/{number}/status").read_text().splitlines()
     masks = [line.split()[1] for line in lines if line.startswith(("SigBlk:", "SigIgn:"))]
     return not any(int(mask, 16) & 1 << (signal.SIGINT - 1) for mask in masks)

@@ -175,7 +175,6 @@ CLASS = "[bold]x[/] [/nope] :smile: \u202edlot\u2066"
 
 @pytest.fixture(name="strange", scope="module")
 def _strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an archive in which every name is hostile."""
     here = tmp_path_factory.mktemp("strange")
     rows = "".join(f'{i},"{CLASS} {i % 2}"\n' for i in range(9))
     broken = "".join(f'{i},"{HOSTILE}\n{i % 2}"\n' for i in range(9))
@@ -232,7 +231,6 @@ def test_names_of_strangers_steer_nothing(strange: Path) -> None:
 
 
 def check(here: Path, arguments: tuple[str, ...], code: int) -> str:
-    """Run a command; see that it prints plain lines. Return them."""
     done = run(*arguments, cwd=here, environment=WIDE)
     out, err = done.stdout, done.stderr
     assert done.returncode == code, err

@@ -47,7 +47,6 @@ def page_text() -> str:
 
 
 def _tables(command: Any) -> list[str]:
-    """Return a table for each panel of `--help`."""
     panels: dict[str, list[str]] = {}
     for one in command.params:
         is_argument = one.param_type_name == "argument"
@@ -68,7 +67,6 @@ def _code(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a help text without what is for a terminal."""
     text = re.sub(r"\[/?dim\]", "", text.replace("\\[", "["))
     text = re.sub(r"\[default: (.*)\]$", r"Default: \1.", text)
     return re.sub(r"([<>|*_])", r"\\\1", text)

@@ -32,13 +32,11 @@ def install(folder: Path) -> dict[str, str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a shell in which the programs of the folder come first."""
     path = f"{folder}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
 
 
 def sbatch(arguments: list[str]) -> None:
-    """Run the tasks of an array, or the command of `--wrap`."""
     options = dict(_option(a) for a in arguments if a.startswith("--") and a != "--wrap")
     script = "" if "--wrap" in arguments else arguments[-1]
     lines = Path(script).read_text().splitlines() if script else []

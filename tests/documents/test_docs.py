@@ -40,7 +40,6 @@ OF_OTHERS = {
 
 
 def shell(command: str, cwd: Path) -> str:
-    """Run a line of the README; return what a terminal would show, progress included."""
     arguments = command.split()
     assert arguments[0] == "shardprep"
     done = subprocess.run(

@@ -41,12 +41,10 @@ def page(name: str) -> str:
 
 
 def examples(name: str) -> list[str]:
-    """Return the code of a page, block by block."""
     return re.findall(r"```python\n(.*?)```", page(name), re.DOTALL)
 
 
 def executed(blocks: list[str]) -> dict[str, Any]:
-    """Run blocks one after the other; return their names."""
     found: dict[str, Any] = {"__name__": "example"}
     for block in blocks:
         exec(compile(block, "a page", "exec"), found)  # the test is of that code
@@ -154,7 +152,6 @@ def test_notebook_md(tmp_path: Path) -> None:
 
 @pytest.fixture(name="here", scope="module")
 def _here(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the commands of the page have been run."""
     here = tmp_path_factory.mktemp("export_docs")
     (here / "tfrecords").symlink_to(shapes / "tfrecords")
     boxes = annotated(tmp_path_factory.mktemp("boxes"), BOX, BOX_LABEL)
@@ -235,7 +232,6 @@ of_keras = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by 
 
 @pytest.fixture(scope="module", name="place")
 def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with `tfrecords/bccd` and `tfrecords/camvid`, built as the page says."""
 
     def make(folder: Path) -> None:
         out = folder / "tfrecords"

@@ -32,7 +32,6 @@ def section(title: str, data: Path) -> str:
 
 
 def files(text: str) -> dict[str, str]:
-    """Return the files that a section shows, by their names."""
     return dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)```", text, re.DOTALL | re.MULTILINE))
 
 
@@ -65,7 +64,6 @@ def _data(tmp_path: Path, few: dict[str, bytes]) -> Path:
 
 
 def run(script: str, data: Path, shown: Mapping[str, str] | None = None) -> str:
-    """Run a script in a shell that has the stand-ins; return what it says."""
     here = data.parent / "home"
     here.mkdir(exist_ok=True)
     for name, text in (shown or {}).items():

@@ -38,8 +38,6 @@ HOSTILE = (
 
 
 class Page(HTMLParser):
-    """A page as a parser of the standard library reads it; errors are assertions."""
-
     def __init__(self, data: bytes) -> None:
         super().__init__()
         self.open: list[str] = []
@@ -69,7 +67,6 @@ class Page(HTMLParser):
             self.text += data
 
     def values(self, name: str) -> list[str]:
-        """Return the values of an attribute."""
         return [attrs[name] or "" for _, attrs in self.tags if name in attrs]
 
 
@@ -109,22 +106,18 @@ def checked(data: bytes) -> Page:
 
 
 def packed(folder: Path, members: dict[str, bytes], **options: Any) -> Path:
-    """Build a dataset of an archive with these members; return its folder."""
     return build(write(folder / "any.zip", zip_bytes(members)), folder / "out", **options).path
 
 
 def reported(path: Path, split: AnySplit | None = None, **options: Any) -> Report:
-    """Return the report of a dataset."""
     return make_report(open_dataset(path), ReportOptions(**options), Quiet(), split)
 
 
 def page_of(path: Path, **options: Any) -> Page:
-    """Return the checked page of a dataset."""
     return checked(reported(path, **options).html().encode())
 
 
 def page_file(path: Path, folder: Path) -> Path:
-    """Return a file with the page of a dataset."""
     return write(folder / "report.html", reported(path).html().encode())
 
 
@@ -211,7 +204,6 @@ def opened(
 
 
 def serious(page: Tab) -> list[tuple[str, str]]:
-    """Return what axe finds serious in a page."""
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page).response["violations"]

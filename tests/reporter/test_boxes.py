@@ -27,15 +27,11 @@ from tests.support.builders import png
 
 
 class Uniform(Marked):
-    """An image whose mask is of one value."""
-
     def classes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return np.zeros((HEIGHT, WIDTH), np.uint8)
 
 
 class Idle(Marked):
-    """An image most of whose pixels are of no class."""
-
     def classes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         found = np.full((HEIGHT, WIDTH), 255, np.uint8)
         found[:5] = 0
@@ -43,8 +39,6 @@ class Idle(Marked):
 
 
 class Short(Marked):
-    """An image with three quarters of a box."""
-
     @property
     def boxes(self) -> tuple[float, ...]:
         return (0.0, 0.0, 1.0)

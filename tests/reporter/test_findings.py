@@ -39,7 +39,6 @@ KEYS = {
 
 
 def inner(keys: tuple[str, ...]) -> set[str]:
-    """Return keys without the name of the archive."""
     return {key.removeprefix("planted.zip/") for key in keys}
 
 
@@ -203,7 +202,6 @@ def test_keys_of_any_shape_come_back_from_a_list(tmp_path: Path) -> None:
 
 
 def skewed(number: int, *, bright: int) -> dict[str, bytes]:
-    """Return a set whose classes and splits differ in brightness."""
     found = {}
     for i in range(number):
         image = photo(i, 48, 48)

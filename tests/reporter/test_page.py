@@ -81,7 +81,6 @@ def test_no_text_of_others_becomes_markup(value: str) -> None:
 
 @contextlib.contextmanager
 def renamed(path: Path, names: list[str]) -> Iterator[None]:
-    """Rename the classes of a dataset for a while, in all its documents."""
     manifest = load_manifest(path)
     kept = {name: (path / name).read_bytes() for name in ("manifest.json", "schema.json")}
     schema = parse_schema(kept["schema.json"], "schema.json")

@@ -29,19 +29,16 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made(folder: Path, **keys: Any) -> Path:
-    """Build photos with a detail each; return the dataset's folder."""
     members = {f"{'abc'[i % 3]}/{i}.png": file(photo(i, 64, 64), "PNG") for i in range(NUMBER)}
     return packed(folder, members, labels="folder", **keys)
 
 
 @pytest.fixture(name="path", scope="module")
 def _path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset that nobody may change."""
     return made(tmp_path_factory.mktemp("photos"), size="64x64", format="png")
 
 
 def passed(path: Path, most: int = 10**6, seed: int = 0, told: Quiet | None = None) -> ScanResult:
-    """Return the result of a pass over a dataset."""
     dataset = open_dataset(path)
     manifest = dataset.manifest
     labels = np.arange(manifest.totals.num_written) % 3

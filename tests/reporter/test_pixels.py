@@ -18,7 +18,6 @@ FOUND = measure.measured(TILES)
 
 
 def hash_of(image: Image.Image) -> int:
-    """Return the hash of an image."""
     small = tile(np.asarray(image.convert("RGB")))
     return int(measure.measured(small[None])["hash"][0])
 

@@ -23,12 +23,10 @@ IS_HERE = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real archives
 
 
 def found_in(path: Path) -> dict[str, Finding]:
-    """Return the findings on a dataset by name."""
     return {one.name: one for one in reported(path, thumbs=0).findings}
 
 
 def commands_of(page: str) -> list[str]:
-    """Return the commands that the findings of a page name."""
     section = page.partition('id="findings"')[2].partition("</section>")[0]
     return [html.unescape(one) for one in re.findall(r"<code>(shardprep [^<]*)</code>", section)]
 
@@ -80,7 +78,6 @@ def test_each_remedy_for_real_photos_works_as_printed(
 
 
 def competition() -> dict[str, bytes]:
-    """Return the files of a labelled train and an unlabelled test set, with faults in both."""
     found = {f"train/{('cat', 'dog')[i % 2]}.{i}.jpg": file(photo(i)) for i in range(24)}
     found |= {f"test/{i}.jpg": file(photo(100 + i)) for i in range(24)}
     grey = [file(photo(200 + i)[..., :1].repeat(3, axis=2), "PNG") for i in range(3)]
@@ -190,7 +187,6 @@ def test_enlarged_are_originals_with_fewer_pixels_than_are_stored(
 
 
 def finding(num_found: int, **keys: Any) -> Finding:
-    """Return a finding on some of 30 images."""
     values = {"name": "dark", "severity": "note", "what": "they are dark", **keys}
     return Finding(num_found=num_found, num_looked_at=30, **values)
 

@@ -59,7 +59,6 @@ def _one(path: Path, report: Report, passes: Path) -> Iterator[Served]:
 
 @pytest.fixture(name="rows", scope="module")
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """Return the items as the viewer numbers them, by the table alone."""
     rows: list[dict[str, Any]] = pq.read_table(path / "items.parquet").to_pylist()
     return sorted(rows, key=lambda row: row["status"] != "written")
 

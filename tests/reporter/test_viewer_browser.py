@@ -44,12 +44,10 @@ def _marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def home(one: Served, width: int = 1280) -> tuple[str, int, str]:
-    """Return the address, width and cookie with which a browser opens the viewer."""
     return f"http://127.0.0.1:{one.client.port}", width, one.client.cookie
 
 
 def arrived(page: Page, address: str) -> None:
-    """Wait until a page is shown."""
     page.wait_for_url(re.compile(f"{re.escape(address)}$"))
 
 

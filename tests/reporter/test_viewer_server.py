@@ -41,14 +41,12 @@ def _one(path: Path) -> Iterator[Served]:
 
 
 def protected(found: Got) -> Got:
-    """See that an answer has what every answer has."""
     assert found.headers.items() >= PROTECTION.items()
     assert found.headers["cache-control"].startswith("private")
     assert not [name for name in found.headers if name.startswith("access-control")]
     return found
 
 
-@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -68,10 +66,11 @@ def protected(found: Got) -> Got:
         ("evil.example\r\nX-Forwarded-Host: localhost", 421),
     ],
 )
-def test_only_this_machine_is_served(one: Served, page: str, host: str, status: int) -> None:
+def test_only_this_machine_is_served(one: Served, host: str, status: int) -> None:
     """Another name that resolves to this machine is refused."""
-    found = protected(one.client.get(page, host=host.format(port=one.client.port)))
-    assert found.status == status
+    for page in PAGES:
+        found = protected(one.client.get(page, host=host.format(port=one.client.port)))
+        assert found.status == status, page
 
 
 def test_a_request_without_a_host_is_refused(one: Served) -> None:
@@ -81,7 +80,7 @@ def test_a_request_without_a_host_is_refused(one: Served) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_who_was_not_let_in_gets_nothing(one: Served, page: str) -> None:
+def test_a_client_without_the_cookie_gets_nothing(one: Served, page: str) -> None:
     name, _, secret = one.client.cookie.partition("=")
     for cookie in ("", f"{name}=", f"{name}={secret[:-1]}", f"{name}=é", f"other={secret}"):
         stranger = Client(one.client.port, cookie)
@@ -113,21 +112,15 @@ def test_the_printed_address_lets_in_every_browser_that_has_it(planted: Path) ->
         assert client.get(target).headers["location"] == "/"
 
 
-@pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize(
-    "method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW", "get"]
-)
-def test_nothing_can_be_changed(one: Served, page: str, method: str) -> None:
-    found = protected(one.client.get(page, method=method))
-    assert (found.status, found.headers["allow"]) == (405, "GET, HEAD")
-    assert found.headers["connection"] == "close"
-
-
 @pytest.mark.parametrize("page", [*PAGES, "/nowhere"])
-def test_head_is_get_without_the_bytes(one: Served, page: str) -> None:
+def test_only_get_and_head_are_allowed(one: Served, page: str) -> None:
     whole, head = (one.client.get(page, method=method) for method in ("GET", "HEAD"))
     assert (head.status, head.body) == (whole.status, b"")
     assert head.headers["content-length"] == str(len(whole.body))
+    for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW", "get"]:
+        found = protected(one.client.get(page, method=method))
+        assert (found.status, found.headers["allow"]) == (405, "GET, HEAD")
+        assert found.headers["connection"] == "close"
 
 
 @pytest.mark.parametrize(
@@ -220,19 +213,16 @@ def test_a_client_that_sends_slowly_or_reads_nothing_is_left(
 
 
 def opened(port: int, data: bytes = b"") -> socket.socket:
-    """Return a connection that has sent some bytes and reads nothing."""
     connection = socket.create_connection(("127.0.0.1", port), 20)
     connection.sendall(data)
     return connection
 
 
 def asking(target: str, cookie: str = "") -> bytes:
-    """Return a request that keeps its connection open."""
     return f"GET {target} HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n".encode()
 
 
 def is_cut(connection: socket.socket) -> bool:
-    """Return whether a connection was ended by the server."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -321,7 +311,6 @@ def test_the_command_prints_its_address_and_ends_by_ctrl_c(
 
 
 def started(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start the command."""
     command = [sys.executable, "-m", "shardprep", "view", *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, env={**NARROW, **(env or {})},
@@ -343,7 +332,7 @@ def test_clients_that_pipeline_and_read_nothing_hold_up_nobody(
             connection = ending.enter_context(socket.socket())
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.connect(("127.0.0.1", client.port))
-            connection.settimeout(0.05)
+            connection.settimeout(0.01)
             cookie = client.cookie if is_known else ""
             with suppress(OSError):
                 while True:

@@ -29,8 +29,6 @@ _STORM_S = 3.0
 
 @dataclass
 class Target:
-    """A build that runs, and all that it depends on."""
-
     process: subprocess.Popen[str]
     source: Path
     disk: Path | None
@@ -78,7 +76,6 @@ class Blow:
 
 
 def _signalled(numbers: Sequence[int], number: signal.Signals) -> int:
-    """Send a signal; return how many processes were there for it."""
     sent = 0
     for one in numbers:
         with contextlib.suppress(ProcessLookupError):

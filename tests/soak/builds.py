@@ -95,7 +95,6 @@ def build_undisturbed(means: Means, place: Place, patience_s: float) -> Undistur
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Kill a build and all of its processes that live, and wait for its end."""
     for number in members(process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
@@ -146,7 +145,6 @@ class _Siege:
         return self._found
 
     def _wait_for(self, is_so: Callable[[], bool]) -> None:
-        """Wait for something; a build that lets it wait for too long hangs, and is killed."""
         most_s = _END_S + 20 * self._whole.elapsed_s
         until = time.monotonic() + most_s
         while not is_so():
@@ -155,7 +153,6 @@ class _Siege:
                 end(self.process)
 
     def _run_for(self, seconds: float) -> None:
-        """Let builds run; where one ends before, the next one begins."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if self._ended_within(left):

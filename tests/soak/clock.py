@@ -66,8 +66,6 @@ time_t time(time_t *now) {
 
 @dataclass(frozen=True)
 class Clock:
-    """The file of the seconds, and the variables that give a process this clock."""
-
     file: Path
     environment: dict[str, str]
 

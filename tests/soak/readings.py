@@ -56,7 +56,6 @@ def read_all(place: Place, truth: Truth) -> Reading:
 
 
 def _unaccounted(totals: dict[str, Any], truth: Truth) -> list[str]:
-    """Return what the totals say otherwise than the source."""
     inputs = totals["num_written"] + sum(totals["rejected"].values())
     skipped = sum(totals["skipped"].values())
     expected = len(truth.images), truth.num_others

@@ -18,8 +18,6 @@ DOCUMENTS = RECORD.with_name("documents.json")
 
 @dataclass
 class DocumentRecord:
-    """The ends of builds of sources with mutated documents."""
-
     date: str
     seed: int
     tried: int
@@ -76,7 +74,6 @@ class Record:
         ]
 
     def dumps(self) -> str:
-        """Return the record as JSON; times to a tenth of a second."""
         return json.dumps(_rounded(asdict(self)), indent=1) + "\n"
 
 
@@ -102,7 +99,6 @@ def _rounded(value: Any) -> Any:
 
 
 def attack_rows(record: Record) -> list[tuple[str, int, str]]:
-    """Return each kind of attack, how often it was made, and how builds took it."""
     blows = [blow for one in record.ordeals for blow in one.blows]
     rows = []
     for kind, number in sorted(Counter(blow.kind for blow in blows).items()):

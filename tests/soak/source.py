@@ -68,7 +68,6 @@ def write_source(path: Path, size: Size, seed: int) -> None:
 
 
 def _drawn(number: int, height: int, width: int, seed: int) -> Iterator[bytes]:
-    """Yield JPEG files of 4 × 4 colours each."""
     rng = np.random.default_rng(seed)
     for start in range(0, number, _DRAWN_AT_ONCE):
         shape = (min(_DRAWN_AT_ONCE, number - start), 4, 4, 3)

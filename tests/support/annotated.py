@@ -76,7 +76,6 @@ class Marked:
         )
 
     def masks(self) -> list[Mask]:
-        """Return the mask of each object, 0 and 1."""
         found = []
         for top, left, bottom, right in self.rectangles:
             mask = np.zeros((HEIGHT, WIDTH), np.uint8)
@@ -118,7 +117,6 @@ MARKED: dict[str, Marked] = {
 def annotated(
     place: Path, *features: str, marked: Mapping[str, Marked] = MARKED, **keys: Any
 ) -> Path:
-    """Return a dataset with some of the features of `ANNOTATIONS`; `keys` are those of a build."""
     source = write_folder(place / "source", {key: one.image() for key, one in marked.items()})
     defaults = {"size": f"{WIDTH}x{HEIGHT}", "format": "png", "labels": "none", "shards": 3}
     path = build(source, place / "out", name="marked", **{**defaults, **keys}).path
@@ -126,7 +124,6 @@ def annotated(
 
 
 def rewritten(path: Path, features: tuple[str, ...], marked: Mapping[str, Marked]) -> Path:
-    """Add boxes and masks to a dataset; return its folder."""
     manifest, before = load_manifest(path), read_schema(path)
     of = {names.BOX_LABEL: CLASSES, names.MASK: MASK_CLASSES}
     schema = before.filled(
@@ -183,7 +180,6 @@ def _write_documents(path: Path, manifest: Manifest, schema: Schema, tally: Tall
 def _write_shard(
     path: Path, shard: Shard, schema: Schema, rows: pa.Table, marked: Mapping[str, Marked]
 ) -> pa.Table:
-    """Write a shard and its index; return its rows."""
     with (path / shard.name).open("rb") as file:
         records = [example.decode(one.payload) for one in tfrecord.read_records(file, shard.name)]
     found, data = rows.to_pylist(), bytearray()
@@ -206,7 +202,6 @@ def _plain(features: Mapping[str, list[Any]]) -> dict[str, Any]:
 
 
 def values_of(one: Marked) -> dict[str, Any]:
-    """Return the values of the features of an image's objects and masks."""
     return {
         names.BOX: one.boxes,
         names.BOX_LABEL: one.labels,
@@ -252,7 +247,6 @@ class Source:
         return [sign.option for sign in recognise(AnnotatedSource(self.index, self.documents))]
 
     def of(self, found: Found, key: str) -> Annotation:
-        """Return the annotation of an image, which must have one."""
         annotation = found.annotations[list(self.index.keys).index(key)]
         assert annotation is not None, key
         return annotation

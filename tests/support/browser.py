@@ -26,7 +26,6 @@ def browser_program() -> str | None:
 
 
 def need_browser() -> str:
-    """Return the path of a browser; without one, skip the test or let it fail."""
     program = browser_program()
     if program is None:
         if os.environ.get(_NEEDED):

@@ -56,7 +56,6 @@ def pixels(height: int = 48, width: int = 64, seed: int = 0) -> np.ndarray[Any, 
 
 
 def encoded(image: Image.Image, form: str = "JPEG", **options: Any) -> bytes:
-    """Return the image as the bytes of a file."""
     out = io.BytesIO()
     image.save(out, form, **options)
     return out.getvalue()
@@ -72,7 +71,6 @@ def png(height: int = 48, width: int = 64, seed: int = 0) -> bytes:
 
 
 def zip_bytes(members: Mapping[str, bytes], *, method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """Return a zip with the members in their order."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", method) as archive:
         for name, data in members.items():
@@ -93,14 +91,12 @@ def tar_bytes(members: Mapping[str, bytes], compression: str = "") -> bytes:
 
 
 def write(path: Path, data: bytes) -> Path:
-    """Write a file and the folders above it; return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
 
 
 def write_folder(root: Path, members: Mapping[str, bytes]) -> Path:
-    """Write the members as files below a folder; return the folder."""
     for name, data in members.items():
         write(root / name, data)
     return root
@@ -126,7 +122,6 @@ def drawn_sample() -> dict[str, bytes]:
 
 
 def sample(folder: Path) -> Path:
-    """Write what `shardprep sample` writes; return the path of the archive."""
     write_folder(folder, drawn_sample())
     return folder / "shapes.zip"
 
@@ -193,7 +188,6 @@ def build(
     reuse: str | Path | None = None,
     **keys: Any,
 ) -> BuildResult:
-    """Build a dataset from a source, in this process."""
     recipe, workers, old = _asked(source, out, engine, reuse, keys)
     return build_dataset(recipe, workers, watcher or Quiet(), overwrite=replace, reuse=old)
 
@@ -208,7 +202,6 @@ def build_part(
     reuse: str | Path | None = None,
     **keys: Any,
 ) -> PartResult:
-    """Build part "I/N" of a dataset, in this process."""
     recipe, workers, old = _asked(source, out, engine, reuse, keys)
     return parts.build_part(recipe, part_of(part), workers, watcher or Quiet(), old)
 
@@ -220,12 +213,10 @@ def _asked(source: Path, out: Path, engine: Any, reuse: str | Path | None, keys:
 
 
 def finalize(out: Path, *, max_rejected: float | None = None) -> BuildResult:
-    """Make a dataset of the parts below a folder."""
     return finalize_dataset(find_workspace(str(out)), num_threads=2, max_rejected=max_rejected)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Return every file below a folder by its relative path."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -255,7 +246,6 @@ def by_chunks(run: ChunkRunner) -> Engine:
 
 
 def handing_over(run: ChunkRunner) -> Callable[..., None]:
-    """Return a runner of chunks in the form of `run_chunks`."""
 
     def run_chunks(*arguments: Any) -> None:
         *others, on_chunk = arguments

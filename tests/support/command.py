@@ -74,7 +74,6 @@ def _as_new() -> Iterator[None]:
 
 
 def run_process(*arguments: object, cwd: Path) -> Done:
-    """Run a command line in a process of its own."""
     command = [sys.executable, "-m", "shardprep", *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, env=NARROW, capture_output=True, text=True, check=False)
 

@@ -72,7 +72,6 @@ _FRAME = _LOSSLESS.index(b"\xff\xc3")
 
 
 def renamed(marker: int, bits: int = 8, data: bytes = jpeg()) -> bytes:
-    """Return a JPEG whose frame header has another marker and bits."""
     at = min(found for name in (b"\xff\xc0", b"\xff\xc3") if (found := data.find(name)) > 0)
     return (
         data[: at + 1] + bytes((marker,)) + data[at + 2 : at + 4] + bytes((bits,)) + data[at + 5 :]

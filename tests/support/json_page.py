@@ -112,7 +112,6 @@ def page_text() -> str:
 
 
 def _table(of: Any, named: list[Any]) -> str:
-    """Return the keys of an object as a table; types that it names are added to `named`."""
     docs = _docs(of)
     rows = []
     for key, hint in _keys(of).items():
@@ -125,7 +124,6 @@ def _table(of: Any, named: list[Any]) -> str:
 
 
 def _keys(of: Any) -> dict[str, Any]:
-    """Return the types of an object's keys; the settings of a model are none of them."""
     hints = typing.get_type_hints(of, include_extras=True)
     return {
         key: hint
@@ -213,13 +211,11 @@ def check(value: Any, hint: Any, at: str = "$") -> None:
 
 
 def check_each(value: dict[Any, Any], hints: dict[Any, Any], at: str) -> None:
-    """See that each of several values is of its type."""
     for key, one in value.items():
         check(one, hints[key], f"{at}.{key}")
 
 
 def printed(text: str, result: Any) -> Any:
-    """Return what a command has printed: one object of a type."""
     value = json.loads(text)
     check(value, result)
     return value

@@ -159,7 +159,6 @@ def expanded(pattern: str) -> list[str]:
 
 
 def contents(files: Mapping[str, str]) -> Members:
-    """Return the files of the patterns, outside of any archive."""
     found: Members = {}
     for pattern, content in files.items():
         names = expanded(pattern)
@@ -188,7 +187,6 @@ def _content(name: str, content: str, before: Members) -> bytes:
 
 
 def image(name: str, mode: str = "RGB", suffix: str = "") -> bytes:
-    """Return an image of the format that its suffix says, no two alike."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     noise = Image.fromarray(rng.integers(0, 256, (10, 12, 3), np.uint8))
     if mode == "I;16":
@@ -201,7 +199,6 @@ def image(name: str, mode: str = "RGB", suffix: str = "") -> bytes:
 
 
 def packed(files: Members) -> Members:
-    """Return files with those that lie in archives packed into them."""
     found: dict[str, Any] = {}
     for path, data in files.items():
         archive, *inner = _ARCHIVE.split(path, maxsplit=1)
@@ -288,7 +285,6 @@ def _table(header: tuple[str, ...], rows: list[list[str]]) -> str:
 
 
 def page_text(page: str) -> str:
-    """Return a page with the table between its two markers made anew."""
     return with_part(page, MARKS, table_text())
 
 

@@ -35,8 +35,6 @@ _SIGNED = {"Authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/
 
 
 class ObjectStore:
-    """A context: while entered, an S3 answers at `endpoint`."""
-
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.object_store"],
@@ -78,8 +76,6 @@ def environment(endpoint: str) -> dict[str, str]:
 
 @dataclass
 class Bucket:
-    """One bucket, seen with boto3."""
-
     store: ObjectStore
     name: str
     client: Any = field(init=False)
@@ -93,7 +89,6 @@ class Bucket:
         return f"s3://{self.name}"
 
     def put(self, key: str, data: bytes) -> str:
-        """Write an object; return its address."""
         self._asked("PUT", key, data)
         return f"{self.url}/{key}"
 

@@ -83,7 +83,6 @@ def _parent(number: int) -> int:
 
 
 def wait_until(is_so: Callable[[], Any], seconds: float = 120.0) -> None:
-    """Wait for something that another process or thread does."""
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end, "it does not happen"
@@ -125,7 +124,6 @@ class Program:
         self._server_pid = _begun(framework, json.dumps(task).encode())
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal; it has begun."""
         os.kill(int((self._folder / "pid").read_text()), number)
 
     def interrupt(self) -> float:
@@ -202,7 +200,6 @@ def use_servers(address: str) -> None:
 
 
 def _begun(framework: str, task: bytes) -> int:
-    """Begin a program; return the number of the process that forks it."""
     if not _shared:
         return _sent(framework, task)
     with Client(_shared["address"], family="AF_UNIX") as connection:
@@ -211,7 +208,6 @@ def _begun(framework: str, task: bytes) -> int:
 
 
 def _sent(framework: str, task: bytes) -> int:
-    """Have the server of a framework fork a program; return the number of its process."""
     server = _server(framework)
     assert server.stdin
     server.stdin.write(task + b"\n")

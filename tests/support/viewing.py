@@ -51,7 +51,6 @@ class Client:
         return self.send("\r\n".join([*lines, "Connection: close", "", ""]).encode())
 
     def page(self, target: str) -> str:
-        """Return the text of a page that is there."""
         found = self.get(target)
         assert found.status == 200, found
         return found.text
@@ -76,7 +75,6 @@ class Served:
 
 @contextmanager
 def served(dataset: str | Path, originals: Originals | None = None) -> Iterator[Served]:
-    """Serve a dataset, and let a client in by the address that is printed."""
     made: list[Server] = []
 
     def remembered(*arguments: Any) -> Server:
@@ -91,7 +89,6 @@ def served(dataset: str | Path, originals: Originals | None = None) -> Iterator[
 
 @contextmanager
 def entered(one: viewer.Viewer) -> Iterator[Client]:
-    """Let a client in by the address that a viewer prints."""
     address = urlsplit(one.url)
     client = Client(address.port or 0)
     found = client.get(f"/?{address.query}")
@@ -101,5 +98,4 @@ def entered(one: viewer.Viewer) -> Iterator[Client]:
 
 
 def items_of(page: str) -> list[int]:
-    """Return the numbers of the items on a page, in their order."""
     return [int(one) for one in re.findall(r'<li><a href="/item/(\d+)', page)]
