@@ -115,8 +115,14 @@ def show_refused(error: BuildError) -> None:
         _print_inputs(console(stderr=True), error.manifest, read_examples(error.draft))
 
 
-def print_part(terminal: Terminal, result: PartResult) -> None:
+def show_part(result: PartResult, *, as_json: bool) -> None:
     """Print the result of the build of a part."""
+    if as_json:
+        from shardprep.api.json_types import PartJson
+
+        print_json(picked(PartJson, result, path=result.location, part=str(result.part)))
+        return
+    terminal = console()
     if result.was_there:
         terminal.heading(result.workspace.location, _IS_THERE)
         return

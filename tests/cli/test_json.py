@@ -27,7 +27,7 @@ from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Facts
 from shardprep.exporter.export import Exported
 from tests.support.builders import animals, jpeg, write, zip_bytes
-from tests.support.command import NARROW, Done
+from tests.support.command import COMMAND_ERRORS, NARROW, Done
 from tests.support.command import run as command
 from tests.support.json_page import PAGE, page_text, printed
 
@@ -96,35 +96,10 @@ def failed(done: Done, code: int) -> Any:
     return found
 
 
-FAILURES: dict[str, tuple[tuple[str, ...], int]] = {
-    "build": (("build", "nothing.zip"), 1),
-    "finalize": (("finalize", "nowhere"), 1),
-    "init": (("init", "nothing.zip"), 1),
-    "inspect": (("inspect", "nowhere"), 1),
-    "report": (("report", "nowhere"), 1),
-    "view": (("view", "nowhere"), 1),
-    "bench": (("bench", "nowhere"), 1),
-    "verify": (("verify", "nowhere"), 1),
-    "diff": (("diff", "nowhere", "nowhere"), 1),
-    "repack": (("repack", "nowhere"), 1),
-    "export": (("export", "nowhere", "--to", "folder"), 1),
-    "sample": (("sample", "pets.zip"), 1),
-    "download": (("download", "a/b/c/d/e"), 2),
-    "upload": (("upload", "nowhere", "owner/pets-shards"), 1),
-    "fetch": (("fetch", "nowhere"), 2),
-}
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_error_is_one_object_too(run: Callable[..., Done], command: str) -> None:
-    arguments, code = FAILURES[command]
-    failed(run(*arguments, "--json"), code)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_options_that_do_not_exist_are_one_object_too(
-    run: Callable[..., Done], command: str
-) -> None:
+    arguments, code = COMMAND_ERRORS["failures"][command]
+    failed(run(*arguments.split(), "--json"), code)
     error = failed(run(command, "--nope", "--json"), 2)["error"]
     assert error["where"] == f"shardprep {command}"
     assert error["what"].startswith("no such option: --nope")

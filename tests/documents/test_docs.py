@@ -22,7 +22,7 @@ from tests.documents.cli_page import page_text
 from tests.documents.report_picture import MOST_BYTES, PICTURE, SIZE, draw
 from tests.support.browser import need_browser
 from tests.support.builders import animals, build, write, zip_bytes
-from tests.support.command import NARROW, run
+from tests.support.command import run
 from tests.support.layouts import LAYOUTS
 from tests.support.paths import README, ROOT
 
@@ -39,16 +39,6 @@ OF_OTHERS = {
 }  # fmt: skip
 
 
-def shell(command: str, cwd: Path) -> str:
-    arguments = command.split()
-    assert arguments[0] == "shardprep"
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=cwd, env=NARROW, capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    return done.stderr + done.stdout
-
-
 def masked(text: str) -> str:
     """Hide what differs between machines and versions of an encoder: sizes, rates, times."""
     text = re.sub(r"\d[\d.,]* (MB|kB|B|s|images/s|bytes)\b", r"# \1", text)
@@ -57,11 +47,13 @@ def masked(text: str) -> str:
 
 
 @pytest.mark.thorough
-def test_the_readme_s_demo_is_what_the_program_prints(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("drawn")
+def test_the_demo_of_the_readme_is_the_output_of_the_program(tmp_path: Path) -> None:
     block = README.split("<!-- demo -->\n```console\n")[1].split("```")[0]
     shown = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
     for command, output in zip(shown[::2], shown[1::2], strict=True):
-        assert masked(shell(command, tmp_path)) == masked(output), command
+        done = run(*command.removeprefix("shardprep ").split(), cwd=tmp_path)
+        assert masked(done.stderr + done.stdout) == masked(output), command
 
 
 def test_make_demo_runs_what_the_readme_shows() -> None:

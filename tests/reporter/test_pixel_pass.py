@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,13 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "pixels"
 
 
+@functools.cache
+def photos() -> dict[str, bytes]:
+    return {f"{'abc'[i % 3]}/{i}.png": file(photo(i, 64, 64), "PNG") for i in range(NUMBER)}
+
+
 def made(folder: Path, **keys: Any) -> Path:
-    members = {f"{'abc'[i % 3]}/{i}.png": file(photo(i, 64, 64), "PNG") for i in range(NUMBER)}
-    return packed(folder, members, labels="folder", **keys)
+    return packed(folder, photos(), labels="folder", **keys)
 
 
 @pytest.fixture(name="path", scope="module")
@@ -110,7 +115,7 @@ def test_the_number_of_threads_changes_nothing(
     assert_same_tiles(*found)
 
 
-def test_what_is_kept_and_damaged_is_made_anew(path: Path, cache: Path) -> None:
+def test_a_damaged_cache_file_is_replaced(path: Path, cache: Path) -> None:
     found = passed(path)
     kept = next(cache.iterdir())
     for data in (b"", b"PK no zip", kept.read_bytes()[:5000]):
@@ -119,10 +124,10 @@ def test_what_is_kept_and_damaged_is_made_anew(path: Path, cache: Path) -> None:
         assert kept.read_bytes() != data
 
 
-def test_a_damaged_record_is_named_and_the_pass_is_not_kept(
+def test_a_damaged_record_is_named_and_the_pass_is_not_cached(
     path: Path, tmp_path: Path, cache: Path
 ) -> None:
-    """It may be repaired, which does not change the manifest."""
+    """A repair does not change the manifest."""
     whole = passed(path)
     for one in cache.iterdir():
         one.unlink()

@@ -12,18 +12,21 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from unittest import mock
 
 from shardprep import profiling
 from shardprep.cli import app, streams
+from tests.support.paths import DATA
 
 Done = subprocess.CompletedProcess[str]
 """A command that has ended: its exit code, stdout and stderr."""
 _PLAIN = {"COLUMNS": "80", "NO_COLOR": "1"}
 NARROW = {**os.environ, **_PLAIN}
 """An environment in which lines are of 80 columns, without colours."""
+COMMAND_ERRORS = tomllib.loads((DATA / "command_errors.toml").read_text())
 
 
 def run(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = None) -> Done:
