@@ -62,21 +62,11 @@ def test_each_command_is_a_function_with_its_options(name: str) -> None:
     here = set(command.parameters) - {"progress"}
     assert here == {one.name for one in COMMANDS[name].params} - OF_A_TERMINAL
     assert ("progress" in command.parameters) is (name not in NOT_WATCHED)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_option_has_its_default_from_the_function_alone(name: str) -> None:
-    """The command line passes on what is given: it has no defaults, and requires the same."""
-    command = inspect.signature(getattr(shardprep, name)).parameters
     for one in COMMANDS[name].params:
-        assert one.default is None, one.name
+        assert one.default is None, "only the function has defaults"
         if one.name not in OF_A_TERMINAL:
-            is_required = command[one.name].default is inspect.Parameter.empty
+            is_required = command.parameters[one.name].default is inspect.Parameter.empty
             assert one.required is is_required, one.name
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_option_is_declared_once(name: str) -> None:
     functions = importlib.import_module(f"shardprep.api.{MODULES[name]}")
     own = reports.OPTIONS.get(name, {})
     named = {one.name for one in COMMANDS[name].params} - {"as_json", "quiet", "log_level"}
@@ -104,8 +94,8 @@ def test_help_says_what_a_function_takes_returns_and_raises(name: str) -> None:
         assert all(f"    {one}: " in text for one in command.parameters)
 
 
-def test_the_types_of_an_option_have_the_one_that_is_declared() -> None:
-    """And a text, where that is read as people write it."""
+def test_the_types_of_an_option_include_the_declared_one() -> None:
+    """They include text if the option is parsed from text."""
     hints = typing.get_type_hints(RecipeKeywords)
     assert [*hints] == [name for name in BUILD_OPTIONS if name not in ("source", "out")]
     for name, hint in hints.items():

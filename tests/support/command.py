@@ -26,7 +26,7 @@ Done = subprocess.CompletedProcess[str]
 _PLAIN = {"COLUMNS": "80", "NO_COLOR": "1"}
 NARROW = {**os.environ, **_PLAIN}
 """An environment in which lines are of 80 columns, without colours."""
-COMMAND_ERRORS = tomllib.loads((DATA / "command_errors.toml").read_text())
+COMMAND_ERRORS = tomllib.loads((DATA / "command_errors.toml").read_text(encoding="utf-8"))
 
 
 def run(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = None) -> Done:
