@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTORS = Path("/proc/self/fd")
 _MOST_DESCRIPTORS = 512
-"""File descriptors of a process of the suite, fewer than many a system allows one."""
+"""Maximum number of open file descriptors of a test process."""
 _QUICK_CASES = 2
-"""Cases of a test that `--quick` runs at most."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -78,7 +78,7 @@ def rooms() -> dict[str, set[str]]:
 
 
 def test_each_room_imports_the_rooms_that_its_rule_names() -> None:
-    """All of them: a rule that allows more than there is would soon be used."""
+    """Exactly these rooms."""
     assert {room: set(names.split()) for room, names in MAY_IMPORT.items()} == rooms()
 
 
@@ -90,13 +90,12 @@ def test_rooms_stand_above_those_they_import() -> None:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    """For types as well, and inside of functions."""
     order = graphlib.TopologicalSorter({name: imports(name) & MODULES.keys() for name in MODULES})
     order.prepare()  # raises CycleError, which names the files
 
 
 def test_a_module_name_stands_for_one_thing() -> None:
-    """The verbs of the command line have a module in each room that has a part in them."""
+    """Verbs of the command line may name a module in several rooms."""
     names = Counter(path.stem for path in MODULES.values() if path.stem != "__init__")
     assert {name for name, count in names.items() if count > 2} <= set(shardprep.__all__) | {
         "names"
@@ -125,14 +124,12 @@ def test_a_library_stays_in_its_rooms(library: str, where: tuple[str, ...]) -> N
 
 
 def test_a_dataset_of_either_place_is_named_once() -> None:
-    """Elsewhere an `OpenDataset`, or the `DatasetFiles` of one that is not opened."""
     either = re.compile(r"\b(Path|LocalFiles) \| Remote\w+|\bRemote\w+ \| (Path|LocalFiles)\b")
     named = {name for name, path in MODULES.items() for _ in either.finditer(path.read_text())}
     assert named == {"shardprep.dataset.locate"}
 
 
 def test_every_room_says_what_it_is() -> None:
-    """In its docstring, a paragraph at least."""
     for path in PACKAGE.rglob("__init__.py"):
         assert len(ast.get_docstring(ast.parse(path.read_text())) or "") > 20, path
 
@@ -165,10 +162,7 @@ def test_importing_the_reader_costs_nothing() -> None:
 
 
 def test_help_answers_in_under_0_3_seconds() -> None:
-    """Seconds of its processor: those of the wall would be those of the tests beside it.
-
-    They too grow where another test shares the core, so the least of several counts.
-    """
+    """The minimum of several CPU times, because other tests share the cores."""
     times: list[float] = []
     while len(times) < 15 and min(times, default=1.0) >= 0.3:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -183,7 +177,6 @@ def test_there_is_no_room_for_odds_and_ends() -> None:
 
 
 def test_no_test_module_imports_another() -> None:
-    """What several of them need is in `tests.support` or in a module of their room."""
     for path in (PACKAGE.parent / "tests").rglob("*.py"):
         found = re.findall(
             r"^ *(?:from|import) (tests\.\S*\btest_\w+)", path.read_text(), re.MULTILINE

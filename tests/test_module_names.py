@@ -30,9 +30,8 @@ PARTLY = {
     ("reporter/viewer/viewer.py", "shardprep.reporter."): "room with the file of a page",
     ("__init__.py", "shardprep.api."): "module of a command",
 }
-"""File and the f-string that names a module there → what fills it."""
+"""File and the f-string that names a module there → meaning of the placeholder."""
 LOGGERS = {"shardprep.view"}
-"""Names of loggers that are not names of modules."""
 FILES = {"shardprep.toml"}
 
 
@@ -58,7 +57,6 @@ def test_each_layout_of_export_is_in_a_module(layout: str, module: str) -> None:
 
 
 def test_what_is_launched_or_loaded_ahead_is_there() -> None:
-    """Programs of their own (`-m`, a file), modules of the fork server and of Ray's workers."""
     for launched in (client, run):
         assert importlib.util.find_spec(launched.__name__)
     assert Path(regex_process.__file__).is_file()

@@ -31,7 +31,7 @@ for name in (
 for name in ("SIGALRM", "SIGVTALRM", "setitimer"):
     delattr(signal, name)
 """
-"""Code that every interpreter runs at its start, workers too."""
+"""Code that every interpreter runs at its start."""
 PROGRAM = """
 import json, sys
 from pathlib import Path

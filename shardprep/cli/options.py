@@ -87,7 +87,6 @@ def _of_function(function: Callable[..., Any], options: Mapping[str, Option]) ->
 
 
 Call = partial[Any]
-"""A function of the API with the given options."""
 
 
 def command(name: str) -> Callable[..., None]:

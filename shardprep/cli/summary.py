@@ -41,7 +41,6 @@ _MOST_CLASSES = 20
 _NAMED_CLASSES = 6
 _IS_THERE = " already exists: nothing to do."
 ANNOTATE = "annotate"
-"""Stage of boxes and masks, present only in builds with them."""
 WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", ANNOTATE, "frame", "store", "other")
 """Stages in a worker, in order. "frame" makes the record, "store" writes the shard."""
 PARENT_STAGES = ("plan", "wait", "write", "finish")

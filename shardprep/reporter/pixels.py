@@ -250,7 +250,6 @@ class PassPlan:
     """Cache key of the records, see `Contents.mark`."""
     numbers: Ints
     exact: np.ndarray[Any, np.dtype[np.bool_]]
-    """Whether each record is decoded in full."""
     classes: Ints
     """Class whose tile sum each record is added to, −1 for none."""
 

@@ -32,9 +32,8 @@ from tests.support.paths import ROOT
 
 COMMANDS: dict[str, Any] = vars(typer.main.get_command(program()))["commands"]
 OF_A_TERMINAL = {"as_json", "quiet", "log_level", "list_", "open_"}
-"""Options of what is printed or shown: a function prints nothing; `Report.keys` is `--list`."""
+"""Options of the command line only."""
 NOT_WATCHED = {"inspect", "diff", "sample"}
-"""Commands that are done at once."""
 VALUES: dict[str, tuple[type, ...]] = {
     **RESULTS,
     "build": (BuildResult, PartResult, Plan),
@@ -45,7 +44,7 @@ VALUES: dict[str, tuple[type, ...]] = {
     "repack": (BuildResult,),
     "fetch": (Fetched,),
 }
-"""What the functions return: most commands print just that."""
+"""Command → types of the values that its function returns."""
 OTHERWISE = {
     (BuildResult, "path"): "location",
     (PartResult, "path"): "location",
@@ -53,7 +52,7 @@ OTHERWISE = {
     (Fetched, "from"): "address",
     (Report, "path"): "name",  # the page has the one that the caller gave
 }
-"""Keys of JSON that are called otherwise in Python, where `path` is the folder of the documents."""
+"""Keys of JSON with another name in Python."""
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -177,7 +177,7 @@ def test_garbage_is_collected_seldom(here: Path) -> None:
 def test_sample_then_build_needs_no_argument(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With fewer images than the command draws: the README's demo has all."""
+    """The archive has fewer images than the command draws."""
     archive = sample_archive._archive(120, 0)
     monkeypatch.setattr(sample_archive, "_archive", lambda *_: archive)
     sampled = run("sample", cwd=tmp_path)

@@ -112,7 +112,7 @@ def test_init_writes_a_recipe_that_builds_as_it_is(tmp_path: Path) -> None:
 
 
 def test_it_says_what_images_without_a_file_of_yolo_are(tmp_path: Path) -> None:
-    """Else the build would ask, right after `init` has said that the recipe is written."""
+    """Otherwise the build would end with an error."""
     members = {f"images/{i}.jpg": jpeg(seed=i) for i in range(8)}
     texts = {f"labels/{i}.txt": b"0 0.5 0.5 0.25 0.25" for i in range(6)}
     write(tmp_path / "set.zip", zip_bytes({**members, **texts, "data.yaml": b"names: [cat]"}))

@@ -87,7 +87,7 @@ def test_json_measures_the_boxes_of_the_shards(
 
 
 def test_large_records_are_measured_without_their_images(tmp_path: Path) -> None:
-    """Those of many bytes are read behind their image, and give what whole ones give."""
+    """The results equal those of small records."""
     noise = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
 
     class Noisy(Marked):
@@ -216,7 +216,7 @@ def pictured(folder: Path, number: int) -> Iterator[AnnotatedPicture]:
 
 
 def test_pictures_are_those_of_the_dataset(whole: Path) -> None:
-    """Pixels, boxes and labels; all of it where there is no more than asked for."""
+    """Pixels, boxes and labels of all images."""
     found = {one.title: one for one in pictured(whole, 100)}
     assert found.keys() == MARKED.keys()
     for key, one in MARKED.items():
@@ -264,7 +264,7 @@ def test_a_file_that_cannot_be_is_one_line(
 def test_a_sheet_is_drawn_from_object_storage(
     run: Callable[..., Done], whole: Path, tmp_path: Path, bucket: Bucket
 ) -> None:
-    """By one read a picture; what only whole shards tell is left out, with the way to have it."""
+    """Each picture is one read. Sizes of boxes need whole shards, so they are omitted."""
     for name, data in tree(whole).items():
         bucket.put(f"marked/1.0.0/{name}", data)
     done = run("inspect", f"{bucket.url}/marked", "--boxes", "there.png")
@@ -277,7 +277,7 @@ def test_a_sheet_is_drawn_from_object_storage(
 
 @pytest.mark.skipif(not (SHARED_DATA / "bccd.zip").is_file(), reason="needs the photographs")
 def test_real_boxes_are_measured(tmp_path: Path) -> None:
-    """Figures that were counted in its XML files by other means."""
+    """The expected numbers were counted in the XML files."""
     folder = build(SHARED_DATA / "bccd.zip", tmp_path / "out", boxes="voc", size="none").path
     facts = read_facts(open_dataset(folder))
     assert facts.boxes is not None

@@ -55,7 +55,6 @@ def test_the_page_is_made_of_the_types() -> None:
 def test_results_have_every_key_of_their_types_and_no_other(
     run: Callable[..., Done], here: Path
 ) -> None:
-    """Those of bench, download and fetch are checked where these commands are tried."""
 
     def said(result: Any, *arguments: str, code: int = 0) -> Any:
         done = run(*arguments, "--json")
@@ -130,7 +129,7 @@ def test_too_many_rejections_are_told_with_what_became_of_all_inputs(
 
 
 def test_ctrl_c_is_one_object_too(here: Path) -> None:
-    """In a process of its own, for the signal is to be a real one."""
+    """A real signal needs a process of its own."""
     program = (
         "import os, signal\n"
         "from shardprep.cli import app\n"

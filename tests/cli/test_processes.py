@@ -101,7 +101,7 @@ def test_the_server_of_workers_never_receives_ctrl_c(
 # --- memory ---
 
 _MEGABYTES = (240, 245, 250, 235, 255, 260)
-"""Too few for each command, and enough for most libraries to be imported."""
+"""Too few for each command, enough to import most libraries."""
 
 
 @pytest.mark.parametrize(

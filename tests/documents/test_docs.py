@@ -63,7 +63,7 @@ def test_make_demo_runs_what_the_readme_shows() -> None:
 
 
 def test_every_build_command_of_the_readme_is_understood(tmp_path: Path) -> None:
-    """Their sources are not here: each must fail on that, and not on an option."""
+    """Their sources do not exist, so each must fail because of its source."""
     commands = re.findall(r"^\$ (shardprep build .*)$", README.split("## Use it")[1], re.MULTILINE)
     assert len(commands) >= 3
     alone = {"HOME": str(tmp_path), "SHARDPREP_CACHE": str(tmp_path), "PATH": os.environ["PATH"]}
@@ -166,7 +166,7 @@ def test_the_picture_of_the_readme_is_small() -> None:
 
 @pytest.mark.thorough
 def test_the_picture_can_be_drawn_anew(tmp_path: Path) -> None:
-    """Fonts differ between machines, so it is not compared dot by dot."""
+    """Fonts differ between machines, so only mean colours are compared."""
     drawn = draw(need_browser(), tmp_path)
     (tmp_path / "drawn.png").write_bytes(drawn)
     assert len(drawn) <= MOST_BYTES

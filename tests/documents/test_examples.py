@@ -33,7 +33,7 @@ from tests.support.paths import ROOT, shared_folder
 from tests.support.processes import run_program
 
 MOST_BYTES = 20_000_000
-"""Bytes that the output of a notebook may have, for some hundred small images."""
+"""Limit for the output of a notebook."""
 
 
 def page(name: str) -> str:
@@ -109,7 +109,6 @@ def test_selections_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.thorough
 def test_notebook_md(tmp_path: Path) -> None:
-    """With the folders of a Kaggle notebook: from read-only input to a submission."""
     given, working = tmp_path / "input", tmp_path / "working"
     members = {
         "train.zip": zip_bytes(animals(60)),
@@ -211,7 +210,7 @@ def test_keras_takes_an_exported_folder(here: Path) -> None:
 
 TASKS = examples("tasks")
 FEWER = {"epochs=12": "epochs=8", "epochs=7": "epochs=3"}
-"""Epochs of the page → epochs after which both models have learned."""
+"""Epochs of the page → sufficient epochs."""
 
 
 def block_with(name: str) -> str:
@@ -286,7 +285,7 @@ def test_a_small_unet_beats_the_most_frequent_class(
 def test_a_small_detector_finds_the_white_cells(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In images it has not seen; the boxes of white cells cover a ninth of them."""
+    """On unseen images. White cells cover a ninth of the area."""
     names = trained(block_with("detector"), place, monkeypatch)
     test = reader.Dataset("tfrecords/bccd", "test", as_supervised=True)
     white = test.class_names.index("WBC")

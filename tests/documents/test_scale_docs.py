@@ -18,9 +18,8 @@ from tests.support.paths import shared_folder
 
 TEXT = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
 FEWER = {"1-16": "1-3", "completions: 16": "completions: 3", "))/16": "))/3", "2,5,7-9": "1,3"}
-"""Text of the page for sixteen parts → the same for three."""
+"""Text for sixteen parts → text for three."""
 NUM_IMAGES = 120
-"""Images of the sample: what is shown starts many processes, and each shard has some."""
 
 
 def section(title: str, data: Path) -> str:
@@ -140,7 +139,7 @@ def test_every_command_of_the_page_is_run_by_a_test() -> None:
 
 
 def test_the_figures_of_large_plans_fit_each_other() -> None:
-    """The last row is the one before it, times the items."""
+    """The last row is the row before it, scaled by the number of items."""
     pattern = r"^\| ([\d,]+)[^|]*\| ([\d.]+) GB \| ([\d,]+) bytes \| ([\d,]+) s \| ([\d.]+) µs \|$"
     rows = re.findall(pattern, TEXT, re.MULTILINE)
     table = [[float(cell.replace(",", "")) for cell in row] for row in rows]

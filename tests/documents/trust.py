@@ -47,7 +47,6 @@ class ImageRow(NamedTuple):
     tried: int
     written: int
     damaged: int
-    """Written images that are damaged."""
     rejected: dict[str, int]
 
 

@@ -135,7 +135,7 @@ ODD = {
     "original_height": (_odd_ints, pa.int64()),
     "original_bytes": (_odd_ints, pa.int64()),
 }
-"""Column of the item table → what a stranger may write there, and its type."""
+"""Column of the item table → hostile values and type."""
 
 
 def strange(path: Path, copy: Path, column: str, data: st.DataObject) -> Path:

@@ -127,7 +127,7 @@ def test_a_record_whose_boxes_are_damaged_is_named(tmp_path: Path) -> None:
 def test_boxes_and_masks_are_drawn_where_they_are(
     odd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the stored size, so that pixels of the picture are pixels of the record."""
+    """At the stored size, pixels of the picture are pixels of the record."""
     data = reported(odd).html()
     page = checked(data.encode())
     drawn = [attrs for tag, attrs in page.tags if tag == "path" and attrs.get("stroke")]

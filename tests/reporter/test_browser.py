@@ -150,7 +150,7 @@ def test_the_page_of_a_real_dataset_opens(browser: Browser, tmp_path: Path) -> N
 def test_boxes_and_masks_lie_on_their_pictures_and_can_be_hidden(
     browser: Browser, marked: str
 ) -> None:
-    """In both widths, without scripts; an opened picture takes them along."""
+    """In both widths, without scripts, also in an opened picture."""
     for width in WIDTHS:
         with opened(browser, marked, width, java_script_enabled=False) as page:
             shot = page.locator(".shot:has(svg)").first

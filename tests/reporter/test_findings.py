@@ -35,7 +35,7 @@ KEYS = {
     "odd-aspect": {"train/dog/long.jpg"},
     "enlarged": {"train/dog/small.png"},
 }
-"""Kind of finding → the images to leave out; the copy in the validation set stays."""
+"""Kind of finding → images to leave out."""
 
 
 def inner(keys: tuple[str, ...]) -> set[str]:

@@ -20,7 +20,7 @@ from tests.support.examples import flipped
 from tests.support.planted import file, photo
 
 NUMBER = 150
-"""Images, more than a thread takes at a time."""
+"""More images than a thread processes at a time."""
 
 
 @pytest.fixture(name="cache", autouse=True)

@@ -42,7 +42,7 @@ def test_entropy_and_contrast_are_pillow_s(number: int) -> None:
 
 
 def test_a_hash_is_the_signs_of_low_frequencies() -> None:
-    """By the sum that defines the transform, a frequency at a time."""
+    """The transform is computed from its definition."""
     grey = (TILES[0].astype(int) @ (77, 150, 29)) >> 8
     size = TILE // 2
     half = grey.reshape(size, 2, size, 2).sum(axis=(1, 3))

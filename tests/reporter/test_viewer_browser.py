@@ -24,7 +24,7 @@ ALL_OF_THEM = """
     return one.complete || new Promise(done => { one.onload = one.onerror = done; });
 }))
 """
-"""What ends when each image is here, or is known not to come: also those below the window."""
+"""Waits until all images are loaded or have failed, also below the window."""
 
 
 @pytest.fixture(name="one", scope="module")

@@ -76,7 +76,7 @@ def test_a_client_without_the_cookie_gets_nothing(one: Served, page: str) -> Non
 
 
 def test_the_printed_address_lets_in_every_browser_that_has_it(planted: Path) -> None:
-    """A reload of it and a second browser too."""
+    """A reload and a second browser too."""
     with shardprep.view(planted / "tfrecords") as viewer:
         address = urlsplit(viewer.url)
         client = Client(address.port or 0)
@@ -215,7 +215,7 @@ def test_a_client_without_the_cookie_gets_one_answer_per_connection(one: Served)
 def test_only_connections_without_the_cookie_are_replaced(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest connection without the cookie is ended for a new one."""
+    """The oldest connection is replaced first."""
     monkeypatch.setattr("shardprep.reporter.viewer.server.MOST_CONNECTIONS", 3)
     with served(path) as one, ExitStack() as ending:
 
@@ -265,7 +265,7 @@ def test_in_a_hosted_notebook_an_error_names_report(
 def test_the_command_prints_its_address_and_ends_by_ctrl_c(
     planted: Path, way: signal.Signals
 ) -> None:
-    """Also where a script starts it: what it prints comes at once."""
+    """The output is not buffered in a pipe."""
     is_json = way == signal.SIGTERM
     with started(str(planted / "tfrecords"), *(["--json"] if is_json else [])) as process:
         assert process.stdout
@@ -360,7 +360,7 @@ def test_a_port_is_any_free_one_or_named(planted: Path) -> None:
 
 
 def test_open_shows_no_secret_to_other_users(planted: Path, tmp_path: Path) -> None:
-    """The browser's arguments, which all users can list, name a file of this user alone."""
+    """The arguments of the browser, which all users can list, name a private file."""
     (tmp_path / "tmp").mkdir()
     env = {"TMPDIR": str(tmp_path / "tmp"), "BROWSER": f"{tmp_path}/browser %s"}
     browser, seen = tmp_path / "browser", tmp_path / "seen"

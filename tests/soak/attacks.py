@@ -21,9 +21,8 @@ from tests.support.processes import members, servers, workers
 _DAY_S = 24 * 3600
 _SHORT_S = 1.0
 _LEFT_BYTES = 4 << 20
-"""Memory that a worker still gets then: less than the stack of a thread, so that none starts. With
-none at all a thread may begin and end before `threading.Thread.start` hears of it, which then waits
-for ever (CPython 3.11)."""
+"""Memory left to a worker: less than the stack of a thread. With no memory at all,
+`threading.Thread.start` can wait forever (CPython 3.11)."""
 _STORM_S = 3.0
 
 
@@ -32,12 +31,11 @@ class Target:
     process: subprocess.Popen[str]
     source: Path
     disk: Path | None
-    """A disk that may be filled, with all that the build writes; None without such a disk."""
     clock: Clock | None
     draw: random.Random
     stop_s: float
     silence: Callable[[float], None] | None = None
-    """Silences the store for some seconds, and waits for that; None without a store."""
+    """Stops all answers of the store for some seconds."""
 
     @property
     def is_over(self) -> bool:
@@ -51,15 +49,13 @@ class Target:
 
 class Attack(NamedTuple):
     strike: Callable[[Target], str]
-    """Makes it, and takes it back; returns what was done, "" where there was nothing to attack."""
+    """Attacks and undoes the attack. Returns a description, or "" if there was no target."""
     ends: frozenset[int] = frozenset()
-    """Exit codes with which the build may end for it; it may go on as well."""
+    """Exit codes with which the build may end. It may also continue."""
     must_end: bool = False
-    """Whether it may not go on."""
     awaits_workers: bool = False
-    """Whether it is made while workers are at work."""
     awaits_start: bool = False
-    """Whether it is made once the interpreter has started, which has its own words until then."""
+    """Whether the attack waits until the interpreter has started."""
 
 
 @dataclass
@@ -69,10 +65,10 @@ class Blow:
     num_shards: int
     detail: str = ""
     held_s: float = 0.0
-    """Seconds of the attack itself, such as the pause of a process."""
+    """Duration of the attack itself, such as the pause of a process."""
     exit_code: int | None = None
     printed: list[str] = field(default_factory=list)
-    """Lines of the build's stderr from then to the next attack."""
+    """Lines of stderr until the next attack."""
 
 
 def _signalled(numbers: Sequence[int], number: signal.Signals) -> int:

@@ -21,11 +21,9 @@ from tests.soak.place import Place
 from tests.support.processes import has_started, is_gone, members, workers
 
 _END_S = 60.0
-"""Seconds that a build gets to end after a signal, and its other processes after it."""
+"""Time limit for a build to end after a signal, and for its other processes to end after it."""
 _MOST_TRIES = 5
-"""Builds that an attack may come too late for."""
 _LINES = 6
-"""Lines of what a build printed that are kept for an attack."""
 
 
 class Undisturbed(NamedTuple):
@@ -44,7 +42,6 @@ class Means:
     options: tuple[str, ...]
     folder: Path
     disk: Path | None
-    """A disk that may be filled, with all that a build writes."""
     clock: Clock | None
     stop_s: float
     say: Callable[[str], None]
@@ -75,7 +72,6 @@ class Attacked:
     elapsed_s: float = 0.0
     faults: list[str] = field(default_factory=list)
     wrong_files: list[str] = field(default_factory=list)
-    """Files that differ from the undisturbed build."""
 
 
 def build_undisturbed(means: Means, place: Place, patience_s: float) -> Undisturbed:

@@ -26,9 +26,9 @@ class Reading(NamedTuple):
     num_written: int
     num_rejected: int
     lost: list[str]
-    """Images that are neither written nor rejected with reason, or not read once by each reader."""
+    """Images that are missing, duplicated, or rejected without a reason."""
     wrong: list[str]
-    """Records with another label or other bytes than the source has."""
+    """Records whose label or bytes differ from the source."""
     elapsed_s: float
 
 

@@ -37,7 +37,7 @@ class Ordeal:
     num_written: int
     num_rejected: int
     requests: dict[str, int]
-    """Requests to the store that had a fault, by its kind."""
+    """Kind of fault → number of requests."""
     verify: str
     lost: list[str]
     wrong: list[str]

@@ -26,7 +26,7 @@ import simplejpeg
 from tests.support.builders import SHARED_DATA
 
 SIDE = 64
-"""Height and width of a small image, and of every stored one, in pixels."""
+"""Height and width of small images and of stored images in pixels."""
 CLASSES = tuple(f"class{number:02d}" for number in range(12))
 _PHOTOS = SHARED_DATA / "dogs-vs-cats.zip"
 _CUT_EVERY = 500

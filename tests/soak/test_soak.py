@@ -11,7 +11,7 @@ from tests.soak.source import Size, write_source
 from tests.soak.truth import Tally, Truth
 from tests.support.processes import run_program
 
-NUM_IMAGES, NUM_PHOTOS, NUM_ATTACKS = 500, 5, 5
+NUM_IMAGES, NUM_PHOTOS, NUM_ATTACKS = 1000, 10, 5
 
 
 @pytest.mark.thorough
@@ -21,7 +21,7 @@ def test_builds_under_attack_lose_nothing(tmp_path: Path) -> None:
     run_program(
         "import sys; from tests.soak.__main__ import main; assert main(sys.argv[1:]) == 0",
         "--images", NUM_IMAGES, "--photos", NUM_PHOTOS, "--attacks", NUM_ATTACKS, "--stop", 1,
-        "--shards", 4, "--places", "store",
+        "--shards", 6, "--places", "store",
         "--folder", tmp_path / "soak", "--record", tmp_path / "record.json",
     )  # fmt: skip
     record = load(tmp_path / "record.json")

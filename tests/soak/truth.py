@@ -20,8 +20,8 @@ from PIL import Image, ImageOps
 from tests.soak.source import SIDE
 
 _MOST_DIFFERENCE = {"images.zip": 2.0, "photos.zip": 12.0}
-"""Mean of the absolute differences of pixels, by two decoders, and for photos also by two
-resamplers and of another JPEG. Of two different photos it is about 60."""
+"""Mean absolute difference of pixels between two decoders; photos are also resampled and
+encoded again. It is about 60 for two different photos."""
 
 
 class Fact(NamedTuple):

@@ -111,7 +111,7 @@ MARKED: dict[str, Marked] = {
     "test/f.png": Marked(((20, 20, 40, 50),), (1,)),
     "test/g.png": Marked(),
 }
-"""Key → objects; b and g have none, d two that are nearly the same."""
+"""Key → objects. b and g have no objects; d has two nearly equal ones."""
 
 
 def annotated(

@@ -45,7 +45,7 @@ from shardprep.writer.workspace.find import find_workspace
 ChunkRunner = Callable[[Encode, Iterable[ChunkTask], int, WorkerLimits], Iterable[EncodedChunk]]
 
 SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
-"""Real photographs and hostile files; tests that use them are skipped where it is absent."""
+"""Real photographs and hostile files. Tests that use them are skipped without them."""
 
 
 def pixels(height: int = 48, width: int = 64, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -131,10 +131,8 @@ class Quiet:
         self.lines: list[str] = []
         self.phases: list[tuple[str, int | None]] = []
         self.done: list[int] = []
-        """How far the phase was, after each report."""
         self.total: int | None = None
         self.num_done = 0
-        """Images or bytes that an earlier run had done."""
         self.num_new = 0
 
     def notice(self, line: str) -> None:

@@ -22,10 +22,8 @@ from shardprep.cli import app, streams
 from tests.support.paths import DATA
 
 Done = subprocess.CompletedProcess[str]
-"""A command that has ended: its exit code, stdout and stderr."""
 _PLAIN = {"COLUMNS": "80", "NO_COLOR": "1"}
 NARROW = {**os.environ, **_PLAIN}
-"""An environment in which lines are of 80 columns, without colours."""
 COMMAND_ERRORS = tomllib.loads((DATA / "command_errors.toml").read_text(encoding="utf-8"))
 
 

@@ -13,9 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 _MANY = int(os.environ.get("SHARDPREP_FUZZ", "0"))
-"""Cases of each kind of damage; for whoever has time SHARDPREP_FUZZ=10000 pytest …/test_fuzz.py."""
+"""Cases of each kind of damage, for a long run: SHARDPREP_FUZZ=10000 pytest …/test_fuzz.py."""
 _FULL, _QUICK = 100, 20
-"""Cases of a test that names no number, in the two profiles."""
 in_time = pytest.mark.timeout(0 if _MANY else 120)
 
 

@@ -9,6 +9,7 @@ import ast
 import inspect
 import itertools
 import json
+import re
 import sys
 import types
 import typing
@@ -34,8 +35,9 @@ from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Facts
 from shardprep.dataset.diff import Difference
 from shardprep.exporter.export import Exported
+from tests.support.paths import DATA, ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "json.md"
+PAGE = ROOT / "docs" / "json.md"
 RESULTS: dict[str, tuple[type, ...]] = {
     "build": (BuildJson, PartJson, PlanJson),
     "finalize": (BuildJson,),
@@ -67,29 +69,7 @@ _PLAIN = {
     Any: "any",
     Path: "string",
 }
-_HEAD = """# What `--json` prints
-
-This page lists the keys that each command prints with `--json`. Every command then prints one JSON
-object on stdout and nothing else there. Progress, notices and the line of an error stay on stderr.
-
-The page is generated from the types of the program. A key is always present unless its row says
-when. Names with `num_` are counts, `_bytes` are bytes, and `_s` are seconds. Strings can contain
-any characters that a file name can have; control characters are escaped.
-
-Later versions may add keys. No key is removed or changes its meaning without an entry in the
-[changelog](../CHANGELOG.md).
-
-```console
-$ shardprep inspect --json | jq .manifest.totals.num_written
-$ shardprep verify --json | jq -r '.problems[] | [.kind, .file, .what] | @tsv'
-```
-"""
-_ERRORS = """## Errors
-
-For every error, including wrong options and Ctrl-C, a command prints this object. `exit` is the
-exit code: 1 error, 2 usage, 130 interrupted. If `verify` finds problems, it exits with 3 and prints
-its own object.
-"""
+_HEAD, _ERRORS = re.split("\n(?=## )", (DATA / "json_head.md").read_text(encoding="utf-8"))
 
 
 def page_text() -> str:

@@ -45,45 +45,36 @@ class Layout:
     row: int
     name: str
     special: str
-    """What is special about it, for the table."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Files of the source: pattern → content."""
     like: str = ""
-    """Another layout that has the files."""
+    """Another layout with the same files."""
     parts: Mapping[str, int] = field(default_factory=dict)
     """Archive of the source → number of parts that it is split into."""
     source: str = ""
-    """Its name, by default a zip called as the data set; with a final "/" a folder."""
+    """Its name, by default NAME.zip; with a final "/" a folder."""
     beside: Mapping[str, str] = field(default_factory=dict)
-    """Files beside the source that the flags name: name → content."""
+    """Files next to the source: name → content."""
     flags: str = ""
-    """As typed in a shell after `shardprep build SOURCE`."""
     kind: str = "class"
     meaning: str = ""
-    """Meaning of a number or a text."""
     splits: Mapping[str, int]
-    """Records of each split."""
     unlabelled: tuple[str, ...] = ()
-    """Splits without a single target."""
+    """Splits without targets."""
     classes: tuple[str, ...] = ()
-    """All of them, in label order."""
     objects: Mapping[str, int] = field(default_factory=dict)
-    """Class of objects or masks → number of objects, 0 where masks do not tell it unread."""
+    """Class of objects or masks → number of objects, 0 if masks must be read to know it."""
     num_masks: int = 0
-    """Mask files of all images."""
     stored: str = ""
-    """Annotations that are stored beside images and targets: boxes, masks."""
+    """Stored annotations: boxes, masks."""
     targets: Mapping[str, object]
     """Key → class name, names, number or text; None (in the file "") for no target."""
     features: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """Key → further features of its record."""
     skipped: Mapping[str, int] = field(default_factory=dict)
     rejected: Mapping[str, int] = field(default_factory=dict)
     rows_without_image: int = 0
     missing: str = ""
-    """Parts of the data set that are not stored."""
     needs: str = ""
-    """A module without which the source cannot be read."""
+    """A module that is needed to read the source."""
 
     def members(self) -> Members:
         files = (

@@ -31,7 +31,7 @@ from tests.support.paths import ROOT
 ACCESS_KEY, SECRET_KEY = "AKIATESTACCESSKEY", "a-secret-that-nobody-may-see"
 _BLOCK_BYTES = 64 << 10
 _SIGNED = {"Authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/us-east-1/s3/"}
-"""Headers of a request that moto takes for a signed one; it checks no signature."""
+"""moto accepts these headers as a signature."""
 
 
 class ObjectStore:
@@ -126,12 +126,9 @@ class Bucket:
 @dataclass(frozen=True)
 class Request:
     number: int
-    """From 0, since the proxy started or was last reset."""
     method: str
     path: str
-    """With the bucket, unquoted query behind "?"."""
     headers: Mapping[str, str]
-    """Their names in lower case."""
 
     @property
     def is_upload_part(self) -> bool:
@@ -142,23 +139,18 @@ class Request:
 @dataclass(frozen=True)
 class Fault:
     delay_s: float = 0.0
-    """Before anything else."""
     hold: threading.Event | None = None
-    """Waited for before anything else."""
     status: int | None = None
-    """Answered in place of the server."""
     body: str = ""
-    """Body of that answer."""
     is_reset: bool = False
-    """The connection ends by RST, before the server hears of it."""
+    """The connection is reset before the server receives the request."""
     cut_at: int | None = None
-    """Bytes of the answer's body after which the connection ends by RST."""
+    """Number of bytes of the body after which the connection is reset."""
     stall_at: int | None = None
-    """Bytes of the answer's body after which nothing comes, and the connection stays open."""
+    """Number of bytes of the body after which nothing is sent."""
     is_deaf: bool = False
-    """The server does it, its answer is lost: the connection ends by RST."""
+    """The server processes the request, and its answer is lost."""
     bytes_per_s: float | None = None
-    """Bytes a second of the request's body and the answer's."""
 
 
 @dataclass
@@ -168,7 +160,6 @@ class Proxy:
     store: ObjectStore
     rule: Callable[[Request], Fault | None] = lambda _: None
     requests: list[Request] = field(default_factory=list)
-    """All that came, in order."""
 
     def __enter__(self) -> Self:
         upstream = urlsplit(self.store.endpoint).netloc

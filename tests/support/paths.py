@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-"""The top of the checkout."""
 DATA = ROOT / "tests" / "data"
-"""Rows of tests that are data."""
 README = (ROOT / "README.md").read_text()
 
 

@@ -100,9 +100,8 @@ def written(folder: Path, pattern: str) -> list[Path]:
 
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Environment in which torch, which reads it when it is imported, adds up in one order."""
+"""torch reads these variables when it is imported; sums then have one order."""
 Done = subprocess.CompletedProcess[str]
-"""A program that has ended: its exit code, stdout and stderr."""
 
 
 class Program:
@@ -175,7 +174,7 @@ def run_program(code: str, *arguments: object, **environment: str) -> str:
 
 
 _shared: dict[str, str] = {}
-"""Address of the process that begins programs for others as well; empty if there is none."""
+"""Address of the process that starts programs for all test processes, if any."""
 
 
 @functools.cache

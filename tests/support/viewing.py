@@ -23,7 +23,6 @@ from shardprep.reporter.viewer.viewer import Originals
 class Got:
     status: int
     headers: dict[str, str]
-    """By names in lower case; one that comes twice fails."""
     body: bytes
 
     @property
@@ -70,7 +69,7 @@ class Served:
     server: Server
     client: Client
     stranger: Client
-    """One who was not."""
+    """A client without the cookie."""
 
 
 @contextmanager

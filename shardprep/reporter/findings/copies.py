@@ -56,7 +56,6 @@ class Copies:
 
     @property
     def title(self) -> str:
-        """Description of the group, for people."""
         kind = "copies, byte for byte" if self.kind == "exact" else "near copies"
         conflict = "; their targets differ" if self.is_conflict else ""
         sign = "✖ leak: " if self.is_leak else ""

@@ -59,7 +59,6 @@ class RecordContent(NamedTuple):
     features: Features | None
     """None if the record is not a valid Example."""
     drawing: Drawing | None
-    """None if the image cannot be decoded."""
     problem: str
     """Error of the image or its masks; "" if they are valid."""
 

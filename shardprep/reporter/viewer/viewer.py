@@ -71,7 +71,6 @@ class Viewer(Card):
     num_items: int
     """Number of records, rejected and skipped inputs."""
     ending: ExitStack = field(compare=False)
-    """Callbacks that `close` runs."""
 
     def facts(self) -> dict[str, Any]:
         title = f"{self.name} {self.version}"
