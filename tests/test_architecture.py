@@ -82,7 +82,7 @@ def test_each_room_imports_the_rooms_that_its_rule_names() -> None:
     assert {room: set(names.split()) for room, names in MAY_IMPORT.items()} == rooms()
 
 
-def test_rooms_stand_above_those_they_import() -> None:
+def test_rooms_are_listed_after_the_rooms_they_import() -> None:
     built: set[str] = set()
     for room, names in MAY_IMPORT.items():
         assert set(names.split()) <= built, f"{room} imports what stands above it"
@@ -94,7 +94,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     order.prepare()  # raises CycleError, which names the files
 
 
-def test_a_module_name_stands_for_one_thing() -> None:
+def test_a_module_name_has_one_meaning() -> None:
     """Verbs of the command line may name a module in several rooms."""
     names = Counter(path.stem for path in MODULES.values() if path.stem != "__init__")
     assert {name for name, count in names.items() if count > 2} <= set(shardprep.__all__) | {
@@ -129,7 +129,7 @@ def test_a_dataset_of_either_place_is_named_once() -> None:
     assert named == {"shardprep.dataset.locate"}
 
 
-def test_every_room_says_what_it_is() -> None:
+def test_every_room_has_a_docstring() -> None:
     for path in PACKAGE.rglob("__init__.py"):
         assert len(ast.get_docstring(ast.parse(path.read_text())) or "") > 20, path
 
@@ -147,7 +147,7 @@ def test_the_command_line_starts_without_heavy_modules() -> None:
     assert not loaded("from shardprep.cli import app; app.program()") & heavy
 
 
-def test_the_viewer_starts_without_what_draws() -> None:
+def test_the_viewer_starts_without_drawing_libraries() -> None:
     assert not loaded("import shardprep.api.reports") & {"PIL", "simplejpeg", "rich"}
 
 
@@ -172,7 +172,7 @@ def test_help_answers_in_under_0_3_seconds() -> None:
     assert min(times) < 0.3
 
 
-def test_there_is_no_room_for_odds_and_ends() -> None:
+def test_no_module_is_called_utils() -> None:
     assert not [name for name in MODULES if name.rpartition(".")[2] in {"utils", "helpers", "misc"}]
 
 
@@ -200,7 +200,7 @@ def test_the_page_has_a_row_for_each_room() -> None:
 
 
 @pytest.mark.parametrize("page", [ARCHITECTURE, CONTRIBUTING], ids=["architecture", "contributing"])
-def test_modules_that_a_page_names_are_there(page: str) -> None:
+def test_modules_named_on_a_page_exist(page: str) -> None:
     named = set(re.findall(rf"`((?:{'|'.join(MAY_IMPORT)})/[\w/]*)`", page))
     assert named
     gone = {

@@ -56,7 +56,7 @@ def test_each_layout_of_export_is_in_a_module(layout: str, module: str) -> None:
     assert layout in importlib.import_module(f"shardprep.exporter.{module}").WRITERS
 
 
-def test_what_is_launched_or_loaded_ahead_is_there() -> None:
+def test_launched_and_preloaded_modules_exist() -> None:
     for launched in (client, run):
         assert importlib.util.find_spec(launched.__name__)
     assert Path(regex_process.__file__).is_file()
@@ -64,7 +64,7 @@ def test_what_is_launched_or_loaded_ahead_is_there() -> None:
         assert importlib.util.find_spec(name), name
 
 
-def test_the_project_file_names_what_is_there() -> None:
+def test_names_in_the_project_file_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     tool = project["tool"]
     for pattern in tool["ruff"]["lint"]["per-file-ignores"]:

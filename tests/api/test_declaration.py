@@ -83,7 +83,7 @@ def test_each_result_has_what_json_prints(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "repair"])
-def test_help_says_what_a_function_takes_returns_and_raises(name: str) -> None:
+def test_help_has_the_arguments_result_and_errors_of_a_function(name: str) -> None:
     text = inspect.getdoc(getattr(shardprep, name)) or ""
     assert text.splitlines()[0].endswith((".", ",", ":"))
     command = inspect.signature(getattr(shardprep, name))

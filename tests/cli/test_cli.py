@@ -48,7 +48,7 @@ def test_build_and_inspect_need_no_options(here: Path) -> None:
     assert facts["original_width"] == {"smallest": 64, "median": 64, "largest": 64}
 
 
-def test_inspect_shows_numbers_to_learn_and_kept_columns(here: Path) -> None:
+def test_inspect_shows_numeric_targets_and_stored_columns(here: Path) -> None:
     rows = "".join(f"{i},{i / 4},{i}\n" for i in range(8))
     images = {f"train/{i}.jpg": jpeg(seed=i) for i in range(8)} | {"test/99.jpg": jpeg()}
     write(here / "ages.zip", zip_bytes({**images, "train.csv": b"id,age,rank\n" + rows.encode()}))
@@ -68,7 +68,7 @@ def test_the_recipe_in_this_folder_is_used_and_a_flag_overrides_it(here: Path) -
     assert facts["schema"]["features"]["image"]["shape"] == [16, 16, 3]
 
 
-def test_parts_then_finalize_say_what_to_do_next(here: Path) -> None:
+def test_parts_and_finalize_print_the_next_command(here: Path) -> None:
     first = run("build", "pets.zip", "--shards", "3", "--part", "1/2", cwd=here)
     assert first.returncode == 0, first.stderr
     assert "this part: 13 images, 2 of the shards" in first.stderr
@@ -92,7 +92,7 @@ def test_parts_then_finalize_say_what_to_do_next(here: Path) -> None:
     assert all(len(line) <= 80 for line in first.stdout.splitlines())
 
 
-def test_finalize_without_an_argument_means_what_the_recipe_builds(here: Path) -> None:
+def test_finalize_without_an_argument_uses_the_recipe(here: Path) -> None:
     write(here / "shardprep.toml", b'source = "pets.zip"\nout = "sets"\nname = "mine"\n')
     nothing = error_of(run("finalize", cwd=here), 1)
     assert nothing.startswith("sets/mine/1.0.0: no part of a build was written here; run")
@@ -194,7 +194,7 @@ def test_sample_then_build_needs_no_argument(
     assert manifest["labels"]["names"] == ["circle", "square", "triangle"]
 
 
-def test_odd_file_names_are_printed_and_kept(here: Path) -> None:
+def test_odd_file_names_are_printed_and_stored(here: Path) -> None:
     members = {**animals(4), "train/cat [bold]?.7.jpg": b"y", "train/dog\u00e9\u4e2d.8.jpg": b"x"}
     write(here / "odd.zip", zip_bytes(members))
     done = run("build", "odd.zip", "--max-rejected", "50%", "--labels", "none", cwd=here)

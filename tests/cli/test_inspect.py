@@ -49,7 +49,7 @@ RECTANGLES = np.array([r for one in ALL for r in one.rectangles])
 SIDES = np.stack([RECTANGLES[:, 2] - RECTANGLES[:, 0], RECTANGLES[:, 3] - RECTANGLES[:, 1]], 1)
 
 
-def test_the_terminal_has_the_worst_findings_that_need_no_pixels(
+def test_inspect_shows_the_worst_findings_without_pixels(
     run: Callable[..., Done], tmp_path: Path
 ) -> None:
     members = {f"{'cat' if i else 'dog'}/{i}.jpg": jpeg(30, 40 if i else 120, i) for i in range(12)}
@@ -113,7 +113,7 @@ def test_large_records_are_measured_without_their_images(tmp_path: Path) -> None
 
 
 @given(st.data())
-def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(data: st.DataObject) -> None:
+def test_near_duplicates_equal_a_comparison_of_all_pairs(data: st.DataObject) -> None:
     side = st.integers(0, 40)
     number = data.draw(st.integers(0, 25))
     low = [(data.draw(side), data.draw(side)) for _ in range(number)]
@@ -215,7 +215,7 @@ def pictured(folder: Path, number: int) -> Iterator[AnnotatedPicture]:
     return annotated_pictures(open_dataset(folder), number)
 
 
-def test_pictures_are_those_of_the_dataset(whole: Path) -> None:
+def test_pictures_show_the_records(whole: Path) -> None:
     """Pixels, boxes and labels of all images."""
     found = {one.title: one for one in pictured(whole, 100)}
     assert found.keys() == MARKED.keys()
@@ -230,7 +230,7 @@ def test_pictures_are_those_of_the_dataset(whole: Path) -> None:
             assert colour.argmax() == (0, 2)[label]
 
 
-def test_pictures_with_objects_come_before_those_without(tmp_path: Path) -> None:
+def test_pictures_with_objects_are_first(tmp_path: Path) -> None:
     folder = annotated(tmp_path, BOX, BOX_LABEL)
     found = [one.title for one in pictured(folder, 5)]
     assert {*found} == {key for key, one in MARKED.items() if one.labels}
@@ -250,7 +250,7 @@ def test_every_encoding_is_drawn(run: Callable[..., Done], tmp_path: Path, form:
     ("name", "said"),
     [("sheet.jpg", "does not end with .png; write sheet.png"), ("no/such/sheet.png", "written")],
 )
-def test_a_file_that_cannot_be_is_one_line(
+def test_a_file_that_cannot_be_written_is_one_line(
     run: Callable[..., Done], whole: Path, tmp_path: Path, name: str, said: str
 ) -> None:
     done = run("inspect", whole, "--boxes", name)

@@ -96,7 +96,7 @@ def failed(done: Done, code: int) -> Any:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_error_is_one_object_too(run: Callable[..., Done], command: str) -> None:
+def test_each_error_of_a_command_is_one_json_object(run: Callable[..., Done], command: str) -> None:
     arguments, code = COMMAND_ERRORS["failures"][command]
     failed(run(*arguments.split(), "--json"), code)
     error = failed(run(command, "--nope", "--json"), 2)["error"]
@@ -105,7 +105,7 @@ def test_an_error_is_one_object_too(run: Callable[..., Done], command: str) -> N
     assert error["hint"] == f"see shardprep {command} --help"
 
 
-def test_other_wrong_arguments_are_one_line_and_one_object(run: Callable[..., Done]) -> None:
+def test_wrong_arguments_are_one_line_and_one_object(run: Callable[..., Done]) -> None:
     for arguments, what in (
         (("nonsense",), "no such command 'nonsense'"),
         (("verify", "--workers", "0"), "'0' is not a whole number"),
@@ -118,7 +118,7 @@ def test_other_wrong_arguments_are_one_line_and_one_object(run: Callable[..., Do
         assert (plain.returncode, plain.stdout, plain.stderr.count("\n")) == (2, "", 1)
 
 
-def test_too_many_rejections_are_told_with_what_became_of_all_inputs(
+def test_the_error_for_too_many_rejections_has_the_totals(
     run: Callable[..., Done], here: Path
 ) -> None:
     write(here / "bad.zip", zip_bytes({"a/1.jpg": jpeg(), "b/2.jpg": b"no", "b/3.jpg": b""}))
@@ -128,7 +128,7 @@ def test_too_many_rejections_are_told_with_what_became_of_all_inputs(
     assert failed(run("finalize", "tfrecords/p", "--json"), 1)["totals"] == found["totals"]
 
 
-def test_ctrl_c_is_one_object_too(here: Path) -> None:
+def test_ctrl_c_is_one_json_object(here: Path) -> None:
     """A real signal needs a process of its own."""
     program = (
         "import os, signal\n"
@@ -163,7 +163,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(here: Path, module: str) 
     assert done.stderr == "interrupted; run the same command again to continue\n"
 
 
-def test_an_error_of_the_system_is_one_object_too(
+def test_an_oserror_is_one_json_object(
     run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = OSError(5, "Input/output error", "a/b")
@@ -171,7 +171,7 @@ def test_an_error_of_the_system_is_one_object_too(
     assert failed(run("inspect", "--json"), 1)["error"]["where"] == "a/b"
 
 
-def test_a_fault_of_the_program_shows_where_and_is_one_object_too(
+def test_a_bug_shows_a_traceback_and_is_one_object(
     run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "dataset_at", mock.Mock(side_effect=ValueError("x \x1b")))

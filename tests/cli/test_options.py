@@ -101,13 +101,13 @@ def test_a_switch_may_be_followed_by_its_word(flags: str, dedup: object) -> None
 def test_help_has_an_example_of_80_columns_and_no_type_of_python(
     tmp_path: Path, command: str
 ) -> None:
-    """It is the same after an option of the program, which creates all commands."""
+    """Help is the same after an option of the program, which creates all commands."""
     shown = run(*command.split(), "--help", cwd=tmp_path)
     assert shown.returncode == 0
     assert f"shardprep {command}" in shown.stdout.split("Example" if command else "Try it")[1]
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())
     assert not re.findall(r" <\w+>", shown.stdout)
-    if not command:
+    if command not in ("build", "report"):
         return
     assert shown.stdout == run("--quiet", command, "--help", cwd=tmp_path).stdout
     wrong = error_of(run(command, "--nonsense", cwd=tmp_path), 2)

@@ -112,7 +112,7 @@ _MEGABYTES = (240, 245, 250, 235, 255, 260)
         "report out --output page.html",
     ],
 )
-def test_a_limit_of_addresses_is_one_line(command: str, tmp_path: Path) -> None:
+def test_too_little_address_space_is_one_line(command: str, tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes(animals(4)))
     build(source, tmp_path / "out")
     for limit in _MEGABYTES:

@@ -119,14 +119,14 @@ def test_every_other_image_is_a_sound_rgb_jpeg_of_its_own_size(
 
 
 @pytest.mark.parametrize("shape", CORNERS)
-def test_a_shape_lies_within_the_centre_square(shape: str) -> None:
+def test_a_shape_is_within_the_centre_square(shape: str) -> None:
     rng = random.Random(0)
     for _ in range(200):
         polygon = sample_archive._polygon(CORNERS[shape], (300, 480), rng)
         assert all(0 <= x <= 300 and 90 <= y <= 390 for x, y in polygon)
 
 
-def test_the_recipe_says_all_that_a_build_needs(archive: Path) -> None:
+def test_the_recipe_has_all_options_of_the_build(archive: Path) -> None:
     keys = tomllib.loads(archive.with_name("shardprep.toml").read_text())
     assert keys == {
         "source": archive.name,

@@ -76,7 +76,7 @@ def test_a_full_disk_behind_stdout_is_one_line(shop: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "shardprep: no space left on device\n")
 
 
-def test_without_a_terminal_a_problem_is_one_line_that_begins_with_its_kind(shop: Path) -> None:
+def test_without_a_terminal_a_problem_is_one_line(shop: Path) -> None:
     done = shell("shardprep verify | grep '^damaged .*offset'", shop)
     lines = done.stdout.splitlines()
     assert len(lines) == 2
@@ -144,7 +144,7 @@ def test_debug_shows_where_an_error_was_raised(here: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith("nowhere: no such folder")
 
 
-def test_a_level_that_does_not_exist_lists_those_that_do(here: Path) -> None:
+def test_an_error_about_a_level_lists_all_levels(here: Path) -> None:
     said = error_of(run("inspect", "--log-level", "loud", cwd=here), 2)
     assert said == "--log-level: 'loud' is not one of debug, info, warning, error"
 

@@ -56,7 +56,7 @@ def test_the_demo_of_the_readme_is_the_output_of_the_program(tmp_path: Path) -> 
         assert masked(done.stderr + done.stdout) == masked(output), command
 
 
-def test_make_demo_runs_what_the_readme_shows() -> None:
+def test_make_demo_runs_the_commands_of_the_readme() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for command in re.findall(r"^\$ (shardprep .*)$", README.split("## Use it")[0], re.MULTILINE):
         assert f"$(BIN)/{command}\n" in makefile
@@ -73,7 +73,7 @@ def test_every_build_command_of_the_readme_is_understood(tmp_path: Path) -> None
         assert (done.returncode, expected in done.stderr) == (1, True), done.stderr
 
 
-def test_readme_counts_the_kaggle_sets_that_are_tried() -> None:
+def test_the_readme_counts_the_tested_kaggle_datasets() -> None:
     tried = (ROOT / "docs" / "kaggle.md").read_text().split("## Datasets that are tested")[1]
     rows = set(re.findall(r"^\| (\d+) \|", tried.split("\n## ")[0], re.MULTILINE))
     working = {layout.row for layout in LAYOUTS}
@@ -135,7 +135,7 @@ def test_links_of_the_readme_lead_somewhere(link: str) -> None:
     assert (ROOT / link).exists()
 
 
-def test_the_top_level_holds_what_the_design_lists() -> None:
+def test_the_top_level_has_only_known_entries() -> None:
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -148,7 +148,7 @@ def test_the_top_level_holds_what_the_design_lists() -> None:
     }  # fmt: skip
 
 
-def test_schemas_shipped_are_those_of_the_folder() -> None:
+def test_shipped_schemas_equal_the_folder() -> None:
     assert set(shipped_schemas()) == {path.stem for path in (ROOT / "schemas").glob("*.json")}
 
 

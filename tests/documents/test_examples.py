@@ -184,7 +184,7 @@ def test_export_md(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert found["label"] in (0, 1, 2, ["circle", "square", "triangle"])
 
 
-def test_files_are_called_as_export_md_says(here: Path) -> None:
+def test_files_have_the_names_of_export_md(here: Path) -> None:
     folder = here / "exports/shapes-1.0.0-folder"
     assert (folder / "train/square/square.6.jpg").is_file()
     assert (folder / "test/_unlabelled/1.jpg").is_file()

@@ -78,7 +78,7 @@ def run(script: str, data: Path, shown: Mapping[str, str] | None = None) -> str:
 
 
 @pytest.mark.thorough
-def test_the_commands_at_the_top_give_the_build_of_one_run(
+def test_the_first_commands_give_the_same_bytes_as_one_build(
     data: Path, whole: dict[str, bytes]
 ) -> None:
     run(commands(TEXT.split("\n## ")[0].replace("/data", str(data))), data)
@@ -86,7 +86,9 @@ def test_the_commands_at_the_top_give_the_build_of_one_run(
 
 
 @pytest.mark.thorough
-def test_the_slurm_array_gives_the_build_of_one_run(data: Path, whole: dict[str, bytes]) -> None:
+def test_the_slurm_array_gives_the_same_bytes_as_one_build(
+    data: Path, whole: dict[str, bytes]
+) -> None:
     text = section("Slurm", data)
     shown = files(text)
     array, finalize, again = commands(text).splitlines()
@@ -98,7 +100,9 @@ def test_the_slurm_array_gives_the_build_of_one_run(data: Path, whole: dict[str,
 
 
 @pytest.mark.thorough
-def test_the_indexed_job_gives_the_build_of_one_run(data: Path, whole: dict[str, bytes]) -> None:
+def test_the_indexed_job_gives_the_same_bytes_as_one_build(
+    data: Path, whole: dict[str, bytes]
+) -> None:
     text = section("Kubernetes", data)
     said = run(commands(text), data, files(text))
     assert re.findall(r"^part (./.) is done", said, re.MULTILINE) == ["1/3", "2/3", "3/3"]
@@ -106,7 +110,9 @@ def test_the_indexed_job_gives_the_build_of_one_run(data: Path, whole: dict[str,
 
 
 @pytest.mark.thorough
-def test_the_ssh_loop_gives_the_build_of_one_run(data: Path, whole: dict[str, bytes]) -> None:
+def test_the_ssh_loop_gives_the_same_bytes_as_one_build(
+    data: Path, whole: dict[str, bytes]
+) -> None:
     text = section("Machines without a scheduler", data)
     run(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)[0], data)
     assert tree(data / "tfrecords") == whole
@@ -122,7 +128,7 @@ def test_the_dry_run_shows_a_part(data: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_what_finalize_says_of_missing_shards_is_what_the_page_shows(data: Path) -> None:
+def test_the_page_shows_the_error_of_finalize_for_missing_shards(data: Path) -> None:
     shown = re.findall(r"`(\d+ of \d+ shards are .*? again)`", " ".join(TEXT.split()))
     part = "shardprep build --shards 20 --part"
     run(f"cd {data}; {part} 1/1; {part} 16/16", data)
@@ -150,6 +156,6 @@ def test_the_figures_of_large_plans_fit_each_other() -> None:
     assert table[1][2:5:2] == table[2][2:5:2]
 
 
-def test_the_limits_that_large_plans_meet_are_those_of_the_program() -> None:
+def test_the_limits_of_large_plans_equal_those_of_the_program() -> None:
     assert DEFAULT_LIMITS.max_members == 10_000_000
     assert MAX_CHUNK_ITEMS == 256

@@ -64,7 +64,7 @@ def test_groups_say_splits_bits_and_conflicts(report: Report) -> None:
     assert len(groups) == 5
 
 
-def test_a_place_is_where_the_reader_finds_the_record(report: Report, path: Path) -> None:
+def test_a_place_is_the_position_of_the_record_in_the_reader(report: Report, path: Path) -> None:
     for number in (0, 5, len(report.contents) - 1):
         place = report.contents.place(number)
         item = reader.Dataset(path, place.split, as_supervised=False)[place.record]

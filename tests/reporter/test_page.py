@@ -33,7 +33,9 @@ def _page(report: Report) -> bytes:
     return report.html().encode()
 
 
-def test_a_page_says_what_was_found_and_what_was_not(page: bytes, report: Report) -> None:
+def test_a_page_has_the_findings_and_the_kinds_without_findings(
+    page: bytes, report: Report
+) -> None:
     found = checked(page)
     text = found.text
     assert len([1 for tag, _ in found.tags if tag == "img"]) > 60
@@ -71,7 +73,7 @@ def test_a_page_without_pictures_has_none(path: Path, options: dict[str, Any]) -
 
 
 @given(value=st.one_of(texts(), st.sampled_from(HOSTILE)))
-def test_no_text_of_others_becomes_markup(value: str) -> None:
+def test_no_text_becomes_markup(value: str) -> None:
     made = html.tag("html", html.tag("p", value, title=value), html.key(value), html.block(value))
     found = Page(made.encode("ascii", "xmlcharrefreplace"))
     assert [tag for tag, _ in found.tags] == ["html", "p", "bdi", "pre", "code"]

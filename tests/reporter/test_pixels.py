@@ -23,7 +23,7 @@ def hash_of(image: Image.Image) -> int:
 
 
 @pytest.mark.parametrize("number", range(len(TILES)))
-def test_tone_is_that_of_the_formulas(number: int) -> None:
+def test_tone_follows_the_formulas(number: int) -> None:
     levels, found = TILES[number].astype(float), FOUND[number]
     red, green, blue = levels.reshape(-1, 3).T / 255
     perceived = np.sqrt(0.241 * red**2 + 0.691 * green**2 + 0.068 * blue**2)

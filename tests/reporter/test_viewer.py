@@ -92,7 +92,7 @@ def listed(one: Served, query: str) -> list[int]:
         ("finding=nothing", lambda _: False),
     ],
 )
-def test_a_filter_gives_the_items_that_fit(
+def test_a_filter_returns_the_matching_items(
     one: Served, rows: list[dict[str, Any]], query: str, fits: Any
 ) -> None:
     wanted = [number for number, row in enumerate(rows) if fits(row)]
@@ -216,7 +216,7 @@ def test_plain_pixels_become_a_png(tmp_path: Path) -> None:
         assert one.client.get("/tile/1").headers["content-type"] == "image/webp"
 
 
-def test_a_damaged_record_is_one_bad_tile(path: Path, tmp_path: Path) -> None:
+def test_a_damaged_record_is_one_tile_with_the_error(path: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(path, tmp_path / "set")
     shard = next(copy.glob("*train*"))
     shard.write_bytes(flipped(shard.read_bytes(), 8 * 40))

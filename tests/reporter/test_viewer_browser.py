@@ -75,7 +75,7 @@ def test_axe_finds_nothing_serious(
         assert serious(page) == []
 
 
-def test_a_choice_filters_and_the_address_says_so(browser: Browser, one: Served) -> None:
+def test_a_choice_filters_and_changes_the_address(browser: Browser, one: Served) -> None:
     with opened(browser, *home(one)) as page:
         page.get_by_label("Finding").select_option("leaks")
         arrived(page, "/?finding=leaks")
@@ -116,7 +116,7 @@ def test_arrow_keys_lead_from_item_to_item_and_back(browser: Browser, one: Serve
 
 
 @pytest.mark.thorough
-def test_all_of_it_works_without_scripts(browser: Browser, one: Served) -> None:
+def test_the_viewer_works_without_scripts(browser: Browser, one: Served) -> None:
     with opened(browser, *home(one), java_script_enabled=False) as page:
         page.get_by_label("Class").select_option("1")
         page.get_by_label("Key").fill("train/dog/0")

@@ -75,7 +75,7 @@ def test_a_client_without_the_cookie_gets_nothing(one: Served, page: str) -> Non
     assert Client(one.client.port, f"a=b; {one.client.cookie}; c=d").get(page).status == 200
 
 
-def test_the_printed_address_lets_in_every_browser_that_has_it(planted: Path) -> None:
+def test_the_printed_address_gives_access_to_every_browser(planted: Path) -> None:
     """A reload and a second browser too."""
     with shardprep.view(planted / "tfrecords") as viewer:
         address = urlsplit(viewer.url)
