@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import struct
 import zlib
@@ -14,6 +13,7 @@ from PIL import ExifTags, Image
 from pillow_heif import register_heif_opener
 
 from tests.support.builders import encoded
+from tests.support.paths import DATA
 
 register_heif_opener()
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -265,13 +265,7 @@ def lab_in_srgb(lab: Array) -> Array:
 
 # --- files that no Python library writes --------------------------------------------------------
 
-ARITHMETIC_JPEG = base64.b64decode(
-    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAIBAQEBAQIBAQECAgICAgQDAgICAgUEBAMEBgUGBgYFBgYGBwkIBgcJ"
-    "BwYGCAsICQoKCgoKBggLDAsKDAkKCgr/2wBDAQICAgICAgUDAwUKBwYHCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoK"
-    "CgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgr/yQARCAAQABgDAREAAhEBAxEB/8wACgAQEAUBEBEF/9oADAMBAAIR"
-    "AxEAPwD/AO7TKXXKtbkhvQmJMKog7uqqRzqHy7PtSh2oL4rIsSJJQjvIovWLAKlgiYaQL5w1cfseQHOcxZKs/BjP"
-    "PixsbhueS6uwKcvS6WAQz3E2Rrz0eTJWgJGpph6pMfXN0ID/2Q=="
-)
+ARITHMETIC_JPEG = (DATA / "arithmetic.jpg").read_bytes()
 """Made by libjpeg-turbo's jpegtran of a JPEG of the picture below, quality 95, 4:4:4."""
 _ROWS, _COLUMNS = np.mgrid[0:16, 0:24]
 ARITHMETIC_PICTURE = np.dstack([_COLUMNS * 10, _ROWS * 15, (_COLUMNS + _ROWS) * 5]).astype(np.uint8)
