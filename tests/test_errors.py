@@ -64,7 +64,7 @@ def test_the_offset_of_a_record_is_printed_once_and_is_not_in_what() -> None:
 
 
 def shown_by_ipython(error: Exception, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what a cell prints whose code, three calls deep, raises an error."""
+    """Return the output of a cell that raises an error three calls deep."""
     shells = pytest.importorskip("IPython.core.interactiveshell")
     shell = shells.InteractiveShell.instance()
 

@@ -40,7 +40,7 @@ OF_OTHERS = {
 
 
 def masked(text: str) -> str:
-    """Hide what differs between machines and versions of an encoder: sizes, rates, times."""
+    """Replace sizes, rates and times, which differ between machines."""
     text = re.sub(r"\d[\d.,]* (MB|kB|B|s|images/s|bytes)\b", r"# \1", text)
     text = re.sub(r"\(\d\.\d\dx\)", "(#x)", text)
     return "\n".join(re.sub(r" +", " ", line).rstrip() for line in text.splitlines())

@@ -214,7 +214,7 @@ FEWER = {"epochs=12": "epochs=8", "epochs=7": "epochs=3"}
 
 
 def block_with(name: str) -> str:
-    """Return the block about a model, which is trained for fewer epochs."""
+    """Return the block about a model, with fewer epochs."""
     code: str = next(one for one in TASKS if name in one)
     found = [epochs for epochs in FEWER if epochs in code]
     assert len(found) == 1

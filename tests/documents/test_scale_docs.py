@@ -23,7 +23,7 @@ NUM_IMAGES = 120
 
 
 def section(title: str, data: Path) -> str:
-    """Return a section about fewer parts, with the shared folder where the test has it."""
+    """Return a section for three parts, with paths of the test."""
     text = TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0].replace("/data", str(data))
     for sixteen, three in FEWER.items():
         text = text.replace(sixteen, three)
@@ -35,7 +35,7 @@ def files(text: str) -> dict[str, str]:
 
 
 def commands(text: str) -> str:
-    """Return the commands that a text shows, as one script: later ones need variables of others."""
+    """Return the commands of a text as one script, because later ones use variables."""
     return "\n".join(re.findall(r"^\$ (.*)$", text, re.MULTILINE))
 
 

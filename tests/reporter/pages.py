@@ -71,7 +71,7 @@ class Page(HTMLParser):
 
 
 def checked(data: bytes) -> Page:
-    """Return a page after a look at everything that must hold of any."""
+    """Return a page after the checks that apply to every page."""
     page = Page(data)
     ids = page.values("id")
     assert len(ids) == len(set(ids))
@@ -139,7 +139,7 @@ ODD = {
 
 
 def strange(path: Path, copy: Path, column: str, data: st.DataObject) -> Path:
-    """Copy a dataset with other values in a column of its item table; status "written" stays."""
+    """Copy a dataset and change a column of its item table, except status "written"."""
     shutil.copytree(path, copy)
     table = pq.read_table(copy / "items.parquet")
     words = pa.dictionary(pa.int32(), pa.string())

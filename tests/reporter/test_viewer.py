@@ -50,7 +50,7 @@ TAGS = {
 
 @pytest.fixture(name="one", scope="module")
 def _one(path: Path, report: Report, passes: Path) -> Iterator[Served]:
-    """After a report, whose measures are cached."""
+    """Serve a dataset whose measures are cached."""
     assert report.measured is not None
     with mock.patch.dict(os.environ, SHARDPREP_CACHE=str(passes)), served(path) as one:
         one.client.page("/findings")
@@ -64,7 +64,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def listed(one: Served, query: str) -> list[int]:
-    """Return the items of all pages of a filter, by the links from each to the next."""
+    """Return the items on all pages of a filter."""
     found, target = [], f"/?{query}"
     while target:
         page = one.client.page(target)

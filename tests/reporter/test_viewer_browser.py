@@ -29,7 +29,7 @@ ALL_OF_THEM = """
 
 @pytest.fixture(name="one", scope="module")
 def _one(path: Path, report: Report) -> Iterator[Served]:
-    """After a report, whose findings it shows."""
+    """Serve a dataset whose measures are cached."""
     assert report.findings
     with served(path) as one:
         one.client.page("/findings")

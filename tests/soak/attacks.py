@@ -89,7 +89,7 @@ def _kill(choose: Callable[[Target], list[int]]) -> Callable[[Target], str]:
 
 
 def _kill_again_and_again(target: Target) -> str:
-    """Do what a system does that is short of memory: it kills processes until it has some."""
+    """Kill workers repeatedly, as a system does that is short of memory."""
     sent = 0
     until = time.monotonic() + _STORM_S
     while time.monotonic() < until and not target.is_over:
@@ -140,7 +140,7 @@ def _told(number: signal.Signals) -> Callable[[Target], str]:
 
 
 def _fill_disk(target: Target) -> str:
-    """Leave no page of the disk free until the build has ended, or has gone on for long."""
+    """Keep the disk full until the build ends, or for `stop_s`."""
     assert target.disk is not None
     filler = target.disk / "filler"
     begun = time.monotonic()
@@ -175,7 +175,7 @@ def _set_clock_back(target: Target) -> str:
 
 
 def _starve_worker(target: Target) -> str:
-    """Let a worker have hardly more memory than it holds, for a moment."""
+    """Limit the memory of a worker for a moment."""
     for number in _one_worker(target):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             pages = int(Path(f"/proc/{number}/statm").read_text().split()[0])
@@ -229,7 +229,7 @@ def possible(target_disk: Path | None, clock: Clock | None, *, is_store: bool) -
 
 
 def drawn(kinds: Sequence[str], number: int, draw: random.Random) -> list[str]:
-    """Return `number` attacks in a drawn order, each kind equally often."""
+    """Return `number` attacks in random order, each kind equally often."""
     found: list[str] = []
     while len(found) < number:
         found += draw.sample(kinds, len(kinds))

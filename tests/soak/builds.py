@@ -100,7 +100,7 @@ def end(process: subprocess.Popen[str]) -> None:
 def build_attacked(
     means: Means, place: Place, whole: Undisturbed, num_attacks: int, seed: int
 ) -> Attacked:
-    """Attack builds at random moments until that was done often enough, and see how they end."""
+    """Attack builds at random moments, then wait for a complete dataset."""
     draw = random.Random(seed)
     kinds = drawn(
         possible(means.disk, means.clock, is_store=place.silence is not None), num_attacks, draw
@@ -155,7 +155,7 @@ class _Siege:
                 self._go_on_if_ended()
 
     def _go_on_if_ended(self) -> None:
-        """Begin the next build where one has ended: the same again, or one of nothing."""
+        """Start the next build if the last one has ended."""
         if self._ended_within(0):
             self._take_end()
             if self.process.returncode == 0:
@@ -168,7 +168,7 @@ class _Siege:
         return self.process.returncode is not None
 
     def _strike(self, kind: str) -> None:
-        """Make an attack; where there is nothing left to attack, on the next build."""
+        """Attack; if there is no target, attack the next build."""
         means, attack, detail, begun = self._means, ATTACKS[kind], "", 0.0
         for _ in range(_MOST_TRIES):
             self._go_on_if_ended()
@@ -193,7 +193,7 @@ class _Siege:
             end(self.process)
 
     def _await_workers(self) -> None:
-        """Wait until workers are at work, and for a part of that."""
+        """Wait until workers run, and a random time more."""
         self._wait_for(lambda: bool(workers(self.process.pid)) or self._ended_within(0.02))
         self._ended_within(self._draw.uniform(0, self._whole.work_s / 4))
 
@@ -228,7 +228,7 @@ class _Siege:
         return True
 
     def _note_printed(self) -> None:
-        """Give the last attack the lines that were printed since it."""
+        """Add the new lines of stderr to the last attack."""
         with self._means.printed(self._place).open("rb") as file:
             file.seek(self._seen_bytes)
             data = file.read()

@@ -84,7 +84,7 @@ def _read_stored(place: Place, split: str, tally: Tally) -> None:
 
 
 def _read_shown(place: Place, split: str, tally: Tally, *, every: int) -> None:
-    """Read every record by tf.data, shuffled and decoded; keep the pixels of some."""
+    """Read every record with tf.data, shuffled and decoded; keep the pixels of some."""
     ds = reader.load(place.out, split=split, batch_size=_BATCH, shuffle=True, as_supervised=False)
     for batch in ds.as_numpy_iterator():
         rows = zip(batch["image/filename"], batch["label"], batch["image"], strict=True)

@@ -50,7 +50,7 @@ class Ordeal:
 
     @property
     def lost_s(self) -> float:
-        """Seconds that the attacks cost in addition to their own: repeated work, starts, pauses."""
+        """Time lost to restarts and repeated work, without the attacks themselves."""
         return max(0.0, self.attacked_s - self.held_s - self.num_builds * self.undisturbed_s)
 
 

@@ -77,7 +77,7 @@ def _drawn(number: int, height: int, width: int, seed: int) -> Iterator[bytes]:
 
 
 def _photos(number: int, seed: int) -> Iterator[bytes]:
-    """Yield photos, of cats and dogs where they are at hand; each has a comment of its own."""
+    """Yield photos with distinct comments, real ones if they exist."""
     found = list(_shared_photos(min(number, 2000)))
     photos = found or list(_drawn(min(number, 100), 360, 404, seed))
     for i in range(number):

@@ -84,7 +84,7 @@ class Marked:
         return found
 
     def classes(self) -> Mask:
-        """Return the mask of `MASK_CLASSES`, whose last row belongs to none."""
+        """Return the mask of `MASK_CLASSES`; its last row has no class."""
         found = np.zeros((HEIGHT, WIDTH), np.uint8)
         for label, mask in zip(self.labels, self.masks(), strict=True):
             found[mask == 1] = label + 1
@@ -264,7 +264,7 @@ class Source:
 
 
 def opened(path: Path, only: str = "", **keys: Any) -> Source:
-    """Return the listing of an archive or folder; images below a folder alone if one is given."""
+    """Return the listing of an archive or folder, optionally of images below one folder."""
     with TemporaryDirectory() as work:
         listing = list_source(path, Path(work), print)
     images = [member for member in listing.images if member.key.startswith(only)]
@@ -274,7 +274,7 @@ def opened(path: Path, only: str = "", **keys: Any) -> Source:
 
 
 def source(folder: Path, documents: Mapping[str, str | bytes], *images: str, **keys: Any) -> Source:
-    """Return a source of such documents, and of images of 40×30 pixels with such keys."""
+    """Return a source with these documents, and images of 40×30 pixels with these keys."""
     texts = {k: t.encode() if isinstance(t, str) else t for k, t in documents.items()}
     path = write(folder / "set.zip", zip_bytes({**dict.fromkeys(images, PIXELS), **texts}))
     return opened(path, **keys)

@@ -18,7 +18,7 @@ MISSING = f"no browser: apt-get install chromium-headless-shell, or set {_NAMED}
 
 
 def browser_program() -> str | None:
-    """Return the path of a browser, None where there is none or nothing that drives it."""
+    """Return the path of a browser, or None if a browser or Playwright is missing."""
     if importlib.util.find_spec("playwright") is None:
         return None
     named = os.environ.get(_NAMED)

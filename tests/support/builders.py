@@ -109,13 +109,13 @@ def animals(number: int = 12, *, folder: str = "train/") -> dict[str, bytes]:
 
 @functools.cache
 def _animal(seed: int) -> bytes:
-    """Return a JPEG file, drawn once: the suite asks for some of them a thousand times."""
+    """Return a cached JPEG file, because the suite uses some a thousand times."""
     return jpeg(seed=seed, height=40 + seed % 7)
 
 
 @functools.cache
 def drawn_sample() -> dict[str, bytes]:
-    """Return the files of `shardprep sample`, drawn once: to draw them takes seconds."""
+    """Return the files of `shardprep sample`, cached because drawing takes seconds."""
     with tempfile.TemporaryDirectory() as folder:
         write_sample(Path(folder))
         return tree(Path(folder))
@@ -161,7 +161,7 @@ Told = Quiet
 def in_process(
     encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
 ) -> Iterator[EncodedChunk]:
-    """Encode in this process: an engine for tests that are not about processes."""
+    """Encode in this process, for tests that are not about processes."""
     del num_workers, limits
     for task in tasks:
         yield encode(task, lambda: None)
@@ -170,7 +170,7 @@ def in_process(
 def in_workers(
     encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
 ) -> Iterator[EncodedChunk]:
-    """Encode in worker processes, all chunks of which come back."""
+    """Encode in worker processes; return all chunks."""
     chunks: list[EncodedChunk] = []
     run_chunks(encode, tasks, num_workers, limits, chunks.append)
     return iter(chunks)
@@ -223,7 +223,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def by_chunks(run: ChunkRunner) -> Engine:
-    """Return the engine that writes shards here, one after the other, from chunks of a runner."""
+    """Return an engine that writes shards in this process from the chunks of a runner."""
 
     def engine(
         job: ShardJob, shards: Sequence[ShardPlan], num_workers: int, on_progress: OnProgress
@@ -254,7 +254,7 @@ def handing_over(run: ChunkRunner) -> Callable[..., None]:
 
 
 class StoppedError(Exception):
-    """Stands for whatever ends a run."""
+    """Ends a run."""
 
 
 class StopAfter(Quiet):
@@ -273,7 +273,7 @@ class StopAfter(Quiet):
 
 @dataclass(frozen=True)
 class Deadly:
-    """Encodes as ever, but one image ends the process that touches it."""
+    """Encodes, but one image kills the process."""
 
     encoder: ChunkEncoder
     key: str

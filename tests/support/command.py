@@ -56,7 +56,7 @@ def run(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = N
 
 @contextlib.contextmanager
 def _as_new() -> Iterator[None]:
-    """Let a command find the program's own state as a new process does, and put it back."""
+    """Reset the state of the program as in a new process, and restore it."""
     log = streams._log
     handlers, level = log.handlers[:], log.level
     log.handlers.clear()
@@ -80,7 +80,7 @@ def run_process(*arguments: object, cwd: Path) -> Done:
 
 
 def error_of(done: Done, code: int) -> str:
-    """Return the one line of an error, the last of stderr, after a look at its exit code."""
+    """Check the exit code; return the last line of stderr, which is the error."""
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr

@@ -113,7 +113,7 @@ def _keys(of: Any) -> dict[str, Any]:
 
 
 def _docs(of: Any) -> dict[str, str]:
-    """Return what is written below each key in the source, that of its bases included."""
+    """Return the docstrings below the keys in the source, also those of base classes."""
     found: dict[str, str] = {}
     for one in reversed([of, *getattr(of, "__orig_bases__", ())]):
         module = sys.modules[one.__module__]
@@ -156,13 +156,13 @@ def _kind(hint: Any, named: list[Any]) -> str:
 
 
 def _printed(hint: Any) -> Any:
-    """Return a type without its notes; of a table, whose note is that, the type of its rows."""
+    """Return a type without annotations; for a table, the type of its rows."""
     bare, note, *_ = typing.get_args(hint)
     return note if bare is pa.Table else bare
 
 
 def check(value: Any, hint: Any, at: str = "$") -> None:
-    """See that a JSON value is of a type, with every key of it and with no other."""
+    """Check that a JSON value matches a type, with exactly its keys."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         check(value, next(one for one in inner if (one is type(None)) == (value is None)), at)

@@ -127,7 +127,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """One data set for which shardprep is not the tool, or not alone."""
+    """A dataset that needs another tool, or an additional one."""
 
     row: int
     name: str
@@ -218,7 +218,7 @@ def _archive(name: str, members: Members) -> bytes:
 
 
 def write_source(layout: Layout, folder: Path) -> str:
-    """Write the source of a layout and the files beside it; return what to call it."""
+    """Write the source of a layout and the files next to it; return its name."""
     members = layout.members()
     write_folder(folder, contents(layout.beside))
     source = layout.source or f"{layout.name}.zip"

@@ -42,7 +42,7 @@ def oriented(orientation: int) -> bytes:
 
 
 def heic(image: Image.Image, **options: Any) -> bytes:
-    """Return a HEIC without loss, but for its colours, which are of another space."""
+    """Return a lossless HEIC, except for the conversion of colours."""
     out = io.BytesIO()
     image.save(out, "HEIF", quality=-1, chroma=444, save_all="append_images" in options, **options)
     return out.getvalue()
@@ -80,7 +80,7 @@ def as_stored(picture: Array, orientation: int) -> Array:
 
 
 def cmyk(picture: Array, black: int) -> tuple[Image.Image, Array]:
-    """Return inks (0 is none) and the colours that they leave of white paper."""
+    """Return inks (0 is none), and their colours on white paper."""
     inks = np.dstack([255 - picture, np.full(picture.shape[:2], black, np.uint8)])
     image = Image.frombytes("CMYK", (picture.shape[1], picture.shape[0]), inks.tobytes())
     return image, picture * ((255 - black) / 255)

@@ -17,7 +17,7 @@ SIDE = 96
 
 
 def photo(seed: int, height: int = SIDE, width: int = SIDE) -> Pixels:
-    """Return colours of every scale, the coarse ones strongest, as a photograph has them."""
+    """Return colours with detail at every scale, as in a photograph."""
     rng = np.random.default_rng(seed)
     found = np.full((height, width, 3), 128.0)
     for cells, strength in ((3, 40), (6, 35), (12, 25), (24, 12)):

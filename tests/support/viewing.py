@@ -36,14 +36,14 @@ class Client:
     cookie: str = ""
 
     def send(self, data: bytes) -> Got:
-        """Return the answer to these bytes, read to the end of the connection."""
+        """Send bytes; return the answer, read to the end of the connection."""
         with socket.create_connection(("127.0.0.1", self.port), 20) as connection:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
             return answer(connection, data.partition(b" ")[0].decode("latin-1"))
 
     def get(self, target: str, *headers: str, method: str = "GET", host: str = "localhost") -> Got:
-        """Ask as a browser does that was let in."""
+        """Send a request with the cookie."""
         lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers]
         if self.cookie:
             lines.append(f"Cookie: {self.cookie}")
