@@ -144,7 +144,13 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
     elif facts.schema.target:
         _print_target(terminal, facts)
     if manifest.annotations:
-        _print_object_tables(terminal, manifest)
+        objects, masks = _objects(manifest), _masks(manifest)
+        if any(one.objects for one in objects.values()):
+            counts = {split: one.objects for split, one in objects.items()}
+            images = _sums(one.images for one in objects.values())
+            terminal.print(_class_table("object", counts, images))
+        if masks:
+            terminal.print(_mask_table(masks))
         _print_object_counts(terminal, manifest, facts.boxes)
         if facts.boxes is None and BOX in facts.schema.features:
             text = "sizes need a local copy of the dataset; use shardprep fetch"
@@ -341,16 +347,6 @@ def _print_profile(
     for name, value in {**spent, "other": elapsed_s - sum(spent.values())}.items():
         table.add_row(name, f"{value:.2f}", f"{value / elapsed_s:.0%}")
     terminal.print(table)
-
-
-def _print_object_tables(terminal: Terminal, manifest: Manifest) -> None:
-    objects, masks = _objects(manifest), _masks(manifest)
-    if any(counts.objects for counts in objects.values()):
-        counts = {split: counts.objects for split, counts in objects.items()}
-        images = _sums(counts.images for counts in objects.values())
-        terminal.print(_class_table("object", counts, images))
-    if masks:
-        terminal.print(_mask_table(masks))
 
 
 def _print_object_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts | None) -> None:
