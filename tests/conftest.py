@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTORS = Path("/proc/self/fd")
 _MOST_DESCRIPTORS = 512
-"""File descriptors of a process of the suite, fewer than many a system allows one."""
+"""Maximum number of open file descriptors of a test process."""
 _QUICK_CASES = 2
-"""Cases of a test that `--quick` runs at most."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,17 +61,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
-    """Tell a process of the suite, before it is started, who begins programs for all."""
+    """Give a test process the address of the process that starts programs."""
     node.workerinput["programs"] = share_servers()
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was imported, a million objects with TensorFlow, out of garbage collections."""
+    """Freeze imported objects, which are a million with TensorFlow."""
     gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what `--quick` asks for: nothing that is thorough, of each test the cases of a few."""
+    """With `--quick`, keep a few cases of each test that is not thorough."""
     if not config.getoption("--quick"):
         return
     cases = defaultdict[str, list[pytest.Item]](list)
@@ -85,13 +84,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _spread(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return the first case, the last and those between, `_QUICK_CASES` or all."""
+    """Return up to `_QUICK_CASES` cases, evenly spread."""
     step = max(1.0, (len(cases) - 1) / (_QUICK_CASES - 1))
     return [cases[round(i * step)] for i in range(min(len(cases), _QUICK_CASES))]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in the last lines that tests in a browser were left out."""
     skipped = terminalreporter.stats.get("skipped", [])
     number = sum(MISSING in str(one.longrepr) for one in skipped)
     if number:
@@ -100,7 +98,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_logging() -> None:
-    """Take back what a command before this test has let stderr have of the log."""
+    """Undo the logging set-up of a command in an earlier test."""
     log = logging.getLogger("shardprep")
     log.handlers.clear()
     log.setLevel(logging.NOTSET)
@@ -108,7 +106,7 @@ def _no_logging() -> None:
 
 @pytest.fixture(autouse=True)
 def _few_open_files() -> Iterator[None]:
-    """Let no test leave so much open that those behind it could not open anything."""
+    """Fail a test that leaves many files open."""
     yield
     if _DESCRIPTORS.is_dir():
         open_files = [*_DESCRIPTORS.iterdir()]
@@ -116,7 +114,6 @@ def _few_open_files() -> Iterator[None]:
 
 
 def _shown(links: Sequence[Path]) -> str:
-    """Return how many files each kind of open file has."""
     targets = [os.path.realpath(link) for link in links]
     kinds = Counter(re.sub(r"\d+", "N", target) for target in targets)
     return ", ".join(f"{number} {kind}" for kind, number in kinds.most_common(20))
@@ -124,7 +121,7 @@ def _shown(links: Sequence[Path]) -> str:
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let the processes of the suite have one drawing of the sample among them."""
+    """Draw the sample once for all test processes."""
 
     @functools.cache
     def drawn() -> dict[str, bytes]:
@@ -136,7 +133,7 @@ def _one_sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(name="drawn")
 def _drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `shardprep sample` write what was drawn already: it takes seconds to draw it anew."""
+    """Let `shardprep sample` write the drawn sample, because drawing takes seconds."""
     archive = builders.drawn_sample()["shapes.zip"]
 
     def again(num_images: int, seed: int) -> bytes:
@@ -159,7 +156,7 @@ def _shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="ordeal", scope="session")
 def _ordeal(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Ordeal:
-    """Return how the hostile archives that the suite makes end."""
+    """Return the results of the hostile archives that the suite makes."""
     quick = pytestconfig.getoption("--quick")
 
     def make(folder: Path) -> None:
@@ -171,7 +168,6 @@ def _ordeal(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
 
 @pytest.fixture(name="object_store", scope="session")
 def _object_store() -> Iterator[ObjectStore]:
-    """An S3 on loopback; each process of pytest has its own."""
     pytest.importorskip("obstore")
     pytest.importorskip("moto.server")
     with ObjectStore() as store:
@@ -180,7 +176,7 @@ def _object_store() -> Iterator[ObjectStore]:
 
 @pytest.fixture(name="bucket")
 def _bucket(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bucket:
-    """A new bucket; the environment leads there, and the cache is empty."""
+    """A new bucket and an empty cache. The environment has its address."""
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
     for name, value in environment(object_store.endpoint).items():
         monkeypatch.setenv(name, value)
@@ -189,7 +185,7 @@ def _bucket(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.fixture(name="proxy")
 def _proxy(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy before the store; the environment leads there, and pauses between tries are short."""
+    """A proxy in front of the store. The environment has its address, and retries are fast."""
     monkeypatch.setattr(store, "_PAUSES_S", tuple(pause / 10 for pause in store._PAUSES_S))
     monkeypatch.setattr(store, "_FIRST_PAUSE_S", store._FIRST_PAUSE_S / 10)
     with Proxy(bucket.store) as proxy:

@@ -55,7 +55,6 @@ WITH_RAY = ("writer.engine.ray_",)
 
 @functools.cache
 def imports(module: str) -> frozenset[str]:
-    """Return what a module imports, whole names, for types as well."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):
@@ -67,7 +66,6 @@ def imports(module: str) -> frozenset[str]:
 
 
 def rooms() -> dict[str, set[str]]:
-    """Return the rooms and loose modules, and the others that each imports."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for module in MODULES:
         room = module.split(".")[1:2]
@@ -80,11 +78,11 @@ def rooms() -> dict[str, set[str]]:
 
 
 def test_each_room_imports_the_rooms_that_its_rule_names() -> None:
-    """All of them: a rule that allows more than there is would soon be used."""
+    """Exactly these rooms."""
     assert {room: set(names.split()) for room, names in MAY_IMPORT.items()} == rooms()
 
 
-def test_rooms_stand_above_those_they_import() -> None:
+def test_rooms_are_listed_after_the_rooms_they_import() -> None:
     built: set[str] = set()
     for room, names in MAY_IMPORT.items():
         assert set(names.split()) <= built, f"{room} imports what stands above it"
@@ -92,13 +90,12 @@ def test_rooms_stand_above_those_they_import() -> None:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    """For types as well, and inside of functions."""
     order = graphlib.TopologicalSorter({name: imports(name) & MODULES.keys() for name in MODULES})
     order.prepare()  # raises CycleError, which names the files
 
 
-def test_a_module_name_stands_for_one_thing() -> None:
-    """The verbs of the command line have a module in each room that has a part in them."""
+def test_a_module_name_has_one_meaning() -> None:
+    """Verbs of the command line may name a module in several rooms."""
     names = Counter(path.stem for path in MODULES.values() if path.stem != "__init__")
     assert {name for name, count in names.items() if count > 2} <= set(shardprep.__all__) | {
         "names"
@@ -127,14 +124,12 @@ def test_a_library_stays_in_its_rooms(library: str, where: tuple[str, ...]) -> N
 
 
 def test_a_dataset_of_either_place_is_named_once() -> None:
-    """Elsewhere an `OpenDataset`, or the `DatasetFiles` of one that is not opened."""
     either = re.compile(r"\b(Path|LocalFiles) \| Remote\w+|\bRemote\w+ \| (Path|LocalFiles)\b")
     named = {name for name, path in MODULES.items() for _ in either.finditer(path.read_text())}
     assert named == {"shardprep.dataset.locate"}
 
 
-def test_every_room_says_what_it_is() -> None:
-    """In its docstring, a paragraph at least."""
+def test_every_room_has_a_docstring() -> None:
     for path in PACKAGE.rglob("__init__.py"):
         assert len(ast.get_docstring(ast.parse(path.read_text())) or "") > 20, path
 
@@ -152,7 +147,7 @@ def test_the_command_line_starts_without_heavy_modules() -> None:
     assert not loaded("from shardprep.cli import app; app.program()") & heavy
 
 
-def test_the_viewer_starts_without_what_draws() -> None:
+def test_the_viewer_starts_without_drawing_libraries() -> None:
     assert not loaded("import shardprep.api.reports") & {"PIL", "simplejpeg", "rich"}
 
 
@@ -167,10 +162,7 @@ def test_importing_the_reader_costs_nothing() -> None:
 
 
 def test_help_answers_in_under_0_3_seconds() -> None:
-    """Seconds of its processor: those of the wall would be those of the tests beside it.
-
-    They too grow where another test shares the core, so the least of several counts.
-    """
+    """The minimum of several CPU times, because other tests share the cores."""
     times: list[float] = []
     while len(times) < 15 and min(times, default=1.0) >= 0.3:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -180,12 +172,11 @@ def test_help_answers_in_under_0_3_seconds() -> None:
     assert min(times) < 0.3
 
 
-def test_there_is_no_room_for_odds_and_ends() -> None:
+def test_no_module_is_called_utils() -> None:
     assert not [name for name in MODULES if name.rpartition(".")[2] in {"utils", "helpers", "misc"}]
 
 
 def test_no_test_module_imports_another() -> None:
-    """What several of them need is in `tests.support` or in a module of their room."""
     for path in (PACKAGE.parent / "tests").rglob("*.py"):
         found = re.findall(
             r"^ *(?:from|import) (tests\.\S*\btest_\w+)", path.read_text(), re.MULTILINE
@@ -209,7 +200,7 @@ def test_the_page_has_a_row_for_each_room() -> None:
 
 
 @pytest.mark.parametrize("page", [ARCHITECTURE, CONTRIBUTING], ids=["architecture", "contributing"])
-def test_modules_that_a_page_names_are_there(page: str) -> None:
+def test_modules_named_on_a_page_exist(page: str) -> None:
     named = set(re.findall(rf"`((?:{'|'.join(MAY_IMPORT)})/[\w/]*)`", page))
     assert named
     gone = {

@@ -43,7 +43,7 @@ def made(kind: type[ShardprepError]) -> ShardprepError:
     return kind("a.tfrecord, record 3", "CRC is 1: not 2", "copy it; again", **more.get(kind, {}))
 
 
-def test_every_error_comes_through_a_pickle_with_its_fields() -> None:
+def test_every_error_can_be_pickled_with_its_fields() -> None:
     kinds = every()
     assert {RecordError, TooManyRejectedError, NoAnswerError} <= {*kinds}
     for kind in kinds:
@@ -64,7 +64,7 @@ def test_the_offset_of_a_record_is_printed_once_and_is_not_in_what() -> None:
 
 
 def shown_by_ipython(error: Exception, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what a cell prints whose code, three calls deep, raises an error."""
+    """Return the output of a cell that raises an error three calls deep."""
     shells = pytest.importorskip("IPython.core.interactiveshell")
     shell = shells.InteractiveShell.instance()
 
@@ -117,7 +117,7 @@ def test_an_error_made_of_a_traceback_is_its_last_line(kind: type[ShardprepError
     assert str(pickle.loads(pickle.dumps(again))) == str(error)
 
 
-def test_a_text_alone_that_is_no_traceback_is_what_is_said() -> None:
+def test_an_error_can_have_one_text_only() -> None:
     assert str(BuildError("nothing is left")) == "nothing is left"
 
 
@@ -139,7 +139,7 @@ def test_a_value_quoted_in_a_message_has_at_most_200_characters(value: str) -> N
     assert repr(value[:40]) in error.what
 
 
-def test_a_message_is_of_bounded_length_whatever_is_in_it() -> None:
+def test_messages_have_a_bounded_length() -> None:
     names = [f"{i}{'n' * 100_000}" for i in range(50)]
     error = SourceError("w" * 9999, f"its columns are {', '.join(names)}", some_of(names))
     assert len(str(error)) < 2200

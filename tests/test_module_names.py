@@ -6,7 +6,6 @@ here: a new one needs a row.
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import re
@@ -24,7 +23,6 @@ from shardprep.writer.engine import ray_engine, worker_process
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "shardprep"
-DOTTED = re.compile(r"shardprep(\.[a-z_]\w*)+")
 PARTLY = {
     ("cli/options.py", "shardprep.cli."): "module of a command",
     ("cli/options.py", "shardprep.api."): "module of a command",
@@ -32,37 +30,20 @@ PARTLY = {
     ("reporter/viewer/viewer.py", "shardprep.reporter."): "room with the file of a page",
     ("__init__.py", "shardprep.api."): "module of a command",
 }
-"""File and the f-string that names a module there → what fills it."""
+"""File and the f-string that names a module there → meaning of the placeholder."""
 LOGGERS = {"shardprep.view"}
-"""Names of loggers that are not names of modules."""
 FILES = {"shardprep.toml"}
 
 
-def strings(path: Path) -> set[str]:
-    """Return the texts of all literals of a file, docstrings too."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-
-
-def test_each_dotted_name_in_a_string_is_a_module() -> None:
+def test_each_dotted_name_in_a_string_is_a_module_or_listed_here() -> None:
+    partly = set()
     for path in sorted(PACKAGE.rglob("*.py")):
-        for text in strings(path) - LOGGERS - FILES:
-            if DOTTED.fullmatch(text):
-                assert importlib.util.find_spec(text), f"{path}: {text}"
-
-
-def test_no_file_names_modules_by_parts_but_those_listed_here() -> None:
-    found = {
-        (str(path.relative_to(PACKAGE)), text)
-        for path in PACKAGE.rglob("*.py")
-        for text in strings(path)
-        if re.fullmatch(r"shardprep\.([a-z_]+\.)+", text)
-    }
-    assert found == PARTLY.keys()
+        source = path.read_text(encoding="utf-8")
+        for text in set(re.findall(r'"(shardprep(?:\.\w+)+)"', source)) - LOGGERS - FILES:
+            assert importlib.util.find_spec(text), f"{path}: {text}"
+        parts = re.findall(r'"(shardprep\.(?:[a-z_]+\.)+)["{]', source)
+        partly |= {(str(path.relative_to(PACKAGE)), text) for text in parts}
+    assert partly == PARTLY.keys()
 
 
 @pytest.mark.parametrize("name", [name for name in reader.__all__ if name != "augment"])
@@ -75,8 +56,7 @@ def test_each_layout_of_export_is_in_a_module(layout: str, module: str) -> None:
     assert layout in importlib.import_module(f"shardprep.exporter.{module}").WRITERS
 
 
-def test_what_is_launched_or_loaded_ahead_is_there() -> None:
-    """Programs of their own (`-m`, a file), modules of the fork server and of Ray's workers."""
+def test_launched_and_preloaded_modules_exist() -> None:
     for launched in (client, run):
         assert importlib.util.find_spec(launched.__name__)
     assert Path(regex_process.__file__).is_file()
@@ -84,7 +64,7 @@ def test_what_is_launched_or_loaded_ahead_is_there() -> None:
         assert importlib.util.find_spec(name), name
 
 
-def test_the_project_file_names_what_is_there() -> None:
+def test_names_in_the_project_file_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     tool = project["tool"]
     for pattern in tool["ruff"]["lint"]["per-file-ignores"]:

@@ -32,13 +32,11 @@ _IN_FACTS = {
     "leaks", "duplicates", "rejected", "damaged", "not-used", "unmatched-objects",
     "unlisted-images",
 }  # fmt: skip
-"""Findings that `Facts` already shows as numbers."""
 
 _LEAST_ADDRESS_SPACE = 384 << 20
 """With less, threads of OpenBLAS and Arrow abort the process when allocations fail."""
 
 _MOST_ORIGINAL = 256 << 20
-"""Larger originals are not shown."""
 _HOSTED = {"KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "COLAB_RELEASE_TAG": "Colab"}
 """Environment variable → hosted notebook, whose ports browsers cannot reach."""
 

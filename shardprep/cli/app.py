@@ -112,10 +112,6 @@ def _command(arguments: Sequence[str]) -> Any:
     return command
 
 
-def _wants_json(arguments: Sequence[str]) -> bool:
-    return "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
-
-
 def _is_resumable(arguments: Sequence[str]) -> bool:
     """Return True if the same command, run again, continues its interrupted work."""
     command = next((word for word in arguments if word in COMMANDS), "")
@@ -134,7 +130,8 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> int:
             sys.stderr.write(f"{printable(line)}\n")
     if not is_bug:
         sys.stderr.write(f"{explained}\n")
-    if _wants_json(arguments):
+    end = arguments.index("--") if "--" in arguments else None
+    if "--json" in arguments[:end]:
         print_json(explained.as_json(code))
     return code
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from shardprep.api.builds import Plan
-    from shardprep.api.json_types import PartResult, Survey
+    from shardprep.api.json_types import Survey
     from shardprep.cli.console import Terminal
     from shardprep.cli.options import Call
 
@@ -38,23 +38,11 @@ def build(call: Call, *, as_json: bool) -> None:
     result = call()  # first: it starts the workers, which import while this process does
     if call.keywords.get("dry_run"):
         _show_plan(result, as_json=as_json)
-    elif "part" in call.keywords:
-        _show_part(result, as_json=as_json)
-    else:
-        from shardprep.cli.summary import show_result
+        return
+    from shardprep.cli.summary import show_part, show_result
 
-        show_result(result, as_json=as_json)
-
-
-def _show_part(result: PartResult, *, as_json: bool) -> None:
-    from shardprep.cli.summary import print_part
-
-    if as_json:
-        from shardprep.api.json_types import PartJson
-
-        print_json(picked(PartJson, result, path=result.location, part=str(result.part)))
-    else:
-        print_part(console(), result)
+    show = show_part if "part" in call.keywords else show_result
+    show(result, as_json=as_json)
 
 
 def _show_plan(found: Plan, *, as_json: bool) -> None:

@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from shardprep.api import COMMANDS
-from shardprep.cli.streams import bar, start_logging
+from shardprep.cli.streams import console, start_logging
 from shardprep.recipe.options import (
     ARGUMENTS,
     BUILD_DEFAULTS,
@@ -87,7 +87,6 @@ def _of_function(function: Callable[..., Any], options: Mapping[str, Option]) ->
 
 
 Call = partial[Any]
-"""A function of the API with the given options."""
 
 
 def command(name: str) -> Callable[..., None]:
@@ -106,7 +105,9 @@ def command(name: str) -> Callable[..., None]:
         shown = {key: given.pop(key, None) for key in (*own, "as_json")}
         with ExitStack() as stack:
             if has_progress:
-                given["progress"] = stack.enter_context(bar())
+                from shardprep.api.display import Bar
+
+                given["progress"] = stack.enter_context(Bar(console(stderr=True)))
             show(partial(function, **given), **shown)
 
     mine = _of_function(function, {key: own.get(key, one) for key, one in options.items()})

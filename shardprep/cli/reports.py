@@ -111,7 +111,6 @@ def report(
 
 
 def _print_keys(keys: tuple[str, ...]) -> None:
-    """Print keys as a CSV of one column, for `--exclude-list`."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["key"])

@@ -14,7 +14,6 @@ import typer
 from shardprep.errors import OptionError, OptionName, printable, printable_json
 
 if TYPE_CHECKING:
-    from shardprep.api.display import Bar
     from shardprep.cli.console import Terminal
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -47,13 +46,6 @@ def console(*, stderr: bool = False) -> Terminal:
     from shardprep.cli.console import Terminal
 
     return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(logging.INFO))
-
-
-def bar() -> Bar:
-    """Return a progress bar on stderr."""
-    from shardprep.api.display import Bar
-
-    return Bar(console(stderr=True))
 
 
 def picked(kind: Any, result: object, **more: Any) -> dict[str, Any]:

@@ -41,7 +41,6 @@ _MOST_CLASSES = 20
 _NAMED_CLASSES = 6
 _IS_THERE = " already exists: nothing to do."
 ANNOTATE = "annotate"
-"""Stage of boxes and masks, present only in builds with them."""
 WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", ANNOTATE, "frame", "store", "other")
 """Stages in a worker, in order. "frame" makes the record, "store" writes the shard."""
 PARENT_STAGES = ("plan", "wait", "write", "finish")
@@ -115,8 +114,14 @@ def show_refused(error: BuildError) -> None:
         _print_inputs(console(stderr=True), error.manifest, read_examples(error.draft))
 
 
-def print_part(terminal: Terminal, result: PartResult) -> None:
+def show_part(result: PartResult, *, as_json: bool) -> None:
     """Print the result of the build of a part."""
+    if as_json:
+        from shardprep.api.json_types import PartJson
+
+        print_json(picked(PartJson, result, path=result.location, part=str(result.part)))
+        return
+    terminal = console()
     if result.was_there:
         terminal.heading(result.workspace.location, _IS_THERE)
         return
@@ -139,7 +144,13 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
     elif facts.schema.target:
         _print_target(terminal, facts)
     if manifest.annotations:
-        _print_object_tables(terminal, manifest)
+        objects, masks = _objects(manifest), _masks(manifest)
+        if any(one.objects for one in objects.values()):
+            counts = {split: one.objects for split, one in objects.items()}
+            images = _sums(one.images for one in objects.values())
+            terminal.print(_class_table("object", counts, images))
+        if masks:
+            terminal.print(_mask_table(masks))
         _print_object_counts(terminal, manifest, facts.boxes)
         if facts.boxes is None and BOX in facts.schema.features:
             text = "sizes need a local copy of the dataset; use shardprep fetch"
@@ -336,16 +347,6 @@ def _print_profile(
     for name, value in {**spent, "other": elapsed_s - sum(spent.values())}.items():
         table.add_row(name, f"{value:.2f}", f"{value / elapsed_s:.0%}")
     terminal.print(table)
-
-
-def _print_object_tables(terminal: Terminal, manifest: Manifest) -> None:
-    objects, masks = _objects(manifest), _masks(manifest)
-    if any(counts.objects for counts in objects.values()):
-        counts = {split: counts.objects for split, counts in objects.items()}
-        images = _sums(counts.images for counts in objects.values())
-        terminal.print(_class_table("object", counts, images))
-    if masks:
-        terminal.print(_mask_table(masks))
 
 
 def _print_object_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts | None) -> None:

@@ -30,14 +30,10 @@ def export(call: Call, *, as_json: bool) -> None:
         shardprep export tfrecords/pets --to parquet --out pets_hub
         shardprep export s3://bucket/sets/pets --to folder
     """
-    done = call()
+    done: Exported = call()
     if as_json:
         print_json(done)
-    else:
-        _show_export(done)
-
-
-def _show_export(done: Exported) -> None:
+        return
     from shardprep.cli.console import counts_line
     from shardprep.storage.space import megabytes
 
@@ -74,14 +70,10 @@ def upload(call: Call, *, as_json: bool) -> None:
         shardprep upload tfrecords/pets kaggle:owner/pets-shards
         shardprep upload tfrecords/pets owner/pets-shards --public --license CC-BY-4.0
     """
-    done = call()
+    done: Upload = call()
     if as_json:
         print_json(done)
-    else:
-        _show_upload(done)
-
-
-def _show_upload(done: Upload) -> None:
+        return
     from shardprep.storage.space import megabytes
 
     console().notice(done.page)

@@ -226,7 +226,7 @@ class Channels:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """Result of a pixel pass."""
+    """Result of a pixel pass, or of a part of it."""
 
     numbers: Ints
     """Measured records, ascending."""
@@ -250,7 +250,6 @@ class PassPlan:
     """Cache key of the records, see `Contents.mark`."""
     numbers: Ints
     exact: np.ndarray[Any, np.dtype[np.bool_]]
-    """Whether each record is decoded in full."""
     classes: Ints
     """Class whose tile sum each record is added to, −1 for none."""
 
@@ -303,7 +302,7 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
                 measures[start : start + len(part.measures)] = part.measures
                 channels += part.channels
                 boxes.append(part.boxes)
-                bad.update(part.damaged)
+                bad.update(zip(part.damaged_numbers, part.damaged, strict=True))
                 for label, (number, total) in part.tiles.items():
                     before = tiles.get(label, (0, 0))
                     tiles[label] = before[0] + number, before[1] + total
@@ -321,47 +320,37 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
     )
 
 
-@dataclass(slots=True)
-class _Part:
-    measures: np.ndarray[Any, Any]
-    channels: Channels
-    tiles: dict[int, tuple[int, Ints]]
-    damaged: dict[int, RecordError]
-    boxes: np.ndarray[Any, Any]
-
-
-def _measure(plan: PassPlan, images: StoredImages, start: int) -> _Part:
-    numbers = plan.numbers[start : start + _AT_ONCE].tolist()
+def _measure(plan: PassPlan, images: StoredImages, start: int) -> ScanResult:
+    numbers = plan.numbers[start : start + _AT_ONCE]
     tiles = np.zeros((len(numbers), TILE, TILE, 3), np.uint8)
     sharpnesses = np.zeros(len(numbers), np.float32)
-    part = _Part(np.zeros(0, MEASURES), Channels(), {}, {}, np.empty(0, BOXES))
-    boxes = []
-    for i, payload in enumerate(images.payloads(numbers)):
+    channels, parts, bad = Channels(), [np.empty(0, BOXES)], dict[int, RecordError]()
+    payloads = images.payloads(numbers.tolist())
+    for i, (number, payload) in enumerate(zip(numbers.tolist(), payloads, strict=True)):
         if isinstance(payload, RecordError):
-            part.damaged[numbers[i]] = payload
+            bad[number] = payload
             continue
         try:
             data = images.image(payload)
-            boxes.append(images.boxes(numbers[i], payload))
+            parts.append(images.boxes(number, payload))
             small = images.pixels(data, LEAST_SIDE)
             tiles[i] = tile(small)
             sharpnesses[i] = sharpness(small)
             if plan.exact[start + i]:
-                part.channels += Channels.of(images.pixels(data))
+                channels += Channels.of(images.pixels(data))
         except Exception as error:  # decoders raise anything
-            part.damaged[numbers[i]] = images.damaged(numbers[i], error)
-    part.boxes = np.concatenate([part.boxes, *boxes])
-    part.boxes["corners"] = np.nan_to_num(part.boxes["corners"]).clip(-1, 2)
-    part.measures = measured(tiles)
-    part.measures["sharpness"] = sharpnesses
-    for i, number in enumerate(numbers):
-        if number in part.damaged:
-            part.measures[i] = np.zeros((), MEASURES)
+            bad[number] = images.damaged(number, error)
+    boxes = np.concatenate(parts)
+    boxes["corners"] = np.nan_to_num(boxes["corners"]).clip(-1, 2)
+    measures = measured(tiles)
+    measures["sharpness"] = sharpnesses
+    measures[np.isin(numbers, [*bad])] = np.zeros((), MEASURES)
     classes = plan.classes[start : start + len(numbers)]
-    for label in np.unique(classes[(classes >= 0) & part.measures["decoded"]]).tolist():
-        own = tiles[(classes == label) & part.measures["decoded"]]
-        part.tiles[label] = (len(own), own.sum(axis=0, dtype=np.int64))
-    return part
+    sums = {}
+    for label in np.unique(classes[(classes >= 0) & measures["decoded"]]).tolist():
+        own = tiles[(classes == label) & measures["decoded"]]
+        sums[label] = (len(own), own.sum(axis=0, dtype=np.int64))
+    return ScanResult(numbers, measures, sums, channels, boxes, tuple(bad.values()), tuple(bad))
 
 
 def kept(plan: PassPlan) -> ScanResult | None:

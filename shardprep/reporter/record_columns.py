@@ -75,7 +75,6 @@ class Contents:
     written: ItemView
     """Rows of the records, in record order."""
     others: ItemView
-    """Rows of rejected and skipped inputs."""
     scope: Scope | None = None
 
     def __len__(self) -> int:
@@ -179,7 +178,6 @@ class Contents:
 
     @cached_property
     def formats(self) -> dict[str, int]:
-        """Number of records for each format of the originals, most frequent first."""
         pairs = pc.value_counts(self.written["original_format"].cast("string")).to_pylist()
         counts = {one["values"] or "unknown": one["counts"] for one in pairs}
         return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))

@@ -21,7 +21,6 @@ from shardprep.reporter.record_columns import Contents
 MOST_MEASURED = 100_000
 """Default limit of measured images. Counts from the documents always cover all images."""
 MOST_PICTURED = 40
-"""Maximum number of classes with pictures on the page, largest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,6 @@ class ReportOptions:
     """Options of a report."""
 
     sample: int = MOST_MEASURED
-    """Maximum number of images to measure; larger datasets are sampled."""
     has_pixels: bool = True
     thumbs: int = 12
     seed: int = 0
@@ -51,7 +49,6 @@ class ReportData(Card):
     pictured: tuple[int, ...]
     """Classes with pictures on the page, in label order; −1 for images without a class."""
     images: StoredImages | None
-    """Stored images for pictures; None for a report without pictures."""
 
     @property
     def name(self) -> str:

@@ -32,9 +32,8 @@ from tests.support.paths import ROOT
 
 COMMANDS: dict[str, Any] = vars(typer.main.get_command(program()))["commands"]
 OF_A_TERMINAL = {"as_json", "quiet", "log_level", "list_", "open_"}
-"""Options of what is printed or shown: a function prints nothing; `Report.keys` is `--list`."""
+"""Options of the command line only."""
 NOT_WATCHED = {"inspect", "diff", "sample"}
-"""Commands that are done at once."""
 VALUES: dict[str, tuple[type, ...]] = {
     **RESULTS,
     "build": (BuildResult, PartResult, Plan),
@@ -45,7 +44,7 @@ VALUES: dict[str, tuple[type, ...]] = {
     "repack": (BuildResult,),
     "fetch": (Fetched,),
 }
-"""What the functions return: most commands print just that."""
+"""Command → types of the values that its function returns."""
 OTHERWISE = {
     (BuildResult, "path"): "location",
     (PartResult, "path"): "location",
@@ -53,7 +52,7 @@ OTHERWISE = {
     (Fetched, "from"): "address",
     (Report, "path"): "name",  # the page has the one that the caller gave
 }
-"""Keys of JSON that are called otherwise in Python, where `path` is the folder of the documents."""
+"""Keys of JSON with another name in Python."""
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -62,21 +61,11 @@ def test_each_command_is_a_function_with_its_options(name: str) -> None:
     here = set(command.parameters) - {"progress"}
     assert here == {one.name for one in COMMANDS[name].params} - OF_A_TERMINAL
     assert ("progress" in command.parameters) is (name not in NOT_WATCHED)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_option_has_its_default_from_the_function_alone(name: str) -> None:
-    """The command line passes on what is given: it has no defaults, and requires the same."""
-    command = inspect.signature(getattr(shardprep, name)).parameters
     for one in COMMANDS[name].params:
-        assert one.default is None, one.name
+        assert one.default is None, "only the function has defaults"
         if one.name not in OF_A_TERMINAL:
-            is_required = command[one.name].default is inspect.Parameter.empty
+            is_required = command.parameters[one.name].default is inspect.Parameter.empty
             assert one.required is is_required, one.name
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_option_is_declared_once(name: str) -> None:
     functions = importlib.import_module(f"shardprep.api.{MODULES[name]}")
     own = reports.OPTIONS.get(name, {})
     named = {one.name for one in COMMANDS[name].params} - {"as_json", "quiet", "log_level"}
@@ -94,7 +83,7 @@ def test_each_result_has_what_json_prints(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "repair"])
-def test_help_says_what_a_function_takes_returns_and_raises(name: str) -> None:
+def test_help_has_the_arguments_result_and_errors_of_a_function(name: str) -> None:
     text = inspect.getdoc(getattr(shardprep, name)) or ""
     assert text.splitlines()[0].endswith((".", ",", ":"))
     command = inspect.signature(getattr(shardprep, name))
@@ -104,8 +93,8 @@ def test_help_says_what_a_function_takes_returns_and_raises(name: str) -> None:
         assert all(f"    {one}: " in text for one in command.parameters)
 
 
-def test_the_types_of_an_option_have_the_one_that_is_declared() -> None:
-    """And a text, where that is read as people write it."""
+def test_the_types_of_an_option_include_the_declared_one() -> None:
+    """They include text if the option is parsed from text."""
     hints = typing.get_type_hints(RecipeKeywords)
     assert [*hints] == [name for name in BUILD_OPTIONS if name not in ("source", "out")]
     for name, hint in hints.items():
@@ -117,7 +106,6 @@ def test_the_types_of_an_option_have_the_one_that_is_declared() -> None:
 
 
 def alternatives(hint: Any) -> set[Any]:
-    """Return the types and values that a hint allows."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return set().union(*(alternatives(one) for one in typing.get_args(hint)))
     if typing.get_origin(hint) is Literal:

@@ -1,4 +1,4 @@
-"""The functions in programs of all kinds: nothing printed, nothing left behind, errors in place."""
+"""The Python API: results, errors, Ctrl-C, threads; nothing is printed or left behind."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def script(here: Path, code: str) -> subprocess.CompletedProcess[str]:
-    """Run a script from a file, as people do."""
     path = write(here / "script.py", textwrap.dedent(code).encode())
     return subprocess.run(
         [sys.executable, path], cwd=here, capture_output=True, text=True, check=False
@@ -90,18 +89,18 @@ def test_each_function_returns_what_its_command_prints(
     assert reports[0].notice.startswith("24 images to 2 shards")
 
     (here / "shardprep.toml").unlink()
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "shardprep", "build", "pets.zip", "--size", "32x32", "--shards",
          "2", "--out", "told", "--json"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    printed = json.loads(told.stdout)
+    printed = json.loads(done.stdout)
     assert printed["manifest"] == json.loads(built.manifest.model_dump_json())
     assert tree(Path(printed["path"])) == tree(Path(built.location)) == tree(Path(whole.location))
 
 
 @pytest.mark.usefixtures("here")
-def test_a_damaged_dataset_is_repaired_and_says_what_it_was() -> None:
+def test_a_repair_restores_the_bytes_and_returns_the_problems() -> None:
     built = shardprep.build("pets.zip", size="32x32", workers=1)
     before = tree(built.path)
     shard = next(built.path.glob("*.tfrecord-*"))
@@ -114,7 +113,7 @@ def test_a_damaged_dataset_is_repaired_and_says_what_it_was() -> None:
     assert shardprep.repair(source="pets.zip").repaired is None, "there was no need"
 
 
-def test_an_error_says_where_what_and_the_way_out_in_words_of_python(here: Path) -> None:
+def test_an_error_says_where_what_and_what_to_do_with_names_of_keywords(here: Path) -> None:
     with pytest.raises(shardprep.RecipeError) as wrong:
         shardprep.build("pets.zip", quality=101)
     assert (wrong.value.where, wrong.value.what) == (
@@ -140,7 +139,7 @@ def test_an_error_says_where_what_and_the_way_out_in_words_of_python(here: Path)
     assert isinstance(other.value, shardprep.ShardprepError)
 
 
-def test_too_many_rejected_images_are_an_error_that_knows_the_totals(here: Path) -> None:
+def test_the_error_for_too_many_rejected_images_has_the_totals(here: Path) -> None:
     write(here / "bad.zip", zip_bytes(animals(6) | {"train/cat.9.jpg": b"no image"}))
     with pytest.raises(shardprep.TooManyRejectedError) as many:
         shardprep.build("bad.zip", size=32, workers=1, save_rejected="rejected")
@@ -151,14 +150,14 @@ def test_too_many_rejected_images_are_an_error_that_knows_the_totals(here: Path)
     assert shardprep.build("bad.zip", **given).manifest.totals.num_written == 6  # type: ignore[call-overload]
 
 
-def test_what_the_system_refuses_is_one_of_our_errors(here: Path) -> None:
+def test_an_oserror_becomes_a_shardpreperror(here: Path) -> None:
     shardprep.build("pets.zip", size=32, workers=1)
     with pytest.raises(shardprep.ShardprepError):
         shardprep.sample(here / "pets.zip" / "inside")
 
 
 @pytest.mark.usefixtures("here")
-def test_the_time_out_of_a_call_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timeout_applies_to_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDPREP_STORE_TIMEOUT", "77")
     seen: list[str] = []
     shardprep.build(
@@ -173,7 +172,7 @@ def test_the_time_out_of_a_call_ends_with_it(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("here")
-def test_a_profile_is_of_one_build_alone() -> None:
+def test_a_profile_covers_one_build() -> None:
     first = shardprep.build("pets.zip", size=32, workers=1, profile=True)
     assert first.profile is not None
     assert first.profile["decode"] > 0
@@ -184,7 +183,7 @@ def test_a_profile_is_of_one_build_alone() -> None:
 
 @pytest.mark.thorough
 def test_a_script_needs_no_main_guard(here: Path) -> None:
-    """Workers that ran it again would print again, and start workers of their own."""
+    """Workers do not run the script again."""
     done = script(
         here,
         """
@@ -202,7 +201,7 @@ def test_a_script_needs_no_main_guard(here: Path) -> None:
 
 @pytest.mark.thorough
 def test_tensorflow_in_the_program_changes_no_byte_of_the_manifest(tmp_path: Path) -> None:
-    """It brings a zlib of its own, whose version Pillow would tell; workers have another."""
+    """TensorFlow has its own zlib, with another version than the one that workers use."""
     write(tmp_path / "pets.zip", zip_bytes(animals(24)))
     run_program(
         """
@@ -233,7 +232,7 @@ def test_two_threads_build_at_the_same_time() -> None:
     assert tree(found["one"].path) == tree(found["two"].path)
 
 
-def test_ctrl_c_leaves_no_worker_and_a_build_that_goes_on(here: Path) -> None:
+def test_ctrl_c_leaves_no_worker_and_a_resumable_build(here: Path) -> None:
     done = script(
         here,
         f"""
@@ -265,7 +264,7 @@ def test_ctrl_c_leaves_no_worker_and_a_build_that_goes_on(here: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_an_error_of_the_caller_ends_the_build_and_is_theirs() -> None:
+def test_an_exception_of_progress_ends_the_build_and_is_raised() -> None:
     def fail(now: Progress) -> None:
         if now.num_done:
             raise ZeroDivisionError
@@ -295,7 +294,7 @@ def test_functions_never_import_tensorflow_or_the_command_line() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("here")
-def test_a_build_does_without_masked_arrays() -> None:
+def test_a_build_does_not_import_masked_arrays() -> None:
     """They take 10 ms; the first `numpy.unique` of numbers alone would import them."""
     without = "from shardprep.writer.engine.worker_process import without_pandas; without_pandas()"
     code = f'{without}; import shardprep; shardprep.build("pets.zip", size=32, workers=1)'

@@ -1,9 +1,10 @@
-"""The command line as a person meets it: what is printed where, and which code it exits with."""
+"""The command line: printed text, stdout and stderr, exit codes."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from shardprep.api import sample_archive
 from shardprep.cli import app
 from shardprep.reader import Dataset, load
 from tests.support.builders import animals, encoded, jpeg, write, zip_bytes
-from tests.support.command import error_of, run, run_process
+from tests.support.command import COMMAND_ERRORS, error_of, run, run_process
 
 
 @pytest.fixture(name="here")
@@ -27,7 +28,7 @@ def _here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_build_then_inspect_need_no_options(here: Path) -> None:
+def test_build_and_inspect_need_no_options(here: Path) -> None:
     built = run("build", "pets.zip", cwd=here)
     assert built.returncode == 0, built.stderr
     assert "inputs    21 = 20 written + 1 skipped" in built.stdout
@@ -40,17 +41,6 @@ def test_build_then_inspect_need_no_options(here: Path) -> None:
     for words in ("pets 1.0.0", "tfrecords/pets/1.0.0", "cat", "dog", "224x224, RGB, jpeg"):
         assert words in seen.stdout
     assert all(len(line) <= 80 for line in seen.stdout.splitlines())
-
-
-@pytest.mark.thorough
-def test_no_time_goes_to_pandas(here: Path) -> None:
-    write(here / "pandas.py", b"raise SystemExit('pandas is imported')")
-    done = run_process("build", "pets.zip", cwd=here)
-    assert done.returncode == 0, done.stderr
-
-
-def test_inspect_json_holds_the_manifest(here: Path) -> None:
-    run("build", "pets.zip", cwd=here)
     facts = json.loads(run("inspect", "--json", cwd=here).stdout)
     manifest = json.loads((here / "tfrecords/pets/1.0.0/manifest.json").read_text())
     assert facts["manifest"] == manifest
@@ -58,7 +48,7 @@ def test_inspect_json_holds_the_manifest(here: Path) -> None:
     assert facts["original_width"] == {"smallest": 64, "median": 64, "largest": 64}
 
 
-def test_inspect_shows_numbers_to_learn_and_kept_columns(here: Path) -> None:
+def test_inspect_shows_numeric_targets_and_stored_columns(here: Path) -> None:
     rows = "".join(f"{i},{i / 4},{i}\n" for i in range(8))
     images = {f"train/{i}.jpg": jpeg(seed=i) for i in range(8)} | {"test/99.jpg": jpeg()}
     write(here / "ages.zip", zip_bytes({**images, "train.csv": b"id,age,rank\n" + rows.encode()}))
@@ -69,7 +59,7 @@ def test_inspect_shows_numbers_to_learn_and_kept_columns(here: Path) -> None:
     assert "columns   rank" in seen
 
 
-def test_the_recipe_in_this_folder_is_used_and_a_flag_wins(here: Path) -> None:
+def test_the_recipe_in_this_folder_is_used_and_a_flag_overrides_it(here: Path) -> None:
     recipe = 'source = "pets.zip"\nname = "mine"\nsize = "32x32"\nmax-rejected = "1%"\n'
     write(here / "shardprep.toml", recipe.encode())
     assert run("build", "--size", "16x16", cwd=here).returncode == 0
@@ -78,7 +68,7 @@ def test_the_recipe_in_this_folder_is_used_and_a_flag_wins(here: Path) -> None:
     assert facts["schema"]["features"]["image"]["shape"] == [16, 16, 3]
 
 
-def test_parts_then_finalize_say_what_to_do_next(here: Path) -> None:
+def test_parts_and_finalize_print_the_next_command(here: Path) -> None:
     first = run("build", "pets.zip", "--shards", "3", "--part", "1/2", cwd=here)
     assert first.returncode == 0, first.stderr
     assert "this part: 13 images, 2 of the shards" in first.stderr
@@ -102,7 +92,7 @@ def test_parts_then_finalize_say_what_to_do_next(here: Path) -> None:
     assert all(len(line) <= 80 for line in first.stdout.splitlines())
 
 
-def test_finalize_without_an_argument_means_what_the_recipe_builds(here: Path) -> None:
+def test_finalize_without_an_argument_uses_the_recipe(here: Path) -> None:
     write(here / "shardprep.toml", b'source = "pets.zip"\nout = "sets"\nname = "mine"\n')
     nothing = error_of(run("finalize", cwd=here), 1)
     assert nothing.startswith("sets/mine/1.0.0: no part of a build was written here; run")
@@ -138,69 +128,35 @@ def test_too_many_rejections_show_which_and_exit_1(here: Path, part: tuple[str, 
     assert "inputs    10 = 8 written + 2 rejected" in accepted.stdout
 
 
-USAGE: dict[str, tuple[tuple[Any, ...], str]] = {
-    "no source": (("build",), "shardprep sample"),
-    "a size of nothing": (("build", "pets.zip", "--size", "0x5"), "must have sides of 1 to"),
-    "more shards than images": (("build", "pets.zip", "--shards", "21"), "--shards 20 or fewer"),
-    "ratios above 1": (("build", "pets.zip", "--split", "train=0.8,test=0.3"), "add up to 1.1"),
-    "ratios below 1": (("build", "pets.zip", "--split", "train=0.8"), "add up to 0.8"),
-    "a ratio of words": (("build", "pets.zip", "--split", "train=most"), "is not NAME=RATIO"),
-    "a ratio without a name": (("build", "pets.zip", "--split", "0.8,0.2"), "is not NAME=RATIO"),
-    "a ratio below 0": (("build", "pets.zip", "--split", "a=-1,b=2"), "must be above 0"),
-    "a regex without a group": (("build", "pets.zip", "--labels", "regex:x"), "(?P<label>…)"),
-    "a broken regex": (("build", "pets.zip", "--labels", "regex:("), "is not valid"),
-    "a part of words": (("build", "pets.zip", "--part", "half"), "'half' is not I/N"),
-    "a part before the first": (("build", "pets.zip", "--part", "0/3"), "count from 1 to N"),
-    "a part after the last": (("build", "pets.zip", "--part", "4/3"), "'4/3' is not I/N"),
-    "a part that is negative": (("build", "pets.zip", "--part", "-1/3"), "'-1/3' is not I/N"),
-    "a part that overwrites": (
-        ("build", "pets.zip", "--part", "1/3", "--overwrite"),
-        "--overwrite: is for a whole build",
-    ),
-    "a part that saves rejected images": (
-        ("build", "pets.zip", "--part", "1/3", "--save-rejected", "bad"),
-        "--save-rejected: is for a whole build",
-    ),
-    "a bad share for finalize": (
-        ("finalize", "--max-rejected", "2"),
-        "'2' is not a share such as 5%",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", USAGE)
-def test_what_is_asked_wrongly_exits_2_with_one_line(here: Path, case: str) -> None:
-    arguments, said = USAGE[case]
-    assert said in error_of(run(*arguments, cwd=here), 2)
+@pytest.mark.parametrize("case", COMMAND_ERRORS["usage"])
+def test_wrong_arguments_exit_2_with_one_line(here: Path, case: str) -> None:
+    arguments, said = COMMAND_ERRORS["usage"][case]
+    assert said in error_of(run(*arguments.split(), cwd=here), 2)
     assert sorted(path.name for path in here.iterdir()) in (["pets.zip"], ["pets.zip", "tfrecords"])
 
 
-@pytest.mark.parametrize("command", ["inspect", "finalize"])
-def test_without_a_dataset_here_it_asks_for_one(here: Path, command: str) -> None:
-    assert "name the folder of a dataset" in error_of(run(command, cwd=here), 1)
-
-
-def test_an_output_that_cannot_be_written_is_one_line(here: Path) -> None:
+def test_missing_and_damaged_files_are_one_line(here: Path) -> None:
+    for command in ("inspect", "finalize"):
+        assert "name the folder of a dataset" in error_of(run(command, cwd=here), 1)
     write(here / "file", b"")
     assert "cannot be created" in error_of(run("build", "pets.zip", "--out", "file", cwd=here), 1)
-
-
-def test_a_damaged_unfinished_build_is_one_line(here: Path) -> None:
-    write(here / "tfrecords/pets/1.0.0.incomplete/.build.json", b"{}")
+    damaged = write(here / "tfrecords/pets/1.0.0.incomplete/.build.json", b"{}")
     assert ".build.json: is damaged" in error_of(run("build", "pets.zip", cwd=here), 1)
-
-
-def test_a_dataset_without_its_item_table_is_one_line(here: Path) -> None:
+    shutil.rmtree(damaged.parent)
     run("build", "pets.zip", cwd=here)
     (here / "tfrecords/pets/1.0.0/items.parquet").unlink()
     assert "items.parquet: is missing" in error_of(run("inspect", cwd=here), 1)
 
 
-def test_little_time_goes_to_garbage(here: Path) -> None:
-    """It is looked for seldom, and not in modules when the program ends.
+@pytest.mark.thorough
+def test_a_build_does_not_import_pandas(here: Path) -> None:
+    write(here / "pandas.py", b"raise SystemExit('pandas is imported')")
+    done = run_process("build", "pets.zip", cwd=here)
+    assert done.returncode == 0, done.stderr
 
-    The collector of its process is on, for whoever runs code of theirs at its end.
-    """
+
+def test_garbage_is_collected_seldom(here: Path) -> None:
+    """Imported modules are frozen. The collector stays on for code that runs at exit."""
     code = (
         "import atexit, gc, shardprep.__main__ as program\n"
         "def looks():\n"
@@ -221,7 +177,7 @@ def test_little_time_goes_to_garbage(here: Path) -> None:
 def test_sample_then_build_needs_no_argument(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With fewer images than the command draws: the README's demo has all."""
+    """The archive has fewer images than the command draws."""
     archive = sample_archive._archive(120, 0)
     monkeypatch.setattr(sample_archive, "_archive", lambda *_: archive)
     sampled = run("sample", cwd=tmp_path)
@@ -238,7 +194,7 @@ def test_sample_then_build_needs_no_argument(
     assert manifest["labels"]["names"] == ["circle", "square", "triangle"]
 
 
-def test_odd_file_names_are_printed_and_kept(here: Path) -> None:
+def test_odd_file_names_are_printed_and_stored(here: Path) -> None:
     members = {**animals(4), "train/cat [bold]?.7.jpg": b"y", "train/dog\u00e9\u4e2d.8.jpg": b"x"}
     write(here / "odd.zip", zip_bytes(members))
     done = run("build", "odd.zip", "--max-rejected", "50%", "--labels", "none", cwd=here)
@@ -281,29 +237,14 @@ def test_profile_accounts_for_masks(tmp_path: Path, flags: list[str]) -> None:
     assert seconds.keys() >= set(WORKER_STAGES)
 
 
-RANGES: dict[tuple[str, ...], str] = {
-    ("build", "x.zip", "--workers"): "from 1 to 10,000",
-    ("build", "x.zip", "--store-timeout"): "from 1 to 86,400",
-    ("verify", "x", "--workers"): "from 1 to 10,000",
-    ("finalize", "x", "--workers"): "from 1 to 10,000",
-    ("fetch", "s3://x/y", "--threads"): "from 1 to 1,000",
-    ("report", "x", "--sample"): "from 1 to 1,000,000,000",
-    ("report", "x", "--thumbs"): "from 0 to 1,000",
-    ("report", "x", "--seed"): "from 0 to 9,223,372,036,854,775,807",
-    ("bench", "x", "--batch-size"): "from 1 to 1,000,000",
-    ("bench", "x", "--seconds"): "from 0.1 to 3,600",
-    ("bench", "x", "--rounds"): "from 1 to 1,000",
-}
-
-
-@pytest.mark.parametrize("words", RANGES, ids=" ".join)
-def test_a_number_out_of_range_is_told_the_real_one(words: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", COMMAND_ERRORS["ranges"])
+def test_an_error_about_a_number_names_its_range(option: str, tmp_path: Path) -> None:
     for value in ("-1", "1e30", "99999999999999999999"):
-        error = error_of(run(*words[:-1], f"{words[-1]}={value}", cwd=tmp_path), 2)
-        assert RANGES[words] in " ".join(error.split())
+        error = error_of(run(*f"{option}={value}".split(), cwd=tmp_path), 2)
+        assert COMMAND_ERRORS["ranges"][option] in " ".join(error.split())
 
 
-def test_images_of_their_own_size_are_said_with_the_flag_that_changes_it(here: Path) -> None:
+def test_a_note_about_images_of_their_own_size_names_options_that_work(here: Path) -> None:
     note = "note every image keeps its own size, and a batch needs one: add --size 224x224"
     hint = ("", "", "")
     for more in (("--format", "keep", "--dry-run"), ("--format", "keep")):
@@ -320,7 +261,11 @@ def test_images_of_their_own_size_are_said_with_the_flag_that_changes_it(here: P
     assert "its own size" not in run("build", "pets.zip", *flags, cwd=here).stdout
 
 
-def test_images_without_a_label_are_named(here: Path) -> None:
+def test_images_and_datasets_without_labels_are_named(here: Path) -> None:
+    done = run("build", "pets.zip", "--labels", "none", "--name", "none", cwd=here)
+    assert "20 images to 1 shard, labels: none asked for" in done.stderr
+    assert "\nlabels    none asked for\n" in run("inspect", cwd=here).stdout
+    shutil.rmtree(here / "tfrecords")
     names = [*animals(20)]
     rows = "".join(f"{key},{i % 2}\n" for i, key in enumerate(names[:18]))
     write(here / "t.csv", f"id,label\n{rows}".encode())
@@ -333,33 +278,27 @@ def test_images_without_a_label_are_named(here: Path) -> None:
     assert facts["skipped"] == [{"key": key, "reason": "no label"} for key in sorted(names[18:])]
 
 
-def test_a_set_without_labels_is_not_said_to_have_some(here: Path) -> None:
-    done = run("build", "pets.zip", "--labels", "none", cwd=here)
-    assert "20 images to 1 shard, labels: none asked for" in done.stderr
-    assert "\nlabels    none asked for\n" in run("inspect", cwd=here).stdout
-
-
 @pytest.mark.parametrize(
-    ("arguments", "goes_on"),
+    ("arguments", "continues"),
     [
-        (("build", "pets.zip"), True),
-        (("--log-level", "debug", "fetch", "s3://x/y"), True),
-        (("verify", "--repair"), True),
-        (("verify",), False),
-        (("bench",), False),
-        (("build", "pets.zip", "--dry-run"), False),
+        ("build pets.zip", True),
+        ("--log-level debug fetch s3://x/y", True),
+        ("verify --repair", True),
+        ("verify", False),
+        ("bench", False),
+        ("build pets.zip --dry-run", False),
     ],
 )
-def test_only_what_goes_on_is_advised_to_be_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], *, goes_on: bool
+def test_only_commands_that_continue_advise_to_run_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, *, continues: bool
 ) -> None:
     monkeypatch.setattr(app, "_command", mock.Mock(side_effect=app._InterruptedError))
-    line = error_of(run(*arguments, cwd=tmp_path), 130)
+    line = error_of(run(*arguments.split(), cwd=tmp_path), 130)
     hint = "; run the same command again to continue"
-    assert line == "interrupted" + (hint if goes_on else "")
+    assert line == "interrupted" + (hint if continues else "")
 
 
-def test_classes_whose_names_are_their_numbers_are_counted(here: Path) -> None:
+def test_classes_named_by_their_numbers_are_shown_as_a_range(here: Path) -> None:
     for name, classes in (("digits", "012"), ("odd", "135")):
         images = {f"{one}/{i}.jpg": jpeg() for one in classes for i in range(2)}
         write(here / f"{name}.zip", zip_bytes(images))

@@ -24,7 +24,6 @@ def survey(folder: Path, members: Mapping[str, bytes]) -> Survey:
 
 
 def numbered(rows: str, count: int = 12) -> dict[str, bytes]:
-    """Return numbered images and a table `train.csv`."""
     images = {f"train/{i:03d}.jpg": jpeg(seed=i, height=16, width=16) for i in range(count)}
     return {**images, "train.csv": rows.encode()}
 
@@ -54,7 +53,7 @@ SETS: dict[str, tuple[dict[str, bytes], str, str]] = {
 
 
 @pytest.mark.parametrize("case", SETS)
-def test_the_rule_it_chooses_builds_what_auto_builds(tmp_path: Path, case: str) -> None:
+def test_the_proposed_rule_builds_the_same_as_auto(tmp_path: Path, case: str) -> None:
     members, rule, target = SETS[case]
     members = {k.replace("cat.", "") if case == "folders" else k: v for k, v in members.items()}
     if case == "folders":
@@ -73,7 +72,7 @@ def test_the_rule_it_chooses_builds_what_auto_builds(tmp_path: Path, case: str) 
     assert sum(sum(c.values()) for c in counts.values()) == sum(seen.classes.values())
 
 
-def test_it_tells_tables_odd_files_and_what_each_rule_would_label(tmp_path: Path) -> None:
+def test_init_shows_tables_odd_files_and_rules(tmp_path: Path) -> None:
     members = {**SETS["a table"][0], "train/Thumbs.db": b"x", "notes.txt": b"x"}
     members["train/copy.jpg"] = members["train/003.jpg"]
     seen = survey(tmp_path, members)
@@ -87,7 +86,7 @@ def test_it_tells_tables_odd_files_and_what_each_rule_would_label(tmp_path: Path
     assert "dedup" in recipe_text(seen)
 
 
-def test_columns_that_are_set_or_not_are_shown_as_a_way(tmp_path: Path) -> None:
+def test_binary_columns_are_proposed_as_labels(tmp_path: Path) -> None:
     rows = "".join(f"{i:03d},{i % 2},{-1 if i % 3 else 1},{i}\n" for i in range(12))
     seen = survey(tmp_path, numbered("id,scab,rust,patient\n" + rows))
     assert seen.chosen == "none"
@@ -100,7 +99,7 @@ def test_a_source_without_images_is_an_error(tmp_path: Path) -> None:
         survey(tmp_path, {"notes.txt": b"x"})
 
 
-def test_init_writes_a_recipe_that_builds_as_it_is(tmp_path: Path) -> None:
+def test_init_writes_a_recipe_that_builds(tmp_path: Path) -> None:
     write(tmp_path / "pets.zip", zip_bytes(animals(12)))
     done = run("init", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -112,8 +111,8 @@ def test_init_writes_a_recipe_that_builds_as_it_is(tmp_path: Path) -> None:
     assert json.loads(run("init", "--overwrite", "--json", cwd=tmp_path).stdout)["num_images"] == 12
 
 
-def test_it_says_what_images_without_a_file_of_yolo_are(tmp_path: Path) -> None:
-    """Else the build would ask, right after `init` has said that the recipe is written."""
+def test_init_decides_about_images_without_a_yolo_file(tmp_path: Path) -> None:
+    """Otherwise the build would end with an error."""
     members = {f"images/{i}.jpg": jpeg(seed=i) for i in range(8)}
     texts = {f"labels/{i}.txt": b"0 0.5 0.5 0.25 0.25" for i in range(6)}
     write(tmp_path / "set.zip", zip_bytes({**members, **texts, "data.yaml": b"names: [cat]"}))
@@ -122,7 +121,7 @@ def test_it_says_what_images_without_a_file_of_yolo_are(tmp_path: Path) -> None:
     assert run("build", cwd=tmp_path).returncode == 0
 
 
-def test_without_one_archive_here_it_asks_for_one(tmp_path: Path) -> None:
+def test_without_exactly_one_archive_init_asks_for_one(tmp_path: Path) -> None:
     assert "no archive is in this folder" in error_of(run("init", cwd=tmp_path), 2)
     write_folder(tmp_path, {"a.zip": b"", "b.zip": b""})
     error = error_of(run("init", cwd=tmp_path), 2)

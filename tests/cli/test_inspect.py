@@ -36,7 +36,6 @@ from tests.support.object_store import Bucket
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset with every feature; nobody may change it."""
     return annotated(tmp_path_factory.mktemp("whole"), *ANNOTATIONS)
 
 
@@ -50,7 +49,7 @@ RECTANGLES = np.array([r for one in ALL for r in one.rectangles])
 SIDES = np.stack([RECTANGLES[:, 2] - RECTANGLES[:, 0], RECTANGLES[:, 3] - RECTANGLES[:, 1]], 1)
 
 
-def test_the_terminal_has_the_worst_findings_that_need_no_pixels(
+def test_inspect_shows_the_worst_findings_without_pixels(
     run: Callable[..., Done], tmp_path: Path
 ) -> None:
     members = {f"{'cat' if i else 'dog'}/{i}.jpg": jpeg(30, 40 if i else 120, i) for i in range(12)}
@@ -88,7 +87,7 @@ def test_json_measures_the_boxes_of_the_shards(
 
 
 def test_large_records_are_measured_without_their_images(tmp_path: Path) -> None:
-    """Those of many bytes are read behind their image, and give what whole ones give."""
+    """The results equal those of small records."""
     noise = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
 
     class Noisy(Marked):
@@ -114,7 +113,7 @@ def test_large_records_are_measured_without_their_images(tmp_path: Path) -> None
 
 
 @given(st.data())
-def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(data: st.DataObject) -> None:
+def test_near_duplicates_equal_a_comparison_of_all_pairs(data: st.DataObject) -> None:
     side = st.integers(0, 40)
     number = data.draw(st.integers(0, 25))
     low = [(data.draw(side), data.draw(side)) for _ in range(number)]
@@ -216,8 +215,8 @@ def pictured(folder: Path, number: int) -> Iterator[AnnotatedPicture]:
     return annotated_pictures(open_dataset(folder), number)
 
 
-def test_pictures_are_those_of_the_dataset(whole: Path) -> None:
-    """Pixels, boxes and labels; all of it where there is no more than asked for."""
+def test_pictures_show_the_records(whole: Path) -> None:
+    """Pixels, boxes and labels of all images."""
     found = {one.title: one for one in pictured(whole, 100)}
     assert found.keys() == MARKED.keys()
     for key, one in MARKED.items():
@@ -231,7 +230,7 @@ def test_pictures_are_those_of_the_dataset(whole: Path) -> None:
             assert colour.argmax() == (0, 2)[label]
 
 
-def test_pictures_with_objects_come_before_those_without(tmp_path: Path) -> None:
+def test_pictures_with_objects_are_first(tmp_path: Path) -> None:
     folder = annotated(tmp_path, BOX, BOX_LABEL)
     found = [one.title for one in pictured(folder, 5)]
     assert {*found} == {key for key, one in MARKED.items() if one.labels}
@@ -251,7 +250,7 @@ def test_every_encoding_is_drawn(run: Callable[..., Done], tmp_path: Path, form:
     ("name", "said"),
     [("sheet.jpg", "does not end with .png; write sheet.png"), ("no/such/sheet.png", "written")],
 )
-def test_a_file_that_cannot_be_is_one_line(
+def test_a_file_that_cannot_be_written_is_one_line(
     run: Callable[..., Done], whole: Path, tmp_path: Path, name: str, said: str
 ) -> None:
     done = run("inspect", whole, "--boxes", name)
@@ -265,7 +264,7 @@ def test_a_file_that_cannot_be_is_one_line(
 def test_a_sheet_is_drawn_from_object_storage(
     run: Callable[..., Done], whole: Path, tmp_path: Path, bucket: Bucket
 ) -> None:
-    """By one read a picture; what only whole shards tell is left out, with the way to have it."""
+    """Each picture is one read. Sizes of boxes need whole shards, so they are omitted."""
     for name, data in tree(whole).items():
         bucket.put(f"marked/1.0.0/{name}", data)
     done = run("inspect", f"{bucket.url}/marked", "--boxes", "there.png")
@@ -278,7 +277,7 @@ def test_a_sheet_is_drawn_from_object_storage(
 
 @pytest.mark.skipif(not (SHARED_DATA / "bccd.zip").is_file(), reason="needs the photographs")
 def test_real_boxes_are_measured(tmp_path: Path) -> None:
-    """Figures that were counted in its XML files by other means."""
+    """The expected numbers were counted in the XML files."""
     folder = build(SHARED_DATA / "bccd.zip", tmp_path / "out", boxes="voc", size="none").path
     facts = read_facts(open_dataset(folder))
     assert facts.boxes is not None

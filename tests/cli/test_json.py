@@ -27,7 +27,7 @@ from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Facts
 from shardprep.exporter.export import Exported
 from tests.support.builders import animals, jpeg, write, zip_bytes
-from tests.support.command import NARROW, Done
+from tests.support.command import COMMAND_ERRORS, NARROW, Done
 from tests.support.command import run as command
 from tests.support.json_page import PAGE, page_text, printed
 
@@ -55,7 +55,6 @@ def test_the_page_is_made_of_the_types() -> None:
 def test_results_have_every_key_of_their_types_and_no_other(
     run: Callable[..., Done], here: Path
 ) -> None:
-    """Those of bench, download and fetch are checked where these commands are tried."""
 
     def said(result: Any, *arguments: str, code: int = 0) -> Any:
         done = run(*arguments, "--json")
@@ -84,7 +83,6 @@ def test_results_have_every_key_of_their_types_and_no_other(
 
 
 def failed(done: Done, code: int) -> Any:
-    """Return the object of an error; its line stands on stderr as well."""
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     found = printed(done.stdout, ErrorJson)
@@ -97,42 +95,17 @@ def failed(done: Done, code: int) -> Any:
     return found
 
 
-FAILURES: dict[str, tuple[tuple[str, ...], int]] = {
-    "build": (("build", "nothing.zip"), 1),
-    "finalize": (("finalize", "nowhere"), 1),
-    "init": (("init", "nothing.zip"), 1),
-    "inspect": (("inspect", "nowhere"), 1),
-    "report": (("report", "nowhere"), 1),
-    "view": (("view", "nowhere"), 1),
-    "bench": (("bench", "nowhere"), 1),
-    "verify": (("verify", "nowhere"), 1),
-    "diff": (("diff", "nowhere", "nowhere"), 1),
-    "repack": (("repack", "nowhere"), 1),
-    "export": (("export", "nowhere", "--to", "folder"), 1),
-    "sample": (("sample", "pets.zip"), 1),
-    "download": (("download", "a/b/c/d/e"), 2),
-    "upload": (("upload", "nowhere", "owner/pets-shards"), 1),
-    "fetch": (("fetch", "nowhere"), 2),
-}
-
-
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_error_is_one_object_too(run: Callable[..., Done], command: str) -> None:
-    arguments, code = FAILURES[command]
-    failed(run(*arguments, "--json"), code)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_options_that_do_not_exist_are_one_object_too(
-    run: Callable[..., Done], command: str
-) -> None:
+def test_each_error_of_a_command_is_one_json_object(run: Callable[..., Done], command: str) -> None:
+    arguments, code = COMMAND_ERRORS["failures"][command]
+    failed(run(*arguments.split(), "--json"), code)
     error = failed(run(command, "--nope", "--json"), 2)["error"]
     assert error["where"] == f"shardprep {command}"
     assert error["what"].startswith("no such option: --nope")
     assert error["hint"] == f"see shardprep {command} --help"
 
 
-def test_other_wrong_arguments_are_one_line_and_one_object(run: Callable[..., Done]) -> None:
+def test_wrong_arguments_are_one_line_and_one_object(run: Callable[..., Done]) -> None:
     for arguments, what in (
         (("nonsense",), "no such command 'nonsense'"),
         (("verify", "--workers", "0"), "'0' is not a whole number"),
@@ -145,7 +118,7 @@ def test_other_wrong_arguments_are_one_line_and_one_object(run: Callable[..., Do
         assert (plain.returncode, plain.stdout, plain.stderr.count("\n")) == (2, "", 1)
 
 
-def test_too_many_rejections_are_told_with_what_became_of_all_inputs(
+def test_the_error_for_too_many_rejections_has_the_totals(
     run: Callable[..., Done], here: Path
 ) -> None:
     write(here / "bad.zip", zip_bytes({"a/1.jpg": jpeg(), "b/2.jpg": b"no", "b/3.jpg": b""}))
@@ -155,8 +128,8 @@ def test_too_many_rejections_are_told_with_what_became_of_all_inputs(
     assert failed(run("finalize", "tfrecords/p", "--json"), 1)["totals"] == found["totals"]
 
 
-def test_ctrl_c_is_one_object_too(here: Path) -> None:
-    """In a process of its own, for the signal is to be a real one."""
+def test_ctrl_c_is_one_json_object(here: Path) -> None:
+    """A real signal needs a process of its own."""
     program = (
         "import os, signal\n"
         "from shardprep.cli import app\n"
@@ -190,7 +163,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(here: Path, module: str) 
     assert done.stderr == "interrupted; run the same command again to continue\n"
 
 
-def test_an_error_of_the_system_is_one_object_too(
+def test_an_oserror_is_one_json_object(
     run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = OSError(5, "Input/output error", "a/b")
@@ -198,7 +171,7 @@ def test_an_error_of_the_system_is_one_object_too(
     assert failed(run("inspect", "--json"), 1)["error"]["where"] == "a/b"
 
 
-def test_a_fault_of_the_program_shows_where_and_is_one_object_too(
+def test_a_bug_shows_a_traceback_and_is_one_object(
     run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "dataset_at", mock.Mock(side_effect=ValueError("x \x1b")))

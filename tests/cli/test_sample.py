@@ -48,27 +48,17 @@ def written(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_same_seed_same_bytes(tmp_path: Path) -> None:
-    for name in "ab":
-        write_sample(tmp_path / name, num_images=SMALL, seed=7)
-    assert written(tmp_path / "a") == written(tmp_path / "b")
-
-
-def test_other_seed_other_images_same_names(tmp_path: Path) -> None:
-    one, two = (
-        members(write_sample(tmp_path / str(seed), num_images=SMALL, seed=seed), "train.zip")
-        for seed in (1, 2)
-    )
-    assert one.keys() == two.keys()
-    assert {name for name in one if one[name] == two[name]} == JUNK.keys()
-
-
-@pytest.mark.thorough
-def test_an_image_does_not_depend_on_how_many_are_drawn(
+def test_the_seed_determines_the_bytes_and_not_the_names(
     tmp_path: Path, train: dict[str, bytes]
 ) -> None:
-    small = members(write_sample(tmp_path, num_images=SMALL), "train.zip")
-    assert small.items() < train.items()
+    """An image does not depend on the number of images. The smallest archive has all odd ones."""
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        write_sample(tmp_path / name, num_images=SMALL, seed=seed)
+    assert written(tmp_path / "a") == written(tmp_path / "b")
+    one, two = (members(tmp_path / name / "shapes.zip", "train.zip") for name in "ac")
+    assert ODD_IMAGES.keys() < one.keys() == two.keys()
+    assert {name for name in one if one[name] == two[name]} == JUNK.keys()
+    assert one.items() < train.items()
 
 
 def test_the_archive_nests_as_kaggle_nests_it(archive: Path) -> None:
@@ -78,7 +68,10 @@ def test_the_archive_nests_as_kaggle_nests_it(archive: Path) -> None:
         for inner in ("train.zip", "test.zip"):
             with zipfile.ZipFile(io.BytesIO(outer.read(inner))) as zipped:
                 infos += zipped.infolist()
+        submission = outer.read("sampleSubmission.csv").decode()
     assert {info.compress_type for info in infos} == {zipfile.ZIP_DEFLATED}
+    assert list(members(archive, "test.zip")) == [f"test/{i}.jpg" for i in range(1, 91)]
+    assert submission == "id,label\n" + "".join(f"{i},0\n" for i in range(1, 91))
 
 
 def test_train_images_are_numbered_per_class_and_balanced(train: dict[str, bytes]) -> None:
@@ -94,30 +87,15 @@ def test_train_images_are_numbered_per_class_and_balanced(train: dict[str, bytes
     assert Counter(match[1] for match in labels if match) == dict.fromkeys(CORNERS, 170)
 
 
-def test_the_submission_has_a_row_for_every_test_image(archive: Path) -> None:
-    test = members(archive, "test.zip")
-    assert list(test) == [f"test/{number}.jpg" for number in range(1, 91)]
-    with zipfile.ZipFile(archive) as outer:
-        header, *rows = outer.read("sampleSubmission.csv").decode().splitlines()
-    assert header == "id,label"
-    assert rows == [f"{number},0" for number in range(1, 91)]
-
-
-def test_junk_lies_beside_the_images_and_is_no_image(train: dict[str, bytes]) -> None:
+def test_odd_files_are_junk_truncated_a_png_cmyk_and_sideways(train: dict[str, bytes]) -> None:
     assert JUNK.keys() <= train.keys()
     for name in JUNK:
         with pytest.raises(OSError, match="cannot identify"):
             opened(train[name])
-
-
-def test_one_jpeg_is_cut_one_is_a_png_and_one_is_cmyk(train: dict[str, bytes]) -> None:
     with pytest.raises(OSError, match="truncated"):
         opened(train[TRUNCATED]).load()
     assert opened(train[PNG]).format == "PNG"
     assert opened(train[CMYK]).mode == "CMYK"
-
-
-def test_one_jpeg_stands_upright_only_by_its_orientation(train: dict[str, bytes]) -> None:
     stored = opened(train[SIDEWAYS])
     assert stored.getexif()[ExifTags.Base.Orientation] == 6
     rng = random.Random(f"0/{SIDEWAYS}")
@@ -141,14 +119,14 @@ def test_every_other_image_is_a_sound_rgb_jpeg_of_its_own_size(
 
 
 @pytest.mark.parametrize("shape", CORNERS)
-def test_a_shape_lies_within_the_centre_square(shape: str) -> None:
+def test_a_shape_is_within_the_centre_square(shape: str) -> None:
     rng = random.Random(0)
     for _ in range(200):
         polygon = sample_archive._polygon(CORNERS[shape], (300, 480), rng)
         assert all(0 <= x <= 300 and 90 <= y <= 390 for x, y in polygon)
 
 
-def test_the_recipe_says_all_that_a_build_needs(archive: Path) -> None:
+def test_the_recipe_has_all_options_of_the_build(archive: Path) -> None:
     keys = tomllib.loads(archive.with_name("shardprep.toml").read_text())
     assert keys == {
         "source": archive.name,
@@ -160,17 +138,12 @@ def test_the_recipe_says_all_that_a_build_needs(archive: Path) -> None:
     assert make_recipe(keys, "shardprep.toml").dataset_name == "shapes"
 
 
-def test_writing_the_same_again_leaves_the_files_alone(tmp_path: Path) -> None:
+def test_only_missing_files_are_written_again(tmp_path: Path) -> None:
     archive = write_sample(tmp_path, num_images=SMALL)
-    before = archive.stat()
+    files, before = written(tmp_path), archive.stat()
     assert write_sample(tmp_path, num_images=SMALL) == archive
     after = archive.stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
-
-
-def test_a_missing_file_is_written_beside_one_that_is_there(tmp_path: Path) -> None:
-    archive = write_sample(tmp_path, num_images=SMALL)
-    files = written(tmp_path)
     archive.unlink()
     write_sample(tmp_path, num_images=SMALL)
     assert written(tmp_path) == files
@@ -186,17 +159,10 @@ def test_a_file_with_other_contents_is_an_error_and_nothing_is_written(
     assert written(tmp_path) == {name: b"mine"}
 
 
-def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_and_too_few_images_are_errors(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(SourceError, match=r"file: .*; name a folder"):
         write_sample(tmp_path / "file", num_images=SMALL)
-
-
-def test_too_few_images_for_the_odd_ones_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"at least {SMALL}"):
         write_sample(tmp_path / "new", num_images=SMALL - 1)
     assert not (tmp_path / "new").exists()
-
-
-def test_the_smallest_archive_has_every_odd_image(tmp_path: Path) -> None:
-    assert ODD_IMAGES.keys() < members(write_sample(tmp_path, num_images=SMALL), "train.zip").keys()

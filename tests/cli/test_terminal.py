@@ -24,7 +24,7 @@ from shardprep.api.progress import Progress, Watch
 from shardprep.cli import streams
 from shardprep.cli.console import Terminal
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
-from tests.support.command import NARROW, error_of, run
+from tests.support.command import COMMAND_ERRORS, NARROW, error_of, run
 
 WIDE = {name: value for name, value in NARROW.items() if name != "COLUMNS"}
 LONG = "a-folder-with-a-name-of-many-letters/" * 4
@@ -76,7 +76,7 @@ def test_a_full_disk_behind_stdout_is_one_line(shop: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "shardprep: no space left on device\n")
 
 
-def test_without_a_terminal_a_problem_is_one_line_that_begins_with_its_kind(shop: Path) -> None:
+def test_without_a_terminal_a_problem_is_one_line(shop: Path) -> None:
     done = shell("shardprep verify | grep '^damaged .*offset'", shop)
     lines = done.stdout.splitlines()
     assert len(lines) == 2
@@ -86,7 +86,7 @@ def test_without_a_terminal_a_problem_is_one_line_that_begins_with_its_kind(shop
 
 
 def test_on_a_terminal_lines_are_wrapped_to_it(shop: Path) -> None:
-    """A terminal of 80 columns shows the same as $COLUMNS of 80, but for colours."""
+    """Except for colours, the output equals that with COLUMNS=80."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
     command = [sys.executable, "-m", "shardprep", "inspect"]
@@ -124,13 +124,13 @@ def _here(tmp_path: Path) -> Path:
         ("--log-level", "debug", "build", "pets.zip", "--log-level", "error"),
     ],
 )
-def test_quiet_leaves_the_result_alone(here: Path, arguments: tuple[str, ...]) -> None:
+def test_quiet_does_not_change_the_result(here: Path, arguments: tuple[str, ...]) -> None:
     done = run(*arguments, cwd=here)
     assert (done.returncode, done.stderr) == (0, "")
     assert "6 = 6 written" in done.stdout
 
 
-def test_quiet_leaves_errors(here: Path) -> None:
+def test_quiet_still_shows_errors(here: Path) -> None:
     write(here / "bad.zip", zip_bytes({"a/1.jpg": jpeg(), "b/2.jpg": b"no"}))
     done = run("build", "bad.zip", "--quiet", cwd=here)
     assert "1 of 2 images are rejected" in error_of(done, 1)
@@ -144,13 +144,12 @@ def test_debug_shows_where_an_error_was_raised(here: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith("nowhere: no such folder")
 
 
-def test_a_level_that_does_not_exist_lists_those_that_do(here: Path) -> None:
+def test_an_error_about_a_level_lists_all_levels(here: Path) -> None:
     said = error_of(run("inspect", "--log-level", "loud", cwd=here), 2)
     assert said == "--log-level: 'loud' is not one of debug, info, warning, error"
 
 
-def test_what_is_logged_is_heard_by_its_level(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By whatever part of the program: those are what its loggers are for."""
+def test_messages_are_shown_by_their_level(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def at(*_: Any, **__: Any) -> None:
         for say in ("debug", "info", "warning"):
@@ -168,14 +167,13 @@ def test_what_is_logged_is_heard_by_its_level(here: Path, monkeypatch: pytest.Mo
 # --- names of strangers -------------------------------------------------------------------------
 
 HOSTILE = "\x1b[31m[bold]x[/] [/nope] :smile: \u202edlot\u2066 \x07\x9b2J"
-"""Steers a terminal, is markup, ends markup that was not begun, is an emoji, turns the writing."""
+"""Terminal control, markup, an emoji code and text direction."""
 CLASS = "[bold]x[/] [/nope] :smile: \u202edlot\u2066"
-"""The same without the control characters that no name of a class may have."""
+"""The same without control characters, which class names may not have."""
 
 
 @pytest.fixture(name="strange", scope="module")
 def _strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an archive in which every name is hostile."""
     here = tmp_path_factory.mktemp("strange")
     rows = "".join(f'{i},"{CLASS} {i % 2}"\n' for i in range(9))
     broken = "".join(f'{i},"{HOSTILE}\n{i % 2}"\n' for i in range(9))
@@ -198,32 +196,14 @@ OUT = ("--out", f"out {HOSTILE}")
 PLACE = f"out {HOSTILE}/strange"
 
 
-def test_names_of_strangers_steer_nothing(strange: Path) -> None:
-    source = f"{HOSTILE}.zip"
-    commands: list[tuple[tuple[str, ...], int]] = [
-        (("init", source), 0),
-        (("init", source, "--overwrite", "--json"), 0),
-        (("build", source, "--labels", "csv:odd.csv:id:kind", *OUT), 1),
-        (("build", source, "--labels", "csv:odd.json:id:kind", *OUT), 1),
-        (("build", source, *RULE, *OUT, "--dry-run"), 0),
-        (("build", source, *RULE, *OUT, "--part", "1/1"), 0),
-        (("finalize", PLACE), 0),
-        (("build", source, *RULE, *OUT), 0),
-        (("build", source, *RULE[:2], "--name", "other", "--max-rejected", "0%", *OUT), 1),
-        (("inspect", PLACE), 0),
-        (("inspect", PLACE, "--json"), 0),
-        (("report", PLACE, "--no-pixels"), 0),
-        (("report", PLACE, "--no-pixels", "--json"), 0),
-        (("report", PLACE, "--no-pixels", "--list", "enlarged"), 0),
-        (("report", PLACE, "--no-pixels", "--list", HOSTILE), 2),
-        (("sample", f"new {HOSTILE}", "--nope"), 2),
-        (("fetch", HOSTILE), 2),
-        (("download", HOSTILE), 2),
-        (("bench", HOSTILE, "--json"), 1),
-        ((HOSTILE,), 2),
-    ]
-    for arguments, code in commands:
-        check(strange, arguments, code)
+def test_hostile_names_do_not_control_the_terminal(strange: Path) -> None:
+    names = {
+        "SOURCE": (f"{HOSTILE}.zip",), "RULE": RULE, "LABELS": RULE[:2], "OUT": OUT,
+        "PLACE": (PLACE,), "NEW": (f"new {HOSTILE}",), "HOSTILE": (HOSTILE,),
+    }  # fmt: skip
+    for words, code in COMMAND_ERRORS["hostile"]:
+        arguments = [one for word in words.split() for one in names.get(word, (word,))]
+        check(strange, tuple(arguments), code)
     (file,) = (strange / PLACE / "1.0.0").glob("*.tfrecord-*")
     file.write_bytes(file.read_bytes()[:300])
     write(file.parent / f"unknown {HOSTILE}", b"")
@@ -232,7 +212,6 @@ def test_names_of_strangers_steer_nothing(strange: Path) -> None:
 
 
 def check(here: Path, arguments: tuple[str, ...], code: int) -> str:
-    """Run a command; see that it prints plain lines. Return them."""
     done = run(*arguments, cwd=here, environment=WIDE)
     out, err = done.stdout, done.stderr
     assert done.returncode == code, err
@@ -244,7 +223,7 @@ def check(here: Path, arguments: tuple[str, ...], code: int) -> str:
     return out
 
 
-def test_a_benchmark_of_strange_names_is_shown_as_it_is(
+def test_a_benchmark_interprets_no_markup(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from dataclasses import replace
@@ -260,7 +239,7 @@ def test_a_benchmark_of_strange_names_is_shown_as_it_is(
     assert shown.count("[bold]x[/] [/nope] :smile:") == 3
 
 
-def test_a_profile_of_the_bar_reads_no_markup_either(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_interprets_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     with Bar(Terminal(stderr=True)) as bar:
         watch = Watch(bar)
         watch.start(HOSTILE, 100, "bytes")
@@ -269,8 +248,8 @@ def test_a_profile_of_the_bar_reads_no_markup_either(capsys: pytest.CaptureFixtu
     assert "[bold]x[/] [/nope] :smile: \\u202e" in capsys.readouterr().err
 
 
-def test_colour_without_a_terminal_moves_nothing(tmp_path: Path) -> None:
-    """As in a cell of a notebook, whose kernel sets FORCE_COLOR."""
+def test_colour_without_a_terminal_does_not_move_the_cursor(tmp_path: Path) -> None:
+    """The kernels of notebooks set FORCE_COLOR."""
     write(tmp_path / "pets.zip", zip_bytes(animals(12)))
     colourful = {name: value for name, value in WIDE.items() if name != "NO_COLOR"}
     done = run("build", "pets.zip", cwd=tmp_path, environment={**colourful, "FORCE_COLOR": "1"})
@@ -284,10 +263,10 @@ def test_colour_without_a_terminal_moves_nothing(tmp_path: Path) -> None:
     assert "\x1b" not in plain.stdout + plain.stderr
 
 
-def test_a_warning_stands_above_the_bar_that_a_terminal_has(
+def test_a_warning_is_printed_above_the_bar(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a line of its own: rich takes what is written to stderr meanwhile."""
+    """Rich replaces stderr while a bar is shown."""
     parent, child = pty.openpty()
     with os.fdopen(child, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)

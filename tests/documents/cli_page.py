@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from shardprep.cli.app import program
+from tests.support.paths import DATA, ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
-_HEAD = """# Commands and options
-
-This page lists every command and option. It is generated from the program; `shardprep COMMAND
---help` prints the same text. Options of `shardprep build` are also keys of `shardprep.toml`, with
-`_` for `-`, except those under "This run". A flag overrides the file. If a key contradicts a flag,
-the key is ignored.
-
-| exit code | meaning |
-|---|---|
-| 0 | done |
-| 1 | error |
-| 2 | wrong options |
-| 3 | `verify` found problems, `diff` found differences, or `fetch` left files out |
-| 130 | interrupted |
-
-`shardprep --install-completion` lets the shell complete commands and options.
-"""
+PAGE = ROOT / "docs" / "cli.md"
+_HEAD = (DATA / "cli_head.md").read_text(encoding="utf-8")
 
 
 def page_text() -> str:
@@ -47,7 +31,6 @@ def page_text() -> str:
 
 
 def _tables(command: Any) -> list[str]:
-    """Return a table for each panel of `--help`."""
     panels: dict[str, list[str]] = {}
     for one in command.params:
         is_argument = one.param_type_name == "argument"
@@ -68,7 +51,6 @@ def _code(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a help text without what is for a terminal."""
     text = re.sub(r"\[/?dim\]", "", text.replace("\\[", "["))
     text = re.sub(r"\[default: (.*)\]$", r"Default: \1.", text)
     return re.sub(r"([<>|*_])", r"\\\1", text)

@@ -20,7 +20,7 @@ JOB = "4711"
 
 
 def install(folder: Path) -> dict[str, str]:
-    """Put the stand-ins, and this shardprep, into a folder; return the environment for a shell."""
+    """Write the stand-ins and `shardprep` into a folder; return the environment for a shell."""
     programs = {
         name: f'-m tests.documents.cluster {name} "$@"' for name in ("sbatch", "kubectl", "ssh")
     } | {"shardprep": '-m shardprep "$@"'}
@@ -32,13 +32,11 @@ def install(folder: Path) -> dict[str, str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a shell in which the programs of the folder come first."""
     path = f"{folder}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
 
 
 def sbatch(arguments: list[str]) -> None:
-    """Run the tasks of an array, or the command of `--wrap`."""
     options = dict(_option(a) for a in arguments if a.startswith("--") and a != "--wrap")
     script = "" if "--wrap" in arguments else arguments[-1]
     lines = Path(script).read_text().splitlines() if script else []
@@ -74,7 +72,7 @@ def _run(text: str) -> range:
 
 
 def kubectl(arguments: list[str]) -> None:
-    """Run the pods of a Job that is applied; waiting for it is over at once."""
+    """Run the pods of a Job when it is applied."""
     if arguments[0] == "wait":
         assert arguments[1] == "--for=condition=complete"
         assert arguments[-1].startswith("job/")
@@ -101,7 +99,7 @@ def _pod(spec: dict[str, Any], task: dict[str, str]) -> None:
 
 
 def ssh(arguments: list[str]) -> None:
-    """Run the command of a host, in another folder than that of whoever asks."""
+    """Run the command of a host in another folder."""
     host, command = arguments
     assert re.fullmatch(r"node\d", host)
     _execute(["sh", "-c", command], cwd="/")

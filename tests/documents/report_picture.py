@@ -21,7 +21,6 @@ MOST_BYTES = 200_000
 
 
 def draw(program: str, folder: Path) -> bytes:
-    """Return the picture, as a browser draws it; the folder is for what it is made of."""
     from playwright.sync_api import sync_playwright
 
     build(sample(folder), folder / "tfrecords", size="64x64", labels="prefix", name="shapes",

@@ -22,7 +22,7 @@ from tests.documents.cli_page import page_text
 from tests.documents.report_picture import MOST_BYTES, PICTURE, SIZE, draw
 from tests.support.browser import need_browser
 from tests.support.builders import animals, build, write, zip_bytes
-from tests.support.command import NARROW, run
+from tests.support.command import run
 from tests.support.layouts import LAYOUTS
 from tests.support.paths import README, ROOT
 
@@ -39,40 +39,31 @@ OF_OTHERS = {
 }  # fmt: skip
 
 
-def shell(command: str, cwd: Path) -> str:
-    """Run a line of the README; return what a terminal would show, progress included."""
-    arguments = command.split()
-    assert arguments[0] == "shardprep"
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=cwd, env=NARROW, capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    return done.stderr + done.stdout
-
-
 def masked(text: str) -> str:
-    """Hide what differs between machines and versions of an encoder: sizes, rates, times."""
+    """Replace sizes, rates and times, which differ between machines."""
     text = re.sub(r"\d[\d.,]* (MB|kB|B|s|images/s|bytes)\b", r"# \1", text)
     text = re.sub(r"\(\d\.\d\dx\)", "(#x)", text)
     return "\n".join(re.sub(r" +", " ", line).rstrip() for line in text.splitlines())
 
 
 @pytest.mark.thorough
-def test_the_readme_s_demo_is_what_the_program_prints(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("drawn")
+def test_the_demo_of_the_readme_is_the_output_of_the_program(tmp_path: Path) -> None:
     block = README.split("<!-- demo -->\n```console\n")[1].split("```")[0]
     shown = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
     for command, output in zip(shown[::2], shown[1::2], strict=True):
-        assert masked(shell(command, tmp_path)) == masked(output), command
+        done = run(*command.removeprefix("shardprep ").split(), cwd=tmp_path)
+        assert masked(done.stderr + done.stdout) == masked(output), command
 
 
-def test_make_demo_runs_what_the_readme_shows() -> None:
+def test_make_demo_runs_the_commands_of_the_readme() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for command in re.findall(r"^\$ (shardprep .*)$", README.split("## Use it")[0], re.MULTILINE):
         assert f"$(BIN)/{command}\n" in makefile
 
 
 def test_every_build_command_of_the_readme_is_understood(tmp_path: Path) -> None:
-    """Their sources are not here: each must fail on that, and not on an option."""
+    """Their sources do not exist, so each must fail because of its source."""
     commands = re.findall(r"^\$ (shardprep build .*)$", README.split("## Use it")[1], re.MULTILINE)
     assert len(commands) >= 3
     alone = {"HOME": str(tmp_path), "SHARDPREP_CACHE": str(tmp_path), "PATH": os.environ["PATH"]}
@@ -82,7 +73,7 @@ def test_every_build_command_of_the_readme_is_understood(tmp_path: Path) -> None
         assert (done.returncode, expected in done.stderr) == (1, True), done.stderr
 
 
-def test_readme_counts_the_kaggle_sets_that_are_tried() -> None:
+def test_the_readme_counts_the_tested_kaggle_datasets() -> None:
     tried = (ROOT / "docs" / "kaggle.md").read_text().split("## Datasets that are tested")[1]
     rows = set(re.findall(r"^\| (\d+) \|", tried.split("\n## ")[0], re.MULTILINE))
     working = {layout.row for layout in LAYOUTS}
@@ -144,7 +135,7 @@ def test_links_of_the_readme_lead_somewhere(link: str) -> None:
     assert (ROOT / link).exists()
 
 
-def test_the_top_level_holds_what_the_design_lists() -> None:
+def test_the_top_level_has_only_known_entries() -> None:
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -157,7 +148,7 @@ def test_the_top_level_holds_what_the_design_lists() -> None:
     }  # fmt: skip
 
 
-def test_schemas_shipped_are_those_of_the_folder() -> None:
+def test_shipped_schemas_equal_the_folder() -> None:
     assert set(shipped_schemas()) == {path.stem for path in (ROOT / "schemas").glob("*.json")}
 
 
@@ -175,7 +166,7 @@ def test_the_picture_of_the_readme_is_small() -> None:
 
 @pytest.mark.thorough
 def test_the_picture_can_be_drawn_anew(tmp_path: Path) -> None:
-    """Fonts differ between machines, so it is not compared dot by dot."""
+    """Fonts differ between machines, so only mean colours are compared."""
     drawn = draw(need_browser(), tmp_path)
     (tmp_path / "drawn.png").write_bytes(drawn)
     assert len(drawn) <= MOST_BYTES

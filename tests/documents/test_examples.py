@@ -33,7 +33,7 @@ from tests.support.paths import ROOT, shared_folder
 from tests.support.processes import run_program
 
 MOST_BYTES = 20_000_000
-"""Bytes that the output of a notebook may have, for some hundred small images."""
+"""Limit for the output of a notebook."""
 
 
 def page(name: str) -> str:
@@ -41,12 +41,10 @@ def page(name: str) -> str:
 
 
 def examples(name: str) -> list[str]:
-    """Return the code of a page, block by block."""
     return re.findall(r"```python\n(.*?)```", page(name), re.DOTALL)
 
 
 def executed(blocks: list[str]) -> dict[str, Any]:
-    """Run blocks one after the other; return their names."""
     found: dict[str, Any] = {"__name__": "example"}
     for block in blocks:
         exec(compile(block, "a page", "exec"), found)  # the test is of that code
@@ -111,7 +109,6 @@ def test_selections_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.thorough
 def test_notebook_md(tmp_path: Path) -> None:
-    """With the folders of a Kaggle notebook: from read-only input to a submission."""
     given, working = tmp_path / "input", tmp_path / "working"
     members = {
         "train.zip": zip_bytes(animals(60)),
@@ -154,7 +151,6 @@ def test_notebook_md(tmp_path: Path) -> None:
 
 @pytest.fixture(name="here", scope="module")
 def _here(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the commands of the page have been run."""
     here = tmp_path_factory.mktemp("export_docs")
     (here / "tfrecords").symlink_to(shapes / "tfrecords")
     boxes = annotated(tmp_path_factory.mktemp("boxes"), BOX, BOX_LABEL)
@@ -188,7 +184,7 @@ def test_export_md(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert found["label"] in (0, 1, 2, ["circle", "square", "triangle"])
 
 
-def test_files_are_called_as_export_md_says(here: Path) -> None:
+def test_files_have_the_names_of_export_md(here: Path) -> None:
     folder = here / "exports/shapes-1.0.0-folder"
     assert (folder / "train/square/square.6.jpg").is_file()
     assert (folder / "test/_unlabelled/1.jpg").is_file()
@@ -214,11 +210,11 @@ def test_keras_takes_an_exported_folder(here: Path) -> None:
 
 TASKS = examples("tasks")
 FEWER = {"epochs=12": "epochs=8", "epochs=7": "epochs=3"}
-"""Epochs of the page → epochs after which both models have learned."""
+"""Epochs of the page → sufficient epochs."""
 
 
 def block_with(name: str) -> str:
-    """Return the block about a model, which is trained for fewer epochs."""
+    """Return the block about a model, with fewer epochs."""
     code: str = next(one for one in TASKS if name in one)
     found = [epochs for epochs in FEWER if epochs in code]
     assert len(found) == 1
@@ -235,7 +231,6 @@ of_keras = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by 
 
 @pytest.fixture(scope="module", name="place")
 def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with `tfrecords/bccd` and `tfrecords/camvid`, built as the page says."""
 
     def make(folder: Path) -> None:
         out = folder / "tfrecords"
@@ -290,7 +285,7 @@ def test_a_small_unet_beats_the_most_frequent_class(
 def test_a_small_detector_finds_the_white_cells(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In images it has not seen; the boxes of white cells cover a ninth of them."""
+    """On unseen images. White cells cover a ninth of the area."""
     names = trained(block_with("detector"), place, monkeypatch)
     test = reader.Dataset("tfrecords/bccd", "test", as_supervised=True)
     white = test.class_names.index("WBC")

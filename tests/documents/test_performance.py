@@ -37,7 +37,7 @@ def test_every_missed_bar_is_explained() -> None:
     assert [value for value in missed if value not in why] == []
 
 
-def test_the_readme_says_what_the_tables_say() -> None:
+def test_figures_in_the_readme_equal_the_tables() -> None:
     readme = " ".join(Path(DOCUMENT.parents[1], "README.md").read_text().split())
     for measure, words in ((POOL, "process pool around Pillow"), (NOTEBOOK, "notebook's loop")):
         row = re.search(rf"^\| {re.escape(measure.name)} \| ([\d.]+) \|", TEXT, re.MULTILINE)
@@ -67,7 +67,7 @@ def test_all_groups_are_written_where_they_belong() -> None:
         assert "Pillow" in block(text, group).splitlines()[-1]
 
 
-def test_one_group_is_written_and_the_others_stay() -> None:
+def test_writing_one_group_leaves_the_others_unchanged() -> None:
     before = written(written(TEXT, "build", made("build", 1)), "verify", made("verify", 1))
     after = written(before, "build", made("build", 777))
     assert block(after, "verify") == block(before, "verify")
@@ -92,7 +92,7 @@ def test_a_value_on_the_wrong_side_of_its_bar_is_bold(
     assert f"| **{measure.came_to(missing).shown}** |" in table([measure.came_to(missing)])
 
 
-def test_a_value_that_cannot_be_is_a_dash() -> None:
+def test_a_missing_value_is_a_dash() -> None:
     assert "| one | – | – | cannot |" in table([Measure("one").came_to(math.nan, "cannot")])
 
 

@@ -18,13 +18,12 @@ from tests.support.paths import shared_folder
 
 TEXT = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
 FEWER = {"1-16": "1-3", "completions: 16": "completions: 3", "))/16": "))/3", "2,5,7-9": "1,3"}
-"""Text of the page for sixteen parts → the same for three."""
+"""Text for sixteen parts → text for three."""
 NUM_IMAGES = 120
-"""Images of the sample: what is shown starts many processes, and each shard has some."""
 
 
 def section(title: str, data: Path) -> str:
-    """Return a section about fewer parts, with the shared folder where the test has it."""
+    """Return a section for three parts, with paths of the test."""
     text = TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0].replace("/data", str(data))
     for sixteen, three in FEWER.items():
         text = text.replace(sixteen, three)
@@ -32,12 +31,11 @@ def section(title: str, data: Path) -> str:
 
 
 def files(text: str) -> dict[str, str]:
-    """Return the files that a section shows, by their names."""
     return dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)```", text, re.DOTALL | re.MULTILINE))
 
 
 def commands(text: str) -> str:
-    """Return the commands that a text shows, as one script: later ones need variables of others."""
+    """Return the commands of a text as one script, because later ones use variables."""
     return "\n".join(re.findall(r"^\$ (.*)$", text, re.MULTILINE))
 
 
@@ -65,7 +63,6 @@ def _data(tmp_path: Path, few: dict[str, bytes]) -> Path:
 
 
 def run(script: str, data: Path, shown: Mapping[str, str] | None = None) -> str:
-    """Run a script in a shell that has the stand-ins; return what it says."""
     here = data.parent / "home"
     here.mkdir(exist_ok=True)
     for name, text in (shown or {}).items():
@@ -81,7 +78,7 @@ def run(script: str, data: Path, shown: Mapping[str, str] | None = None) -> str:
 
 
 @pytest.mark.thorough
-def test_the_commands_at_the_top_give_the_build_of_one_run(
+def test_the_first_commands_give_the_same_bytes_as_one_build(
     data: Path, whole: dict[str, bytes]
 ) -> None:
     run(commands(TEXT.split("\n## ")[0].replace("/data", str(data))), data)
@@ -89,7 +86,9 @@ def test_the_commands_at_the_top_give_the_build_of_one_run(
 
 
 @pytest.mark.thorough
-def test_the_slurm_array_gives_the_build_of_one_run(data: Path, whole: dict[str, bytes]) -> None:
+def test_the_slurm_array_gives_the_same_bytes_as_one_build(
+    data: Path, whole: dict[str, bytes]
+) -> None:
     text = section("Slurm", data)
     shown = files(text)
     array, finalize, again = commands(text).splitlines()
@@ -101,7 +100,9 @@ def test_the_slurm_array_gives_the_build_of_one_run(data: Path, whole: dict[str,
 
 
 @pytest.mark.thorough
-def test_the_indexed_job_gives_the_build_of_one_run(data: Path, whole: dict[str, bytes]) -> None:
+def test_the_indexed_job_gives_the_same_bytes_as_one_build(
+    data: Path, whole: dict[str, bytes]
+) -> None:
     text = section("Kubernetes", data)
     said = run(commands(text), data, files(text))
     assert re.findall(r"^part (./.) is done", said, re.MULTILINE) == ["1/3", "2/3", "3/3"]
@@ -109,7 +110,9 @@ def test_the_indexed_job_gives_the_build_of_one_run(data: Path, whole: dict[str,
 
 
 @pytest.mark.thorough
-def test_the_ssh_loop_gives_the_build_of_one_run(data: Path, whole: dict[str, bytes]) -> None:
+def test_the_ssh_loop_gives_the_same_bytes_as_one_build(
+    data: Path, whole: dict[str, bytes]
+) -> None:
     text = section("Machines without a scheduler", data)
     run(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)[0], data)
     assert tree(data / "tfrecords") == whole
@@ -125,7 +128,7 @@ def test_the_dry_run_shows_a_part(data: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_what_finalize_says_of_missing_shards_is_what_the_page_shows(data: Path) -> None:
+def test_the_page_shows_the_error_of_finalize_for_missing_shards(data: Path) -> None:
     shown = re.findall(r"`(\d+ of \d+ shards are .*? again)`", " ".join(TEXT.split()))
     part = "shardprep build --shards 20 --part"
     run(f"cd {data}; {part} 1/1; {part} 16/16", data)
@@ -142,7 +145,7 @@ def test_every_command_of_the_page_is_run_by_a_test() -> None:
 
 
 def test_the_figures_of_large_plans_fit_each_other() -> None:
-    """The last row is the one before it, times the items."""
+    """The last row is the row before it, scaled by the number of items."""
     pattern = r"^\| ([\d,]+)[^|]*\| ([\d.]+) GB \| ([\d,]+) bytes \| ([\d,]+) s \| ([\d.]+) µs \|$"
     rows = re.findall(pattern, TEXT, re.MULTILINE)
     table = [[float(cell.replace(",", "")) for cell in row] for row in rows]
@@ -153,6 +156,6 @@ def test_the_figures_of_large_plans_fit_each_other() -> None:
     assert table[1][2:5:2] == table[2][2:5:2]
 
 
-def test_the_limits_that_large_plans_meet_are_those_of_the_program() -> None:
+def test_the_limits_of_large_plans_equal_those_of_the_program() -> None:
     assert DEFAULT_LIMITS.max_members == 10_000_000
     assert MAX_CHUNK_ITEMS == 256

@@ -29,11 +29,11 @@ def test_every_row_names_a_test() -> None:
 
 
 @pytest.mark.parametrize(("file", "test"), ROWS)
-def test_the_test_that_holds_a_row_is_there(file: str, test: str) -> None:
+def test_the_test_of_each_row_exists(file: str, test: str) -> None:
     assert f"\ndef {test}(" in (ROOT / "tests" / file).read_text()
 
 
-def test_the_figures_are_those_of_the_program() -> None:
+def test_the_limits_equal_those_of_the_program() -> None:
     free, more = patterns.FREE_S, patterns.S_PER_NAME * 1e6
     assert f"more than {free:g} s of a processor and {more:g} µs for each name" in TEXT
     assert "larger than 1 MiB" in TEXT
@@ -41,7 +41,7 @@ def test_the_figures_are_those_of_the_program() -> None:
     assert f"reason `{LEADS_OUTSIDE}`" in TEXT
 
 
-def test_the_counts_of_what_was_tried_are_those_of_the_tests() -> None:
+def test_the_counts_equal_those_of_the_tests() -> None:
     links, slow, files = len(test_links.OUTSIDE), len(test_patterns.SLOW), len(test_recipe.HOSTILE)
     random = sum(test_recipe.NUM_RANDOM)
     assert f"{links} kinds of links in an untrusted folder, {slow} options with a pattern" in TEXT
@@ -51,6 +51,6 @@ def test_the_counts_of_what_was_tried_are_those_of_the_tests() -> None:
 
 
 @pytest.mark.thorough
-def test_trust_is_what_was_tried(ordeal: Ordeal) -> None:
+def test_the_trust_page_equals_the_results(ordeal: Ordeal) -> None:
     text = TRUST.read_text(encoding="utf-8")
     assert text == page_text(ordeal), "run: python -m tests.documents.trust"

@@ -43,13 +43,10 @@ PAGE, TEMPLATE = ROOT / "docs" / "trust.md", DATA / "trust.md"
 
 
 class ImageRow(NamedTuple):
-    """Counts of the images of one kind, by how they ended."""
-
     kind: str
     tried: int
     written: int
     damaged: int
-    """Written images that are damaged."""
     rejected: dict[str, int]
 
 
@@ -87,7 +84,6 @@ def table(head: tuple[str, ...], rows: list[Any]) -> str:
 
 
 def page_text(ordeal: Ordeal) -> str:
-    """Return the page; `ordeal` is that of the archives that the suite makes."""
     images = image_rows()
     archives = archive_rows(ordeal)
     image_table = table(
@@ -140,7 +136,6 @@ def page_text(ordeal: Ordeal) -> str:
 
 
 def main() -> None:
-    """Write the page."""
     PAGE.write_text(page_text(made()), encoding="utf-8")
 
 

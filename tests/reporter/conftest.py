@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(name="passes", scope="session")
 def _passes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a cache that all tests of the report share."""
     return tmp_path_factory.mktemp("report-cache")
 
 
@@ -33,13 +32,11 @@ def _own_cache(passes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(name="planted", scope="session")
 def _planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with `planted.zip` and `tfrecords/planted`; read only."""
     return shared_folder(tmp_path_factory, "planted", planted_set)
 
 
 @pytest.fixture(name="path", scope="session")
 def _path(planted: Path) -> Path:
-    """Return the dataset in that folder."""
     return planted / "tfrecords" / "planted" / "1.0.0"
 
 

@@ -38,8 +38,6 @@ HOSTILE = (
 
 
 class Page(HTMLParser):
-    """A page as a parser of the standard library reads it; errors are assertions."""
-
     def __init__(self, data: bytes) -> None:
         super().__init__()
         self.open: list[str] = []
@@ -69,12 +67,11 @@ class Page(HTMLParser):
             self.text += data
 
     def values(self, name: str) -> list[str]:
-        """Return the values of an attribute."""
         return [attrs[name] or "" for _, attrs in self.tags if name in attrs]
 
 
 def checked(data: bytes) -> Page:
-    """Return a page after a look at everything that must hold of any."""
+    """Return a page after the checks that apply to every page."""
     page = Page(data)
     ids = page.values("id")
     assert len(ids) == len(set(ids))
@@ -109,22 +106,18 @@ def checked(data: bytes) -> Page:
 
 
 def packed(folder: Path, members: dict[str, bytes], **options: Any) -> Path:
-    """Build a dataset of an archive with these members; return its folder."""
     return build(write(folder / "any.zip", zip_bytes(members)), folder / "out", **options).path
 
 
 def reported(path: Path, split: AnySplit | None = None, **options: Any) -> Report:
-    """Return the report of a dataset."""
     return make_report(open_dataset(path), ReportOptions(**options), Quiet(), split)
 
 
 def page_of(path: Path, **options: Any) -> Page:
-    """Return the checked page of a dataset."""
     return checked(reported(path, **options).html().encode())
 
 
 def page_file(path: Path, folder: Path) -> Path:
-    """Return a file with the page of a dataset."""
     return write(folder / "report.html", reported(path).html().encode())
 
 
@@ -142,11 +135,11 @@ ODD = {
     "original_height": (_odd_ints, pa.int64()),
     "original_bytes": (_odd_ints, pa.int64()),
 }
-"""Column of the item table → what a stranger may write there, and its type."""
+"""Column of the item table → hostile values and type."""
 
 
 def strange(path: Path, copy: Path, column: str, data: st.DataObject) -> Path:
-    """Copy a dataset with other values in a column of its item table; status "written" stays."""
+    """Copy a dataset and change a column of its item table, except status "written"."""
     shutil.copytree(path, copy)
     table = pq.read_table(copy / "items.parquet")
     words = pa.dictionary(pa.int32(), pa.string())
@@ -211,7 +204,6 @@ def opened(
 
 
 def serious(page: Tab) -> list[tuple[str, str]]:
-    """Return what axe finds serious in a page."""
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page).response["violations"]

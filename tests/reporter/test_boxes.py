@@ -27,15 +27,11 @@ from tests.support.builders import png
 
 
 class Uniform(Marked):
-    """An image whose mask is of one value."""
-
     def classes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return np.zeros((HEIGHT, WIDTH), np.uint8)
 
 
 class Idle(Marked):
-    """An image most of whose pixels are of no class."""
-
     def classes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         found = np.full((HEIGHT, WIDTH), 255, np.uint8)
         found[:5] = 0
@@ -43,8 +39,6 @@ class Idle(Marked):
 
 
 class Short(Marked):
-    """An image with three quarters of a box."""
-
     @property
     def boxes(self) -> tuple[float, ...]:
         return (0.0, 0.0, 1.0)
@@ -64,7 +58,7 @@ def keys(report: Report) -> dict[str, set[str]]:
     return {one.name: set(one.keys) for one in report.findings if one.name in OF_ANNOTATIONS}
 
 
-def test_what_is_odd_about_boxes_and_masks_is_found(odd: Path) -> None:
+def test_odd_boxes_and_masks_are_found(odd: Path) -> None:
     report = reported(odd)
     assert keys(report) == {
         "dropped-objects": {"train/a.png", "train/e.png"},
@@ -78,7 +72,7 @@ def test_what_is_odd_about_boxes_and_masks_is_found(odd: Path) -> None:
     assert "1 for outside, 3 for zero size" in dropped.what
 
 
-def test_classes_of_objects_that_train_has_none_of_are_named(tmp_path: Path) -> None:
+def test_object_classes_missing_in_train_are_named(tmp_path: Path) -> None:
     marked = {key: Marked(((0, 0, 9, 9),), (int(key[:4] == "test"),)) for key in MARKED}
     report = reported(annotated(tmp_path, BOX, BOX_LABEL, marked=marked), has_pixels=False)
     missing = next(one for one in report.findings if one.name == "missing-object-classes")
@@ -96,9 +90,7 @@ def test_documents_alone_tell_of_masks_and_of_objects_left_out(odd: Path) -> Non
     assert "Masks" in page.text
 
 
-def test_boxes_are_those_of_the_records_and_are_kept_with_the_pass(
-    odd: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_boxes_equal_the_records_and_are_cached(odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = reported(odd)
     assert report.measured is not None
     boxes = report.measured.boxes
@@ -133,7 +125,7 @@ def test_a_record_whose_boxes_are_damaged_is_named(tmp_path: Path) -> None:
 def test_boxes_and_masks_are_drawn_where_they_are(
     odd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the stored size, so that pixels of the picture are pixels of the record."""
+    """At the stored size, pixels of the picture are pixels of the record."""
     data = reported(odd).html()
     page = checked(data.encode())
     drawn = [attrs for tag, attrs in page.tags if tag == "path" and attrs.get("stroke")]
@@ -175,7 +167,7 @@ def test_names_of_objects_and_of_mask_values_stay_text(
     assert "\u202e" not in page.text
 
 
-def test_objects_with_masks_show_those(tmp_path: Path) -> None:
+def test_objects_with_masks_are_drawn_as_masks(tmp_path: Path) -> None:
     path = annotated(tmp_path, BOX, BOX_LABEL, OBJECT_MASK)
     page = page_of(path)
     assert not [attrs for tag, attrs in page.tags if tag == "path" and attrs.get("stroke")]
@@ -193,7 +185,7 @@ def test_of_very_many_boxes_the_largest_are_drawn(tmp_path: Path) -> None:
     assert f"red × 3,001; the {MOST_BOXES} largest are drawn" in page.text
 
 
-def test_a_set_without_boxes_and_masks_says_nothing_of_them(report: Report) -> None:
+def test_a_page_without_annotations_does_not_mention_them(report: Report) -> None:
     page = checked(report.html().encode())
     assert not re.search(r"\b(boxes|masks?|objects)\b", page.text)
 

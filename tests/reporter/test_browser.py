@@ -39,7 +39,7 @@ def _marked(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_it_opens_offline_in_both_themes_and_widths(
+def test_the_page_opens_offline_in_both_themes_and_widths(
     browser: Browser, address: str, width: int, theme: Any
 ) -> None:
     with opened(browser, address, width, color_scheme=theme) as page:
@@ -51,7 +51,9 @@ def test_it_opens_offline_in_both_themes_and_widths(
         assert is_light == (theme == "light")
 
 
-def test_it_says_all_without_scripts(browser: Browser, address: str, report: Report) -> None:
+def test_the_page_is_complete_without_scripts(
+    browser: Browser, address: str, report: Report
+) -> None:
     with opened(browser, address, java_script_enabled=False) as page:
         assert page.locator(".findings > li").count() == len(report.findings)
         assert page.locator("#gallery img").first.is_visible()
@@ -110,7 +112,7 @@ def test_tables_sort_and_code_is_copied(browser: Browser, address: str) -> None:
         assert "mean = (" in page.evaluate("navigator.clipboard.readText()")
 
 
-def test_it_prints(browser: Browser, address: str) -> None:
+def test_the_page_prints(browser: Browser, address: str) -> None:
     with opened(browser, address) as page:
         printed = page.pdf()
         assert printed.startswith(b"%PDF")
@@ -135,9 +137,8 @@ def test_axe_finds_nothing_serious(
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real photographs are not here")
-@pytest.mark.parametrize("name", ["dogs-vs-cats", "bears"])
-def test_pages_of_real_sets_open(browser: Browser, tmp_path: Path, name: str) -> None:
-    path = build(SHARED_DATA / f"{name}.zip", tmp_path / "out", size="64x64").path
+def test_the_page_of_a_real_dataset_opens(browser: Browser, tmp_path: Path) -> None:
+    path = build(SHARED_DATA / "bears.zip", tmp_path / "out", size="64x64").path
     address = page_file(path, tmp_path).as_uri()
     for width in WIDTHS:
         with opened(browser, address, width) as page:
@@ -149,7 +150,7 @@ def test_pages_of_real_sets_open(browser: Browser, tmp_path: Path, name: str) ->
 def test_boxes_and_masks_lie_on_their_pictures_and_can_be_hidden(
     browser: Browser, marked: str
 ) -> None:
-    """In both widths, without scripts; an opened picture takes them along."""
+    """In both widths, without scripts, also in an opened picture."""
     for width in WIDTHS:
         with opened(browser, marked, width, java_script_enabled=False) as page:
             shot = page.locator(".shot:has(svg)").first

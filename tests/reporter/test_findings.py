@@ -1,4 +1,4 @@
-"""Faults that are planted in a set are found, each under its key, and nothing else is."""
+"""Planted faults are found under their keys, and nothing else is."""
 
 from __future__ import annotations
 
@@ -35,19 +35,15 @@ KEYS = {
     "odd-aspect": {"train/dog/long.jpg"},
     "enlarged": {"train/dog/small.png"},
 }
-"""Kind of finding → the images to leave out; the copy in the validation set stays."""
+"""Kind of finding → images to leave out."""
 
 
 def inner(keys: tuple[str, ...]) -> set[str]:
-    """Return keys without the name of the archive."""
     return {key.removeprefix("planted.zip/") for key in keys}
 
 
-def test_every_fault_is_found_and_no_other(report: Report) -> None:
+def test_every_fault_is_found_and_ranked_and_no_other(report: Report) -> None:
     assert {one.name: inner(one.keys) for one in report.findings} == KEYS
-
-
-def test_findings_are_ranked_by_harm(report: Report) -> None:
     ranks = [(SEVERITIES.index(one.severity), [*MEANINGS].index(one.name))
              for one in report.findings]  # fmt: skip
     assert ranks == sorted(ranks)
@@ -68,7 +64,7 @@ def test_groups_say_splits_bits_and_conflicts(report: Report) -> None:
     assert len(groups) == 5
 
 
-def test_a_place_is_where_the_reader_finds_the_record(report: Report, path: Path) -> None:
+def test_a_place_is_the_position_of_the_record_in_the_reader(report: Report, path: Path) -> None:
     for number in (0, 5, len(report.contents) - 1):
         place = report.contents.place(number)
         item = reader.Dataset(path, place.split, as_supervised=False)[place.record]
@@ -79,7 +75,7 @@ def test_a_place_is_where_the_reader_finds_the_record(report: Report, path: Path
         assert place.shard_record == place.record, "there is one shard a split"
 
 
-def test_a_report_of_a_selection_is_that_of_a_set_of_these_records(
+def test_a_report_on_a_selection_equals_that_on_a_dataset_of_these_records(
     path: Path, tmp_path: Path
 ) -> None:
     half = reader.select(path, "train") | reader.select(path, "validation")
@@ -108,7 +104,7 @@ def test_a_report_of_a_selection_is_that_of_a_set_of_these_records(
         )
 
 
-def test_a_record_that_does_not_decode_is_told_and_the_page_goes_on(
+def test_a_record_that_does_not_decode_is_a_finding(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
@@ -116,14 +112,14 @@ def test_a_record_that_does_not_decode_is_told_and_the_page_goes_on(
     shard = next(copy.glob("*validation*"))
     shard.write_bytes(flipped(shard.read_bytes(), 8 * 40))
     found = reported(copy)
-    told = next(one for one in found.findings if one.name == "damaged-records")
+    damaged = next(one for one in found.findings if one.name == "damaged-records")
     first = found.contents.split.tolist().index(1)
-    assert told.keys == (found.contents.key(first),)
-    assert "CRC" in told.what
+    assert damaged.keys == (found.contents.key(first),)
+    assert "CRC" in damaged.what
     assert "damaged-records" in found.html()
 
 
-def test_without_pixels_the_documents_still_tell(path: Path) -> None:
+def test_without_pixels_only_findings_of_documents_are_made(path: Path) -> None:
     found = reported(path, has_pixels=False)
     expected = {"leaks", "label-conflicts", "rejected", "duplicates", "odd-aspect", "enlarged"}
     assert {one.name for one in found.findings} == expected == KEYS.keys() - {*OF_PIXELS}
@@ -131,17 +127,17 @@ def test_without_pixels_the_documents_still_tell(path: Path) -> None:
     assert found.measured is None
 
 
-def test_images_alone_were_cut_where_no_fit_was_asked_for(tmp_path: Path) -> None:
-    """All are as wide as 64, which is enough, and 40 to 43 high, which is not."""
+def test_images_without_annotations_are_cropped_by_default(tmp_path: Path) -> None:
+    """All are 64 wide, which is enough, and 40 to 43 high, which is not."""
     found = reported(packed(tmp_path, animals(4), size="56x56"), has_pixels=False)
     assert [len(one.keys) for one in found.findings if one.name == "enlarged"] == [4]
 
 
 @pytest.mark.thorough
-def test_each_flag_leaves_out_as_many_as_it_says(
+def test_each_flag_leaves_out_the_stated_number_of_images(
     report: Report, planted: Path, tmp_path: Path
 ) -> None:
-    """Keys printed by `--list` are taken back by `--exclude-list`, and the finding is gone."""
+    """`--exclude-list` accepts keys printed by `--list`, and then the finding is gone."""
     for one in report.findings:
         if not one.num_dropped:
             continue
@@ -162,9 +158,7 @@ def test_each_flag_leaves_out_as_many_as_it_says(
         assert one.name not in {other.name for other in left}
 
 
-def test_a_list_that_there_is_not_is_one_line_that_names_the_others(
-    planted: Path, tmp_path: Path
-) -> None:
+def test_an_unknown_list_is_one_line_that_names_the_others(planted: Path, tmp_path: Path) -> None:
     for name, text in (("leak", "not a kind of finding"), ("drift", "classes or splits")):
         done = run("report", planted / "tfrecords", "--list", name, cwd=tmp_path)
         assert text in error_of(done, 2)
@@ -176,7 +170,7 @@ def test_a_list_that_there_is_not_is_one_line_that_names_the_others(
     assert not list(tmp_path.iterdir())
 
 
-def test_keys_of_any_shape_come_back_from_a_list(tmp_path: Path) -> None:
+def test_keys_of_any_shape_survive_a_list(tmp_path: Path) -> None:
     """With spaces, quotes, commas, numbers at the end, escapes, and the same name in folders."""
     names = ("a, b.png", 'say "x".png', "cat 1.png", "x.png", "deep/x.png", "bad\x1b[1m.png",
              "turned\u202e.png", "ünï.png", "y;z.png")  # fmt: skip
@@ -203,7 +197,6 @@ def test_keys_of_any_shape_come_back_from_a_list(tmp_path: Path) -> None:
 
 
 def skewed(number: int, *, bright: int) -> dict[str, bytes]:
-    """Return a set whose classes and splits differ in brightness."""
     found = {}
     for i in range(number):
         image = photo(i, 48, 48)
@@ -215,7 +208,7 @@ def skewed(number: int, *, bright: int) -> dict[str, bytes]:
     return found
 
 
-def test_classes_and_splits_that_differ_are_told(tmp_path: Path) -> None:
+def test_classes_and_splits_that_differ_are_found(tmp_path: Path) -> None:
     path = packed(tmp_path, skewed(30, bright=90), labels="folder", size="32x32")
     found = {one.name: one for one in reported(path).findings}
     assert "new" in found["missing-classes"].what

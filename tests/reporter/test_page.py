@@ -33,7 +33,9 @@ def _page(report: Report) -> bytes:
     return report.html().encode()
 
 
-def test_a_page_says_what_was_found_and_what_was_not(page: bytes, report: Report) -> None:
+def test_a_page_has_the_findings_and_the_kinds_without_findings(
+    page: bytes, report: Report
+) -> None:
     found = checked(page)
     text = found.text
     assert len([1 for tag, _ in found.tags if tag == "img"]) > 60
@@ -48,7 +50,7 @@ def test_a_page_says_what_was_found_and_what_was_not(page: bytes, report: Report
 def test_the_same_dataset_gives_the_same_bytes(
     page: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Built and read elsewhere, with nothing kept, in another folder; no path is in it."""
+    """The dataset is built again in another folder, without a cache. The page has no path."""
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
     path = planted_set(tmp_path / "elsewhere")
     assert reported(path).html().encode() == page
@@ -71,7 +73,7 @@ def test_a_page_without_pictures_has_none(path: Path, options: dict[str, Any]) -
 
 
 @given(value=st.one_of(texts(), st.sampled_from(HOSTILE)))
-def test_no_text_of_others_becomes_markup(value: str) -> None:
+def test_no_text_becomes_markup(value: str) -> None:
     made = html.tag("html", html.tag("p", value, title=value), html.key(value), html.block(value))
     found = Page(made.encode("ascii", "xmlcharrefreplace"))
     assert [tag for tag, _ in found.tags] == ["html", "p", "bdi", "pre", "code"]
@@ -81,7 +83,6 @@ def test_no_text_of_others_becomes_markup(value: str) -> None:
 
 @contextlib.contextmanager
 def renamed(path: Path, names: list[str]) -> Iterator[None]:
-    """Rename the classes of a dataset for a while, in all its documents."""
     manifest = load_manifest(path)
     kept = {name: (path / name).read_bytes() for name in ("manifest.json", "schema.json")}
     schema = parse_schema(kept["schema.json"], "schema.json")
@@ -109,7 +110,7 @@ def renamed(path: Path, names: list[str]) -> Iterator[None]:
 _names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 
 
-@examples(15)
+@examples(8)
 @given(names=st.lists(_names, min_size=2, max_size=2, unique=True))
 def test_class_names_of_any_kind_stay_text(
     tmp_path_factory: pytest.TempPathFactory, path: Path, names: list[str]
@@ -136,7 +137,7 @@ TARGETS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_each_kind_of_target_has_its_form(tmp_path: Path, kind: str) -> None:
+def test_each_kind_of_target_has_its_section(tmp_path: Path, kind: str) -> None:
     keys, words = TARGETS[kind]
     rows = "".join(f"{i},{'a b' if i % 3 else 'c'},{i * 1.5},said {i}\n" for i in range(24))
     members = {f"{i}.png": file(photo(i), "PNG") for i in range(24)}
@@ -146,8 +147,8 @@ def test_each_kind_of_target_has_its_form(tmp_path: Path, kind: str) -> None:
     assert ("with a target" in text) == (kind != "none")
 
 
-def test_many_classes_together_are_a_grid(tmp_path: Path) -> None:
-    """Thirty of them, in shades of how often; a class with itself is left blank."""
+def test_co_occurrence_of_many_classes_is_a_grid(tmp_path: Path) -> None:
+    """The thirty largest classes; the diagonal is blank."""
     rows = "".join(f"{i},{i % 40} {(i + 1) % 40}\n" for i in range(120))
     members = {f"{i}.png": file(photo(i, 24, 24), "PNG") for i in range(120)}
     members["t.csv"] = f"id,tags\n{rows}".encode()
@@ -160,7 +161,7 @@ def test_many_classes_together_are_a_grid(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_thousand_classes_fit(tmp_path: Path) -> None:
-    """All are there, the largest and smallest as bars; forty have pictures."""
+    """All are listed, the largest and smallest with bars; forty have pictures."""
     members = {
         f"class {i:04d} {'of a long name ' * 3}/{j}.png": file(photo(i * 3 + j, 24, 24), "PNG")
         for i in range(1000)
@@ -173,7 +174,7 @@ def test_a_thousand_classes_fit(tmp_path: Path) -> None:
 
 
 def test_pictures_keep_to_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures beyond it are left out evenly: every class keeps some."""
+    """Pictures beyond it are left out evenly, so that every class has some."""
     rng = np.random.default_rng(0)
     members = {
         f"{'abcd'[i % 4]}/{i}.png": file(rng.integers(0, 256, (112, 112, 3), np.uint8), "PNG")
@@ -191,16 +192,18 @@ def test_pictures_keep_to_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     checked(report.html().encode())
 
 
-def test_a_table_that_is_not_of_these_records_is_one_line(path: Path, tmp_path: Path) -> None:
+def test_an_item_table_that_differs_from_the_records_is_one_line(
+    path: Path, tmp_path: Path
+) -> None:
     copy = shutil.copytree(path, tmp_path / "set")
     table = pq.read_table(copy / "items.parquet")
     pq.write_table(pa.concat_tables([table.slice(1), table.slice(0, 1)]), copy / "items.parquet")
     assert "its rows differ from the records" in error_of(run("report", copy, cwd=tmp_path), 1)
 
 
-@examples(40)
+@examples(20)
 @given(data=st.data(), column=st.sampled_from(list(ODD)))
-def test_a_table_of_a_stranger_gives_a_page_all_the_same(
+def test_any_values_in_the_item_table_give_a_page(
     tmp_path_factory: pytest.TempPathFactory, path: Path, data: st.DataObject, column: str
 ) -> None:
     copy = strange(path, tmp_path_factory.mktemp("strange") / "set", column, data)
@@ -237,7 +240,7 @@ def test_a_report_is_written_whole_or_not_at_all(
         (("--thumbs", "-1"), "whole number"),
     ],
 )
-def test_what_cannot_be_asked_for_is_one_line(
+def test_wrong_options_are_one_line(
     planted: Path, tmp_path: Path, arguments: tuple[str, ...], text: str
 ) -> None:
     done = run("report", planted / "tfrecords", *arguments, cwd=tmp_path)

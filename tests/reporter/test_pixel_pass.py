@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.support.examples import flipped
 from tests.support.planted import file, photo
 
 NUMBER = 150
-"""Images, more than a thread takes at a time."""
+"""More images than a thread processes at a time."""
 
 
 @pytest.fixture(name="cache", autouse=True)
@@ -28,20 +29,21 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "pixels"
 
 
+@functools.cache
+def photos() -> dict[str, bytes]:
+    return {f"{'abc'[i % 3]}/{i}.png": file(photo(i, 64, 64), "PNG") for i in range(NUMBER)}
+
+
 def made(folder: Path, **keys: Any) -> Path:
-    """Build photos with a detail each; return the dataset's folder."""
-    members = {f"{'abc'[i % 3]}/{i}.png": file(photo(i, 64, 64), "PNG") for i in range(NUMBER)}
-    return packed(folder, members, labels="folder", **keys)
+    return packed(folder, photos(), labels="folder", **keys)
 
 
 @pytest.fixture(name="path", scope="module")
 def _path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset that nobody may change."""
     return made(tmp_path_factory.mktemp("photos"), size="64x64", format="png")
 
 
 def passed(path: Path, most: int = 10**6, seed: int = 0, told: Quiet | None = None) -> ScanResult:
-    """Return the result of a pass over a dataset."""
     dataset = open_dataset(path)
     manifest = dataset.manifest
     labels = np.arange(manifest.totals.num_written) % 3
@@ -113,7 +115,7 @@ def test_the_number_of_threads_changes_nothing(
     assert_same_tiles(*found)
 
 
-def test_what_is_kept_and_damaged_is_made_anew(path: Path, cache: Path) -> None:
+def test_a_damaged_cache_file_is_replaced(path: Path, cache: Path) -> None:
     found = passed(path)
     kept = next(cache.iterdir())
     for data in (b"", b"PK no zip", kept.read_bytes()[:5000]):
@@ -122,10 +124,10 @@ def test_what_is_kept_and_damaged_is_made_anew(path: Path, cache: Path) -> None:
         assert kept.read_bytes() != data
 
 
-def test_a_damaged_record_is_named_and_the_pass_is_not_kept(
+def test_a_damaged_record_is_named_and_the_pass_is_not_cached(
     path: Path, tmp_path: Path, cache: Path
 ) -> None:
-    """It may be repaired, which does not change the manifest."""
+    """A repair does not change the manifest."""
     whole = passed(path)
     for one in cache.iterdir():
         one.unlink()

@@ -18,13 +18,12 @@ FOUND = measure.measured(TILES)
 
 
 def hash_of(image: Image.Image) -> int:
-    """Return the hash of an image."""
     small = tile(np.asarray(image.convert("RGB")))
     return int(measure.measured(small[None])["hash"][0])
 
 
 @pytest.mark.parametrize("number", range(len(TILES)))
-def test_tone_is_that_of_the_formulas(number: int) -> None:
+def test_tone_follows_the_formulas(number: int) -> None:
     levels, found = TILES[number].astype(float), FOUND[number]
     red, green, blue = levels.reshape(-1, 3).T / 255
     perceived = np.sqrt(0.241 * red**2 + 0.691 * green**2 + 0.068 * blue**2)
@@ -43,7 +42,7 @@ def test_entropy_and_contrast_are_pillow_s(number: int) -> None:
 
 
 def test_a_hash_is_the_signs_of_low_frequencies() -> None:
-    """By the sum that defines the transform, a frequency at a time."""
+    """The transform is computed from its definition."""
     grey = (TILES[0].astype(int) @ (77, 150, 29)) >> 8
     size = TILE // 2
     half = grey.reshape(size, 2, size, 2).sum(axis=(1, 3))

@@ -50,7 +50,7 @@ TAGS = {
 
 @pytest.fixture(name="one", scope="module")
 def _one(path: Path, report: Report, passes: Path) -> Iterator[Served]:
-    """After a report, whose measures are cached."""
+    """Serve a dataset whose measures are cached."""
     assert report.measured is not None
     with mock.patch.dict(os.environ, SHARDPREP_CACHE=str(passes)), served(path) as one:
         one.client.page("/findings")
@@ -59,13 +59,12 @@ def _one(path: Path, report: Report, passes: Path) -> Iterator[Served]:
 
 @pytest.fixture(name="rows", scope="module")
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """Return the items as the viewer numbers them, by the table alone."""
     rows: list[dict[str, Any]] = pq.read_table(path / "items.parquet").to_pylist()
     return sorted(rows, key=lambda row: row["status"] != "written")
 
 
 def listed(one: Served, query: str) -> list[int]:
-    """Return the items of all pages of a filter, by the links from each to the next."""
+    """Return the items on all pages of a filter."""
     found, target = [], f"/?{query}"
     while target:
         page = one.client.page(target)
@@ -93,7 +92,7 @@ def listed(one: Served, query: str) -> list[int]:
         ("finding=nothing", lambda _: False),
     ],
 )
-def test_a_filter_gives_the_items_that_fit(
+def test_a_filter_returns_the_matching_items(
     one: Served, rows: list[dict[str, Any]], query: str, fits: Any
 ) -> None:
     wanted = [number for number, row in enumerate(rows) if fits(row)]
@@ -103,7 +102,7 @@ def test_a_filter_gives_the_items_that_fit(
     assert f"{len(wanted)}{of} items" in page
 
 
-def test_the_choices_say_how_many_items_they_leave(one: Served, rows: list[dict[str, Any]]) -> None:
+def test_each_choice_shows_its_number_of_items(one: Served, rows: list[dict[str, Any]]) -> None:
     page = one.client.page("/?label=1&split=train")
     for value, name in (("train", "train"), ("validation", "validation")):
         number = sum(row["label"] == 1 and row["split"] == value for row in rows)
@@ -126,7 +125,7 @@ def test_every_finding_leads_to_its_items(one: Served, report: Report) -> None:
     assert sorted(leak) == ["train/cat/00.jpg", "validation/cat/leak.jpg"]
 
 
-def test_without_a_report_it_says_what_is_not_known(
+def test_without_a_report_only_findings_of_documents_are_shown(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path))
@@ -137,7 +136,7 @@ def test_without_a_report_it_says_what_is_not_known(
     assert not list(tmp_path.rglob("*.npz"))
 
 
-def test_the_arrows_lead_through_what_fits(one: Served, rows: list[dict[str, Any]]) -> None:
+def test_links_lead_through_the_items_of_a_filter(one: Served, rows: list[dict[str, Any]]) -> None:
     query = "label=0&split=validation"
     wanted = [n for n, row in enumerate(rows) if row["label"] == 0 and row["split"] == "validation"]
     seen = [wanted[0]]
@@ -156,7 +155,7 @@ def test_the_arrows_lead_through_what_fits(one: Served, rows: list[dict[str, Any
     assert f"{outside + 1} of {len(rows)} items" in one.client.page(f"/item/{outside}?{query}")
 
 
-def test_an_item_shows_all_that_is_known_of_it(
+def test_an_item_shows_its_row_findings_and_copies(
     one: Served, rows: list[dict[str, Any]], path: Path
 ) -> None:
     number = next(n for n, row in enumerate(rows) if row["key"] == "train/cat/00.jpg")
@@ -173,7 +172,7 @@ def test_an_item_shows_all_that_is_known_of_it(
     assert item["image/filename"] == row["key"]
 
 
-def test_images_are_the_stored_bytes_and_tiles_are_of_them(one: Served, path: Path) -> None:
+def test_images_are_the_stored_bytes_and_tiles_show_them(one: Served, path: Path) -> None:
     data = reader.Dataset(path, "train", decode=False, as_supervised=False)
     for number in (0, len(data) - 1):
         found = one.client.get(f"/image/{number}")
@@ -189,7 +188,7 @@ def test_images_are_the_stored_bytes_and_tiles_are_of_them(one: Served, path: Pa
         assert again.headers["etag"] == tile.headers["etag"] != found.headers["etag"]
 
 
-def test_a_value_is_that_of_its_column_however_little_was_read(path: Path, tmp_path: Path) -> None:
+def test_single_values_equal_the_values_of_the_whole_column(path: Path, tmp_path: Path) -> None:
     table = read_items(path / "items.parquet")
     pq.write_table(table, tmp_path / "items.parquet", row_group_size=7)
     is_of = np.random.default_rng(0).random(len(table)) < 0.8
@@ -217,7 +216,7 @@ def test_plain_pixels_become_a_png(tmp_path: Path) -> None:
         assert one.client.get("/tile/1").headers["content-type"] == "image/webp"
 
 
-def test_a_damaged_record_is_one_bad_tile(path: Path, tmp_path: Path) -> None:
+def test_a_damaged_record_is_one_tile_with_the_error(path: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(path, tmp_path / "set")
     shard = next(copy.glob("*train*"))
     shard.write_bytes(flipped(shard.read_bytes(), 8 * 40))
@@ -305,12 +304,12 @@ def test_a_dataset_in_object_storage_is_read_by_ranges(
         assert one.client.get("/image/3").body == here.client.get("/image/3").body
 
 
-@examples(25)
+@examples(12)
 @given(
     names=st.lists(st.one_of(texts(), st.sampled_from(HOSTILE)), min_size=61, max_size=61),
     part=texts(max_size=5),
 )
-def test_no_name_of_others_breaks_a_page(path: Path, names: list[str], part: str) -> None:
+def test_no_name_becomes_markup(path: Path, names: list[str], part: str) -> None:
     """Keys, classes, reasons and search texts."""
     contents = read_contents(open_dataset(path))
     sound = [one.encode(errors="replace").decode() for one in names]
@@ -344,9 +343,9 @@ def test_no_name_of_others_breaks_a_page(path: Path, names: list[str], part: str
     site.close()
 
 
-@examples(20)
+@examples(12)
 @given(data=st.data(), column=st.sampled_from([*ODD, "status", "split"]))
-def test_a_table_of_a_stranger_gives_pages_all_the_same(
+def test_any_values_in_the_item_table_give_pages(
     tmp_path_factory: pytest.TempPathFactory, path: Path, data: st.DataObject, column: str
 ) -> None:
     """Rows that still match the records are shown with any other values."""

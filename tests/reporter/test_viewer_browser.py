@@ -24,12 +24,12 @@ ALL_OF_THEM = """
     return one.complete || new Promise(done => { one.onload = one.onerror = done; });
 }))
 """
-"""What ends when each image is here, or is known not to come: also those below the window."""
+"""Waits until all images are loaded or have failed, also below the window."""
 
 
 @pytest.fixture(name="one", scope="module")
 def _one(path: Path, report: Report) -> Iterator[Served]:
-    """After a report, whose findings it shows."""
+    """Serve a dataset whose measures are cached."""
     assert report.findings
     with served(path) as one:
         one.client.page("/findings")
@@ -44,12 +44,10 @@ def _marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def home(one: Served, width: int = 1280) -> tuple[str, int, str]:
-    """Return the address, width and cookie with which a browser opens the viewer."""
     return f"http://127.0.0.1:{one.client.port}", width, one.client.cookie
 
 
 def arrived(page: Page, address: str) -> None:
-    """Wait until a page is shown."""
     page.wait_for_url(re.compile(f"{re.escape(address)}$"))
 
 
@@ -77,7 +75,7 @@ def test_axe_finds_nothing_serious(
         assert serious(page) == []
 
 
-def test_a_choice_filters_and_the_address_says_so(browser: Browser, one: Served) -> None:
+def test_a_choice_filters_and_changes_the_address(browser: Browser, one: Served) -> None:
     with opened(browser, *home(one)) as page:
         page.get_by_label("Finding").select_option("leaks")
         arrived(page, "/?finding=leaks")
@@ -118,7 +116,7 @@ def test_arrow_keys_lead_from_item_to_item_and_back(browser: Browser, one: Serve
 
 
 @pytest.mark.thorough
-def test_all_of_it_works_without_scripts(browser: Browser, one: Served) -> None:
+def test_the_viewer_works_without_scripts(browser: Browser, one: Served) -> None:
     with opened(browser, *home(one), java_script_enabled=False) as page:
         page.get_by_label("Class").select_option("1")
         page.get_by_label("Key").fill("train/dog/0")

@@ -31,7 +31,7 @@ from tests.writer.faulty import own_disk
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _DISK_BYTES = 256 << 20
-"""Bytes of the small disk in addition to three times the source."""
+"""Size of the small disk, in addition to three times the source."""
 _PATIENCE_S = 4 * 3600.0
 
 

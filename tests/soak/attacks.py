@@ -21,25 +21,21 @@ from tests.support.processes import members, servers, workers
 _DAY_S = 24 * 3600
 _SHORT_S = 1.0
 _LEFT_BYTES = 4 << 20
-"""Memory that a worker still gets then: less than the stack of a thread, so that none starts. With
-none at all a thread may begin and end before `threading.Thread.start` hears of it, which then waits
-for ever (CPython 3.11)."""
+"""Memory left to a worker: less than the stack of a thread. With no memory at all,
+`threading.Thread.start` can wait forever (CPython 3.11)."""
 _STORM_S = 3.0
 
 
 @dataclass
 class Target:
-    """A build that runs, and all that it depends on."""
-
     process: subprocess.Popen[str]
     source: Path
     disk: Path | None
-    """A disk that may be filled, with all that the build writes; None without such a disk."""
     clock: Clock | None
     draw: random.Random
     stop_s: float
     silence: Callable[[float], None] | None = None
-    """Silences the store for some seconds, and waits for that; None without a store."""
+    """Stops all answers of the store for some seconds."""
 
     @property
     def is_over(self) -> bool:
@@ -53,15 +49,13 @@ class Target:
 
 class Attack(NamedTuple):
     strike: Callable[[Target], str]
-    """Makes it, and takes it back; returns what was done, "" where there was nothing to attack."""
+    """Attacks and undoes the attack. Returns a description, or "" if there was no target."""
     ends: frozenset[int] = frozenset()
-    """Exit codes with which the build may end for it; it may go on as well."""
+    """Exit codes with which the build may end. It may also continue."""
     must_end: bool = False
-    """Whether it may not go on."""
     awaits_workers: bool = False
-    """Whether it is made while workers are at work."""
     awaits_start: bool = False
-    """Whether it is made once the interpreter has started, which has its own words until then."""
+    """Whether the attack waits until the interpreter has started."""
 
 
 @dataclass
@@ -71,14 +65,13 @@ class Blow:
     num_shards: int
     detail: str = ""
     held_s: float = 0.0
-    """Seconds of the attack itself, such as the pause of a process."""
+    """Duration of the attack itself, such as the pause of a process."""
     exit_code: int | None = None
     printed: list[str] = field(default_factory=list)
-    """Lines of the build's stderr from then to the next attack."""
+    """Lines of stderr until the next attack."""
 
 
 def _signalled(numbers: Sequence[int], number: signal.Signals) -> int:
-    """Send a signal; return how many processes were there for it."""
     sent = 0
     for one in numbers:
         with contextlib.suppress(ProcessLookupError):
@@ -96,7 +89,7 @@ def _kill(choose: Callable[[Target], list[int]]) -> Callable[[Target], str]:
 
 
 def _kill_again_and_again(target: Target) -> str:
-    """Do what a system does that is short of memory: it kills processes until it has some."""
+    """Kill workers repeatedly, as a system does that is short of memory."""
     sent = 0
     until = time.monotonic() + _STORM_S
     while time.monotonic() < until and not target.is_over:
@@ -147,7 +140,7 @@ def _told(number: signal.Signals) -> Callable[[Target], str]:
 
 
 def _fill_disk(target: Target) -> str:
-    """Leave no page of the disk free until the build has ended, or has gone on for long."""
+    """Keep the disk full until the build ends, or for `stop_s`."""
     assert target.disk is not None
     filler = target.disk / "filler"
     begun = time.monotonic()
@@ -182,7 +175,7 @@ def _set_clock_back(target: Target) -> str:
 
 
 def _starve_worker(target: Target) -> str:
-    """Let a worker have hardly more memory than it holds, for a moment."""
+    """Limit the memory of a worker for a moment."""
     for number in _one_worker(target):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             pages = int(Path(f"/proc/{number}/statm").read_text().split()[0])
@@ -236,7 +229,7 @@ def possible(target_disk: Path | None, clock: Clock | None, *, is_store: bool) -
 
 
 def drawn(kinds: Sequence[str], number: int, draw: random.Random) -> list[str]:
-    """Return `number` attacks in a drawn order, each kind equally often."""
+    """Return `number` attacks in random order, each kind equally often."""
     found: list[str] = []
     while len(found) < number:
         found += draw.sample(kinds, len(kinds))

@@ -21,11 +21,9 @@ from tests.soak.place import Place
 from tests.support.processes import has_started, is_gone, members, workers
 
 _END_S = 60.0
-"""Seconds that a build gets to end after a signal, and its other processes after it."""
+"""Time limit for a build to end after a signal, and for its other processes to end after it."""
 _MOST_TRIES = 5
-"""Builds that an attack may come too late for."""
 _LINES = 6
-"""Lines of what a build printed that are kept for an attack."""
 
 
 class Undisturbed(NamedTuple):
@@ -44,7 +42,6 @@ class Means:
     options: tuple[str, ...]
     folder: Path
     disk: Path | None
-    """A disk that may be filled, with all that a build writes."""
     clock: Clock | None
     stop_s: float
     say: Callable[[str], None]
@@ -75,7 +72,6 @@ class Attacked:
     elapsed_s: float = 0.0
     faults: list[str] = field(default_factory=list)
     wrong_files: list[str] = field(default_factory=list)
-    """Files that differ from the undisturbed build."""
 
 
 def build_undisturbed(means: Means, place: Place, patience_s: float) -> Undisturbed:
@@ -95,7 +91,6 @@ def build_undisturbed(means: Means, place: Place, patience_s: float) -> Undistur
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Kill a build and all of its processes that live, and wait for its end."""
     for number in members(process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
@@ -105,7 +100,7 @@ def end(process: subprocess.Popen[str]) -> None:
 def build_attacked(
     means: Means, place: Place, whole: Undisturbed, num_attacks: int, seed: int
 ) -> Attacked:
-    """Attack builds at random moments until that was done often enough, and see how they end."""
+    """Attack builds at random moments, then wait for a complete dataset."""
     draw = random.Random(seed)
     kinds = drawn(
         possible(means.disk, means.clock, is_store=place.silence is not None), num_attacks, draw
@@ -146,7 +141,6 @@ class _Siege:
         return self._found
 
     def _wait_for(self, is_so: Callable[[], bool]) -> None:
-        """Wait for something; a build that lets it wait for too long hangs, and is killed."""
         most_s = _END_S + 20 * self._whole.elapsed_s
         until = time.monotonic() + most_s
         while not is_so():
@@ -155,14 +149,13 @@ class _Siege:
                 end(self.process)
 
     def _run_for(self, seconds: float) -> None:
-        """Let builds run; where one ends before, the next one begins."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if self._ended_within(left):
                 self._go_on_if_ended()
 
     def _go_on_if_ended(self) -> None:
-        """Begin the next build where one has ended: the same again, or one of nothing."""
+        """Start the next build if the last one has ended."""
         if self._ended_within(0):
             self._take_end()
             if self.process.returncode == 0:
@@ -175,7 +168,7 @@ class _Siege:
         return self.process.returncode is not None
 
     def _strike(self, kind: str) -> None:
-        """Make an attack; where there is nothing left to attack, on the next build."""
+        """Attack; if there is no target, attack the next build."""
         means, attack, detail, begun = self._means, ATTACKS[kind], "", 0.0
         for _ in range(_MOST_TRIES):
             self._go_on_if_ended()
@@ -200,7 +193,7 @@ class _Siege:
             end(self.process)
 
     def _await_workers(self) -> None:
-        """Wait until workers are at work, and for a part of that."""
+        """Wait until workers run, and a random time more."""
         self._wait_for(lambda: bool(workers(self.process.pid)) or self._ended_within(0.02))
         self._ended_within(self._draw.uniform(0, self._whole.work_s / 4))
 
@@ -235,7 +228,7 @@ class _Siege:
         return True
 
     def _note_printed(self) -> None:
-        """Give the last attack the lines that were printed since it."""
+        """Add the new lines of stderr to the last attack."""
         with self._means.printed(self._place).open("rb") as file:
             file.seek(self._seen_bytes)
             data = file.read()

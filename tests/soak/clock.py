@@ -1,8 +1,7 @@
-"""A clock of the wall that can be set for some processes, and for no others.
+"""A wall clock that can be set for some processes only.
 
-A library that is loaded before all others adds a number of seconds to what the system says. The
-number is in a file that the processes share: to write it is to set the clock of all of them at
-once. What the kernel stamps itself, the times of files, does not follow.
+A preloaded library adds seconds to the time of the system. The processes share a file with the
+number of seconds. The times of files, which the kernel sets, do not change.
 """
 
 from __future__ import annotations
@@ -14,60 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-_CODE = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
+from tests.support.paths import DATA
 
-static long none;
-static volatile long *added = &none;
-static int (*real)(clockid_t, struct timespec *);
-
-__attribute__((constructor)) static void begin(void) {
-    real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-    const char *name = getenv("SOAK_CLOCK");
-    int file = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
-    if (file < 0) return;
-    void *page = mmap(NULL, sizeof(long), PROT_READ, MAP_SHARED, file, 0);
-    if (page != MAP_FAILED) added = page;
-    close(file);
-}
-
-int clock_gettime(clockid_t clock, struct timespec *now) {
-    int failed = real ? real(clock, now) : (int)syscall(SYS_clock_gettime, clock, now);
-    if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
-        now->tv_sec += *added;
-    return failed;
-}
-
-int gettimeofday(struct timeval *restrict now, void *restrict zone) {
-    (void)zone;
-    struct timespec found;
-    clock_gettime(CLOCK_REALTIME, &found);
-    now->tv_sec = found.tv_sec;
-    now->tv_usec = found.tv_nsec / 1000;
-    return 0;
-}
-
-time_t time(time_t *now) {
-    struct timespec found;
-    clock_gettime(CLOCK_REALTIME, &found);
-    if (now) *now = found.tv_sec;
-    return found.tv_sec;
-}
-"""
+_CODE = DATA / "clock.c"
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The file of the seconds, and the variables that give a process this clock."""
-
     file: Path
     environment: dict[str, str]
 
@@ -77,9 +29,8 @@ class Clock:
         compiler = shutil.which("cc")
         if compiler is None:
             return None
-        code, library, file = (folder / name for name in ("clock.c", "clock.so", "clock"))
-        code.write_text(_CODE)
-        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(code), "-ldl"]
+        library, file = folder / "clock.so", folder / "clock"
+        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(_CODE), "-ldl"]
         if subprocess.run(command, capture_output=True, check=False).returncode:
             return None
         file.write_bytes(struct.pack("l", 0))

@@ -31,7 +31,7 @@ def _tried(numbers: range) -> Tally:
 
 
 def main(given: list[str] | None = None) -> int:
-    """Make the tries; return 1 where one ended neither as a sound dataset nor as one line."""
+    """Build the sources; return 1 if a build failed in another way than with a one-line error."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak.documents", description=__doc__)
     parser.add_argument("--documents", type=int, default=8000, help="sources to build")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))

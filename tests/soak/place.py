@@ -45,11 +45,9 @@ class Disk:
         return {**os.environ, "NO_COLOR": "1"}
 
     def num_shards(self) -> int:
-        """Return the number of shards under their names, in a dataset finished or not."""
         return len(written(self.folder, f"*/*/[!.]*{_SHARD}*"))
 
     def hashes(self) -> dict[str, str]:
-        """Return the SHA-256 of every file below `out`, by its relative path."""
         found = {}
         for path in sorted(self.folder.rglob("*")):
             if path.is_file():

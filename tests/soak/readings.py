@@ -26,9 +26,9 @@ class Reading(NamedTuple):
     num_written: int
     num_rejected: int
     lost: list[str]
-    """Images that are neither written nor rejected with reason, or not read once by each reader."""
+    """Images that are missing, duplicated, or rejected without a reason."""
     wrong: list[str]
-    """Records with another label or other bytes than the source has."""
+    """Records whose label or bytes differ from the source."""
     elapsed_s: float
 
 
@@ -56,7 +56,6 @@ def read_all(place: Place, truth: Truth) -> Reading:
 
 
 def _unaccounted(totals: dict[str, Any], truth: Truth) -> list[str]:
-    """Return what the totals say otherwise than the source."""
     inputs = totals["num_written"] + sum(totals["rejected"].values())
     skipped = sum(totals["skipped"].values())
     expected = len(truth.images), truth.num_others
@@ -85,7 +84,7 @@ def _read_stored(place: Place, split: str, tally: Tally) -> None:
 
 
 def _read_shown(place: Place, split: str, tally: Tally, *, every: int) -> None:
-    """Read every record by tf.data, shuffled and decoded; keep the pixels of some."""
+    """Read every record with tf.data, shuffled and decoded; keep the pixels of some."""
     ds = reader.load(place.out, split=split, batch_size=_BATCH, shuffle=True, as_supervised=False)
     for batch in ds.as_numpy_iterator():
         rows = zip(batch["image/filename"], batch["label"], batch["image"], strict=True)

@@ -18,8 +18,6 @@ DOCUMENTS = RECORD.with_name("documents.json")
 
 @dataclass
 class DocumentRecord:
-    """The ends of builds of sources with mutated documents."""
-
     date: str
     seed: int
     tried: int
@@ -39,7 +37,7 @@ class Ordeal:
     num_written: int
     num_rejected: int
     requests: dict[str, int]
-    """Requests to the store that had a fault, by its kind."""
+    """Kind of fault → number of requests."""
     verify: str
     lost: list[str]
     wrong: list[str]
@@ -52,7 +50,7 @@ class Ordeal:
 
     @property
     def lost_s(self) -> float:
-        """Seconds that the attacks cost in addition to their own: repeated work, starts, pauses."""
+        """Time lost to restarts and repeated work, without the attacks themselves."""
         return max(0.0, self.attacked_s - self.held_s - self.num_builds * self.undisturbed_s)
 
 
@@ -76,7 +74,6 @@ class Record:
         ]
 
     def dumps(self) -> str:
-        """Return the record as JSON; times to a tenth of a second."""
         return json.dumps(_rounded(asdict(self)), indent=1) + "\n"
 
 
@@ -102,7 +99,6 @@ def _rounded(value: Any) -> Any:
 
 
 def attack_rows(record: Record) -> list[tuple[str, int, str]]:
-    """Return each kind of attack, how often it was made, and how builds took it."""
     blows = [blow for one in record.ordeals for blow in one.blows]
     rows = []
     for kind, number in sorted(Counter(blow.kind for blow in blows).items()):

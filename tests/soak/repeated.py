@@ -46,7 +46,7 @@ def faults(folder: Path) -> None:
 
 
 def orders(folder: Path) -> None:
-    """Play each single pause of either run of each meeting, and drawn orders."""
+    """Play each single pause of both runs of each meeting, and random orders."""
     del folder
     for name, make in meetings().items():
         meeting = make()
@@ -81,7 +81,7 @@ def signed_datasets(folder: Path) -> None:
 
 
 def main(names: list[str]) -> int:
-    """Return 1 where something ended otherwise than it may; its files are kept."""
+    """Return 1 if a part failed. Its files are then kept."""
     skip_fsync()
     for name in names:
         every_order(name)

@@ -26,7 +26,7 @@ import simplejpeg
 from tests.support.builders import SHARED_DATA
 
 SIDE = 64
-"""Height and width of a small image, and of every stored one, in pixels."""
+"""Height and width of small images and of stored images in pixels."""
 CLASSES = tuple(f"class{number:02d}" for number in range(12))
 _PHOTOS = SHARED_DATA / "dogs-vs-cats.zip"
 _CUT_EVERY = 500
@@ -68,7 +68,6 @@ def write_source(path: Path, size: Size, seed: int) -> None:
 
 
 def _drawn(number: int, height: int, width: int, seed: int) -> Iterator[bytes]:
-    """Yield JPEG files of 4 × 4 colours each."""
     rng = np.random.default_rng(seed)
     for start in range(0, number, _DRAWN_AT_ONCE):
         shape = (min(_DRAWN_AT_ONCE, number - start), 4, 4, 3)
@@ -78,7 +77,7 @@ def _drawn(number: int, height: int, width: int, seed: int) -> Iterator[bytes]:
 
 
 def _photos(number: int, seed: int) -> Iterator[bytes]:
-    """Yield photos, of cats and dogs where they are at hand; each has a comment of its own."""
+    """Yield photos with distinct comments, real ones if they exist."""
     found = list(_shared_photos(min(number, 2000)))
     photos = found or list(_drawn(min(number, 100), 360, 404, seed))
     for i in range(number):

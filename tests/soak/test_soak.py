@@ -1,4 +1,4 @@
-"""A soak of some seconds, in a store that fails: images are neither lost nor wrong."""
+"""A short soak, in a store that fails: images are neither lost nor wrong."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_builds_under_attack_lose_nothing(tmp_path: Path) -> None:
     assert one.num_written == NUM_IMAGES + NUM_PHOTOS - num_cut
 
 
-def test_the_oracle_sees_what_is_lost_wrong_or_twice(tmp_path: Path) -> None:
+def test_the_oracle_finds_lost_wrong_and_duplicate_records(tmp_path: Path) -> None:
     write_source(tmp_path / "soak.zip", Size(20, 3), seed=1)
     truth = Truth.of(tmp_path / "soak.zip")
     assert (len(truth.images), truth.num_others) == (23, 2)
@@ -53,5 +53,5 @@ def test_the_oracle_sees_what_is_lost_wrong_or_twice(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in tally.wrong] == [first, second]
 
 
-def test_the_record_that_the_documents_report_is_without_a_problem() -> None:
+def test_the_published_record_has_no_problem() -> None:
     assert not load(RECORD).problems

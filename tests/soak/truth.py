@@ -20,8 +20,8 @@ from PIL import Image, ImageOps
 from tests.soak.source import SIDE
 
 _MOST_DIFFERENCE = {"images.zip": 2.0, "photos.zip": 12.0}
-"""Mean of the absolute differences of pixels, by two decoders, and for photos also by two
-resamplers and of another JPEG. Of two different photos it is about 60."""
+"""Mean absolute difference of pixels between two decoders; photos are also resampled and
+encoded again. It is about 60 for two different photos."""
 
 
 class Fact(NamedTuple):
@@ -64,7 +64,7 @@ class Truth:
 
 @dataclass
 class Tally:
-    """Records compared with what the source holds, each key once."""
+    """Compares records with the source, each key once."""
 
     truth: Truth
     seen: Counter[str] = field(default_factory=Counter)
@@ -79,14 +79,14 @@ class Tally:
             self.wrong.append(f"{key}: {label}, not {fact and fact.label}")
 
     def add_bytes(self, key: str, data: bytes) -> None:
-        """Compare a stored image with the original where it is kept as it was."""
+        """Compare a stored image with its original, if it is stored unchanged."""
         if key.startswith("images.zip/"):
             fact = self.truth.images[key]
             if hashlib.sha256(data).digest() != fact.sha256:
                 self.wrong.append(f"{key}: not its bytes")
 
     def lost(self, rejected: set[str]) -> list[str]:
-        """Return what was not there once, or was there and is said to be rejected."""
+        """Return keys that were not read exactly once, and rejected keys that were read."""
         expected = self.truth.images.keys() - rejected
         return sorted(
             key for key in expected | self.seen.keys() if self.seen[key] != (key in expected)
@@ -103,7 +103,7 @@ def is_whole(data: bytes) -> bool:
 
 
 def looks_alike(key: str, original: bytes, stored: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
-    """Tell whether a stored image shows what the original does, cropped to a square."""
+    """Return whether a stored image shows its original, cropped to a square."""
     with Image.open(io.BytesIO(original)) as image:
         square = ImageOps.fit(image.convert("RGB"), (SIDE, SIDE), Image.Resampling.BILINEAR)
     difference = np.abs(np.asarray(square, np.int16) - stored).mean()

@@ -76,7 +76,6 @@ class Marked:
         )
 
     def masks(self) -> list[Mask]:
-        """Return the mask of each object, 0 and 1."""
         found = []
         for top, left, bottom, right in self.rectangles:
             mask = np.zeros((HEIGHT, WIDTH), np.uint8)
@@ -85,7 +84,7 @@ class Marked:
         return found
 
     def classes(self) -> Mask:
-        """Return the mask of `MASK_CLASSES`, whose last row belongs to none."""
+        """Return the mask of `MASK_CLASSES`; its last row has no class."""
         found = np.zeros((HEIGHT, WIDTH), np.uint8)
         for label, mask in zip(self.labels, self.masks(), strict=True):
             found[mask == 1] = label + 1
@@ -112,13 +111,12 @@ MARKED: dict[str, Marked] = {
     "test/f.png": Marked(((20, 20, 40, 50),), (1,)),
     "test/g.png": Marked(),
 }
-"""Key → objects; b and g have none, d two that are nearly the same."""
+"""Key → objects. b and g have no objects; d has two nearly equal ones."""
 
 
 def annotated(
     place: Path, *features: str, marked: Mapping[str, Marked] = MARKED, **keys: Any
 ) -> Path:
-    """Return a dataset with some of the features of `ANNOTATIONS`; `keys` are those of a build."""
     source = write_folder(place / "source", {key: one.image() for key, one in marked.items()})
     defaults = {"size": f"{WIDTH}x{HEIGHT}", "format": "png", "labels": "none", "shards": 3}
     path = build(source, place / "out", name="marked", **{**defaults, **keys}).path
@@ -126,7 +124,6 @@ def annotated(
 
 
 def rewritten(path: Path, features: tuple[str, ...], marked: Mapping[str, Marked]) -> Path:
-    """Add boxes and masks to a dataset; return its folder."""
     manifest, before = load_manifest(path), read_schema(path)
     of = {names.BOX_LABEL: CLASSES, names.MASK: MASK_CLASSES}
     schema = before.filled(
@@ -183,7 +180,6 @@ def _write_documents(path: Path, manifest: Manifest, schema: Schema, tally: Tall
 def _write_shard(
     path: Path, shard: Shard, schema: Schema, rows: pa.Table, marked: Mapping[str, Marked]
 ) -> pa.Table:
-    """Write a shard and its index; return its rows."""
     with (path / shard.name).open("rb") as file:
         records = [example.decode(one.payload) for one in tfrecord.read_records(file, shard.name)]
     found, data = rows.to_pylist(), bytearray()
@@ -206,7 +202,6 @@ def _plain(features: Mapping[str, list[Any]]) -> dict[str, Any]:
 
 
 def values_of(one: Marked) -> dict[str, Any]:
-    """Return the values of the features of an image's objects and masks."""
     return {
         names.BOX: one.boxes,
         names.BOX_LABEL: one.labels,
@@ -252,7 +247,6 @@ class Source:
         return [sign.option for sign in recognise(AnnotatedSource(self.index, self.documents))]
 
     def of(self, found: Found, key: str) -> Annotation:
-        """Return the annotation of an image, which must have one."""
         annotation = found.annotations[list(self.index.keys).index(key)]
         assert annotation is not None, key
         return annotation
@@ -270,7 +264,7 @@ class Source:
 
 
 def opened(path: Path, only: str = "", **keys: Any) -> Source:
-    """Return the listing of an archive or folder; images below a folder alone if one is given."""
+    """Return the listing of an archive or folder, optionally of images below one folder."""
     with TemporaryDirectory() as work:
         listing = list_source(path, Path(work), print)
     images = [member for member in listing.images if member.key.startswith(only)]
@@ -280,7 +274,7 @@ def opened(path: Path, only: str = "", **keys: Any) -> Source:
 
 
 def source(folder: Path, documents: Mapping[str, str | bytes], *images: str, **keys: Any) -> Source:
-    """Return a source of such documents, and of images of 40×30 pixels with such keys."""
+    """Return a source with these documents, and images of 40×30 pixels with these keys."""
     texts = {k: t.encode() if isinstance(t, str) else t for k, t in documents.items()}
     path = write(folder / "set.zip", zip_bytes({**dict.fromkeys(images, PIXELS), **texts}))
     return opened(path, **keys)

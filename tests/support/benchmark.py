@@ -6,10 +6,8 @@ from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.benchmark.result import Benchmark, Round, Settings, Timeline, Way
 
 TRACED = ("naive", "load", "dataset")
-"""Pipelines that have a timeline."""
 
 IMAGE_BYTES = 28_000_000 / 1800
-"""Bytes of an image in the shards."""
 
 
 def example(**ways: Way) -> Benchmark:

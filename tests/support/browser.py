@@ -18,7 +18,7 @@ MISSING = f"no browser: apt-get install chromium-headless-shell, or set {_NAMED}
 
 
 def browser_program() -> str | None:
-    """Return the path of a browser, None where there is none or nothing that drives it."""
+    """Return the path of a browser, or None if a browser or Playwright is missing."""
     if importlib.util.find_spec("playwright") is None:
         return None
     named = os.environ.get(_NAMED)
@@ -26,7 +26,6 @@ def browser_program() -> str | None:
 
 
 def need_browser() -> str:
-    """Return the path of a browser; without one, skip the test or let it fail."""
     program = browser_program()
     if program is None:
         if os.environ.get(_NEEDED):

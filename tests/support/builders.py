@@ -45,7 +45,7 @@ from shardprep.writer.workspace.find import find_workspace
 ChunkRunner = Callable[[Encode, Iterable[ChunkTask], int, WorkerLimits], Iterable[EncodedChunk]]
 
 SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
-"""Real photographs and hostile files; tests that use them are skipped where it is absent."""
+"""Real photographs and hostile files. Tests that use them are skipped without them."""
 
 
 def pixels(height: int = 48, width: int = 64, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -56,7 +56,6 @@ def pixels(height: int = 48, width: int = 64, seed: int = 0) -> np.ndarray[Any, 
 
 
 def encoded(image: Image.Image, form: str = "JPEG", **options: Any) -> bytes:
-    """Return the image as the bytes of a file."""
     out = io.BytesIO()
     image.save(out, form, **options)
     return out.getvalue()
@@ -72,7 +71,6 @@ def png(height: int = 48, width: int = 64, seed: int = 0) -> bytes:
 
 
 def zip_bytes(members: Mapping[str, bytes], *, method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """Return a zip with the members in their order."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", method) as archive:
         for name, data in members.items():
@@ -93,14 +91,12 @@ def tar_bytes(members: Mapping[str, bytes], compression: str = "") -> bytes:
 
 
 def write(path: Path, data: bytes) -> Path:
-    """Write a file and the folders above it; return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
 
 
 def write_folder(root: Path, members: Mapping[str, bytes]) -> Path:
-    """Write the members as files below a folder; return the folder."""
     for name, data in members.items():
         write(root / name, data)
     return root
@@ -113,20 +109,19 @@ def animals(number: int = 12, *, folder: str = "train/") -> dict[str, bytes]:
 
 @functools.cache
 def _animal(seed: int) -> bytes:
-    """Return a JPEG file, drawn once: the suite asks for some of them a thousand times."""
+    """Return a cached JPEG file, because the suite uses some a thousand times."""
     return jpeg(seed=seed, height=40 + seed % 7)
 
 
 @functools.cache
 def drawn_sample() -> dict[str, bytes]:
-    """Return the files of `shardprep sample`, drawn once: to draw them takes seconds."""
+    """Return the files of `shardprep sample`, cached because drawing takes seconds."""
     with tempfile.TemporaryDirectory() as folder:
         write_sample(Path(folder))
         return tree(Path(folder))
 
 
 def sample(folder: Path) -> Path:
-    """Write what `shardprep sample` writes; return the path of the archive."""
     write_folder(folder, drawn_sample())
     return folder / "shapes.zip"
 
@@ -136,10 +131,8 @@ class Quiet:
         self.lines: list[str] = []
         self.phases: list[tuple[str, int | None]] = []
         self.done: list[int] = []
-        """How far the phase was, after each report."""
         self.total: int | None = None
         self.num_done = 0
-        """Images or bytes that an earlier run had done."""
         self.num_new = 0
 
     def notice(self, line: str) -> None:
@@ -168,7 +161,7 @@ Told = Quiet
 def in_process(
     encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
 ) -> Iterator[EncodedChunk]:
-    """Encode in this process: an engine for tests that are not about processes."""
+    """Encode in this process, for tests that are not about processes."""
     del num_workers, limits
     for task in tasks:
         yield encode(task, lambda: None)
@@ -177,7 +170,7 @@ def in_process(
 def in_workers(
     encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
 ) -> Iterator[EncodedChunk]:
-    """Encode in worker processes, all chunks of which come back."""
+    """Encode in worker processes; return all chunks."""
     chunks: list[EncodedChunk] = []
     run_chunks(encode, tasks, num_workers, limits, chunks.append)
     return iter(chunks)
@@ -193,7 +186,6 @@ def build(
     reuse: str | Path | None = None,
     **keys: Any,
 ) -> BuildResult:
-    """Build a dataset from a source, in this process."""
     recipe, workers, old = _asked(source, out, engine, reuse, keys)
     return build_dataset(recipe, workers, watcher or Quiet(), overwrite=replace, reuse=old)
 
@@ -208,7 +200,6 @@ def build_part(
     reuse: str | Path | None = None,
     **keys: Any,
 ) -> PartResult:
-    """Build part "I/N" of a dataset, in this process."""
     recipe, workers, old = _asked(source, out, engine, reuse, keys)
     return parts.build_part(recipe, part_of(part), workers, watcher or Quiet(), old)
 
@@ -220,12 +211,10 @@ def _asked(source: Path, out: Path, engine: Any, reuse: str | Path | None, keys:
 
 
 def finalize(out: Path, *, max_rejected: float | None = None) -> BuildResult:
-    """Make a dataset of the parts below a folder."""
     return finalize_dataset(find_workspace(str(out)), num_threads=2, max_rejected=max_rejected)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Return every file below a folder by its relative path."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -234,7 +223,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def by_chunks(run: ChunkRunner) -> Engine:
-    """Return the engine that writes shards here, one after the other, from chunks of a runner."""
+    """Return an engine that writes shards in this process from the chunks of a runner."""
 
     def engine(
         job: ShardJob, shards: Sequence[ShardPlan], num_workers: int, on_progress: OnProgress
@@ -255,7 +244,6 @@ def by_chunks(run: ChunkRunner) -> Engine:
 
 
 def handing_over(run: ChunkRunner) -> Callable[..., None]:
-    """Return a runner of chunks in the form of `run_chunks`."""
 
     def run_chunks(*arguments: Any) -> None:
         *others, on_chunk = arguments
@@ -266,7 +254,7 @@ def handing_over(run: ChunkRunner) -> Callable[..., None]:
 
 
 class StoppedError(Exception):
-    """Stands for whatever ends a run."""
+    """Ends a run."""
 
 
 class StopAfter(Quiet):
@@ -285,7 +273,7 @@ class StopAfter(Quiet):
 
 @dataclass(frozen=True)
 class Deadly:
-    """Encodes as ever, but one image ends the process that touches it."""
+    """Encodes, but one image kills the process."""
 
     encoder: ChunkEncoder
     key: str

@@ -12,18 +12,19 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from unittest import mock
 
 from shardprep import profiling
 from shardprep.cli import app, streams
+from tests.support.paths import DATA
 
 Done = subprocess.CompletedProcess[str]
-"""A command that has ended: its exit code, stdout and stderr."""
 _PLAIN = {"COLUMNS": "80", "NO_COLOR": "1"}
 NARROW = {**os.environ, **_PLAIN}
-"""An environment in which lines are of 80 columns, without colours."""
+COMMAND_ERRORS = tomllib.loads((DATA / "command_errors.toml").read_text(encoding="utf-8"))
 
 
 def run(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = None) -> Done:
@@ -55,7 +56,7 @@ def run(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = N
 
 @contextlib.contextmanager
 def _as_new() -> Iterator[None]:
-    """Let a command find the program's own state as a new process does, and put it back."""
+    """Reset the state of the program as in a new process, and restore it."""
     log = streams._log
     handlers, level = log.handlers[:], log.level
     log.handlers.clear()
@@ -74,13 +75,12 @@ def _as_new() -> Iterator[None]:
 
 
 def run_process(*arguments: object, cwd: Path) -> Done:
-    """Run a command line in a process of its own."""
     command = [sys.executable, "-m", "shardprep", *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, env=NARROW, capture_output=True, text=True, check=False)
 
 
 def error_of(done: Done, code: int) -> str:
-    """Return the one line of an error, the last of stderr, after a look at its exit code."""
+    """Check the exit code; return the last line of stderr, which is the error."""
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr

@@ -22,7 +22,6 @@ from pydicom.uid import (
 from tests.support.odd_images import Array
 
 SHIPPED = Path(pydicom.__file__).parent / "data" / "test_files"
-"""Folder of pydicom's own files."""
 
 
 def dicom(values: Array, syntax: str = ExplicitVRLittleEndian, **elements: Any) -> bytes:

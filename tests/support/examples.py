@@ -13,19 +13,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 _MANY = int(os.environ.get("SHARDPREP_FUZZ", "0"))
-"""Cases of each kind of damage; for whoever has time SHARDPREP_FUZZ=10000 pytest …/test_fuzz.py."""
+"""Cases of each kind of damage, for a long run: SHARDPREP_FUZZ=10000 pytest …/test_fuzz.py."""
 _FULL, _QUICK = 100, 20
-"""Cases of a test that names no number, in the two profiles."""
 in_time = pytest.mark.timeout(0 if _MANY else 120)
 
 
 def texts(max_size: int | None = None) -> st.SearchStrategy[str]:
-    """Return what draws any text that has UTF-8: `st.text` takes 2 s to find out which have."""
+    """Return a strategy of texts that UTF-8 can encode, faster than `st.text`."""
     return st.text(st.characters(exclude_categories=["Cs"]), max_size=max_size)
 
 
 def load_profile(*, quick: bool) -> None:
-    """Choose how many cases the tests that are imported from now on try."""
+    """Set the number of cases of tests that are imported later."""
     # A busy machine is no fault of the program: there is no deadline.
     settings.register_profile("full", deadline=None, max_examples=_FULL)
     settings.register_profile("quick", deadline=None, max_examples=_QUICK)
@@ -33,21 +32,21 @@ def load_profile(*, quick: bool) -> None:
 
 
 def examples(number: int, **more: Any) -> settings:
-    """Return the settings of a test with this number of cases in the gate."""
+    """Return settings with this number of cases."""
     return settings(
         max_examples=max(number * settings().max_examples // _FULL, 1), deadline=None, **more
     )
 
 
 def fuzzed(number: int, **more: Any) -> settings:
-    """Return the settings of a test whose cases are damage, the same in every run."""
+    """Return settings of a fuzz test, with the same cases in every run."""
     if _MANY:
         return settings(max_examples=_MANY, deadline=None, database=None, derandomize=True, **more)
     return examples(number, database=None, derandomize=True, **more)
 
 
 class Damage(NamedTuple):
-    """One change of a file; places and lengths are shares of it, so that they fit any file."""
+    """A change of a file. Position and length are fractions of its size."""
 
     how: str
     at: float
@@ -56,7 +55,7 @@ class Damage(NamedTuple):
     noise: bytes
 
     def done_to(self, data: bytes, donor: bytes) -> bytes:
-        """Return the damaged file; `donor` is another of its kind."""
+        """Return the damaged file; `donor` is another file of the same kind."""
         start = int(self.at * len(data))
         stop = start + 1 + int(self.length**4 * len(data))  # mostly short
         to = int(self.other * len(data))
@@ -92,7 +91,7 @@ def damaged(data: bytes, donor: bytes, damages: list[Damage]) -> bytes:
 
 
 def flipped(data: bytes, bit: int) -> bytes:
-    """Return the bytes with one bit the other way round."""
+    """Return the bytes with one bit inverted."""
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import struct
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from tests.support.builders import jpeg, pixels
 from tests.support.odd_images import ARITHMETIC_JPEG
+from tests.support.paths import DATA
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,15 +56,7 @@ def lossless_jpeg(picture: Array) -> bytes:
     )
 
 
-PROGRESSIVE_ARITHMETIC_JPEG = base64.b64decode(
-    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAIBAQEBAQIBAQECAgICAgQDAgICAgUEBAMEBgUGBgYFBgYGBwkIBgcJBwYG"
-    "CAsICQoKCgoKBggLDAsKDAkKCgr/2wBDAQICAgICAgUDAwUKBwYHCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoK"
-    "CgoKCgoKCgoKCgoKCgoKCgoKCgr/ygARCAAQABgDAREAAhEBAxEB/8wABgAQARD/2gAMAwEAAhADEAAAAf8A3ahAtkxD"
-    "DGtkpvEF1kYB57Y5sm7twP/MAAQQBf/aAAgBAQABBQIVy1iSB7J0jnqi2rf/zAAEEQX/2gAIAQMBAT8BFjCHQ1OXy3Ah"
-    "IizM3fhDgYD/zAAEEQX/2gAIAQIBAT8BF7sl5PNBxh1k/8wABBAF/9oACAEBAAY/AmFdEvj/zAAEEAX/2gAIAQEAAT8h"
-    "J4Re9ZD0TGL/2gAMAwEAAgADAAAAEP0T4P/MAAQRBf/aAAgBAwEBPxAfxdj/zAAEEQX/2gAIAQIBAT8QpiH4Wf/MAAQQ"
-    "Bf/aAAgBAQABPxDVxI0gxf8AUP/Z"
-)
+PROGRESSIVE_ARITHMETIC_JPEG = (DATA / "progressive_arithmetic.jpg").read_bytes()
 """Made by libjpeg-turbo's `jpeg_simple_progression` of `ARITHMETIC_JPEG`."""
 
 _LOSSLESS = lossless_jpeg(pixels())
@@ -72,7 +64,6 @@ _FRAME = _LOSSLESS.index(b"\xff\xc3")
 
 
 def renamed(marker: int, bits: int = 8, data: bytes = jpeg()) -> bytes:
-    """Return a JPEG whose frame header has another marker and bits."""
     at = min(found for name in (b"\xff\xc0", b"\xff\xc3") if (found := data.find(name)) > 0)
     return (
         data[: at + 1] + bytes((marker,)) + data[at + 2 : at + 4] + bytes((bits,)) + data[at + 5 :]
@@ -91,7 +82,6 @@ READ = {
     "lossless, behind a thumbnail": _LOSSLESS[:2] + _segment(0xE0, jpeg()) + _LOSSLESS[2:],
     "baseline, behind a lossless thumbnail": jpeg()[:2] + _segment(0xE0, _LOSSLESS) + jpeg()[2:],
 }
-"""Files that libjpeg-turbo decodes."""
 UNREAD = {
     "12 bits": renamed(0xC1, 12),
     "lossless, 12 bits": renamed(0xC3, 12, _LOSSLESS),
@@ -106,5 +96,4 @@ UNREAD = {
         f"frame {marker:#x}": renamed(marker) for marker in (*range(0xC5, 0xC8), *range(0xCD, 0xD0))
     },
 }
-"""Files that it does not decode."""
 LOSSLESS = {name: data for name, data in READ.items() if name.startswith("lossless")}

@@ -9,6 +9,7 @@ import ast
 import inspect
 import itertools
 import json
+import re
 import sys
 import types
 import typing
@@ -34,8 +35,9 @@ from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Facts
 from shardprep.dataset.diff import Difference
 from shardprep.exporter.export import Exported
+from tests.support.paths import DATA, ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "json.md"
+PAGE = ROOT / "docs" / "json.md"
 RESULTS: dict[str, tuple[type, ...]] = {
     "build": (BuildJson, PartJson, PlanJson),
     "finalize": (BuildJson,),
@@ -67,29 +69,7 @@ _PLAIN = {
     Any: "any",
     Path: "string",
 }
-_HEAD = """# What `--json` prints
-
-This page lists the keys that each command prints with `--json`. Every command then prints one JSON
-object on stdout and nothing else there. Progress, notices and the line of an error stay on stderr.
-
-The page is generated from the types of the program. A key is always present unless its row says
-when. Names with `num_` are counts, `_bytes` are bytes, and `_s` are seconds. Strings can contain
-any characters that a file name can have; control characters are escaped.
-
-Later versions may add keys. No key is removed or changes its meaning without an entry in the
-[changelog](../CHANGELOG.md).
-
-```console
-$ shardprep inspect --json | jq .manifest.totals.num_written
-$ shardprep verify --json | jq -r '.problems[] | [.kind, .file, .what] | @tsv'
-```
-"""
-_ERRORS = """## Errors
-
-For every error, including wrong options and Ctrl-C, a command prints this object. `exit` is the
-exit code: 1 error, 2 usage, 130 interrupted. If `verify` finds problems, it exits with 3 and prints
-its own object.
-"""
+_HEAD, _ERRORS = re.split("\n(?=## )", (DATA / "json_head.md").read_text(encoding="utf-8"))
 
 
 def page_text() -> str:
@@ -112,7 +92,6 @@ def page_text() -> str:
 
 
 def _table(of: Any, named: list[Any]) -> str:
-    """Return the keys of an object as a table; types that it names are added to `named`."""
     docs = _docs(of)
     rows = []
     for key, hint in _keys(of).items():
@@ -125,7 +104,6 @@ def _table(of: Any, named: list[Any]) -> str:
 
 
 def _keys(of: Any) -> dict[str, Any]:
-    """Return the types of an object's keys; the settings of a model are none of them."""
     hints = typing.get_type_hints(of, include_extras=True)
     return {
         key: hint
@@ -135,7 +113,7 @@ def _keys(of: Any) -> dict[str, Any]:
 
 
 def _docs(of: Any) -> dict[str, str]:
-    """Return what is written below each key in the source, that of its bases included."""
+    """Return the docstrings below the keys in the source, also those of base classes."""
     found: dict[str, str] = {}
     for one in reversed([of, *getattr(of, "__orig_bases__", ())]):
         module = sys.modules[one.__module__]
@@ -178,13 +156,13 @@ def _kind(hint: Any, named: list[Any]) -> str:
 
 
 def _printed(hint: Any) -> Any:
-    """Return a type without its notes; of a table, whose note is that, the type of its rows."""
+    """Return a type without annotations; for a table, the type of its rows."""
     bare, note, *_ = typing.get_args(hint)
     return note if bare is pa.Table else bare
 
 
 def check(value: Any, hint: Any, at: str = "$") -> None:
-    """See that a JSON value is of a type, with every key of it and with no other."""
+    """Check that a JSON value matches a type, with exactly its keys."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         check(value, next(one for one in inner if (one is type(None)) == (value is None)), at)
@@ -213,13 +191,11 @@ def check(value: Any, hint: Any, at: str = "$") -> None:
 
 
 def check_each(value: dict[Any, Any], hints: dict[Any, Any], at: str) -> None:
-    """See that each of several values is of its type."""
     for key, one in value.items():
         check(one, hints[key], f"{at}.{key}")
 
 
 def printed(text: str, result: Any) -> Any:
-    """Return what a command has printed: one object of a type."""
     value = json.loads(text)
     check(value, result)
     return value

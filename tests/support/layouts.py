@@ -45,45 +45,36 @@ class Layout:
     row: int
     name: str
     special: str
-    """What is special about it, for the table."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Files of the source: pattern → content."""
     like: str = ""
-    """Another layout that has the files."""
+    """Another layout with the same files."""
     parts: Mapping[str, int] = field(default_factory=dict)
     """Archive of the source → number of parts that it is split into."""
     source: str = ""
-    """Its name, by default a zip called as the data set; with a final "/" a folder."""
+    """Its name, by default NAME.zip; with a final "/" a folder."""
     beside: Mapping[str, str] = field(default_factory=dict)
-    """Files beside the source that the flags name: name → content."""
+    """Files next to the source: name → content."""
     flags: str = ""
-    """As typed in a shell after `shardprep build SOURCE`."""
     kind: str = "class"
     meaning: str = ""
-    """Meaning of a number or a text."""
     splits: Mapping[str, int]
-    """Records of each split."""
     unlabelled: tuple[str, ...] = ()
-    """Splits without a single target."""
+    """Splits without targets."""
     classes: tuple[str, ...] = ()
-    """All of them, in label order."""
     objects: Mapping[str, int] = field(default_factory=dict)
-    """Class of objects or masks → number of objects, 0 where masks do not tell it unread."""
+    """Class of objects or masks → number of objects, 0 if masks must be read to know it."""
     num_masks: int = 0
-    """Mask files of all images."""
     stored: str = ""
-    """Annotations that are stored beside images and targets: boxes, masks."""
+    """Stored annotations: boxes, masks."""
     targets: Mapping[str, object]
     """Key → class name, names, number or text; None (in the file "") for no target."""
     features: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """Key → further features of its record."""
     skipped: Mapping[str, int] = field(default_factory=dict)
     rejected: Mapping[str, int] = field(default_factory=dict)
     rows_without_image: int = 0
     missing: str = ""
-    """Parts of the data set that are not stored."""
     needs: str = ""
-    """A module without which the source cannot be read."""
+    """A module that is needed to read the source."""
 
     def members(self) -> Members:
         files = (
@@ -136,7 +127,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """One data set for which shardprep is not the tool, or not alone."""
+    """A dataset that needs another tool, or an additional one."""
 
     row: int
     name: str
@@ -159,7 +150,6 @@ def expanded(pattern: str) -> list[str]:
 
 
 def contents(files: Mapping[str, str]) -> Members:
-    """Return the files of the patterns, outside of any archive."""
     found: Members = {}
     for pattern, content in files.items():
         names = expanded(pattern)
@@ -188,7 +178,6 @@ def _content(name: str, content: str, before: Members) -> bytes:
 
 
 def image(name: str, mode: str = "RGB", suffix: str = "") -> bytes:
-    """Return an image of the format that its suffix says, no two alike."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     noise = Image.fromarray(rng.integers(0, 256, (10, 12, 3), np.uint8))
     if mode == "I;16":
@@ -201,7 +190,6 @@ def image(name: str, mode: str = "RGB", suffix: str = "") -> bytes:
 
 
 def packed(files: Members) -> Members:
-    """Return files with those that lie in archives packed into them."""
     found: dict[str, Any] = {}
     for path, data in files.items():
         archive, *inner = _ARCHIVE.split(path, maxsplit=1)
@@ -230,7 +218,7 @@ def _archive(name: str, members: Members) -> bytes:
 
 
 def write_source(layout: Layout, folder: Path) -> str:
-    """Write the source of a layout and the files beside it; return what to call it."""
+    """Write the source of a layout and the files next to it; return its name."""
     members = layout.members()
     write_folder(folder, contents(layout.beside))
     source = layout.source or f"{layout.name}.zip"
@@ -288,7 +276,6 @@ def _table(header: tuple[str, ...], rows: list[list[str]]) -> str:
 
 
 def page_text(page: str) -> str:
-    """Return a page with the table between its two markers made anew."""
     return with_part(page, MARKS, table_text())
 
 

@@ -31,12 +31,10 @@ from tests.support.paths import ROOT
 ACCESS_KEY, SECRET_KEY = "AKIATESTACCESSKEY", "a-secret-that-nobody-may-see"
 _BLOCK_BYTES = 64 << 10
 _SIGNED = {"Authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/us-east-1/s3/"}
-"""Headers of a request that moto takes for a signed one; it checks no signature."""
+"""moto accepts these headers as a signature."""
 
 
 class ObjectStore:
-    """A context: while entered, an S3 answers at `endpoint`."""
-
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.object_store"],
@@ -66,7 +64,7 @@ class ObjectStore:
 
 
 def environment(endpoint: str) -> dict[str, str]:
-    """Return the variables by which a process finds the store, and nothing else."""
+    """Return the variables that lead a process to the store."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -78,8 +76,6 @@ def environment(endpoint: str) -> dict[str, str]:
 
 @dataclass
 class Bucket:
-    """One bucket, seen with boto3."""
-
     store: ObjectStore
     name: str
     client: Any = field(init=False)
@@ -93,12 +89,11 @@ class Bucket:
         return f"s3://{self.name}"
 
     def put(self, key: str, data: bytes) -> str:
-        """Write an object; return its address."""
         self._asked("PUT", key, data)
         return f"{self.url}/{key}"
 
     def tree(self, below: str = "") -> dict[str, bytes]:
-        """Return every object below a key by what follows it: as `builders.tree` does of files."""
+        """Return all objects below a key, like `builders.tree`."""
         prefix = f"{below}/" if below else ""
         pages = self.client.get_paginator("list_objects_v2").paginate(
             Bucket=self.name, Prefix=prefix
@@ -113,7 +108,7 @@ class Bucket:
         return bool(self.client.list_objects_v2(Bucket=self.name, Prefix=key)["KeyCount"])
 
     def _asked(self, method: str, key: str, body: bytes | None = None) -> bytes:
-        """Return the answer about an object; in a tenth of the time that boto3 takes to ask."""
+        """Return the answer about an object, ten times as fast as boto3."""
         server = http.client.HTTPConnection(urlsplit(self.store.endpoint).netloc)
         with contextlib.closing(server):
             server.request(method, f"/{self.name}/{quote(key)}", body, _SIGNED)
@@ -131,49 +126,40 @@ class Bucket:
 @dataclass(frozen=True)
 class Request:
     number: int
-    """From 0, since the proxy started or was last reset."""
     method: str
     path: str
-    """With the bucket, unquoted query behind "?"."""
     headers: Mapping[str, str]
-    """Their names in lower case."""
 
     @property
     def is_upload_part(self) -> bool:
-        """Whether it brings one part of a multipart upload."""
+        """Whether it uploads a part of a multipart upload."""
         return self.method == "PUT" and "partNumber=" in self.path
 
 
 @dataclass(frozen=True)
 class Fault:
     delay_s: float = 0.0
-    """Before anything else."""
     hold: threading.Event | None = None
-    """Waited for before anything else."""
     status: int | None = None
-    """Answered in place of the server."""
     body: str = ""
-    """Body of that answer."""
     is_reset: bool = False
-    """The connection ends by RST, before the server hears of it."""
+    """The connection is reset before the server receives the request."""
     cut_at: int | None = None
-    """Bytes of the answer's body after which the connection ends by RST."""
+    """Number of bytes of the body after which the connection is reset."""
     stall_at: int | None = None
-    """Bytes of the answer's body after which nothing comes, and the connection stays open."""
+    """Number of bytes of the body after which nothing is sent."""
     is_deaf: bool = False
-    """The server does it, its answer is lost: the connection ends by RST."""
+    """The server processes the request, and its answer is lost."""
     bytes_per_s: float | None = None
-    """Bytes a second of the request's body and the answer's."""
 
 
 @dataclass
 class Proxy:
-    """A context: while entered, passes requests at `endpoint` on, and faults where `rule` says."""
+    """Context: forwards requests to the store, with the faults of `rule`."""
 
     store: ObjectStore
     rule: Callable[[Request], Fault | None] = lambda _: None
     requests: list[Request] = field(default_factory=list)
-    """All that came, in order."""
 
     def __enter__(self) -> Self:
         upstream = urlsplit(self.store.endpoint).netloc
@@ -193,7 +179,7 @@ class Proxy:
         self._server.server_close()
 
     def took(self, method: str, path: str, headers: Mapping[str, str]) -> Fault:
-        """Note a request; return what befalls it."""
+        """Record a request; return its fault."""
         with self._lock:
             request = Request(len(self.requests), method, path, headers)
             self.requests.append(request)
@@ -205,12 +191,12 @@ class Proxy:
         self.rule = lambda _: None
 
     def count(self, method: str = "", path: str = "") -> int:
-        """Return how many requests had the method and the text in their path."""
+        """Return the number of requests with this method and text in their path."""
         return sum(r.method.startswith(method) and path in r.path for r in list(self.requests))
 
 
 def nth(number: int, fault: Fault, wanted: Callable[[Request], bool]) -> Any:
-    """Return a rule: the fault befalls the request of this number (from 0) among the wanted."""
+    """Return a rule that applies a fault to the nth wanted request, from 0."""
     lock = threading.Lock()
     seen = 0
 
@@ -310,7 +296,7 @@ def _slowly(read: Any, num_bytes: int, bytes_per_s: float | None) -> Iterator[by
 
 
 def process_environment(endpoint: str, **more: str) -> dict[str, str]:
-    """Return the environment of a program that is to find the store."""
+    """Return the environment of a program that uses the store."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
     return {**kept, **environment(endpoint), "NO_COLOR": "1", **more}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import struct
 import zlib
@@ -14,6 +13,7 @@ from PIL import ExifTags, Image
 from pillow_heif import register_heif_opener
 
 from tests.support.builders import encoded
+from tests.support.paths import DATA
 
 register_heif_opener()
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -42,7 +42,7 @@ def oriented(orientation: int) -> bytes:
 
 
 def heic(image: Image.Image, **options: Any) -> bytes:
-    """Return a HEIC without loss, but for its colours, which are of another space."""
+    """Return a lossless HEIC, except for the conversion of colours."""
     out = io.BytesIO()
     image.save(out, "HEIF", quality=-1, chroma=444, save_all="append_images" in options, **options)
     return out.getvalue()
@@ -80,7 +80,7 @@ def as_stored(picture: Array, orientation: int) -> Array:
 
 
 def cmyk(picture: Array, black: int) -> tuple[Image.Image, Array]:
-    """Return inks (0 is none) and the colours that they leave of white paper."""
+    """Return inks (0 is none), and their colours on white paper."""
     inks = np.dstack([255 - picture, np.full(picture.shape[:2], black, np.uint8)])
     image = Image.frombytes("CMYK", (picture.shape[1], picture.shape[0]), inks.tobytes())
     return image, picture * ((255 - black) / 255)
@@ -265,13 +265,7 @@ def lab_in_srgb(lab: Array) -> Array:
 
 # --- files that no Python library writes --------------------------------------------------------
 
-ARITHMETIC_JPEG = base64.b64decode(
-    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAIBAQEBAQIBAQECAgICAgQDAgICAgUEBAMEBgUGBgYFBgYGBwkIBgcJ"
-    "BwYGCAsICQoKCgoKBggLDAsKDAkKCgr/2wBDAQICAgICAgUDAwUKBwYHCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoK"
-    "CgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgr/yQARCAAQABgDAREAAhEBAxEB/8wACgAQEAUBEBEF/9oADAMBAAIR"
-    "AxEAPwD/AO7TKXXKtbkhvQmJMKog7uqqRzqHy7PtSh2oL4rIsSJJQjvIovWLAKlgiYaQL5w1cfseQHOcxZKs/BjP"
-    "PixsbhueS6uwKcvS6WAQz3E2Rrz0eTJWgJGpph6pMfXN0ID/2Q=="
-)
+ARITHMETIC_JPEG = (DATA / "arithmetic.jpg").read_bytes()
 """Made by libjpeg-turbo's jpegtran of a JPEG of the picture below, quality 95, 4:4:4."""
 _ROWS, _COLUMNS = np.mgrid[0:16, 0:24]
 ARITHMETIC_PICTURE = np.dstack([_COLUMNS * 10, _ROWS * 15, (_COLUMNS + _ROWS) * 5]).astype(np.uint8)

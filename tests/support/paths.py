@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-"""The top of the checkout."""
 DATA = ROOT / "tests" / "data"
-"""Rows of tests that are data."""
 README = (ROOT / "README.md").read_text()
 
 
 def with_part(page: str, marks: tuple[str, str], part: str) -> str:
-    """Return a page whose part between two marks is another."""
+    """Replace the part of a page between two marks."""
     before, _, rest = page.partition(marks[0])
     return f"{before}{marks[0]}\n{part}\n{marks[1]}{rest.partition(marks[1])[2]}"
 
@@ -25,7 +23,7 @@ def with_part(page: str, marks: tuple[str, str], part: str) -> str:
 def shared_folder(
     factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]
 ) -> Path:
-    """Return a folder that `make` has filled, once in a run of the suite. Nobody changes it."""
+    """Return a folder that `make` fills once per run of the suite; read only."""
     top = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         top = top.parent

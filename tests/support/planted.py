@@ -17,7 +17,7 @@ SIDE = 96
 
 
 def photo(seed: int, height: int = SIDE, width: int = SIDE) -> Pixels:
-    """Return colours of every scale, the coarse ones strongest, as a photograph has them."""
+    """Return colours with detail at every scale, as in a photograph."""
     rng = np.random.default_rng(seed)
     found = np.full((height, width, 3), 128.0)
     for cells, strength in ((3, 40), (6, 35), (12, 25), (24, 12)):
@@ -32,7 +32,6 @@ def photo(seed: int, height: int = SIDE, width: int = SIDE) -> Pixels:
 
 
 def file(image: Pixels, form: str = "JPEG", **options: Any) -> bytes:
-    """Return an image as the bytes of a file."""
     return encoded(Image.fromarray(image), form, **options)
 
 
@@ -65,7 +64,6 @@ def planted() -> dict[str, bytes]:
 
 
 def planted_set(folder: Path, **keys: Any) -> Path:
-    """Build the set below a folder; return the dataset's folder."""
     source = write(folder / "planted.zip", zip_bytes(planted()))
     keys.setdefault("size", "64x64")
     return build(source, folder / "tfrecords", labels="folder", max_rejected=0.5, **keys).path

@@ -47,7 +47,7 @@ def is_gone(group: int) -> bool:
 
 
 def workers(group: int) -> list[int]:
-    """Return the processes that were forked from the server of the program of a group."""
+    """Return the processes forked from the server of a group."""
     servers = {number for number in members(group) if _is_server(number)}
     return [number for number in servers if _parent(number) in servers]
 
@@ -65,12 +65,12 @@ def has_started(number: int) -> bool:
 
 
 def servers(group: int) -> list[int]:
-    """Return the server that forks the workers of the program of a group, if it lives."""
+    """Return the running server that forks the workers of a group."""
     return [n for n in members(group) if _is_server(n) and not _is_server(_parent(n))]
 
 
 def _is_server(number: int) -> bool:
-    """Tell whether a process is a server, or was forked from one: those have its command line."""
+    """Return whether a process is a fork server, or was forked from one."""
     with contextlib.suppress(OSError):
         return "forkserver" in Path(f"/proc/{number}/cmdline").read_text()
     return False
@@ -83,7 +83,6 @@ def _parent(number: int) -> int:
 
 
 def wait_until(is_so: Callable[[], Any], seconds: float = 120.0) -> None:
-    """Wait for something that another process or thread does."""
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end, "it does not happen"
@@ -101,9 +100,8 @@ def written(folder: Path, pattern: str) -> list[Path]:
 
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Environment in which torch, which reads it when it is imported, adds up in one order."""
+"""torch reads these variables when it is imported; sums then have one order."""
 Done = subprocess.CompletedProcess[str]
-"""A program that has ended: its exit code, stdout and stderr."""
 
 
 class Program:
@@ -125,7 +123,6 @@ class Program:
         self._server_pid = _begun(framework, json.dumps(task).encode())
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal; it has begun."""
         os.kill(int((self._folder / "pid").read_text()), number)
 
     def interrupt(self) -> float:
@@ -144,7 +141,7 @@ class Program:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def wait_for(self, text: str, number: int = 1, *, in_errors: bool = False) -> None:
-        """Wait until it has printed a text so many times, or has ended."""
+        """Wait until the program has printed a text `number` times, or has ended."""
         until = time.monotonic() + 120
         out = self._folder / ("errors" if in_errors else "out")
         while not out.exists() or out.read_text().count(text) < number:
@@ -154,7 +151,7 @@ class Program:
             time.sleep(0.002)
 
     def wait(self, timeout_s: float = 240) -> Done:
-        """Return what it has printed and its exit code, below 0 the signal, when it has ended."""
+        """Wait for the end; return the output and the exit code (negative: signal)."""
         code = self._folder / "code"
         until = time.monotonic() + timeout_s
         while not code.exists():
@@ -170,19 +167,19 @@ class Program:
 
 
 def run_program(code: str, *arguments: object, **environment: str) -> str:
-    """Run a program; return what it has printed. It is an error if the program ends with one."""
+    """Run a program; return its stdout. Fails if the program fails."""
     done = Program(code, *arguments, **environment).wait()
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 _shared: dict[str, str] = {}
-"""Address of the process that begins programs for others as well; empty if there is none."""
+"""Address of the process that starts programs for all test processes, if any."""
 
 
 @functools.cache
 def share_servers() -> str:
-    """Begin programs for other processes, as long as this one lives; return the address."""
+    """Start programs for other processes while this one lives; return the address."""
     listener = Listener(family="AF_UNIX", backlog=16)
 
     def begin() -> None:
@@ -197,12 +194,11 @@ def share_servers() -> str:
 
 
 def use_servers(address: str) -> None:
-    """Let the process at an address begin the programs of this one."""
+    """Use the process at this address to start programs."""
     _shared["address"] = address
 
 
 def _begun(framework: str, task: bytes) -> int:
-    """Begin a program; return the number of the process that forks it."""
     if not _shared:
         return _sent(framework, task)
     with Client(_shared["address"], family="AF_UNIX") as connection:
@@ -211,7 +207,6 @@ def _begun(framework: str, task: bytes) -> int:
 
 
 def _sent(framework: str, task: bytes) -> int:
-    """Have the server of a framework fork a program; return the number of its process."""
     server = _server(framework)
     assert server.stdin
     server.stdin.write(task + b"\n")
@@ -228,7 +223,7 @@ def _lives(number: int) -> bool:
 
 @functools.cache
 def _server(framework: str) -> subprocess.Popen[bytes]:
-    """Return the process that has imported a framework and forks; it ends with this one."""
+    """Return the process that has imported a framework and forks."""
     server = subprocess.Popen(
         [sys.executable, "-m", __name__, framework],
         cwd=ROOT,
@@ -292,7 +287,7 @@ def _any_ended() -> bool:
 
 
 def _keep(task: dict[str, Any]) -> None:
-    """Fork a program, wait for its end, and say how it was."""
+    """Fork a program, wait for its end, and record the result."""
     folder = Path(task["folder"])
     pid = os.fork()
     if pid == 0:
@@ -322,7 +317,7 @@ def _run(folder: Path, task: dict[str, Any]) -> None:
 
 
 def loaded(code: str) -> set[str]:
-    """Return the modules that are loaded when the code has run in a new process."""
+    """Return the modules that code imports in a new process."""
     program = f"import sys\n{code}\nprint(*sys.modules)"
     out = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True

@@ -23,7 +23,6 @@ from shardprep.reporter.viewer.viewer import Originals
 class Got:
     status: int
     headers: dict[str, str]
-    """By names in lower case; one that comes twice fails."""
     body: bytes
 
     @property
@@ -37,21 +36,20 @@ class Client:
     cookie: str = ""
 
     def send(self, data: bytes) -> Got:
-        """Return the answer to these bytes, read to the end of the connection."""
+        """Send bytes; return the answer, read to the end of the connection."""
         with socket.create_connection(("127.0.0.1", self.port), 20) as connection:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
             return answer(connection, data.partition(b" ")[0].decode("latin-1"))
 
     def get(self, target: str, *headers: str, method: str = "GET", host: str = "localhost") -> Got:
-        """Ask as a browser does that was let in."""
+        """Send a request with the cookie."""
         lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers]
         if self.cookie:
             lines.append(f"Cookie: {self.cookie}")
         return self.send("\r\n".join([*lines, "Connection: close", "", ""]).encode())
 
     def page(self, target: str) -> str:
-        """Return the text of a page that is there."""
         found = self.get(target)
         assert found.status == 200, found
         return found.text
@@ -71,12 +69,11 @@ class Served:
     server: Server
     client: Client
     stranger: Client
-    """One who was not."""
+    """A client without the cookie."""
 
 
 @contextmanager
 def served(dataset: str | Path, originals: Originals | None = None) -> Iterator[Served]:
-    """Serve a dataset, and let a client in by the address that is printed."""
     made: list[Server] = []
 
     def remembered(*arguments: Any) -> Server:
@@ -91,7 +88,6 @@ def served(dataset: str | Path, originals: Originals | None = None) -> Iterator[
 
 @contextmanager
 def entered(one: viewer.Viewer) -> Iterator[Client]:
-    """Let a client in by the address that a viewer prints."""
     address = urlsplit(one.url)
     client = Client(address.port or 0)
     found = client.get(f"/?{address.query}")
@@ -101,5 +97,4 @@ def entered(one: viewer.Viewer) -> Iterator[Client]:
 
 
 def items_of(page: str) -> list[int]:
-    """Return the numbers of the items on a page, in their order."""
     return [int(one) for one in re.findall(r'<li><a href="/item/(\d+)', page)]

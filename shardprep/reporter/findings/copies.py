@@ -56,7 +56,6 @@ class Copies:
 
     @property
     def title(self) -> str:
-        """Description of the group, for people."""
         kind = "copies, byte for byte" if self.kind == "exact" else "near copies"
         conflict = "; their targets differ" if self.is_conflict else ""
         sign = "✖ leak: " if self.is_leak else ""
@@ -127,7 +126,11 @@ def copy_findings(
             continue
         kind, is_leak = groups[0].kind, groups[0].is_leak
         out = [number for one in groups for number in one.numbers[1:]]
-        where = f"another split{_between(groups)}" if is_leak else "the same split"
+        where = "the same split"
+        if is_leak:
+            counts = Counter(" and ".join(one.splits) for one in groups)
+            shown = (f"{counted(n, 'group')} in {names}" for names, n in counts.items())
+            where = f"another split: {', '.join(shown)}"
         verb = "is" if len(out) == 1 else "are each"
         what = f"{counted(len(out), 'image')} {verb} {_WORDS[kind]} of one in {where}"
         of_all = len(contents) if kind == "exact" else num_measured
@@ -157,9 +160,3 @@ def _left_out(contents: Contents, copies: Sequence[Copies]) -> list[int]:
     numbers = np.arange(len(contents))
     groups = _groups(numbers, joined(numbers, np.array(pairs, np.int64).reshape(-1, 2)))
     return [one for group in groups for one in {*group} - {contents.kept_of(group)}]
-
-
-def _between(groups: Sequence[Copies]) -> str:
-    counts = Counter(" and ".join(one.splits) for one in groups)
-    shown = (f"{counted(n, 'group')} in {name}" for name, n in counts.items())
-    return f": {', '.join(shown)}"

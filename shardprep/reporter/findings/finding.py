@@ -49,7 +49,6 @@ WITHOUT_KEYS = (
     "missing-classes", "missing-object-classes", "imbalance", "class-property", "drift",
     "unmatched-objects", "unlisted-images",
 )  # fmt: skip
-"""Kinds without a list of images, because they are not about single images."""
 OF_PIXELS = (
     "near-leaks", "damaged-records", "near-duplicates", "duplicate-boxes", "tiny-boxes", "dark",
     "light", "flat", "blurry", "grey",

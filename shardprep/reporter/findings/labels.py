@@ -29,7 +29,6 @@ _TELLING = 0.9
 with at least this probability; 0.5 is chance.
 """
 _LEAST_IMAGES = 20
-"""Classes and splits with fewer images are not compared."""
 _DRIFT = 0.15
 """Distance of two distributions (0..1) from which two splits differ."""
 _LEVEL = 1.95
@@ -37,7 +36,6 @@ _LEVEL = 1.95
 _IGNORED = 0.5
 """Share of ignored mask pixels from which an image is a finding."""
 _AT_ONCE = 1 << 10
-"""Number of records whose boxes are compared at a time."""
 
 
 def input_findings(contents: Contents) -> Iterator[Finding]:

@@ -54,14 +54,12 @@ class Quality:
     what: str
     threshold: float
     is_below: bool
-    """Whether images below the threshold are found, instead of images above it."""
     histogram: Histogram
     found: tuple[int, ...]
     """Records beyond the threshold, worst first."""
     nearest: tuple[int, ...]
     """The records with the worst values, beyond the threshold or not."""
     values: tuple[float, ...]
-    """Values of the records in `nearest`."""
 
 
 _NUM_WORST = 12

@@ -27,7 +27,6 @@ _MOST_SPELLED = 8
 """Maximum number of classes whose co-occurrence is a table instead of a chart."""
 _MOST_TOGETHER = 30
 _CELLS = 32
-"""Number of cells per side in the chart of box centres."""
 _LEAST_LIMIT = 16
 """Minimum upper end of the chart of box sizes, in pixels."""
 

@@ -81,7 +81,6 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return a hash for the Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

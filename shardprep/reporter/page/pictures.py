@@ -76,7 +76,6 @@ class Pictures:
     thumbnails: dict[int, Thumbnail]
     """Record → thumbnail. Damaged records and records beyond the budget are missing."""
     means: dict[int, Thumbnail]
-    """Class → mean of its images."""
     overlays: dict[int, Overlay]
     """Gallery record → overlay, in datasets with boxes or masks."""
 

@@ -34,14 +34,12 @@ if TYPE_CHECKING:
     from shardprep.reporter.report_data import ReportData
 
 _MOST_KEYS = 200
-"""Maximum number of keys of a finding to show."""
 _MOST_SHARDS = 200
 SIGNS = {"serious": "✖ serious", "warning": "▲ warning", "note": "● note"}
 REST = (
     "In a command, … means the dataset and the options of this report, or the source and "
     "the options that the dataset was built with."
 )
-"""Explanation of the commands shown with findings."""
 SECTION_OF = {
     "leaks": "copies", "near-leaks": "copies", "label-conflicts": "copies",
     "duplicates": "copies", "near-duplicates": "copies", "missing-classes": "classes",

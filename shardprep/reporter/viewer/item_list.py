@@ -48,14 +48,12 @@ class Filter:
 
     split: str = ""
     status: str = ""
-    """`written`, `rejected` or `skipped`."""
     label: str = ""
     """Class number, or `NO_CLASS`."""
     object: str = ""
     """Class number of objects or mask values."""
     finding: str = ""
     key: str = ""
-    """Part of the key; case is ignored."""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Filter:

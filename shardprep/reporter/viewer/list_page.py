@@ -16,7 +16,6 @@ STYLES, SCRIPT, ICON = ("page.css", "view.css"), "view.js", "icon.svg"
 """Names of the files below /static/ that pages load."""
 _PAGES = {"items": "/", "findings": "/findings"}
 PAGE_ITEMS = 60
-"""Tiles per page."""
 
 
 def document(contents: Contents, current: str, body: Html) -> Html:

@@ -59,7 +59,6 @@ class RecordContent(NamedTuple):
     features: Features | None
     """None if the record is not a valid Example."""
     drawing: Drawing | None
-    """None if the image cannot be decoded."""
     problem: str
     """Error of the image or its masks; "" if they are valid."""
 
@@ -129,13 +128,10 @@ class RecordPictures:
             return RecordContent(features, bare, images.damaged(record, error).what)
 
     def tile(self, number: int) -> bytes:
-        return self._wanted((number,))[0].result()
+        return self.request_tiles((number,))[0].result()
 
-    def foresee(self, numbers: Sequence[int]) -> None:
-        """Start to read the tiles of a page."""
-        self._wanted(numbers)
-
-    def _wanted(self, numbers: Sequence[int]) -> list[Future[bytes]]:
+    def request_tiles(self, numbers: Sequence[int]) -> list[Future[bytes]]:
+        """Start to read tiles together; return them in order."""
         tiles, new = [], []
         with self._lock:
             for number in numbers:

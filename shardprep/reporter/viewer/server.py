@@ -39,7 +39,6 @@ MOST_CONNECTIONS = 100
 _REQUEST_S = 10.0
 """Timeout from one answer to the end of the next request."""
 _MOST_LINE = 1 << 14
-"""Maximum length of the first line of a request in bytes."""
 _MOST_FIELDS = 20
 _HERE = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 _PROTECTION = {

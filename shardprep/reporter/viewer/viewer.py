@@ -71,7 +71,6 @@ class Viewer(Card):
     num_items: int
     """Number of records, rejected and skipped inputs."""
     ending: ExitStack = field(compare=False)
-    """Callbacks that `close` runs."""
 
     def facts(self) -> dict[str, Any]:
         title = f"{self.name} {self.version}"
@@ -178,7 +177,7 @@ class Site:
         first = (int(page) - 1) * PAGE_ITEMS
         numbers = self.items.selected(wanted)[first : first + PAGE_ITEMS]
         if self.items.contents.dataset.is_remote:  # read tiles together, not one after the other
-            self._pictures.foresee(numbers[numbers < self.items.num_records].tolist())
+            self._pictures.request_tiles(numbers[numbers < self.items.num_records].tolist())
         answer = _page(list_page(self.items, wanted, int(page)))
         self.items.findings.begin()
         return answer
