@@ -20,6 +20,7 @@ from shardprep.reader import Dataset
 from shardprep.verifier.dataset import verify_dataset
 from tests.catalog.builders import table
 from tests.support.builders import Told, animals, build, write_folder
+from tests.support.paths import data_rows
 
 LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
@@ -33,28 +34,11 @@ def column(*cells: str) -> tuple[str, list[object]]:
     return made[0].dtype, list(values[0])
 
 
-@pytest.mark.parametrize(
-    ("cells", "dtype", "values"),
-    [
-        (["1", "-20", "0", ""], "int64", [1, -20, 0, -1]),
-        (["9" * 18, "-" + "9" * 18], "int64", [10**18 - 1, 1 - 10**18]),
-        (["1", "2.5", "1e3", "-.5"], "float32", [1.0, 2.5, 1000.0, -0.5]),
-        (["45.0", "inf"], "float32", [45.0, float("inf")]),
-        (["00123", "123"], "bytes", ["00123", "123"]),
-        (["007", "1.5"], "bytes", ["007", "1.5"]),
-        (["1_0", "2"], "bytes", ["1_0", "2"]),
-        (["1_0.5"], "bytes", ["1_0.5"]),
-        (["+1", "2"], "bytes", ["+1", "2"]),
-        (["-0"], "bytes", ["-0"]),
-        (["٣", "4"], "bytes", ["٣", "4"]),
-        (["1" * 19, "2"], "bytes", ["1" * 19, "2"]),
-        (["a", ""], "bytes", ["a", ""]),
-    ],
-)
+@pytest.mark.parametrize(("cells", "dtype", "values"), data_rows("labels", "column_types"))
 def test_the_cells_of_a_column_say_its_type(
-    cells: list[str], dtype: str, values: list[object]
+    cells: tuple[str, ...], dtype: str, values: tuple[object, ...]
 ) -> None:
-    assert column(*cells) == (dtype, values)
+    assert column(*cells) == (dtype, [*values])
 
 
 def test_a_missing_whole_number_is_told_from_minus_one(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from shardprep.catalog.catalog import make_catalog
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
 from tests.support.builders import jpeg, write, zip_bytes
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,43 +18,19 @@ if TYPE_CHECKING:
 NAMES = ("a/my cat 1.jpg", "a/my.jpg", "b/dog.jpg", "b/dog (2).jpg")
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "left"),
-    [
-        ("bad.txt", "my cat 1.jpg\n", {"a/my.jpg", "b/dog.jpg", "b/dog (2).jpg"}),
-        ("bad.txt", "  a/my cat 1\t\r\n\r\nb/dog (2).jpg", {"a/my.jpg", "b/dog.jpg"}),
-        ("bad.txt", "my lost cat.jpg\n", set(NAMES)),
-        ("bad.txt", "b/dog 17\nmy.jpg 3 4\n", {"a/my cat 1.jpg", "b/dog (2).jpg"}),
-        ("bad.csv", "image,why\nmy cat 1.jpg,dark\n", {"a/my.jpg", "b/dog.jpg", "b/dog (2).jpg"}),
-    ],
-)
+@pytest.mark.parametrize(("file", "text", "left"), data_rows("labels", "lists"))
 def test_a_list_has_a_name_a_line_and_a_table_has_a_column(
-    tmp_path: Path, file: str, text: str, left: set[str]
+    tmp_path: Path, file: str, text: str, left: tuple[str, ...]
 ) -> None:
     source = write(tmp_path / "x.zip", zip_bytes({name: jpeg() for name in NAMES}))
     path = write(tmp_path / file, text.encode())
     recipe = make_recipe({"source": str(source), "exclude_list": str(path)}, "test")
     catalog = make_catalog(recipe, tmp_path / "work", print)
-    assert {item.key for item in catalog.items} == left
+    assert {item.key for item in catalog.items} == {*left}
     assert len(catalog.skipped) == len(NAMES) - len(left)
 
 
-@pytest.mark.parametrize(
-    ("keys", "column"),
-    [
-        ({"labels": "csv:t.csv:id:breed"}, "breed"),
-        ({"labels": "csv:t.csv:name:kind"}, "name"),
-        ({"labels": "csv:t.csv:id:kind", "columns": "age"}, "age"),
-        ({"labels": "csv:t.csv:id:kind", "split": "column:use"}, "use"),
-        ({"labels": "folder", "join": "t.csv", "columns": "age"}, "age"),
-        ({"boxes": "csv:t.csv:name:kind"}, "name"),
-        ({"boxes": "csv:t.csv:id:x,y,w,h"}, "x"),
-        ({"boxes": "csv:t.csv:id:kind:sort"}, "sort"),
-        ({"masks": "rle:t.csv:{id}{name}.jpg:kind"}, "name"),
-        ({"masks": "rle:t.csv:id:runs"}, "runs"),
-        ({"masks": "rle:t.csv:id:kind:sort"}, "sort"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "column"), data_rows("labels", "missing_columns"))
 def test_a_column_that_a_table_lacks_is_told_before_anything_is_unpacked(
     tmp_path: Path, keys: dict[str, str], column: str
 ) -> None:

@@ -10,6 +10,7 @@ from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.errors import ShardprepError
 from shardprep.recipe.recipe import make_recipe
 from tests.support.builders import jpeg, write_folder
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,64 +34,7 @@ def catalog(tmp_path: Path, **keys: Any) -> Catalog:
 TABLE = "csv:table.csv:id:"
 
 
-@pytest.mark.parametrize(
-    ("keys", "line"),
-    [
-        (
-            {"class_map": "hund=dog,spinne=spider"},
-            (
-                "--class-map: none of its 2 names is a class, such as 'hund'; "
-                "classes are cane, ragno"
-            ),
-        ),
-        (
-            {"class_map": "none.txt"},
-            ("--class-map: none of its 1 names is a class, such as 'and'; classes are cane, ragno"),
-        ),
-        (
-            {"class_map": "2=two", "labels": f"{TABLE}number"},
-            "--class-map: none of its 1 names is a class, such as '2'; classes are 0, 1",
-        ),
-        (
-            {"class_map": "0.5=half", "labels": f"{TABLE}size", "target": "regression"},
-            (
-                "--class-map: there are no classes to rename: targets are of kind regression; "
-                "leave it out"
-            ),
-        ),
-        (
-            {"class_map": "cane=dog", "labels": "none"},
-            "--class-map: there are no classes to rename: no labels are found; leave it out",
-        ),
-        (
-            {"split": "roots:train=a,test=B"},
-            (
-                "--split roots: test=B has no image below it, or none that an earlier "
-                "split leaves; "
-                "folders are a, b, cane, ragno; case matters"
-            ),
-        ),
-        (
-            {"split": "roots:train=a,test=a/cane"},
-            (
-                "--split roots: test=a/cane has no image below it, or none that an earlier "
-                "split leaves; "
-                "folders are a, b, cane, ragno; case matters"
-            ),
-        ),
-        (
-            {"split": "list:test=other.txt"},
-            (
-                "other.txt: names no image of the source, such as z/1.jpg; "
-                "a key looks like a/cane/1.jpg"
-            ),
-        ),
-        (
-            {"split": "column:use:fit=train,tri=test", "labels": f"{TABLE}number"},
-            "--split column: no image has tri in column 'use'; its cells are fit, try",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("keys", "line"), data_rows("labels", "mapping_errors"))
 def test_a_mapping_that_maps_nothing_is_an_error_that_lists_what_there_is(
     tmp_path: Path, keys: dict[str, str], line: str
 ) -> None:
@@ -105,16 +49,7 @@ def test_a_class_map_that_fits_in_part_says_which_of_its_names_fit_nothing(tmp_p
     assert not catalog(tmp_path, class_map="cane=dog").findings
 
 
-@pytest.mark.parametrize(
-    ("keys", "names"),
-    [
-        ({"class_map": "cane=spider,ragno=dog"}, ("spider", "dog")),
-        ({"class_map": "cane=zebra"}, ("zebra", "ragno")),
-        ({"class_map": "cane=animal,ragno=animal"}, ("animal",)),
-        ({"class_map": "cane=zebra", "classes": "ragno,zebra"}, ("ragno", "zebra")),
-        ({"class_map": "0=two,1=one", "labels": f"{TABLE}number"}, ("two", "one")),
-    ],
-)
+@pytest.mark.parametrize(("keys", "names"), data_rows("labels", "renamed_classes"))
 def test_renamed_classes_keep_the_order_of_their_old_names(
     tmp_path: Path, keys: dict[str, str], names: tuple[str, ...]
 ) -> None:

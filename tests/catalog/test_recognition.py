@@ -25,6 +25,7 @@ from shardprep.errors import SourceError
 from tests.catalog.builders import VOC, Found, catalog, found, images, reasons, table, table_of
 from tests.support.annotated import source
 from tests.support.builders import write, zip_bytes
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,19 +103,7 @@ def test_auto_leaves_a_tenth_out_and_counts_it(tmp_path: Path) -> None:
 # Annotations
 
 
-@pytest.mark.parametrize(
-    ("folders", "masks"),
-    [
-        (("images", "masks"), {"masks": 4}),
-        (("train/images", "train/masks"), {"masks": 4}),
-        (("images/train", "labels/train"), {"labels": 4}),
-        (("train", "trainannot"), {"trainannot": 4}),
-        (("VOC/JPEGImages", "VOC/SegmentationClass"), {"SegmentationClass": 4}),
-        (("PNGImages", "PedMasks"), {"PedMasks": 4}),
-        (("imgs", "GT"), {"GT": 4}),
-        (("train", "train_masks"), {"train_masks": 4}),
-    ],
-)
+@pytest.mark.parametrize(("folders", "masks"), data_rows("labels", "mask_folders"))
 def test_masks_are_no_class_and_are_told(
     tmp_path: Path, folders: Sequence[str], masks: dict[str, int]
 ) -> None:
@@ -150,16 +139,7 @@ def test_masks_in_a_folder_of_each_image_are_told() -> None:
     assert auto_labels(KeyIndex(keys), ()).rule == "none"
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("Mask", "Non Mask"),
-        ("with_mask", "without_mask"),
-        ("labels", "logos"),
-        ("gt", "x"),
-        ("images/mask", "images/no mask"),
-    ],
-)
+@pytest.mark.parametrize("names", data_rows("labels", "class_folders"))
 def test_classes_that_are_called_so_stay_classes(names: tuple[str, str]) -> None:
     keys = [f"{name}/{i}.jpg" for name in names for i in range(4)]
     assert not find_masks(keys).num_masks
@@ -173,32 +153,7 @@ def test_classes_are_found_where_masks_are_left_out() -> None:
     assert (one.rule, one.exclude, one.num_classes) == ("prefix", ("masks/*",), 2)
 
 
-@pytest.mark.parametrize(
-    ("others", "told"),
-    [
-        (
-            [f"Annotations/{i}.xml" for i in range(4)],
-            ".xml files for 4 images look like boxes of Pascal VOC; --boxes voc stores them",
-        ),
-        (
-            [f"labels/{i}.txt" for i in range(4)],
-            ".txt files for 4 images look like boxes of YOLO; --boxes yolo stores them",
-        ),
-        (
-            ["annotations/instances_train.json"],
-            "annotations/instances_train.json looks like annotations of COCO; --boxes coco stores",
-        ),
-        (
-            ["train/_annotations.coco.json"],
-            "train/_annotations.coco.json looks like annotations of COCO; --boxes coco stores",
-        ),
-        (
-            ["a/instances_train.json", "a/instances_val.json"],
-            "and 1 more look like annotations of COCO; --boxes coco stores their boxes",
-        ),
-        (["readme.txt", "notes.xml", "a.json"], ""),
-    ],
-)
+@pytest.mark.parametrize(("others", "told"), data_rows("labels", "annotation_findings"))
 def test_boxes_are_told(tmp_path: Path, others: list[str], told: str) -> None:
     text = {".xml": VOC, ".txt": b"0 0.5 0.5 0.1 0.1"}
     texts = {key: text.get(key[-4:], b"{}") for key in others}

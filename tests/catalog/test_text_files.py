@@ -13,6 +13,7 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.text_file import encoding_of
 from tests.catalog.builders import facts_of, thing, xml
 from tests.support.builders import png, write, zip_bytes
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,16 +46,7 @@ def table(**other_lines: str) -> str:
 @pytest.mark.parametrize(
     "labels", ["auto", "csv:t.csv", "csv:t.csv:id:kind", "csv:t.csv:{id}:kind"]
 )
-@pytest.mark.parametrize(
-    ("lines", "opens"),
-    [
-        ({"line_22": '20.png,"cat'}, 22),  # up to the end
-        ({"line_2": '00.png,"cat', "line_21": '19.png,"dog"'}, 2),  # up to the next quote
-        ({"line_2": '00.png,"cat', "line_21": '19.png,dog"'}, 2),  # where both look like one cell
-        ({"line_5": '"03.png,cat'}, 5),
-        ({"line_5": '"03.png,cat', "line_9": '"07.png",dog'}, 5),
-    ],
-)
+@pytest.mark.parametrize(("lines", "opens"), data_rows("labels", "open_quotes"))
 def test_a_quote_that_swallows_rows_is_named_with_its_line(
     tmp_path: Path, lines: dict[str, str], opens: int, labels: str
 ) -> None:
@@ -63,20 +55,7 @@ def test_a_quote_that_swallows_rows_is_named_with_its_line(
     assert len(line) < 300
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"boxes": "csv:t.csv:id:x,y,w,h:kind"},
-        {"masks": "rle:t.csv:id:runs:kind"},
-        {"labels": "none", "join": ["t.csv"], "columns": ["x"]},
-        {"labels": "none", "join": ["t.csv"], "split": "column:kind"},
-        {"labels": "csv:u.csv:id:sort", "join": ["t.csv:id"], "columns": ["x"]},
-        {"labels": "none", "exclude_list": "t.csv"},
-        {"labels": "none", "split": "list:train=t.csv"},
-        {"labels": "folder", "class_map": "t.csv"},
-        {"masks": "{stem}.bmp", "mask_values": "t.csv"},
-    ],
-)
+@pytest.mark.parametrize("keys", data_rows("labels", "table_readers"))
 def test_every_reader_of_a_table_names_a_quote_that_is_not_closed(
     tmp_path: Path, keys: dict[str, Any]
 ) -> None:

@@ -21,7 +21,7 @@ from shardprep.recipe.recipe import Recipe, make_recipe
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.command import error_of, run
 from tests.support.examples import examples, texts
-from tests.support.paths import README
+from tests.support.paths import README, data_rows
 
 KEYS = sorted(BUILD_OPTIONS)
 MOST = 400
@@ -94,16 +94,7 @@ def test_problems_of_both_origins_each_name_their_own() -> None:
     )
 
 
-PAIRS = [
-    ({"size": "none", "fit": "crop"}, "fit", "'crop' needs a size, which is none"),
-    ({"size": "8x8", "fit": "none"}, "size", "'8x8' contradicts the fit none"),
-    ({"format": "raw", "fit": "within"}, "format", "raw pixels need one size for all images"),
-    ({"format": "raw", "size": "none"}, "format", "raw pixels need one size for all images"),
-    ({"format": "png", "quality": 5}, "quality", "means nothing for the format 'png'"),
-]
-
-
-@pytest.mark.parametrize(("keys", "key", "message"), PAIRS)
+@pytest.mark.parametrize(("keys", "key", "message"), data_rows("recipe", "contradictions"))
 def test_a_contradiction_names_where_it_came_from(
     keys: dict[str, Any], key: str, message: str
 ) -> None:

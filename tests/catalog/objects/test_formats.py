@@ -19,6 +19,7 @@ from shardprep.recipe.object_rules import BOX_FORMATS, parse_box_rule
 from tests.catalog.builders import thing, xml
 from tests.support.annotated import PIXELS, opened, source
 from tests.support.builders import SHARED_DATA, write_folder
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,32 +37,13 @@ def test_bccd_is_in_two_formats_at_once() -> None:
     assert made.signs() == ["voc", "csv:test.csv:filename:xmin,ymin,xmax,ymax:cell_type"]
 
 
-TINY = {
-    "coco_dataset/coco/": (["coco"], "abc", 3),
-    "coco_dataset/coco_instances/": (["coco"], "abc", 3),
-    "coco_dataset/coco_roboflow/": (["coco"], "abc", 3),
-    "coco_dataset/mmdet_coco/": (["coco"], "abc", 3),
-    "coco_dataset/coco_captions/": ([], "", 0),
-    "coco_dataset/coco_panoptic/": ([], "", 0),
-    "roboflow_dataset/coco/": (["coco"], ["label_0", "label_1"], 4),
-    "roboflow_dataset/voc/": (["voc"], ["label_0", "label_1"], 4),
-    "roboflow_dataset/yolo/": (["yolo"], ["label_0", "label_1"], 4),
-    "roboflow_dataset/multiclass/": ([], "", 0),
-    "roboflow_dataset/yolo_obb/": ([], "", 0),
-    "voc_dataset/voc_dataset3/": (["voc"], ["cat"], 1),
-    "yolo_dataset/strict/": (["yolo"], [f"label_{i}" for i in range(10)], 2),
-    "yolo_dataset/labels/": (["yolo"], [f"label_{i}" for i in range(10)], 4),
-    "yolo_dataset/annotations/": (["yolo"], [f"label_{i}" for i in range(10)], 2),
-}
-
-
 @pytest.mark.skipif(not (SHARED_DATA / "tasks.tar").exists(), reason="real data are not here")
 def test_the_smallest_exports_of_each_kind(tmp_path: Path) -> None:
     import tarfile
 
     with tarfile.open(SHARED_DATA / "tasks.tar") as archive:
         archive.extractall(tmp_path, filter="data")
-    for folder, (signs, names, num_boxes) in TINY.items():
+    for folder, (signs, names, num_boxes) in data_rows("objects", "tiny_exports").items():
         made = opened(tmp_path / "tiny" / folder)
         assert made.signs() == signs, folder
         if signs:

@@ -21,6 +21,7 @@ from shardprep.source.byte_range import PlainExtent
 from shardprep.source.members import Member
 from tests.catalog.builders import catalog, facts_of, grey, masked, objects_of
 from tests.support.builders import SHARED_DATA, encoded, jpeg, write
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,29 +37,7 @@ def masks_of(made: Catalog) -> dict[str, list[str]]:
 # Names
 
 
-@pytest.mark.parametrize(
-    ("pattern", "pairs"),
-    [
-        ("{dir}annot/{name}", {"train/1.png": "trainannot/1.png", "val/1.png": "valannot/1.png"}),
-        ("masks/{stem}.png", {"train/images/1.jpg": "train/masks/1.png",
-                              "val/images/1.jpg": "val/masks/1.png"}),
-        ("masks/**/{stem}.png", {"images/train/1.jpg": "masks/train/1.png",
-                                 "images/val/1.jpg": "masks/val/1.png"}),
-        ("{stem}_mask.gif", {"train.zip/train/a_01.jpg": "train_masks.zip/m/a_01_mask.gif"}),
-        ("{name}.png", {"a/x.jpg": "a/x.jpg.png"}),
-        ("{stem}_MASK.png", {"a/x.jpg": "a/x_mask.png"}),
-        ("{dir}/masks/{stem}.png", {"x.jpg": "masks/x.png"}),
-        ("{id}/mask.png", {"s/7/photo.jpg": "s/7/mask.png", "s/8/photo.jpg": "s/8/mask.png"}),
-        ("m [1]/{stem}+.png", {"i/x.jpg": "m [1]/x+.png"}),
-        ("m/{stem[:-4]}.png", {"i/x_rgb.jpg": "m/x.png", "i/y_rgb.jpg": "m/y.png"}),
-        ("m/**/{stem[0:2]}/{stem[-3:]}.png", {"i/ab_001.jpg": "m/ab/001.png"}),
-        ("{dir}gt/{stem:(.+)_rgb}_gt.png", {"train/a_rgb.jpg": "traingt/a_gt.png",
-                                            "val/a_rgb.jpg": "valgt/a_gt.png"}),
-        ("m/{stem:[0-9]{4}}*.png", {"i/img-0012-left.jpg": "m/0012_2.png"}),
-        ("m/{name[1:]}.png", {"i/x1.v2.jpg": "m/1.v2.jpg.png"}),
-        ("m/{class:[a-z]+}{id}.png", {"i/12.jpg": "m/cat12.png"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("pattern", "pairs"), data_rows("objects", "mask_pairs"))
 def test_a_pattern_pairs_images_with_the_nearest_masks(pattern: str, pairs: dict[str, str]) -> None:
     keys = sorted([*pairs, *pairs.values(), "other/z.jpg"])
     found = pair_masks(keys, parse_mask_pattern(pattern))
@@ -83,19 +62,7 @@ def test_a_mask_without_its_image_is_told() -> None:
     assert found.without_image == ["masks/y.png"]
 
 
-@pytest.mark.parametrize(
-    ("keys", "pattern", "message"),
-    [
-        (["a/x.jpg", "b/x.jpg", "m/x.png"], "m/{stem}.png", "several images: a/x.jpg and b/x.jpg"),
-        (["a/x.jpg"], "m/{stem}.png", "no file is called m/{stem}.png; a key looks like a/x.jpg"),
-        (["a/x.jpg"], "{stem}.jpg", "fits every image of the source"),
-        (["a/x.jpg", "m/y.png"], "m/{stem}.png", "no image belongs to m/y.png"),
-        (["7/x.jpg", "7/y.jpg", "7/m.png"], "{id}/m.png", "holds several images"),
-        (["i/a_1.jpg", "i/a_2.jpg", "m/a.png"], "m/{stem[:-2]}.png",
-         "m/a.png: its name fits several images: i/a_1.jpg and i/a_2.jpg; say more of the name"),
-        (["i/a.jpg", "m/a.png"], "m/{stem:(.+)_rgb}.png", "no image belongs to m/a.png"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("keys", "pattern", "message"), data_rows("objects", "mask_errors"))
 def test_masks_that_cannot_be_paired_are_an_error(
     keys: list[str], pattern: str, message: str
 ) -> None:
@@ -104,14 +71,7 @@ def test_masks_that_cannot_be_paired_are_an_error(
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        *("masks/*.png", "masks/{image}.png", "{stem}/{stem}.png", "masks", "rle:a.csv:id"),
-        *("{stem[a]}.png", "{stem:(}.png", "{dir[1]}/{stem}.png", "{class[1:]}/{stem}.png"),
-        *("{dir:a}/{stem}.png", "{stem:a{9999999999}}.png", "{}.png", "{stem:(?i)a}.png"),
-    ],
-)
+@pytest.mark.parametrize("pattern", data_rows("objects", "no_mask_patterns"))
 def test_what_is_no_pattern_is_an_error_of_the_option(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(RecipeError) as error:
         catalog(tmp_path, {"a/x.jpg": jpeg()}, masks=pattern)

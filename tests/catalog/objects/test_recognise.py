@@ -14,6 +14,7 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan.source_plan import make_plan
 from tests.catalog.builders import VOC, catalog, detection, facts_of, grey, segmentation, survey
 from tests.support.builders import SHARED_DATA, Quiet, jpeg, png, write_folder
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,17 +28,7 @@ def test_boxes_are_taken_unasked_where_nothing_else_labels_the_images(tmp_path: 
     assert "Pascal VOC" in facts_of(made).how
 
 
-@pytest.mark.parametrize(
-    ("folder", "name"),
-    [
-        ("masks", "{}.png"),
-        ("masks", "{}_mask.png"),
-        ("labels", "{}_L.png"),
-        ("GT", "{}.png"),
-        ("images", "{}_segmentation.png"),
-        ("images_masks", "{}_mask.png"),
-    ],
-)
+@pytest.mark.parametrize(("folder", "name"), data_rows("objects", "mask_names"))
 def test_masks_are_taken_unasked(tmp_path: Path, folder: str, name: str) -> None:
     made = catalog(tmp_path, segmentation(folder=folder, name=name))
     assert facts_of(made).spec.masks == "classes"
@@ -303,19 +294,7 @@ def test_masks_of_images_whose_names_have_an_end_of_their_own_are_recognised(
     }
 
 
-CONTRADICTIONS = [
-    ({"instances": True, "boxes": "voc"}, "--instances: there are no masks"),
-    ({"mask_values": "0=a", "boxes": "voc"}, "--mask-values: means nothing"),
-    ({"rle": "row", "boxes": "voc"}, "--rle: means nothing"),
-    ({"boxes": "voc", "masks": "coco"}, "--masks: 'coco' lists other objects than --boxes voc"),
-    (
-        {"boxes": "voc", "masks": "masks/{stem}.png", "instances": True},
-        "--instances: nothing says which object mask in files belongs to which box",
-    ),
-]
-
-
-@pytest.mark.parametrize(("keys", "message"), CONTRADICTIONS)
+@pytest.mark.parametrize(("keys", "message"), data_rows("objects", "contradictions"))
 def test_options_that_mean_nothing_together_are_an_error(
     tmp_path: Path, keys: dict[str, Any], message: str
 ) -> None:

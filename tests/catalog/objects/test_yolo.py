@@ -22,6 +22,7 @@ from shardprep.errors import SourceError
 from shardprep.image.annotation_types import Polygons
 from tests.support.annotated import opened, source
 from tests.support.builders import SHARED_DATA
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,17 +168,7 @@ def test_an_empty_and_a_missing_file_mean_no_object(tmp_path: Path) -> None:
     assert found.names == ("cat",)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "names"),
-    [
-        ("data.yaml", "names: [cat, dog]", ("cat", "dog")),
-        ("my.yml", "names:\n  0: cat\n  '3': dog\n  1: no", ("cat", "no", "dog")),
-        ("obj.names", "cat\n\n dog \n", ("cat", "dog")),
-        ("coco.names", b"\xef\xbb\xbfcat\r\ndog\r\n", ("cat", "dog")),
-        ("labels/classes.txt", "cat\ndog", ("cat", "dog")),
-        ("train/_darknet.labels", "cat\ndog", ("cat", "dog")),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "names"), data_rows("objects", "yolo_name_files"))
 def test_files_that_name_the_classes(
     tmp_path: Path, name: str, text: str | bytes, names: tuple[str, ...]
 ) -> None:
