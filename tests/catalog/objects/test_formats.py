@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,18 +13,13 @@ from shardprep.catalog.objects.known_formats import FORMATS
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.object_rules import BOX_FORMATS, parse_box_rule
 from tests.catalog.builders import thing, xml
+from tests.catalog.objects.written import HEIGHT, WIDTH, WRITERS
 from tests.support.annotated import PIXELS, opened, source
 from tests.support.builders import SHARED_DATA, write_folder
 from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    from tests.support.annotated import Rows
-
-WIDTH, HEIGHT = 40, 30
-Sets = dict[str, "Rows"]
 
 
 @pytest.mark.skipif(not (SHARED_DATA / "bccd.zip").exists(), reason="real data are not here")
@@ -86,90 +77,6 @@ def test_files_that_a_value_names() -> None:
     assert list(FORMATS) == list(BOX_FORMATS)
 
 
-def as_coco(sets: Sets, names: list[str]) -> dict[str, str]:
-    things = [
-        {"image_id": key, "category_id": 10 * names.index(name), "bbox": [x, y, v - x, w - y]}
-        for key, rows in sets.items()
-        for name, (x, y, v, w) in rows
-    ]
-    images = [{"id": key, "file_name": f"{key}.png"} for key in sets]
-    categories = [{"id": 10 * i, "name": name} for i, name in enumerate(names)]
-    parts = {"categories": categories, "annotations": things, "images": images}
-    return {"ann/all.json": json.dumps(parts, indent=len(things) % 3 or None)}
-
-
-def as_voc(sets: Sets, _: list[str]) -> dict[str, str]:
-    return {
-        f"ann/{key}.xml": xml(*(thing(escape(name), *map(repr, box)) for name, box in rows))
-        for key, rows in sets.items()
-    }
-
-
-def as_yolo(sets: Sets, names: list[str]) -> dict[str, str]:
-    texts = {"data.yaml": json.dumps({"names": names})}
-    for key, rows in sets.items():
-        lines = [
-            f"{names.index(name)} {(x + v) / 2 / WIDTH!r} {(y + w) / 2 / HEIGHT!r} "
-            f"{(v - x) / WIDTH!r} {(w - y) / HEIGHT!r}"
-            for name, (x, y, v, w) in rows
-        ]
-        texts[f"labels/{key}.txt"] = "\n".join(lines)
-    return texts
-
-
-def as_table(sets: Sets, _: list[str]) -> dict[str, str]:
-    text = io.StringIO()
-    rows = csv.writer(text)
-    rows.writerow(["ymax", "class", "id", "xmin", "xmax", "ymin"])
-    for key, several in sets.items():
-        if not several:
-            rows.writerow(["", "", key, "", "", ""])
-        rows.writerows(
-            [repr(w), name, key, repr(x), repr(v), repr(y)] for name, (x, y, v, w) in several
-        )
-    return {"t.csv": text.getvalue()}
-
-
-def as_labelme(sets: Sets, _: list[str]) -> dict[str, str]:
-    return {
-        f"ann/{key}.json": json.dumps({
-            "imagePath": "?",
-            "shapes": [
-                {"label": name, "shape_type": "rectangle", "points": [[v, y], [x, w]]}
-                for name, (x, y, v, w) in rows
-            ],
-        })
-        for key, rows in sets.items()
-    }  # fmt: skip
-
-
-def as_via(sets: Sets, _: list[str]) -> dict[str, str]:
-    entries = {}
-    for key, rows in sets.items():
-        regions = [
-            {
-                "shape_attributes": {
-                    "name": "polygon",
-                    "all_points_x": [x, v, v, x],
-                    "all_points_y": [y, y, w, w],
-                },
-                "region_attributes": {"kind": name},
-            }
-            for name, (x, y, v, w) in rows
-        ]
-        entries[key] = {"filename": f"{key}.png", "regions": regions}
-    return {"via.json": json.dumps(entries)}
-
-
-WRITERS: dict[str, Callable[[Sets, list[str]], dict[str, str]]] = {
-    "coco:ann/all.json": as_coco,
-    "voc": as_voc,
-    "yolo": as_yolo,
-    "csv:t.csv:id:xmin,xmax,ymin,ymax:class": as_table,
-    "labelme": as_labelme,
-    "via:via.json": as_via,
-}
-
 NAMES = ["a & b", "ñu", "c,d", '"q"']
 boxes = st.tuples(*(st.floats(0, 0.45), st.floats(0.55, 1))).flatmap(
     lambda xs: st.tuples(st.just(xs), st.floats(0, 0.45), st.floats(0.55, 1))
@@ -187,10 +94,10 @@ sets = st.dictionaries(
 )
 @given(wanted=sets)
 def test_what_is_written_in_a_format_is_read_back(
-    tmp_path: Path, option: str, wanted: Sets
+    tmp_path: Path, option: str, wanted: dict[str, Any]
 ) -> None:
     folder = tmp_path / str(len(list(tmp_path.iterdir())))
-    texts = WRITERS[option](wanted, NAMES)
+    texts = WRITERS[option](wanted, NAMES, (HEIGHT, WIDTH))
     members = {f"images/im_{i}.png": PIXELS for i in range(4)}
     made = opened(write_folder(folder, members | {k: t.encode() for k, t in texts.items()}))
     found = made.read(option)

@@ -18,6 +18,7 @@ from shardprep.errors import SourceError
 from tests.catalog.builders import thing, xml
 from tests.support.annotated import opened, source
 from tests.support.builders import SHARED_DATA
+from tests.support.paths import DATA, data_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,11 +162,8 @@ def test_lists_of_the_main_task_give_splits(
 
 
 def test_an_image_on_two_lists_is_in_the_test_split(tmp_path: Path) -> None:
-    texts = {
-        "ImageSets/Main/train.txt": "1\n2",
-        "ImageSets/Main/test.txt": "2",
-        "Annotations/1.xml": xml(),
-    }
+    lists = {"ImageSets/Main/train.txt": "1\n2", "ImageSets/Main/test.txt": "2"}
+    texts = {**lists, "Annotations/1.xml": xml()}
     found = source(tmp_path, texts, "JPEGImages/1.png", "JPEGImages/2.png").read("voc")
     assert found.splits == ["train", "test"]
     assert found.findings[0].startswith(
@@ -230,33 +228,7 @@ def test_a_namespace_does_not_matter() -> None:
     assert parse_voc(text.encode()).boxes == [(1, 2, 3, 4)]
 
 
-LABELIMG = """<annotation verified="yes">
-\t<folder>images</folder>
-\t<filename>x.jpg</filename>
-\t<path>C:\\images\\x.jpg</path>
-\t<source>
-\t\t<database>Unknown</database>
-\t</source>
-\t<size>
-\t\t<width>40</width>
-\t\t<height>30</height>
-\t\t<depth>3</depth>
-\t</size>
-\t<segmented>0</segmented>
-\t<object>
-\t\t<name>cat</name>
-\t\t<pose>Unspecified</pose>
-\t\t<truncated>0</truncated>
-\t\t<difficult>0</difficult>
-\t\t<bndbox>
-\t\t\t<xmin>1</xmin>
-\t\t\t<ymin>2.5</ymin>
-\t\t\t<xmax>3</xmax>
-\t\t\t<ymax>4</ymax>
-\t\t</bndbox>
-\t</object>
-</annotation>
-"""
+LABELIMG = (DATA / "labelimg.xml").read_text()
 _OBJECT = LABELIMG[LABELIMG.index("\t<object>") : LABELIMG.index("</annotation>")]
 TWO_OBJECTS = LABELIMG.replace(
     "</annotation>", _OBJECT.replace("cat", "dog").replace("2.5", "0") + "</annotation>"
@@ -282,21 +254,7 @@ def test_files_of_the_usual_tools_are_read(text: str, first: str, end: str) -> N
     assert parse_voc(data) == VocFile("x.jpg", (30, 40), ["cat"], [(1, 2.5, 3, 4)])
 
 
-ODD = [
-    *["", " ", "\r\n", "c\rat", "1", " 2.5 ", "1e400", "nan", "1_0", "&#49;", "a]]>b"],
-    *["\x0b", "\x7f", "\0", "é", "\udcff", "<1>", "<?p i?>", "<!DOCTYPE a>", "<![CDATA[1]]>"],
-    *["<!-- c -->", "<b c=''>", "<name >", "<A:b>", "</a>", "<a>", "<a/>", "<a><b/></a>"],
-    *["<object>", "</object>", "<object/>", "<bndbox>", "</bndbox>", "<size>", "<part>p</part>"],
-    *["<name>dog</name>", "<xmin>9</xmin>", "<xmax>9</xmax>", "<width>9</width>"],
-    *["<filename>y</filename>", "<a><filename>y</filename></a>", "<height><a>7</a></height>"],
-    *["<size><width>9</width></size>", "<a><size>1</size></a>", "<bndbox>5</bndbox>"],
-    *[
-        "<object><name>dog</name></object>",
-        "<a><object>1</object></a>",
-        "<a><b><c><d/></c></b></a>",
-    ],
-]
-"""Pieces of XML and of what is none."""
+ODD = ("\0", "\udcff", "c\rat", "\r\n", *data_rows("objects", "odd_xml"))
 
 
 def test_an_odd_file_is_read_or_is_an_error_of_ours() -> None:

@@ -244,7 +244,7 @@ MERGES = "a0: &a0 {0: cat}\n" + "".join(
         ("names: [a, '']", "has no list of 'names' but '1' in it"),
         ("names: {" + "1" * 900 + ": a}", "has no list of 'names' but '1111"),
         ("names: " + "[" * 5000, "is damaged YAML"),
-        ("names: " + "[" * 100_000 + "]" * 100_000, "nested more than 64 deep"),
+        ("names: " + "[\n" * 100_000 + "]" * 100_000, "nested more than 64 deep"),
         ("names: " + "{a: " * 100_000, "nested more than 64 deep"),
         (MERGES, "names no classes"),
         (f"{MERGES}names: {{<<: *a11}}", "has no list of 'names' but '<<' in it"),
