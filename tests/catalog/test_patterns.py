@@ -113,7 +113,7 @@ _OLD_PREFIX = re.compile(r"(?P<label>.*?)[\s._-]*\(?\d+\)?$")
 
 
 @given(st.lists(st.text("ab1 2._-()٣", min_size=1, max_size=12), min_size=1))
-@examples(300)
+@examples(100)
 def test_the_label_before_a_number_is_found_from_the_end(names: list[str]) -> None:
     keys = [f"{name}.jpg" for name in names]
     matches = [_OLD_PREFIX.match(PurePosixPath(key).stem) for key in keys]

@@ -49,29 +49,9 @@ def said_of(keys: dict[str, Any], flags: tuple[str, ...] = ()) -> str:
     return str(error.value)
 
 
-WRONG = {
-    "version": ("abc", "'abc' must be three numbers, such as 1.0.0"),
-    "name": ("Pets", "'Pets' must be lower-case letters, digits and _, a letter first"),
-    "shards": (0, "0 is not a whole number from 1 to 99,999"),
-    "size": (6.4, "6.4 is not WIDTHxHEIGHT, such as 224x224, or none"),
-    "fit": ("zoom", "'zoom' is not one of auto, crop, pad, stretch, within, none"),
-    "quality": ("best", "'best' is not a whole number from 1 to 100"),
-    "background": ("²,1,1", "'²,1,1' is not white, black, grey, #RRGGBB or R,G,B"),
-    "depth_range": ("4095,0", "'4095,0' is not full, auto or MIN,MAX, such as 0,4095"),
-    "window": ("40", "'40' is not full, auto or CENTER,WIDTH, such as 40,400"),
-    "labels": (["auto"], "a list is not a text"),
-    "target": ("klass", "'klass' is not one of auto, class, multilabel, regression, text, none"),
-    "classes": ({"cat": 0}, "a table is not a text or a list of texts"),
-    "header": (1, "1 is not true or false"),
-    "split": (5, "5 is not a text or a table of ratios"),
-    "group": ("near,", "'near,' names no rule after near"),
-    "dedup": ("exact", "'exact' is not true, false or near"),
-    "seed": (-1, "-1 is not a whole number from 0 to 9,223,372,036,854,775,807"),
+WRONG = data_rows("recipe", "wrong") | {
     "max_pixels": (10**400, "a number of twenty digits or more is not a whole number from 1 to 1"),
-    "timeout": (float("nan"), "nan is not a number from 0 to 100,000,000"),
-    "max_aspect": (True, "true is not a number from 0 to"),
     "max_member_size": ("9" * 400, "'99999999999999999"),
-    "max_rejected": ("6", "'6' is not a share such as 5% or 0.05"),
     "include": ("a\0b", "contains a null character"),
     "source": ("x" * 5000, "is longer than 4,096 characters"),
 }

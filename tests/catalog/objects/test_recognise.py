@@ -61,13 +61,17 @@ def test_a_flag_for_labels_boxes_or_masks_ends_the_search(
     assert len(made.items) == 6
 
 
-def test_images_with_labels_stay_as_they_are_and_boxes_are_told(tmp_path: Path) -> None:
+def test_boxes_of_labelled_images_are_only_proposed(tmp_path: Path) -> None:
     members = {f"{c}/{c}{i}.jpg": jpeg(8, 8, seed=i) for c in ("cat", "dog") for i in range(4)}
     members |= {f"xml/{c}{i}.xml": VOC for c in ("cat", "dog") for i in range(4)}
     made = catalog(tmp_path, members)
     assert made.annotations is None
     assert made.label_names == ("cat", "dog")
     assert any("--boxes voc stores them" in line for line in made.findings)
+    text = recipe_text(survey(tmp_path, members))
+    keys = tomllib.loads(text)
+    assert (keys["labels"], keys["fit"]) == ("folder", "crop")
+    assert '\n# boxes = "voc"\n' in text
 
 
 def test_photographs_in_a_folder_called_labels_are_no_masks(tmp_path: Path) -> None:
@@ -120,15 +124,6 @@ def test_init_writes_what_it_would_take_and_lists_the_others(tmp_path: Path) -> 
     assert "labels" not in keys
     assert '\n# masks = "masks/{stem}.png"\n' in text
     assert make_recipe(keys, "t").fit == "pad"
-
-
-def test_init_of_labelled_images_writes_boxes_as_a_comment(tmp_path: Path) -> None:
-    members = {f"{c}/{c}{i}.jpg": jpeg(8, 8, seed=i) for c in ("cat", "dog") for i in range(4)}
-    members |= {f"xml/{c}{i}.xml": VOC for c in ("cat", "dog") for i in range(4)}
-    text = recipe_text(survey(tmp_path, members))
-    keys = tomllib.loads(text)
-    assert (keys["labels"], keys["fit"]) == ("folder", "crop")
-    assert '\n# boxes = "voc"\n' in text
 
 
 def test_run_lengths_are_recognised_but_not_beside_the_same_masks_in_files(
@@ -194,40 +189,30 @@ def test_what_is_said_of_the_values_answers_the_question(
     assert facts_of(made).names == names
 
 
-def test_masks_that_are_named_get_a_note_on_numbers_of_objects(tmp_path: Path) -> None:
-    made = catalog(tmp_path, pedestrians(2, 1, 3), masks="PedMasks/{stem}_mask.png")
-    assert any("--instances keeps each apart" in line for line in made.findings)
-
-
 @pytest.mark.parametrize(
-    "masks",
+    ("masks", "more"),
     [
-        [(0, 1, 2, 3)] * 4,  # all classes in each
-        [(0, 1), (0, 1, 2), (0, 1, 2)],  # an organ and its tumour
-        [(0, 1, 2, 3), (0, 1), (0, 3)],  # a class alone
-        [(0, 1, 2, 3), (0, 1), (0, 1, 255), (2, 255)],
-        [(0, 1, 4), (0, 1, 2)],
+        ([(0, 1, 2, 3)] * 4, ""),  # all classes in each
+        ([(0, 1), (0, 1, 2), (0, 1, 2)], ""),  # an organ and its tumour
+        ([(0, 1, 2, 3), (0, 1), (0, 3)], ""),  # a class alone
+        ([(0, 1, 2, 3), (0, 1), (0, 1, 255), (2, 255)], ""),
+        ([(0, 1, 4), (0, 1, 2)], ""),
+        ([(0,), (0, 1, 2, 3, 255), (0, 255), (0, 1)], " --instances"),  # borders, and no object
     ],
 )
-def test_classes_that_some_masks_lack_are_no_numbers(
-    tmp_path: Path, masks: list[tuple[int, ...]]
+def test_values_are_object_numbers_only_if_each_mask_has_1_to_n(
+    tmp_path: Path, masks: list[tuple[int, ...]], more: str
 ) -> None:
     members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(len(masks))}
-    members |= {f"masks/{i}.png": grey(*values) for i, values in enumerate(masks)}
+    members |= {f"masks/{i}.png": grey(*one, mode="P") for i, one in enumerate(masks)}
     (sign,) = survey(tmp_path, members).annotations
-    assert sign.flag == "--masks 'masks/{stem}.png'"
-
-
-def test_a_border_and_masks_without_an_object_do_not_hide_numbers(tmp_path: Path) -> None:
-    members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)}
-    values = [(0,), (0, 1, 2, 3, 255), (0, 255), (0, 1)]
-    members |= {f"masks/{i}.png": grey(*one, mode="P") for i, one in enumerate(values)}
-    (sign,) = survey(tmp_path, members).annotations
-    assert sign.instances
+    assert sign.flag == f"--masks 'masks/{{stem}}.png'{more}"
 
 
 def test_a_document_that_names_the_values_makes_them_classes(tmp_path: Path) -> None:
     members = pedestrians(2, 1, 3)
+    made = catalog(tmp_path, members, masks="PedMasks/{stem}_mask.png")
+    assert any("--instances keeps each apart" in line for line in made.findings)
     members["P/names.yaml"] = b"names: [sky, road, car, tree]"
     (sign,) = survey(tmp_path, members).annotations
     assert not sign.instances

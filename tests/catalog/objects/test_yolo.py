@@ -348,7 +348,7 @@ shares = st.floats(0.001, 0.999)
     box=st.tuples(shares, shares, shares, shares),
     data=st.data(),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_of_a_pose_of_any_shape_that_the_names_state_the_box_is_read(
     shape: tuple[int, int], box: tuple[float, ...], data: st.DataObject
 ) -> None:
@@ -379,7 +379,7 @@ def test_flags_tell_a_pose_where_the_names_state_no_shape(
 
 
 @given(st.lists(st.tuples(shares, shares), min_size=3, max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_polygon_inside_of_its_image_is_no_pose(points: list[tuple[float, float]]) -> None:
     line = " ".join(map(repr, (0, *np.ravel(points).tolist()))).encode()
     (one,) = read_line(line).annotations
