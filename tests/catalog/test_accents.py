@@ -52,7 +52,7 @@ def test_an_id_finds_the_same_images_in_every_form(stems: list[str], text: str, 
             assert index.num_found(Texts.of([one])) == len(wanted)
 
 
-def test_of_two_files_that_differ_in_form_alone_the_one_that_is_written_so_is_meant() -> None:
+def test_of_two_names_that_differ_only_in_form_the_equal_one_fits() -> None:
     keys = sorted(in_form(form, "a/é.jpg") for form in FORMS)
     for i, key in enumerate(keys):
         for text in (key, key.removeprefix("a/"), key.removesuffix(".jpg")):

@@ -41,7 +41,7 @@ def test_the_cells_of_a_column_say_its_type(
     assert column(*cells) == (dtype, [*values])
 
 
-def test_a_missing_whole_number_is_told_from_minus_one(tmp_path: Path) -> None:
+def test_a_missing_whole_number_differs_from_minus_one(tmp_path: Path) -> None:
     cells = [
         f"{'ab'[i % 2]},{('-1', '', '7')[i % 3]},{i},{('0.5', '')[i % 2]},{('x', '')[i % 2]}"
         for i in range(6)
@@ -88,7 +88,7 @@ def test_a_number_beyond_float32_is_an_error_before_the_build(cell: str) -> None
 
 
 @pytest.mark.parametrize("number", [LARGEST, 3.4028235677973362e38, -LARGEST, 0.0])
-def test_whatever_is_not_beyond_float32_is_encoded(number: float) -> None:
+def test_numbers_within_float32_are_encoded(number: float) -> None:
     assert not is_beyond_float32(number)
     assert encode({"x": [number, float("inf"), float("nan")]})
 

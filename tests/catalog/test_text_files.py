@@ -189,7 +189,7 @@ def test_a_class_name_that_no_file_can_hold_is_one_line(
 
 
 @pytest.mark.parametrize("length", [131_072, 131_073, 1_000_000])
-def test_cells_of_any_length_are_read_wherever_a_table_is(tmp_path: Path, length: int) -> None:
+def test_cells_of_any_length_are_read_in_every_table(tmp_path: Path, length: int) -> None:
     long = "x" * length
     texts = {"t.csv": table() + f"lost.png,{long}\n", "map.csv": f"cat,pet\n{long},y\n"}
     found = catalog(tmp_path, texts, labels="csv:t.csv:id:kind", class_map="map.csv")

@@ -84,7 +84,7 @@ def test_images_with_boxes_or_masks_are_padded_unless_a_fit_is_asked_for(
     assert stored_recipe({**recipe.fingerprint_options(), "source": "x.zip"}).fit == fit
 
 
-def test_where_the_source_decides_the_fit_follows_what_it_has() -> None:
+def test_the_source_decides_the_fit_if_nothing_else_does() -> None:
     recipe = make_recipe({"source": "x.zip"}, "t")
     assert recipe.settled(annotated=True).image_spec.fit == "pad"
     assert recipe.settled(annotated=False).image_spec.fit == recipe.image_spec.fit == "crop"

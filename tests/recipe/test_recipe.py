@@ -104,7 +104,7 @@ def test_options_of_one_run_are_no_keys_and_say_so() -> None:
     assert "Options that decide what the dataset contains are also keys of `shardprep.toml`" in text
 
 
-def test_a_problem_of_many_keys_stays_one_short_line() -> None:
+def test_problems_of_many_keys_are_one_short_line() -> None:
     said = said_of({f"key-{i}\n\x1b[2J": i for i in range(500)})
     assert len(said) < MOST
     assert printable(said) == said
@@ -139,7 +139,7 @@ def test_a_hostile_file_is_one_line_within_seconds(kind: str, tmp_path: Path) ->
     assert len(error.value.what) < MOST
 
 
-def test_strings_with_dots_are_no_keys(tmp_path: Path) -> None:
+def test_strings_with_dots_are_not_keys(tmp_path: Path) -> None:
     name = "'" + "a." * 40 + "'"
     text = f'null = [{name}, """{"b." * 40}\n"""]  # {"c." * 40}\nseed = 3\n'
     path = write(tmp_path / "shardprep.toml", b"\xef\xbb\xbf" + text.encode())

@@ -84,9 +84,7 @@ def random_boxes(number: int, *, corners: bool, scale: float = 1.0) -> list[str]
 
 @pytest.mark.parametrize("corners", [True, False])
 @pytest.mark.parametrize("sizes", ["", ",40,30"])
-def test_the_reading_of_four_numbers_is_told_from_the_data(
-    tmp_path: Path, sizes: str, *, corners: bool
-) -> None:
+def test_the_form_of_four_numbers_is_detected(tmp_path: Path, sizes: str, *, corners: bool) -> None:
     """By the heads of the images, or by the sizes that the table states."""
     header = "image_id,bbox" + (",width,height" if sizes else "")
     cells = random_boxes(60, corners=corners)
@@ -101,7 +99,7 @@ def test_the_reading_of_four_numbers_is_told_from_the_data(
 
 
 @pytest.mark.parametrize("corners", [True, False])
-def test_shares_of_the_sides_are_told_from_the_data(tmp_path: Path, *, corners: bool) -> None:
+def test_shares_of_the_sides_are_detected(tmp_path: Path, *, corners: bool) -> None:
     cells = random_boxes(60, corners=corners, scale=0.025)
     made = table(tmp_path, "id,box", *(f'a,"{cell}"' for cell in cells))
     found = made.read("csv:t.csv:id:box")
@@ -110,7 +108,7 @@ def test_shares_of_the_sides_are_told_from_the_data(tmp_path: Path, *, corners: 
 
 
 @pytest.mark.parametrize("box", ["[1, 1, 20, 20]", "[30, 20, 25, 15]"])
-def test_where_both_readings_are_sound_or_bad_the_user_is_asked(tmp_path: Path, box: str) -> None:
+def test_unclear_forms_are_an_error_that_names_both(tmp_path: Path, box: str) -> None:
     made = table(tmp_path, "id,box", f'a,"{box}"')
     with pytest.raises(SourceError, match=r"write xywh\(box\) or xyxy\(box\) instead of box"):
         made.read("csv:t.csv:id:box")
@@ -137,7 +135,7 @@ def test_a_table_that_does_not_fit_is_one_line(tmp_path: Path, rule: str, messag
     "rule",
     ["", "t.csv:id", "t.csv:id:a,b", "t.csv:id:yxyx(a)", "t.csv:id:a:b:c", "t.csv:id:a,,b,c"],
 )
-def test_a_rule_that_is_none(tmp_path: Path, rule: str) -> None:
+def test_an_invalid_rule_is_an_error(tmp_path: Path, rule: str) -> None:
     with pytest.raises(RecipeError, match="--boxes csv: "):
         table(tmp_path, "id,x", "a,1").read(f"csv:{rule}")
 
@@ -162,12 +160,12 @@ def test_ids_that_are_paths_of_columns_and_several_tables(tmp_path: Path) -> Non
     assert found.documents == ("x.csv", "y.csv")
 
 
-def test_words_for_nothing_are_those_of_the_recipe(tmp_path: Path) -> None:
+def test_null_cells_of_the_recipe_are_empty(tmp_path: Path) -> None:
     text = "id,x,y,w,h\na,?,?,?,?\n"
     made = source(tmp_path, {"t.csv": text}, "a.png", null=["?"])
     assert made.rows(made.read("csv:t.csv:id:x,y,w,h")) == {"a.png": []}
 
 
 @pytest.mark.parametrize("lines", data_rows("objects", "no_box_tables"))
-def test_tables_that_are_not_surely_of_boxes(tmp_path: Path, lines: list[str]) -> None:
+def test_tables_that_may_not_hold_boxes_are_not_detected(tmp_path: Path, lines: list[str]) -> None:
     assert table(tmp_path, *lines).signs() == []

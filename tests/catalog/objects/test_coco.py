@@ -42,7 +42,7 @@ def document(
     return json.dumps({"annotations": things, "images": images, "categories": named})
 
 
-def test_boxes_are_corners_and_labels_stand_in_the_order_of_ids(tmp_path: Path) -> None:
+def test_boxes_become_corners_and_labels_follow_the_order_of_ids(tmp_path: Path) -> None:
     things = [thing(7, 90, [1, 2, 3, 4]), thing(5, 2, [0.5, 0, 9, 9]), thing(7, 2, [3, 3, 1, 1])]
     text = document([image(7, "a.png"), image(5, "b.png")], things, {90: "aa", 2: "zz", 50: "no"})
     made = source(tmp_path, {"instances.json": text}, "a.png", "b.png", "c.png")
@@ -84,7 +84,7 @@ def test_the_same_objects_as_by_pycocotools(tmp_path: Path) -> None:
             assert mine == pytest.approx((x, y, x + w, y + h), abs=1e-9)
 
 
-def test_outlines_are_kept_where_masks_are_wanted(tmp_path: Path) -> None:
+def test_outlines_are_read_if_masks_are_wanted(tmp_path: Path) -> None:
     ring = [1, 1, 5, 1, 5, 5]
     things = [
         thing(1, 1, [1, 1, 4, 4], segmentation=[ring, [7, 7, 9, 7, 9, 9, 7, 9]], iscrowd=0),
@@ -113,7 +113,7 @@ def test_outlines_are_kept_where_masks_are_wanted(tmp_path: Path) -> None:
     assert isinstance(boxes.outlines[4], Polygons)
 
 
-def test_a_root_without_objects_is_no_class(tmp_path: Path) -> None:
+def test_a_root_without_objects_is_not_a_class(tmp_path: Path) -> None:
     categories = [
         {"id": 0, "name": "cells", "supercategory": "none"},
         {"id": 1, "name": "RBC", "supercategory": "cells"},
@@ -351,7 +351,7 @@ def test_panoptic_and_yolo_agree_on_the_same_photos() -> None:
     assert num_near > 100
 
 
-def test_a_document_none_of_whose_images_are_there_is_told(tmp_path: Path) -> None:
+def test_a_document_without_any_image_in_the_source_is_reported(tmp_path: Path) -> None:
     texts = {
         "instances_train.json": document([image(1, "1.png")], [thing(1, 1, [0, 0, 1, 1])]),
         "instances_val.json": document([image(1, "7.png")], [thing(1, 1, [0, 0, 1, 1])]),

@@ -70,7 +70,7 @@ def test_masks_that_cannot_be_paired_are_an_error(
 
 
 @pytest.mark.parametrize("pattern", data_rows("objects", "no_mask_patterns"))
-def test_what_is_no_pattern_is_an_error_of_the_option(tmp_path: Path, pattern: str) -> None:
+def test_an_invalid_pattern_is_an_error_of_the_option(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(RecipeError) as error:
         catalog(tmp_path, {"a/x.jpg": jpeg()}, masks=pattern)
     assert str(error.value).startswith("test: masks")
@@ -156,7 +156,7 @@ def test_images_left_out_take_their_masks_with_them(tmp_path: Path) -> None:
     assert [item.key for item in made.items] == ["images/2.jpg"]
 
 
-def test_masks_of_another_kind_are_no_images(tmp_path: Path) -> None:
+def test_masks_of_another_kind_are_not_images(tmp_path: Path) -> None:
     members = {"data/images/x.jpg": jpeg(8, 8), "data/masks/x.png": grey(0, 1, 2)}
     members |= {"data/annotations/x.png": grey(0, 9)}
     made = catalog(tmp_path, members, masks="masks/{stem}.png")
@@ -245,30 +245,13 @@ def test_values_that_say_nothing_are_an_error(
         detected_values(members_of(tmp_path, *masks), 10**6)
 
 
-TABLES = [
-    ("1=pet,2=background,3=border,255=ignore", "", ("pet", "background", "border"),
-     {1: 0, 2: 1, 3: 2, 255: -1}),
-    ("#ff0000=car,#0000ff=car,#000000=road", "", ("car", "road"),
-     {(255, 0, 0): 0, (0, 0, 255): 0, (0, 0, 0): 1}),
-    ("class_dict.csv", "name,r,g,b\nSky,128,128,128\nCar, 64,0,128\n", ("Sky", "Car"),
-     {(128, 128, 128): 0, (64, 0, 128): 1}),
-    ("labelmap.txt", "# label:color_rgb:parts:actions\nbackground:0,0,0::\ncat:128,0,0::\n",
-     ("background", "cat"), {(0, 0, 0): 0, (128, 0, 0): 1}),
-    ("classes.csv", "id,name\n0,void\n7,road\n", ("void", "road"), {0: 0, 7: 1}),
-    ("data.yaml", "names: {0: sky, 4: road}\n", ("sky", "road"), {0: 0, 4: 1}),
-    ("data.yml", "names: [sky, 3, ignore]\n", ("sky", "3"), {0: 0, 1: 1, 2: -1}),
-    ("config.yaml", "train: {masks: m}\nclasses:\n  0: sky\n  9: road\n", ("sky", "road"),
-     {0: 0, 9: 1}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("option", "text", "names", "values"), TABLES)
+@pytest.mark.parametrize(("option", "text", "names", "values"), data_rows("objects", "mask_values"))
 def test_a_table_says_what_values_mean(
-    option: str, text: str, names: tuple[str, ...], values: dict[Any, int]
+    option: str, text: str, names: tuple[str, ...], values: tuple[tuple[Any, int], ...]
 ) -> None:
     found = given_values(option, lambda _: text.encode())
     assert found.names == names
-    assert found.values == values
+    assert found.values == dict(values)
 
 
 @pytest.mark.parametrize("option", ["red=1", "70000=x", "1=", "256,0,0=x"])

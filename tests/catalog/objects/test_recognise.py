@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_boxes_are_taken_unasked_where_nothing_else_labels_the_images(tmp_path: Path) -> None:
+def test_boxes_are_detected_if_images_have_no_labels(tmp_path: Path) -> None:
     made = catalog(tmp_path, detection())
     assert facts_of(made).names == ("cat",)
     assert facts_of(made).spec.boxes
@@ -29,7 +29,7 @@ def test_boxes_are_taken_unasked_where_nothing_else_labels_the_images(tmp_path: 
 
 
 @pytest.mark.parametrize(("folder", "name"), data_rows("objects", "mask_names"))
-def test_masks_are_taken_unasked(tmp_path: Path, folder: str, name: str) -> None:
+def test_masks_are_detected(tmp_path: Path, folder: str, name: str) -> None:
     made = catalog(tmp_path, segmentation(folder=folder, name=name))
     assert facts_of(made).spec.masks == "classes"
     assert [len(item.masks) for item in made.items] == [1] * 6
@@ -42,7 +42,7 @@ def test_masks_that_are_excluded_are_not_taken(tmp_path: Path) -> None:
     assert Counter(one.reason for one in made.skipped) == {"matched by --exclude": 6}
 
 
-def test_several_masks_of_an_image_are_taken_unasked(tmp_path: Path) -> None:
+def test_several_masks_of_an_image_are_detected(tmp_path: Path) -> None:
     members = {f"s/{i}{i}/images/{i}{i}.png": png(8, 8, seed=i) for i in range(5)}
     members |= {f"s/{i}{i}/masks/{j}abc.png": grey(0, 255) for i in range(5) for j in range(3)}
     made = catalog(tmp_path, members)
@@ -74,7 +74,7 @@ def test_boxes_of_labelled_images_are_only_proposed(tmp_path: Path) -> None:
     assert '\n# boxes = "voc"\n' in text
 
 
-def test_photographs_in_a_folder_called_labels_are_no_masks(tmp_path: Path) -> None:
+def test_photographs_in_a_folder_called_labels_are_not_masks(tmp_path: Path) -> None:
     members = {f"{f}/{i}.png": png(40, 40, seed=i) for f in ("images", "labels") for i in range(6)}
     made = catalog(tmp_path, members)
     assert made.annotations is None
@@ -182,7 +182,7 @@ def test_auto_asks_before_numbers_of_objects_become_classes(
         ({"classes": "bg,a,b,c"}, ("bg", "a", "b", "c")),
     ],
 )
-def test_what_is_said_of_the_values_answers_the_question(
+def test_options_decide_the_meaning_of_mask_values(
     tmp_path: Path, keys: dict[str, Any], names: tuple[str, ...]
 ) -> None:
     made = catalog(tmp_path, pedestrians(2, 1, 3), masks="auto", **keys)
@@ -289,7 +289,7 @@ def test_options_that_mean_nothing_together_are_an_error(
     assert str(error.value).startswith(message)
 
 
-def test_labels_stand_beside_boxes_where_a_rule_is_given(tmp_path: Path) -> None:
+def test_labels_are_stored_with_boxes_if_a_rule_is_given(tmp_path: Path) -> None:
     members = {f"{c}/{c}{i}.jpg": jpeg(48, 64, seed=i) for c in ("wild", "tame") for i in range(4)}
     members |= {f"xml/{c}{i}.xml": VOC for c in ("wild", "tame") for i in range(4)}
     keys: dict[str, Any] = {"boxes": "voc", "labels": "folder"}
@@ -339,7 +339,7 @@ def test_init_finds_the_annotations_of_real_sets(
     assert [one.flag for one in seen.annotations] == flags
 
 
-def test_annotations_without_their_image_are_counted_and_told(tmp_path: Path) -> None:
+def test_annotations_without_their_image_are_counted_and_named(tmp_path: Path) -> None:
     members = detection(3) | {"annotations/9.xml": VOC.replace(b"x.jpg", b"9.jpg")}
     source = write_folder(tmp_path / "source", members)
     recipe = make_recipe({"source": str(source), "boxes": "voc", "max_dropped": 0.5}, "test")

@@ -105,7 +105,7 @@ ROWS = [(0, (2, 3, 12, 9)), (0, (20, 5, 30, 25)), (1, (1, 1, 5, 8)), (1, (9, 9, 
     ],
     ids=["distances", "distances with both ends", "called so", "other for every row"],
 )
-def test_columns_of_sizes_of_boxes_are_no_sizes_of_images(
+def test_columns_of_box_sizes_are_not_image_sizes(
     tmp_path: Path, names: str, sides: Callable[[tuple[int, ...]], tuple[int, ...]]
 ) -> None:
     lines = [f"{i}.png,{','.join(map(str, (*box, *sides(box))))}" for i, box in ROWS]

@@ -78,7 +78,7 @@ def test_objects_of_images_that_are_missing_are_counted_and_too_many_an_error(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_objects_of_images_that_are_left_out_are_no_fault(tmp_path: Path, name: str) -> None:
+def test_objects_of_excluded_images_are_not_faults(tmp_path: Path, name: str) -> None:
     found = made(tmp_path, name, NUM_ALL, exclude=("images/[0-2].png",))
     assert facts_of(found).unmatched == Unmatched(objects={"image left out": 6}, num_unlisted=0)
     assert num_objects(found) == 2 * NUM_ALL
@@ -98,7 +98,7 @@ def test_ids_as_text_against_numbers_are_an_error_and_not_empty_images(tmp_path:
     assert num_objects(found) == 2 * NUM_ALL
 
 
-def test_a_document_of_other_images_alone_is_counted_and_no_fault(tmp_path: Path) -> None:
+def test_objects_of_a_document_of_other_images_are_counted_and_not_faults(tmp_path: Path) -> None:
     other = coco()
     for entry in other["images"]:
         entry["file_name"] = f"val_{entry['file_name']}"

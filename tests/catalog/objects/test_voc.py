@@ -101,7 +101,7 @@ def test_a_file_without_objects_is_background_and_no_file_says_nothing(tmp_path:
     assert not found.is_complete
 
 
-def test_the_stated_name_counts_where_the_file_is_called_otherwise(tmp_path: Path) -> None:
+def test_the_stated_name_counts_if_no_image_has_the_name_of_the_file(tmp_path: Path) -> None:
     texts = {"a/7.xml": xml(filename="b.png"), "a/a.xml": xml(filename="b.png")}
     made = source(tmp_path, {"a/7.xml": texts["a/7.xml"]}, "img/a.png", "img/b.png")
     assert [one is not None for one in made.read("voc").annotations] == [False, True]
@@ -287,7 +287,7 @@ assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_xml_of_other_kinds_is_passed_over(tmp_path: Path) -> None:
+def test_other_kinds_of_xml_are_ignored(tmp_path: Path) -> None:
     made = source(tmp_path, {"1.xml": "<svg/>", "2.xml": xml()}, "1.png", "2.png")
     found = made.read("voc")
     assert [one is not None for one in found.annotations] == [False, True]

@@ -206,9 +206,7 @@ ODD_NAMES = (
 
 @pytest.mark.parametrize("tag", ["", "!!bool ", "!!int ", "!!timestamp ", "!!binary ", "!x "])
 @pytest.mark.parametrize("form", ["list", "block", "map"])
-def test_names_of_yaml_are_texts_whatever_they_look_like(
-    tmp_path: Path, form: str, tag: str
-) -> None:
+def test_yaml_names_are_always_texts(tmp_path: Path, form: str, tag: str) -> None:
     lines = [f"{tag}{name}" for name in (*ODD_NAMES, "foo")]
     text = {
         "list": f"names: [{', '.join(lines)}]",
@@ -233,15 +231,7 @@ MERGES = "a0: &a0 {0: cat}\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nnames: [}", "is damaged YAML at line 2"),
-        ("names: {a: b}", "has no list of 'names' but 'a' in it"),
-        ("names: [[1, 2]]", "has no list of 'names' but '0' in it"),
-        ("nc: 3", "names no classes"),
-        ("- 1", "names no classes"),
-        ("", "names no classes"),
-        ("a: &a [x,x]\nb: &b [*a,*a]\nc: &c [*b,*b]\nnames: [*c]", "has no list of 'names'"),
-        ("names: {0: a, 00: b}", "has two names of class 0"),
-        ("names: [a, '']", "has no list of 'names' but '1' in it"),
+        *data_rows("objects", "yolo_name_errors"),
         ("names: {" + "1" * 900 + ": a}", "has no list of 'names' but '1111"),
         ("names: " + "[" * 5000, "is damaged YAML"),
         ("names: " + "[\n" * 100_000 + "]" * 100_000, "nested more than 64 deep"),
@@ -317,7 +307,7 @@ def test_two_files_for_one_image_are_an_error_with_a_way_out(tmp_path: Path) -> 
     assert made.rows(made.read("yolo:b/data.yaml"))["images/1.png"] == [("dog", (0, 0, 1, 1))]
 
 
-def test_other_text_files_are_no_labels(tmp_path: Path) -> None:
+def test_other_text_files_are_not_labels(tmp_path: Path) -> None:
     texts = {
         **NAMES,
         "labels/1.txt": "",
@@ -349,7 +339,7 @@ shares = st.floats(0.001, 0.999)
     data=st.data(),
 )
 @settings(max_examples=30, deadline=None)
-def test_of_a_pose_of_any_shape_that_the_names_state_the_box_is_read(
+def test_the_box_of_a_pose_of_any_stated_shape_is_read(
     shape: tuple[int, int], box: tuple[float, ...], data: st.DataObject
 ) -> None:
     points = data.draw(st.lists(shares, min_size=math.prod(shape), max_size=math.prod(shape)))
@@ -366,7 +356,7 @@ def test_of_a_pose_of_any_shape_that_the_names_state_the_box_is_read(
 
 
 @pytest.mark.parametrize("flags", [(2, 2, 0, 1), (2, 1), (1, 1, 1, 1), (0,), (2, 0, 0)], ids=str)
-def test_flags_tell_a_pose_where_the_names_state_no_shape(
+def test_flags_show_a_pose_if_the_names_file_states_no_shape(
     tmp_path: Path, flags: tuple[int, ...]
 ) -> None:
     line = pose(BOX, [(0.4 + i / 50, 0.5, flag) for i, flag in enumerate(flags)])
@@ -380,7 +370,7 @@ def test_flags_tell_a_pose_where_the_names_state_no_shape(
 
 @given(st.lists(st.tuples(shares, shares), min_size=3, max_size=12))
 @settings(max_examples=30, deadline=None)
-def test_a_polygon_inside_of_its_image_is_no_pose(points: list[tuple[float, float]]) -> None:
+def test_a_polygon_inside_its_image_is_not_a_pose(points: list[tuple[float, float]]) -> None:
     line = " ".join(map(repr, (0, *np.ravel(points).tolist()))).encode()
     (one,) = read_line(line).annotations
     assert one is not None
@@ -398,7 +388,7 @@ def test_a_polygon_inside_of_its_image_is_no_pose(points: list[tuple[float, floa
     ],
     ids=["the whole image", "a corner of it", "three corners of it"],
 )
-def test_a_polygon_along_the_edge_of_its_image_is_no_pose(ring: tuple[float, ...]) -> None:
+def test_a_polygon_along_the_edge_of_its_image_is_not_a_pose(ring: tuple[float, ...]) -> None:
     line = " ".join(map(str, (0, *ring))).encode()
     (one,) = read_line(line).annotations
     assert one is not None
@@ -429,7 +419,7 @@ def test_among_poses_what_is_neither_box_nor_pose_is_malformed(tmp_path: Path) -
 @pytest.mark.parametrize(
     "shape", ["17", "[17]", "[17, 4]", "[0, 3]", "[a, 3]", "{a: 1}", "[1.5, 2]"]
 )
-def test_a_shape_of_keypoints_that_is_none_is_an_error(shape: str) -> None:
+def test_an_invalid_shape_of_keypoints_is_an_error(shape: str) -> None:
     with pytest.raises(SourceError, match=r"data\.yaml: has kpt_shape .*write the number"):
         NameFile("data.yaml", f"names: [cat]\nkpt_shape: {shape}".encode())
 
