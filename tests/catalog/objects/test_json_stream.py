@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog.objects.formats import json_stream
-from tests.support.examples import texts
+from tests.support.examples import examples, texts
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts(max_size=9),
@@ -28,6 +28,7 @@ values = st.recursive(
     most_bytes=st.integers(200, 400),
     chunk=st.integers(1, 4),
 )
+@examples(50)
 def test_elements_are_those_of_the_whole_document(
     document: dict[str, Any], indent: int | None, most_bytes: int, chunk: int, *, ascii_only: bool
 ) -> None:

@@ -268,21 +268,21 @@ def test_an_odd_file_is_read_or_is_an_error_of_ours() -> None:
 
 
 @pytest.mark.thorough
-def test_the_worst_files_that_are_read_take_little_memory() -> None:
+def test_many_parts_of_a_file_take_little_memory() -> None:
     code = """
 import resource, sys
 from shardprep.catalog.objects.formats.voc import VocError, parse_voc
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for part, number in (
-    ("<a/>", 990_000), ("<a>\\n</a>", 330_000), ("<a b=''/>", 190_000), ("\\u0103\\n", 990_000),
-    ("a", 16_000_000), ("<a>" * 50 + "</a>" * 50, 9_900),
+    ("<a/>", 330_000), ("<a>\\n</a>", 110_000), ("<a b=''/>", 63_000), ("\\u0103\\n", 330_000),
+    ("a", 5_300_000), ("<a>" * 50 + "</a>" * 50, 3_300),
 ):
     data = ("<annotation>" + part * number + "</annotation>").encode()
     try:
         parse_voc(data)
     except VocError as error:
         assert "parts" not in str(error), (part, error)
-assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 
