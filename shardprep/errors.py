@@ -54,7 +54,7 @@ def printable_json(text: str) -> str:
     )
 
 
-def shown(text: str, most: int) -> str:
+def shown(text: str, most: int = 80) -> str:
     """Return at most `most` characters of the text, with "…" for its middle."""
     return text if len(text) <= most else f"{text[: most // 3]}…{text[-(most - most // 3 - 1) :]}"
 

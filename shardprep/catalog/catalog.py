@@ -36,7 +36,7 @@ from shardprep.catalog.source_images import (
 from shardprep.catalog.splits import given_splits, group_findings, group_keys
 from shardprep.catalog.tables.columns import Column, make_columns, with_headers
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, match_table
+from shardprep.catalog.tables.row_matching import TableMatch, match_table
 from shardprep.catalog.targets import (
     Naming,
     Target,
@@ -100,7 +100,9 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
 def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
     recipe, documents, beside = wanted.recipe, wanted.documents, wanted.beside
     members, index, labelling = wanted.members, wanted.index, wanted.labelling
-    match = _table_match(index, labelling, documents)
+    match = labelling.match
+    if match is None and (table := documents.joined_table()) is not None:
+        match = match_table(index, table)
     naming = naming_of(recipe, labelling.names, documents.read)
     annotated = None
     if recipe.is_annotated:
@@ -169,13 +171,6 @@ def _splits(
     if own is None:
         return splits
     return Coded.of(one or two for one, two in zip(own, splits, strict=True))
-
-
-def _table_match(index: KeyIndex, labelling: Labelling, documents: Documents) -> TableMatch | None:
-    if labelling.match is not None:
-        return labelling.match
-    table = documents.joined_table()
-    return None if table is None else match_table(index, table)
 
 
 def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: Naming) -> Targets:

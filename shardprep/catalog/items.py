@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
@@ -118,6 +118,3 @@ class Items(Sequence[Item]):
         made: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
         columns = tuple(column.take(rows) for column in made.pop("columns"))
         return Items(columns=columns, **{name: one.take(rows) for name, one in made.items()})
-
-    def in_splits(self, split: Coded[str]) -> Items:
-        return replace(self, split=split)

@@ -163,16 +163,11 @@ def _folder_names(
     keys: Sequence[str], depth: int, no_classes: Collection[str] = ()
 ) -> Coded[Cell | None]:
     def named(folder: str) -> str | None:
-        name = _folder_name(folder, depth)
-        return None if name in no_classes else name
+        parts = folder.split("/") if folder else []
+        name = without_archive_suffix(parts[-depth]) if len(parts) >= depth else None
+        return None if name is None or name in no_classes or given_split([name]) else name
 
     return Texts.of(keys).folders.map(named)
-
-
-def _folder_name(folder: str, depth: int) -> str | None:
-    parts = folder.split("/") if folder else []
-    name = without_archive_suffix(parts[-depth]) if len(parts) >= depth else None
-    return None if name is None or given_split([name]) else name
 
 
 def _prefix(key: str) -> str | None:

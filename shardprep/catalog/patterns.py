@@ -24,7 +24,6 @@ S_PER_NAME = 20e-6
 """CPU seconds for each name; an ordinary pattern needs a twentieth."""
 ANY_FOLDER = "(?:.*/)?"
 _BATCH = 1 << 18
-_MOST_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,8 @@ class Pattern:
         return found
 
     def _too_slow(self, limit_s: float, name: str) -> OptionError:
-        where = f", the last at {shown(name, _MOST_SHOWN)}" if name else ""
-        what = f"{shown(self.given, _MOST_SHOWN)} takes more than {limit_s:.3g} s{where}"
+        where = f", the last at {shown(name)}" if name else ""
+        what = f"{shown(self.given)} takes more than {limit_s:.3g} s{where}"
         hint = "write it so that it can match in one way only: not (a+)*, not .*.*"
         return OptionError(self.option, what, hint)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from shardprep.recipe.rules import LabelRule
 from shardprep.source.byte_range import MemberError, ZipExtent
 from shardprep.source.file_listing import LEADS_OUTSIDE
 from shardprep.source.listing import Listing, Skipped
-from shardprep.source.members import Member, Members
+from shardprep.source.members import Members
 from shardprep.source.names import composed
 
 _KEPT_FIRST = ("test", "validation", "train")
@@ -161,20 +161,16 @@ def _copies(images: Members) -> dict[int, str]:
         alike[member.extent.num_bytes, crcs[i]].append(i)
     copies: dict[int, str] = {}
     for group in alike.values():
-        for same in _equal(members, group) if len(group) > 1 else ():
+        by_hash: defaultdict[bytes, list[int]] = defaultdict(list)
+        for i in group if len(group) > 1 else ():
+            try:
+                by_hash[hashlib.sha256(members[i].extent.read()).digest()].append(i)
+            except MemberError:
+                continue  # it stays an item, and the build rejects it with the reason
+        for same in by_hash.values():
             first, *others = sorted(same, key=lambda i: _rank(members[i].key))
             copies.update(dict.fromkeys(others, members[first].key))
     return copies
-
-
-def _equal(members: Sequence[Member], group: Iterable[int]) -> Iterable[list[int]]:
-    by_hash: dict[bytes, list[int]] = defaultdict(list)
-    for i in group:
-        try:
-            by_hash[hashlib.sha256(members[i].extent.read()).digest()].append(i)
-        except MemberError:
-            continue  # it stays an item, and the build rejects it with the reason
-    return by_hash.values()
 
 
 def _rank(key: str) -> tuple[int, str]:

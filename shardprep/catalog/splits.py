@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardprep.catalog.items import Items
 from shardprep.catalog.names import document_split, folder_splits, given_split, natural_order
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
+from shardprep.catalog.tables.metadata_files import Documents
+from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch
 from shardprep.errors import OptionError, OptionName, SourceError, shown, some_of
+from shardprep.recipe.rules import GroupRule, SplitRule
 from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts
-
-if TYPE_CHECKING:
-    from shardprep.catalog.items import Items
-    from shardprep.catalog.tables.metadata_files import Documents
-    from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch
-    from shardprep.recipe.rules import GroupRule, SplitRule
 
 _MOST_SHOWN = 8
 _MOST_CHARACTERS = 160

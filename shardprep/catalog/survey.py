@@ -124,7 +124,7 @@ def survey_source(
         raise no_image(str(source), listing)
     keys = [member.key for member in listing.images]
     documents = Documents(listing.others, make_recipe({"source": str(source)}, "init"))
-    tables = documents.tables()
+    tables = documents.tables
     index = KeyIndex(keys)
     chosen = auto_labels(index, tables)
     rules = path_candidates(index) + [

@@ -13,20 +13,18 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from shardprep.catalog.names import natural_order
 from shardprep.dataset.example import is_beyond_float32
+from shardprep.dataset.schema import TargetKind
 from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_pairs
 from shardprep.source.string_column import Coded
 from shardprep.storage.text_file import CsvRows, decoded, text_lines
-
-if TYPE_CHECKING:
-    from shardprep.dataset.schema import TargetKind
-    from shardprep.recipe.recipe import Recipe
 
 Cell = str | tuple[str, ...]
 Target = int | tuple[int, ...] | float | str | None

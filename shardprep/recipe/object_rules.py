@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from shardprep.errors import OptionError, OptionName, shown
-from shardprep.recipe.rules import SLICE, check_expression, letters_of
+from shardprep.recipe.rules import SLICE, checked_expression, letters_of
 from shardprep.source.names import composed
 
 BOX_FORMATS = {
@@ -51,7 +51,6 @@ NAME_FIELDS = ("name", "stem", "id")
 _PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)|(\*\*/?)|(\*)")
 _FIELD = re.compile(rf"(?P<name>\w*)(?:\[{SLICE}\]|:(?P<expression>.+))?", re.DOTALL)
 PATTERN_HINT = "a pattern is such as masks/{stem}_mask.png, {dir}annot/{name} or {id}/masks/*.png"
-_MOST_SHOWN = 80
 _MASKS = OptionName("masks")
 
 
@@ -167,7 +166,7 @@ def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
     if text in ("", "none", "auto"):
         return FormatRule(text or "none", text)
     if name not in BOX_FORMATS:
-        what = f"{shown(text, _MOST_SHOWN)!r} is not a format of boxes"
+        what = f"{shown(text)!r} is not a format of boxes"
         hint = f"use {', '.join(BOX_FORMATS.values())}"
         raise OptionError(OptionName(option), what, hint)
     if name == "csv":
@@ -192,7 +191,7 @@ def parse_mask_rule(text: str) -> MaskRule:
     if kind in OUTLINE_FORMATS:
         return MaskRule("format", text, outlines=parse_box_rule(text, "masks"))
     if "{" not in text:
-        what = f"{shown(text, _MOST_SHOWN)!r} is neither a pattern nor a form of masks"
+        what = f"{shown(text)!r} is neither a pattern nor a form of masks"
         hint = (
             "use a pattern such as masks/{stem}_mask.png, rle:FILE:ID:RLE[:LABEL], "
             f"{', '.join(OUTLINE_FORMATS)}, auto or none"
@@ -274,11 +273,11 @@ def parse_mask_pattern(text: str) -> MaskPattern:
     parts = [_field(match[1], text) for match in matches if match[1] is not None]
     names = [part.name for part in parts]
     if not {"dir", *NAME_FIELDS}.intersection(names):
-        what = f"{shown(text, _MOST_SHOWN)!r} does not say which image a mask belongs to"
+        what = f"{shown(text)!r} does not say which image a mask belongs to"
         raise OptionError(_MASKS, what, PATTERN_HINT)
     whole = [part.text if part.name in NAME_FIELDS else part.name for part in parts]
     if len(set(whole)) < len(whole):
-        raise OptionError(_MASKS, f"{shown(text, _MOST_SHOWN)!r} has a field twice")
+        raise OptionError(_MASKS, f"{shown(text)!r} has a field twice")
     expression, at, fields = "", 0, dict[str, PatternField]()
     rest = iter(parts)
     for match in matches:
@@ -301,7 +300,7 @@ def parse_mask_pattern(text: str) -> MaskPattern:
 
 def _field(text: str, pattern: str) -> PatternField:
     match = _FIELD.fullmatch(text)
-    where = f"{shown(pattern, _MOST_SHOWN)!r} has a field {{{shown(text, _MOST_SHOWN)}}}"
+    where = f"{shown(pattern)!r} has a field {{{shown(text)}}}"
     if match is None or match["name"] not in _FIELDS:
         names = ", ".join(map("{{{}}}".format, _FIELDS))
         hint = f"fields are {names}; {{stem[:-4]}} and {{stem:(.+)_rgb}} are parts of a name"
@@ -313,5 +312,5 @@ def _field(text: str, pattern: str) -> PatternField:
         raise OptionError(_MASKS, what, "take parts of {stem}, {name} or {id}")
     # Compiled inside a group, because it is used there: flags in the expression are an error then.
     hint = "write a regular expression, as in {stem:(.+)_rgb}"
-    check_expression(f"(?is)(?:{expression})", f"{where}, whose expression", _MASKS, hint)
+    checked_expression(f"(?is)(?:{expression})", f"{where}, whose expression", _MASKS, hint)
     return PatternField(name, text, letters_of(match) if is_sliced else None, expression)

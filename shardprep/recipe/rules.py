@@ -14,7 +14,6 @@ from shardprep.errors import OptionError, OptionName, shown
 RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "none"]
 TABLE_SUFFIXES = (".csv", ".tsv")
 SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
-_MOST_SHOWN = 80
 _SLACK = 1e-6
 
 
@@ -99,7 +98,7 @@ def parse_label_rule(text: str) -> LabelRule:
     if kind in get_args(RuleKind):
         raise OptionError(option, f"{kind} does not take an argument, but has {argument!r}")
     hint = "use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE[:ID:LABEL] or none"
-    what = f"{shown(text, _MOST_SHOWN)!r} is not a rule for labels"
+    what = f"{shown(text)!r} is not a rule for labels"
     raise OptionError(option, what, hint)
 
 
@@ -115,7 +114,7 @@ def parse_split_rule(text: str) -> SplitRule:
         return SplitRule("tables", text)
     if kind not in ("column", "list", "roots"):
         hint = "column:NAME, list:train=FILE,…, roots:train=GLOB,… or tables"
-        what = f"{shown(text, _MOST_SHOWN)!r} is not a rule for splits"
+        what = f"{shown(text)!r} is not a rule for splits"
         raise OptionError(option, what, f"use train=0.8,test=0.2, {hint}")
     column = ""
     if kind == "column":
@@ -136,7 +135,7 @@ def parse_group_rule(text: str) -> GroupRule:
     kind, _, argument = rule.partition(":")
     if kind == "regex" and argument:
         if not _check_regex(argument, "", option).groups:
-            what = f"regex:{shown(argument, _MOST_SHOWN)} has no group"
+            what = f"regex:{shown(argument)} has no group"
             raise OptionError(option, what, r"write regex:^(\d+)_")
         return GroupRule("regex", rule, is_near, pattern=argument)
     if kind == "folder":
@@ -170,18 +169,19 @@ def letters_of(match: re.Match[str]) -> slice:
     return slice(None) if start is None else slice(start, (start + 1) or None)
 
 
-def check_expression(pattern: str, where: str, option: OptionName, hint: str = "") -> None:
-    """Raise OptionError unless an expression is valid; errors call the expression `where`."""
+def checked_expression(
+    pattern: str, where: str, option: OptionName, hint: str = ""
+) -> re.Pattern[str]:
+    """Return the compiled expression; the OptionError of an invalid one calls it `where`."""
     try:
-        re.compile(pattern)
+        return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise OptionError(option, f"{where} is not valid ({error})", hint) from error
 
 
 def _check_regex(pattern: str, group: str, option: OptionName) -> re.Pattern[str]:
-    where = f"regex:{shown(pattern, _MOST_SHOWN)}"
-    check_expression(pattern, where, option)
-    compiled = re.compile(pattern)
+    where = f"regex:{shown(pattern)}"
+    compiled = checked_expression(pattern, where, option)
     if group and group not in compiled.groupindex:
         raise OptionError(option, f"{where} has no group named {group}", f"write (?P<{group}>…)")
     return compiled
@@ -189,7 +189,7 @@ def _check_regex(pattern: str, group: str, option: OptionName) -> re.Pattern[str
 
 def _depth(argument: str, option: OptionName) -> int:
     if not re.fullmatch("([1-9][0-9]{0,3})?", argument):
-        what = f"folder:{shown(argument, _MOST_SHOWN)} is not folder:N"
+        what = f"folder:{shown(argument)} is not folder:N"
         raise OptionError(option, what, "N counts from 1")
     return int(argument or 1)
 

@@ -6,12 +6,12 @@ A try is a number: the same seed and number give the same source. A build ends w
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import resource
 import shutil
 import time
+import tomllib
 import traceback
 import warnings
 from collections import Counter
@@ -24,8 +24,8 @@ from PIL import Image
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.errors import ShardprepError
 from shardprep.verifier.dataset import verify_dataset
-from tests.catalog.builders import thing, xml
 from tests.support.builders import Quiet, Told, build, encoded, png, write, zip_bytes
+from tests.support.paths import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,154 +59,33 @@ class Tally:
     slowest_s: float = 0.0
 
 
-def _json(document: object) -> bytes:
-    return json.dumps(document).encode()
-
-
-def _mask(values: Iterable[int] = (0, 1)) -> bytes:
+def _mask(values: Iterable[int]) -> bytes:
     pixels = np.zeros((HEIGHT, WIDTH), np.uint8)
     for at, value in enumerate(values):
         pixels[at * 5 : at * 5 + 5] = value
     return encoded(Image.fromarray(pixels), "PNG")
 
 
+def _files(given: dict[str, Any]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for key, value in given.items():
+        if isinstance(value, str):
+            data = value.encode()
+        else:
+            data = _mask(value) if value else png(HEIGHT, WIDTH)
+        found |= {key.replace("*", stem): data for stem in _STEMS}
+    return found
+
+
 def _forms() -> dict[str, Form]:
-    images = [
-        {"id": i, "file_name": f"images/{stem}.png", "width": WIDTH, "height": HEIGHT}
-        for i, stem in enumerate(_STEMS)
-    ]
-    categories = [{"id": 1, "name": "cat", "isthing": 1}, {"id": 2, "name": "sky", "isthing": 0}]
-    ring = [4, 4, 20, 4, 20, 18]
-    shapes: list[Any] = [[ring], {"size": [HEIGHT, WIDTH], "counts": [10, 5, HEIGHT * WIDTH - 15]}]
-    objects = [
-        {
-            "id": i, "image_id": i, "category_id": 1 + i % 2, "bbox": [4, 4, 16, 14],
-            "segmentation": shapes[i % 2], "iscrowd": i % 2,
-        }
-        for i in range(len(_STEMS))
-    ]  # fmt: skip
-    coco = _json({"images": images, "annotations": objects, "categories": categories})
-    segments = [{"id": 1, "category_id": 1, "bbox": [0, 5, 40, 5]}, {"id": 2, "category_id": 2}]
-    parts = [
-        {"image_id": i, "file_name": f"{stem}.png", "segments_info": segments}
-        for i, stem in enumerate(_STEMS)
-    ]
-    panoptic = _json({"images": images, "annotations": parts, "categories": categories})
-    corners = 4, 4, 20, 18.5
-    dog = thing("dog", *corners, more="<difficult>1</difficult>")
-    voc = xml(thing("cat", *corners), dog, size=f"{HEIGHT} {WIDTH}")
-    labelme = _json(
-        {
-            "version": "5.0",
-            "shapes": [
-                {"label": "cat", "points": [[4, 4], [20, 4], [20, 18]], "shape_type": "polygon"},
-                {"label": "dog", "points": [[1, 1], [9, 9]], "shape_type": "rectangle"},
-                {"label": "dog", "points": [[9, 9], [12, 9]], "shape_type": "circle"},
-            ],
-            "imagePath": "x.png", "imageHeight": HEIGHT, "imageWidth": WIDTH,
-        }
-    )  # fmt: skip
-    via = _json(
-        {
-            f"{stem}{i}": {
-                "filename": f"{stem}.png",
-                "regions": [
-                    {
-                        "shape_attributes": {
-                            "name": "polygon",
-                            "all_points_x": [4, 20, 20],
-                            "all_points_y": [4, 4, 18],
-                        },
-                        "region_attributes": {"class": "cat"},
-                    },
-                    {
-                        "shape_attributes": {"name": "ellipse", "cx": 9, "cy": 9, "rx": 4, "ry": 2},
-                        "region_attributes": {"class": "dog"},
-                    },
-                ],
-            }
-            for i, stem in enumerate(_STEMS)
-        }
-    )
-    drawn = (
-        '<box label="cat" xtl="4.00" ytl="4.50" xbr="20.00" ybr="18.00" rotation="7.5"></box>'
-        '<polygon label="dog" points="1.00,1.00;9.50,1.00;9.00,9.00"></polygon>'
-        '<ellipse label="dog" cx="20" cy="15" rx="8" ry="4"></ellipse>'
-        '<mask label="cat" rle="1,2,1,3" left="4" top="6" width="4" height="2"></mask>'
-    )
-    named = "".join(
-        f'<image id="0" name="images/{stem}.png" subset="Train" width="{WIDTH}" height="{HEIGHT}">'
-        f"{drawn}</image>"
-        for stem in _STEMS
-    )
-    cvat = (
-        "<annotations><meta><task><labels><label><name>cat</name></label><label><name>dog</name>"
-        f"</label></labels></task></meta>{named}</annotations>"
-    )
-    boxes = "".join(f"{stem}.png,cat,4,4,16,14\n{stem}.png,dog,1,1,9,9\n" for stem in _STEMS)
-    cells = "".join(f'{stem}.png,"[30, 20, 8, 8]"\n' for stem in _STEMS)
-    runs = "".join(f"{stem}.png,cat,12 5 60 7\n{stem}.png,dog,400 9\n" for stem in _STEMS)
-    classes = "".join(f"{stem}.png,{i % 2},{i / 7:.3f}\n" for i, stem in enumerate(_STEMS))
-    rows = [{"id": f"{stem}.png", "kind": f"k{i % 2}"} for i, stem in enumerate(_STEMS)]
-    masks = {f"masks/{stem}.png": _mask() for stem in _STEMS}
-    small = {f"{folder}/{stem}.png" for folder in ("cat", "dog") for stem in _STEMS}
-    shares = "0 0.4 0.4 0.2 0.3\n1 0.1 0.1 0.5 0.1 0.5 0.6\n"
-
-    def each(suffix: str, data: bytes) -> dict[str, bytes]:
-        return {f"images/{stem}{suffix}": data for stem in _STEMS}
-
+    forms = tomllib.loads((DATA / "mutated_documents.toml").read_text("utf-8"))
     return {
-        "coco": Form({"set.json": coco}, {"boxes": "coco", "masks": "coco"}),
-        "coco boxes": Form({"set.json": coco}, {"boxes": "auto"}),
-        "panoptic": Form(
-            {"panoptic.json": panoptic},
-            {"masks": "coco:panoptic.json"},
-            {f"panoptic/{stem}.png": _mask((0, 1, 2)) for stem in _STEMS},
-        ),
-        "voc": Form(each(".xml", voc.encode()), {"boxes": "voc"}),
-        "labelme": Form(each(".json", labelme), {"boxes": "labelme", "masks": "labelme"}),
-        "via": Form({"via.json": via}, {"boxes": "via", "masks": "via", "instances": True}),
-        "cvat": Form({"cvat.xml": cvat.encode()}, {"boxes": "cvat", "masks": "cvat"}),
-        "cvat boxes": Form({"cvat.xml": cvat.encode()}, {"boxes": "auto"}),
-        "yolo": Form(
-            {"data.yaml": b"names:\n  0: cat\n  1: dog\n", **each(".txt", shares.encode())},
-            {"boxes": "yolo", "masks": "yolo", "unlisted": "background", "max_dropped": 1.0},
-        ),
-        "yaml": Form(
-            {"data.yaml": b"train: images\nnc: 2\nnames: [cat, dog]\n"},
-            {"boxes": "yolo:data.yaml", "unlisted": "background"},
-            each(".txt", shares.encode()),
-        ),
-        "boxes csv": Form(
-            {"t.csv": f"id,class,x,y,w,h\n{boxes}".encode()},
-            {"boxes": "csv:t.csv:id:x,y,w,h:class"},
-        ),
-        "cells csv": Form({"t.csv": f"id,bbox\n{cells}".encode()}, {"boxes": "auto"}),
-        "runs csv": Form(
-            {"t.csv": f"id,class,runs\n{runs}".encode()}, {"masks": "rle:t.csv:id:runs:class"}
-        ),
-        "labels csv": Form(
-            {"t.csv": f"id,kind,share\n{classes}".encode()},
-            {"labels": "csv:t.csv:id:kind", "columns": ["share"], "target": "class"},
-        ),
-        "labels json": Form(
-            {"t.json": _json(rows)}, {"labels": "csv:t.json:id:kind", "target": "class"}
-        ),
-        "class map": Form(
-            {"map.json": _json({"cat": "pet"}), "map.csv": b"cat,pet\ndog,beast\n"},
-            {"labels": "folder", "class_map": "map.json"},
-            {key: png(HEIGHT, WIDTH) for key in sorted(small)},
-        ),
-        "values csv": Form(
-            {"v.csv": b"name,r,g,b\nsky,0,0,0\ncar,1,1,1\n", "w.csv": b"0,sky\n1,car\n"},
-            {"masks": "masks/{stem}.png", "mask_values": "w.csv"},
-            masks,
-        ),
-        "values yaml": Form(
-            {"v.yaml": b"classes: {0: sky, 1: car}\n"},
-            {"masks": "masks/{stem}.png", "mask_values": "v.yaml"},
-            masks,
-        ),
+        name: Form(
+            _files(forms[form.get("like", name)]["documents"]),
+            form["options"],
+            _files(form.get("others", {})),
+        )
+        for name, form in forms.items()
     }
 
 

@@ -20,6 +20,7 @@ from shardprep.reader import Dataset
 from shardprep.verifier.dataset import verify_dataset
 from tests.catalog.builders import table
 from tests.support.builders import Told, animals, build, write_folder
+from tests.support.paths import data_rows
 
 LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
@@ -33,31 +34,14 @@ def column(*cells: str) -> tuple[str, list[object]]:
     return made[0].dtype, list(values[0])
 
 
-@pytest.mark.parametrize(
-    ("cells", "dtype", "values"),
-    [
-        (["1", "-20", "0", ""], "int64", [1, -20, 0, -1]),
-        (["9" * 18, "-" + "9" * 18], "int64", [10**18 - 1, 1 - 10**18]),
-        (["1", "2.5", "1e3", "-.5"], "float32", [1.0, 2.5, 1000.0, -0.5]),
-        (["45.0", "inf"], "float32", [45.0, float("inf")]),
-        (["00123", "123"], "bytes", ["00123", "123"]),
-        (["007", "1.5"], "bytes", ["007", "1.5"]),
-        (["1_0", "2"], "bytes", ["1_0", "2"]),
-        (["1_0.5"], "bytes", ["1_0.5"]),
-        (["+1", "2"], "bytes", ["+1", "2"]),
-        (["-0"], "bytes", ["-0"]),
-        (["٣", "4"], "bytes", ["٣", "4"]),
-        (["1" * 19, "2"], "bytes", ["1" * 19, "2"]),
-        (["a", ""], "bytes", ["a", ""]),
-    ],
-)
+@pytest.mark.parametrize(("cells", "dtype", "values"), data_rows("labels", "column_types"))
 def test_the_cells_of_a_column_say_its_type(
-    cells: list[str], dtype: str, values: list[object]
+    cells: tuple[str, ...], dtype: str, values: tuple[object, ...]
 ) -> None:
-    assert column(*cells) == (dtype, values)
+    assert column(*cells) == (dtype, [*values])
 
 
-def test_a_missing_whole_number_is_told_from_minus_one(tmp_path: Path) -> None:
+def test_a_missing_whole_number_differs_from_minus_one(tmp_path: Path) -> None:
     cells = [
         f"{'ab'[i % 2]},{('-1', '', '7')[i % 3]},{i},{('0.5', '')[i % 2]},{('x', '')[i % 2]}"
         for i in range(6)
@@ -104,12 +88,10 @@ def test_a_number_beyond_float32_is_an_error_before_the_build(cell: str) -> None
 
 
 @pytest.mark.parametrize("number", [LARGEST, 3.4028235677973362e38, -LARGEST, 0.0])
-def test_whatever_is_not_beyond_float32_is_encoded(number: float) -> None:
+def test_only_numbers_within_float32_are_encoded(number: float) -> None:
     assert not is_beyond_float32(number)
     assert encode({"x": [number, float("inf"), float("nan")]})
-
-
-def test_the_least_number_beyond_float32_is_not() -> None:
-    assert is_beyond_float32(3.4028235677973366e38)
+    least_beyond = 3.4028235677973366e38
+    assert is_beyond_float32(least_beyond)
     with pytest.raises(OverflowError):
-        encode({"x": [3.4028235677973366e38]})
+        encode({"x": [least_beyond]})

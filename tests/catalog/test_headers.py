@@ -68,8 +68,6 @@ def test_an_image_without_the_element_has_an_empty_cell(source: Path, tmp_path: 
         ("dicom/PixelData", "not an element of DICOM"),
     ],
 )
-def test_a_keyword_that_is_none_is_an_error(
-    source: Path, tmp_path: Path, name: str, says: str
-) -> None:
+def test_an_unknown_keyword_is_an_error(source: Path, tmp_path: Path, name: str, says: str) -> None:
     with pytest.raises(RecipeError, match=says):
         build(source, tmp_path / "out", size="8x8", columns=name)

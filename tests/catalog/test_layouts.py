@@ -137,7 +137,7 @@ def expected(layout: Layout, key: str) -> object:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.id)
-def test_flags_alone_take_a_layout_in(layout: Layout, built: Callable[[Layout], Built]) -> None:
+def test_a_layout_is_built_with_its_flags(layout: Layout, built: Callable[[Layout], Built]) -> None:
     result = built(layout)
     totals, splits = result.manifest.totals, result.manifest.splits
     assert {name: split.num_records for name, split in splits.items()} == layout.splits
@@ -165,7 +165,9 @@ def test_flags_alone_take_a_layout_in(layout: Layout, built: Callable[[Layout], 
 
 
 @pytest.mark.parametrize("layout", CUT_BY_GROUP, ids=lambda layout: layout.id)
-def test_no_group_of_a_layout_is_parted(layout: Layout, built: Callable[[Layout], Built]) -> None:
+def test_no_group_of_a_layout_spans_two_splits(
+    layout: Layout, built: Callable[[Layout], Built]
+) -> None:
     result = built(layout)
     splits = defaultdict(set)
     for row in result.items:
@@ -175,7 +177,7 @@ def test_no_group_of_a_layout_is_parted(layout: Layout, built: Callable[[Layout]
     assert all(len(names) == 1 for names in splits.values())
 
 
-def test_a_layout_that_bears_no_change_keeps_the_bytes_of_its_images(
+def test_format_keep_stores_the_original_bytes_of_a_layout(
     built: Callable[[Layout], Built],
 ) -> None:
     (layout,) = [layout for layout in LAYOUTS if "--format keep" in layout.flags]

@@ -33,7 +33,7 @@ def one_by_one(index: KeyIndex, ids: list[str]) -> list[int] | str:
 
 
 @given(KEYS, IDS)
-@examples(200, database=None)
+@examples(100, database=None)
 def test_ids_are_found_all_at_once_as_they_are_one_by_one(keys: list[str], ids: list[str]) -> None:
     keys = sorted(keys)
     try:

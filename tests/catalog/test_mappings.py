@@ -1,4 +1,4 @@
-"""Mappings that a user gives (class names, splits): one that maps nothing is an error."""
+"""Mappings, lists and tables that a user names: one without any match is an error."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep.catalog.catalog import Catalog, make_catalog
-from shardprep.errors import ShardprepError
+from shardprep.errors import ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
-from tests.support.builders import jpeg, write_folder
+from tests.support.builders import jpeg, write, write_folder, zip_bytes
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,64 +34,7 @@ def catalog(tmp_path: Path, **keys: Any) -> Catalog:
 TABLE = "csv:table.csv:id:"
 
 
-@pytest.mark.parametrize(
-    ("keys", "line"),
-    [
-        (
-            {"class_map": "hund=dog,spinne=spider"},
-            (
-                "--class-map: none of its 2 names is a class, such as 'hund'; "
-                "classes are cane, ragno"
-            ),
-        ),
-        (
-            {"class_map": "none.txt"},
-            ("--class-map: none of its 1 names is a class, such as 'and'; classes are cane, ragno"),
-        ),
-        (
-            {"class_map": "2=two", "labels": f"{TABLE}number"},
-            "--class-map: none of its 1 names is a class, such as '2'; classes are 0, 1",
-        ),
-        (
-            {"class_map": "0.5=half", "labels": f"{TABLE}size", "target": "regression"},
-            (
-                "--class-map: there are no classes to rename: targets are of kind regression; "
-                "leave it out"
-            ),
-        ),
-        (
-            {"class_map": "cane=dog", "labels": "none"},
-            "--class-map: there are no classes to rename: no labels are found; leave it out",
-        ),
-        (
-            {"split": "roots:train=a,test=B"},
-            (
-                "--split roots: test=B has no image below it, or none that an earlier "
-                "split leaves; "
-                "folders are a, b, cane, ragno; case matters"
-            ),
-        ),
-        (
-            {"split": "roots:train=a,test=a/cane"},
-            (
-                "--split roots: test=a/cane has no image below it, or none that an earlier "
-                "split leaves; "
-                "folders are a, b, cane, ragno; case matters"
-            ),
-        ),
-        (
-            {"split": "list:test=other.txt"},
-            (
-                "other.txt: names no image of the source, such as z/1.jpg; "
-                "a key looks like a/cane/1.jpg"
-            ),
-        ),
-        (
-            {"split": "column:use:fit=train,tri=test", "labels": f"{TABLE}number"},
-            "--split column: no image has tri in column 'use'; its cells are fit, try",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("keys", "line"), data_rows("labels", "mapping_errors"))
 def test_a_mapping_that_maps_nothing_is_an_error_that_lists_what_there_is(
     tmp_path: Path, keys: dict[str, str], line: str
 ) -> None:
@@ -105,17 +49,48 @@ def test_a_class_map_that_fits_in_part_says_which_of_its_names_fit_nothing(tmp_p
     assert not catalog(tmp_path, class_map="cane=dog").findings
 
 
-@pytest.mark.parametrize(
-    ("keys", "names"),
-    [
-        ({"class_map": "cane=spider,ragno=dog"}, ("spider", "dog")),
-        ({"class_map": "cane=zebra"}, ("zebra", "ragno")),
-        ({"class_map": "cane=animal,ragno=animal"}, ("animal",)),
-        ({"class_map": "cane=zebra", "classes": "ragno,zebra"}, ("ragno", "zebra")),
-        ({"class_map": "0=two,1=one", "labels": f"{TABLE}number"}, ("two", "one")),
-    ],
-)
+@pytest.mark.parametrize(("keys", "names"), data_rows("labels", "renamed_classes"))
 def test_renamed_classes_keep_the_order_of_their_old_names(
     tmp_path: Path, keys: dict[str, str], names: tuple[str, ...]
 ) -> None:
     assert catalog(tmp_path, **keys).label_names == names
+
+
+# Lists of images, and columns of tables
+
+NAMES = ("a/my cat 1.jpg", "a/my.jpg", "b/dog.jpg", "b/dog (2).jpg")
+
+
+@pytest.mark.parametrize(("file", "text", "left"), data_rows("labels", "lists"))
+def test_a_list_has_a_name_a_line_and_a_table_has_a_column(
+    tmp_path: Path, file: str, text: str, left: tuple[str, ...]
+) -> None:
+    source = write(tmp_path / "x.zip", zip_bytes({name: jpeg() for name in NAMES}))
+    path = write(tmp_path / file, text.encode())
+    recipe = make_recipe({"source": str(source), "exclude_list": str(path)}, "test")
+    found = make_catalog(recipe, tmp_path / "work", print)
+    assert {item.key for item in found.items} == {*left}
+    assert len(found.skipped) == len(NAMES) - len(left)
+
+
+@pytest.mark.parametrize(("keys", "column"), data_rows("labels", "missing_columns"))
+def test_a_missing_column_is_an_error_before_anything_is_unpacked(
+    tmp_path: Path, keys: dict[str, str], column: str
+) -> None:
+    rows = "".join(f"{name},{name[0]}\n" for name in NAMES)
+    inner = zip_bytes({name: jpeg() for name in NAMES})
+    members = {"in.zip": inner, "t.csv": f"id,kind\n{rows}".encode()}
+    source = write(tmp_path / "x.zip", zip_bytes(members))
+    work = tmp_path / "work"
+    with pytest.raises(SourceError, match=rf"^t\.csv: has no column '{column}'; its columns are"):
+        make_catalog(make_recipe({"source": str(source), **keys}, "test"), work, print)
+    assert not work.exists(), "nothing was unpacked"
+
+
+def test_a_table_of_an_inner_archive_is_found_once_that_is_unpacked(tmp_path: Path) -> None:
+    """Whatever lies under its name on the disk, or beside the archive."""
+    rows = "".join(f"{name},{name[0]}\n" for name in NAMES)
+    inner = {name: jpeg() for name in NAMES} | {"t.csv": f"id,breed\n{rows}".encode()}
+    source = write(tmp_path / "x.zip", zip_bytes({"in.zip": zip_bytes(inner)}))
+    recipe = make_recipe({"source": str(source), "labels": "csv:t.csv:id:breed"}, "test")
+    assert make_catalog(recipe, tmp_path / "work", print).label_names == ("a", "b")

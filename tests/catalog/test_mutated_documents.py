@@ -55,11 +55,11 @@ _HUGE = (b"9" * 401, b"1e308", b"-1e308", b"1e999", b"9223372036854775808")
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_no_number_is_too_large_wherever_it_stands(tmp_path: Path, name: str) -> None:
+def test_a_huge_number_in_any_place_is_handled(tmp_path: Path, name: str) -> None:
     form = FORMS[name]
     key, data = next(iter(form.documents.items()))
     places = [*NUMBER.finditer(data)]
-    steps = max(1, len(places) * len(_HUGE) * 100 // (12 * settings().max_examples))
+    steps = max(1, len(places) * len(_HUGE) * 100 // (6 * settings().max_examples))
     cases = [(place, value) for place in places for value in _HUGE][::steps]
     for number, (place, value) in enumerate(cases):
         text = data[: place.start()] + value + data[place.end() :]

@@ -25,6 +25,7 @@ from shardprep.errors import SourceError
 from tests.catalog.builders import VOC, Found, catalog, found, images, reasons, table, table_of
 from tests.support.annotated import source
 from tests.support.builders import write, zip_bytes
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,7 @@ PETS = [f"train/{name}.{i}.jpg" for name in ("cat", "humpback") for i in range(2
 # Test splits
 
 
-def test_hexadecimal_names_of_a_test_set_are_no_classes(tmp_path: Path) -> None:
+def test_hexadecimal_names_of_a_test_set_are_not_classes(tmp_path: Path) -> None:
     test = hexadecimal(300)
     made = catalog(tmp_path, images(*PETS, *test))
     assert made.label_names == ("cat", "humpback")
@@ -56,7 +57,7 @@ def test_hexadecimal_names_of_a_test_set_are_no_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["test/images", "test/unknown", "test1.zip/x"])
-def test_a_folder_of_test_images_is_no_class(tmp_path: Path, folder: str) -> None:
+def test_a_folder_of_test_images_is_not_a_class(tmp_path: Path, folder: str) -> None:
     train = [f"train/{name}/{i}.jpg" for name in ("cat", "dog") for i in range(4)]
     made = catalog(tmp_path, images(*train, f"{folder}/1.jpg", f"{folder}/2.jpg"))
     assert made.label_names == ("cat", "dog")
@@ -102,20 +103,8 @@ def test_auto_leaves_a_tenth_out_and_counts_it(tmp_path: Path) -> None:
 # Annotations
 
 
-@pytest.mark.parametrize(
-    ("folders", "masks"),
-    [
-        (("images", "masks"), {"masks": 4}),
-        (("train/images", "train/masks"), {"masks": 4}),
-        (("images/train", "labels/train"), {"labels": 4}),
-        (("train", "trainannot"), {"trainannot": 4}),
-        (("VOC/JPEGImages", "VOC/SegmentationClass"), {"SegmentationClass": 4}),
-        (("PNGImages", "PedMasks"), {"PedMasks": 4}),
-        (("imgs", "GT"), {"GT": 4}),
-        (("train", "train_masks"), {"train_masks": 4}),
-    ],
-)
-def test_masks_are_no_class_and_are_told(
+@pytest.mark.parametrize(("folders", "masks"), data_rows("labels", "mask_folders"))
+def test_mask_folders_are_reported_and_are_not_classes(
     tmp_path: Path, folders: Sequence[str], masks: dict[str, int]
 ) -> None:
     keys = [f"{folder}/x{i}y.png" for folder in folders for i in range(4)]
@@ -131,35 +120,26 @@ def test_masks_are_no_class_and_are_told(
     )
 
 
-def test_masks_far_from_their_images_are_told_by_their_names() -> None:
+def test_distant_masks_are_recognised_by_their_names() -> None:
     keys = [f"images/train/{i}.jpg" for i in range(4)]
     keys += [f"semantic/masks/train/{i}.png" for i in range(4)]
     assert find_masks(keys).num_masks == {"masks": 4}
     assert not find_masks([key.replace("images", "pictures") for key in keys]).num_masks
 
 
-def test_splits_in_file_names_are_no_classes() -> None:
+def test_splits_in_file_names_are_not_classes() -> None:
     """As a set that was made for boxes has them: train_001.jpg, val_001.jpg."""
     keys = [f"{split}_{i:03d}.jpg" for split in ("train", "val") for i in range(4)]
     assert auto_labels(KeyIndex(keys), ()).rule == "none"
 
 
-def test_masks_in_a_folder_of_each_image_are_told() -> None:
+def test_masks_in_a_folder_of_each_image_are_recognised() -> None:
     keys = [f"train/{i:03x}/{name}/{i:03x}.png" for name in ("images", "masks") for i in range(9)]
     assert find_masks(keys).num_masks == {"masks": 9}
     assert auto_labels(KeyIndex(keys), ()).rule == "none"
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("Mask", "Non Mask"),
-        ("with_mask", "without_mask"),
-        ("labels", "logos"),
-        ("gt", "x"),
-        ("images/mask", "images/no mask"),
-    ],
-)
+@pytest.mark.parametrize("names", data_rows("labels", "class_folders"))
 def test_classes_that_are_called_so_stay_classes(names: tuple[str, str]) -> None:
     keys = [f"{name}/{i}.jpg" for name in names for i in range(4)]
     assert not find_masks(keys).num_masks
@@ -173,33 +153,8 @@ def test_classes_are_found_where_masks_are_left_out() -> None:
     assert (one.rule, one.exclude, one.num_classes) == ("prefix", ("masks/*",), 2)
 
 
-@pytest.mark.parametrize(
-    ("others", "told"),
-    [
-        (
-            [f"Annotations/{i}.xml" for i in range(4)],
-            ".xml files for 4 images look like boxes of Pascal VOC; --boxes voc stores them",
-        ),
-        (
-            [f"labels/{i}.txt" for i in range(4)],
-            ".txt files for 4 images look like boxes of YOLO; --boxes yolo stores them",
-        ),
-        (
-            ["annotations/instances_train.json"],
-            "annotations/instances_train.json looks like annotations of COCO; --boxes coco stores",
-        ),
-        (
-            ["train/_annotations.coco.json"],
-            "train/_annotations.coco.json looks like annotations of COCO; --boxes coco stores",
-        ),
-        (
-            ["a/instances_train.json", "a/instances_val.json"],
-            "and 1 more look like annotations of COCO; --boxes coco stores their boxes",
-        ),
-        (["readme.txt", "notes.xml", "a.json"], ""),
-    ],
-)
-def test_boxes_are_told(tmp_path: Path, others: list[str], told: str) -> None:
+@pytest.mark.parametrize(("others", "told"), data_rows("labels", "annotation_findings"))
+def test_documents_of_boxes_are_reported(tmp_path: Path, others: list[str], told: str) -> None:
     text = {".xml": VOC, ".txt": b"0 0.5 0.5 0.1 0.1"}
     texts = {key: text.get(key[-4:], b"{}") for key in others}
     keys = [f"images/{i}.jpg" for i in range(4)]
@@ -218,7 +173,7 @@ CHESTS = {**images(*(f"images/{i:02d}.jpg" for i in range(55))), "metadata.csv":
 READY = 'labels = "csv:metadata.csv:patientid:finding"  # 44 of 55 images, 3 classes'
 
 
-def test_a_candidate_is_told_by_its_images_and_classes() -> None:
+def test_a_candidate_is_described_by_its_images_and_classes() -> None:
     one = Candidate("csv:a.csv:id:label", 200, 2_000, 1, ("0",))
     assert one.counts == "200 of 2,000 images, 1 class"
     assert replace(one, num_classes=3).counts == "200 of 2,000 images, 3 classes"

@@ -11,8 +11,10 @@ from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.errors import ShardprepError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.text_file import encoding_of
-from tests.catalog.builders import facts_of, thing, xml
+from tests.catalog.builders import facts_of
+from tests.catalog.objects.written import WRITERS
 from tests.support.builders import png, write, zip_bytes
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,16 +47,7 @@ def table(**other_lines: str) -> str:
 @pytest.mark.parametrize(
     "labels", ["auto", "csv:t.csv", "csv:t.csv:id:kind", "csv:t.csv:{id}:kind"]
 )
-@pytest.mark.parametrize(
-    ("lines", "opens"),
-    [
-        ({"line_22": '20.png,"cat'}, 22),  # up to the end
-        ({"line_2": '00.png,"cat', "line_21": '19.png,"dog"'}, 2),  # up to the next quote
-        ({"line_2": '00.png,"cat', "line_21": '19.png,dog"'}, 2),  # where both look like one cell
-        ({"line_5": '"03.png,cat'}, 5),
-        ({"line_5": '"03.png,cat', "line_9": '"07.png",dog'}, 5),
-    ],
-)
+@pytest.mark.parametrize(("lines", "opens"), data_rows("labels", "open_quotes"))
 def test_a_quote_that_swallows_rows_is_named_with_its_line(
     tmp_path: Path, lines: dict[str, str], opens: int, labels: str
 ) -> None:
@@ -63,20 +56,7 @@ def test_a_quote_that_swallows_rows_is_named_with_its_line(
     assert len(line) < 300
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"boxes": "csv:t.csv:id:x,y,w,h:kind"},
-        {"masks": "rle:t.csv:id:runs:kind"},
-        {"labels": "none", "join": ["t.csv"], "columns": ["x"]},
-        {"labels": "none", "join": ["t.csv"], "split": "column:kind"},
-        {"labels": "csv:u.csv:id:sort", "join": ["t.csv:id"], "columns": ["x"]},
-        {"labels": "none", "exclude_list": "t.csv"},
-        {"labels": "none", "split": "list:train=t.csv"},
-        {"labels": "folder", "class_map": "t.csv"},
-        {"masks": "{stem}.bmp", "mask_values": "t.csv"},
-    ],
-)
+@pytest.mark.parametrize("keys", data_rows("labels", "table_readers"))
 def test_every_reader_of_a_table_names_a_quote_that_is_not_closed(
     tmp_path: Path, keys: dict[str, Any]
 ) -> None:
@@ -124,34 +104,11 @@ def test_a_table_is_read_in_every_encoding(tmp_path: Path, encoding: str, line_e
     assert sum(item.target is not None for item in found.items) == len(NAMES)
 
 
-def _coco() -> str:
-    images = [{"id": i, "file_name": name} for i, name in enumerate(NAMES)]
-    boxes = [{"image_id": i, "bbox": [1, 2, 3, 4], "category_id": 1} for i in range(len(NAMES))]
-    document = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "Käfer"}]}
-    return json.dumps(document, ensure_ascii=False)
-
-
-def _labelme() -> dict[str, str]:
-    shape = {"label": "Käfer", "points": [[1, 1], [9, 1], [9, 9]], "shape_type": "polygon"}
-    document = {"shapes": [shape], "imagePath": "x"}
-    return {f"{name[:-4]}.json": json.dumps(document, ensure_ascii=False) for name in NAMES}
-
-
-def _voc() -> dict[str, str]:
-    return {f"{name[:-4]}.xml": xml(thing("Käfer", 1, 2, 3, 4)) for name in NAMES}
-
-
-ANNOTATED: dict[str, dict[str, str]] = {
-    "coco": {"set.json": _coco()},
-    "labelme": _labelme(),
-    "voc": _voc(),
-    "yolo": {
-        "data.yaml": "names: [Käfer]\n",
-        **{f"{name[:-4]}.txt": "0 .5 .5 .2 .2\n" for name in NAMES},
-    },
-    "csv:t.csv:id:x,y,w,h:class": {
-        "t.csv": "id,class,x,y,w,h\n" + "".join(f"{name},Käfer,1,2,3,4\n" for name in NAMES * 2)
-    },
+SETS = {name[:-4]: [("Käfer", (1, 2, 4, 6)), ("Käfer", (5, 5, 9, 9))] for name in NAMES}
+ANNOTATED = {
+    option.removesuffix(":ann/all.json"): write(SETS, ["Käfer"], None)
+    for option, write in WRITERS.items()
+    if not option.startswith("via")
 }
 
 
@@ -161,7 +118,7 @@ def test_annotations_are_read_in_utf_16(tmp_path: Path, boxes: str, encoding: st
     texts = {key: text.encode(encoding) for key, text in ANNOTATED[boxes].items()}
     for option in (boxes, "auto"):
         facts = facts_of(catalog(tmp_path, texts, boxes=option))
-        assert facts.num_objects == {"Käfer": (1 + boxes.startswith("csv")) * len(NAMES)}
+        assert facts.num_objects == {"Käfer": 2 * len(NAMES)}
 
 
 @pytest.mark.parametrize("text", ["a", "id,kind\n", "Ωμ,α\n", "[1]", " "])
@@ -174,10 +131,21 @@ def test_a_mark_tells_the_encoding_of_any_text(text: str, encoding: str) -> None
 # --- names --------------------------------------------------------------------------------------
 
 
+BAD_NAMES = ("a\0b", "a\nb", "a\x1b[2Jb", "a\x7fb", "a\x85b", "a\u2028b", "\ud800")
+
+
 @pytest.mark.parametrize(
-    "name", ["a\0b", "a\nb", "a\x1b[2Jb", "a\x7fb", "a\x85b", "a\u2028b", "\ud800"]
+    ("form", "name"),
+    [
+        *(("coco", name) for name in BAD_NAMES),
+        *(("csv", name) for name in BAD_NAMES),
+        *(
+            (form, name)
+            for form in ("labelme", "json table", "class map", "classes")
+            for name in ("a\0b", "a\u2028b", "\ud800")
+        ),
+    ],
 )
-@pytest.mark.parametrize("form", ["coco", "labelme", "csv", "json table", "class map", "classes"])
 def test_a_class_name_that_no_file_can_hold_is_one_line(
     tmp_path: Path, form: str, name: str
 ) -> None:
@@ -221,7 +189,7 @@ def test_a_class_name_that_no_file_can_hold_is_one_line(
 
 
 @pytest.mark.parametrize("length", [131_072, 131_073, 1_000_000])
-def test_cells_of_any_length_are_read_wherever_a_table_is(tmp_path: Path, length: int) -> None:
+def test_cells_of_any_length_are_read_in_every_table(tmp_path: Path, length: int) -> None:
     long = "x" * length
     texts = {"t.csv": table() + f"lost.png,{long}\n", "map.csv": f"cat,pet\n{long},y\n"}
     found = catalog(tmp_path, texts, labels="csv:t.csv:id:kind", class_map="map.csv")

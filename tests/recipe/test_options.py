@@ -15,36 +15,18 @@ from shardprep.image.spec import ImageSpec
 from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
 from shardprep.recipe.recipe import make_recipe, stored_recipe
 from shardprep.source.limits import SourceLimits
+from tests.support.paths import data_rows
 
 INIT = {"source": "x.zip", "size": "256x256", "fit": "crop"}
 """Keys that `shardprep init` writes."""
-WINS: list[tuple[dict[str, Any], dict[str, Any], tuple[Any, str, str, int]]] = [
-    # keys of the file, flags, (height and width, fit, format, quality) of stored images
-    ({}, {"size": "none"}, (None, "none", "jpeg", 90)),
-    ({}, {"fit": "none"}, (None, "none", "jpeg", 90)),
-    ({}, {"fit": "pad"}, ((256, 256), "pad", "jpeg", 90)),
-    ({}, {"format": "keep"}, (None, "none", "keep", 90)),
-    ({}, {"format": "keep", "size": "32"}, ((32, 32), "crop", "keep", 90)),
-    ({"format": "keep"}, {"format": "keep"}, ((256, 256), "crop", "keep", 90)),
-    ({"format": "keep"}, {"seed": "3"}, ((256, 256), "crop", "keep", 90)),
-    ({"quality": 70}, {"format": "png"}, ((256, 256), "crop", "png", 90)),
-    ({"quality": 70}, {"format": "keep"}, (None, "none", "keep", 70)),
-    ({"format": "png"}, {"quality": "70"}, ((256, 256), "crop", "jpeg", 70)),
-    ({"format": "raw"}, {"size": "none"}, (None, "none", "jpeg", 90)),
-    ({"format": "raw"}, {"fit": "within"}, ((256, 256), "within", "jpeg", 90)),
-    ({"size": "none", "fit": "none"}, {"fit": "pad"}, ((224, 224), "pad", "jpeg", 90)),
-    ({"size": "none", "fit": "none"}, {"size": "9x8"}, ((8, 9), "crop", "jpeg", 90)),
-    ({"size": "none", "fit": "none"}, {"format": "raw"}, ((224, 224), "crop", "raw", 90)),
-    ({"fit": "within"}, {"format": "raw"}, ((256, 256), "crop", "raw", 90)),
-]
 
 
-@pytest.mark.parametrize(("keys", "flags", "wanted"), WINS)
+@pytest.mark.parametrize(("keys", "flags", "wanted"), data_rows("recipe", "flags_over_keys"))
 def test_what_contradicts_a_flag_in_the_file_gives_way(
     keys: dict[str, Any], flags: dict[str, Any], wanted: tuple[Any, ...]
 ) -> None:
     spec = make_recipe({**INIT, **keys}, "shardprep.toml", flags).image_spec
-    assert (spec.size, spec.fit, spec.format, spec.quality) == wanted
+    assert (spec.size or "", spec.fit, spec.format, spec.quality) == wanted
 
 
 @pytest.mark.parametrize(
@@ -60,20 +42,7 @@ def test_a_size_is_width_by_height_or_a_square_or_a_list_of_height_and_width(
     assert make_recipe({"source": "x.zip", "size": given}, "t").size == size
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"size": 0}, {"size": "0"}, {"size": -224}, {"size": [0, 0]}, {"size": [-1, 8]},
-        {"size": [70_000, 8]}, {"size": "8x70000"}, {"size": [8]}, {"size": [8, 8, 3]},
-        {"size": [8.5, 8]}, {"size": [True, 8]}, {"size": "²"},
-        {"background": [0, 0, 256]}, {"background": [0, -1, 0]}, {"background": [0, 0]},
-        {"background": "0,0,256"}, {"background": ["a", 0, 0]}, {"background": 7},
-        {"depth_range": "none"}, {"depth_range": "5"}, {"depth_range": [1, 1]}, {"depth_range": 12},
-        {"depth_range": "0,nan"}, {"depth_range": [False, True]}, {"depth_range": "-1e31,0"},
-        {"window": "none"}, {"window": "40"}, {"window": "40,0.5"}, {"window": [40, -400]},
-        {"dedup": "yes"}, {"dedup": 1}, {"dedup": None}, {"dedup": ["near"]},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("keys", [*data_rows("recipe", "refused"), {"dedup": None}])
 def test_a_value_is_refused_however_it_is_written(keys: dict[str, Any]) -> None:
     with pytest.raises(RecipeError):
         make_recipe({"source": "x.zip", **keys}, "t")
@@ -106,20 +75,7 @@ def test_the_fingerprint_has_the_options_that_shape_bytes_and_gives_the_recipe_b
         stored_recipe({**options, "source": "y", "blur": 1})
 
 
-@pytest.mark.parametrize(
-    ("keys", "fit"),
-    [
-        ({}, "auto"),
-        ({"labels": "folder"}, "crop"),
-        ({"boxes": "none"}, "crop"),
-        ({"boxes": "voc"}, "pad"),
-        ({"masks": "masks/{stem}.png"}, "pad"),
-        ({"boxes": "voc", "fit": "crop"}, "crop"),
-        ({"boxes": "voc", "fit": "auto"}, "pad"),
-        ({"boxes": "voc", "size": "none"}, "none"),
-        ({"boxes": "voc", "format": "keep"}, "none"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "fit"), data_rows("recipe", "fits"))
 def test_images_with_boxes_or_masks_are_padded_unless_a_fit_is_asked_for(
     keys: dict[str, Any], fit: str
 ) -> None:
@@ -128,7 +84,7 @@ def test_images_with_boxes_or_masks_are_padded_unless_a_fit_is_asked_for(
     assert stored_recipe({**recipe.fingerprint_options(), "source": "x.zip"}).fit == fit
 
 
-def test_where_the_source_decides_the_fit_follows_what_it_has() -> None:
+def test_the_source_decides_the_fit_if_nothing_else_does() -> None:
     recipe = make_recipe({"source": "x.zip"}, "t")
     assert recipe.settled(annotated=True).image_spec.fit == "pad"
     assert recipe.settled(annotated=False).image_spec.fit == recipe.image_spec.fit == "crop"
@@ -142,16 +98,7 @@ def test_near_is_a_third_value_of_a_switch(dedup: object) -> None:
     assert recipe.fingerprint_options()["dedup"] == dedup
 
 
-@pytest.mark.parametrize(
-    ("group", "near", "rule"),
-    [
-        ("", False, ""),
-        ("near", True, ""),
-        ("near,regex:^(a|b),", True, "regex:^(a|b),"),
-        ("nearest", False, "nearest"),
-        ("patient,near", False, "patient,near"),
-    ],
-)
+@pytest.mark.parametrize(("group", "near", "rule"), data_rows("recipe", "groups"))
 def test_groups_are_of_near_copies_or_of_a_rule_or_of_both(
     group: str, near: object, rule: str
 ) -> None:

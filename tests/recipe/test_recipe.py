@@ -21,7 +21,7 @@ from shardprep.recipe.recipe import Recipe, make_recipe
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.command import error_of, run
 from tests.support.examples import examples, texts
-from tests.support.paths import README
+from tests.support.paths import README, data_rows
 
 KEYS = sorted(BUILD_OPTIONS)
 MOST = 400
@@ -49,29 +49,9 @@ def said_of(keys: dict[str, Any], flags: tuple[str, ...] = ()) -> str:
     return str(error.value)
 
 
-WRONG = {
-    "version": ("abc", "'abc' must be three numbers, such as 1.0.0"),
-    "name": ("Pets", "'Pets' must be lower-case letters, digits and _, a letter first"),
-    "shards": (0, "0 is not a whole number from 1 to 99,999"),
-    "size": (6.4, "6.4 is not WIDTHxHEIGHT, such as 224x224, or none"),
-    "fit": ("zoom", "'zoom' is not one of auto, crop, pad, stretch, within, none"),
-    "quality": ("best", "'best' is not a whole number from 1 to 100"),
-    "background": ("²,1,1", "'²,1,1' is not white, black, grey, #RRGGBB or R,G,B"),
-    "depth_range": ("4095,0", "'4095,0' is not full, auto or MIN,MAX, such as 0,4095"),
-    "window": ("40", "'40' is not full, auto or CENTER,WIDTH, such as 40,400"),
-    "labels": (["auto"], "a list is not a text"),
-    "target": ("klass", "'klass' is not one of auto, class, multilabel, regression, text, none"),
-    "classes": ({"cat": 0}, "a table is not a text or a list of texts"),
-    "header": (1, "1 is not true or false"),
-    "split": (5, "5 is not a text or a table of ratios"),
-    "group": ("near,", "'near,' names no rule after near"),
-    "dedup": ("exact", "'exact' is not true, false or near"),
-    "seed": (-1, "-1 is not a whole number from 0 to 9,223,372,036,854,775,807"),
+WRONG = data_rows("recipe", "wrong") | {
     "max_pixels": (10**400, "a number of twenty digits or more is not a whole number from 1 to 1"),
-    "timeout": (float("nan"), "nan is not a number from 0 to 100,000,000"),
-    "max_aspect": (True, "true is not a number from 0 to"),
     "max_member_size": ("9" * 400, "'99999999999999999"),
-    "max_rejected": ("6", "'6' is not a share such as 5% or 0.05"),
     "include": ("a\0b", "contains a null character"),
     "source": ("x" * 5000, "is longer than 4,096 characters"),
 }
@@ -94,16 +74,7 @@ def test_problems_of_both_origins_each_name_their_own() -> None:
     )
 
 
-PAIRS = [
-    ({"size": "none", "fit": "crop"}, "fit", "'crop' needs a size, which is none"),
-    ({"size": "8x8", "fit": "none"}, "size", "'8x8' contradicts the fit none"),
-    ({"format": "raw", "fit": "within"}, "format", "raw pixels need one size for all images"),
-    ({"format": "raw", "size": "none"}, "format", "raw pixels need one size for all images"),
-    ({"format": "png", "quality": 5}, "quality", "means nothing for the format 'png'"),
-]
-
-
-@pytest.mark.parametrize(("keys", "key", "message"), PAIRS)
+@pytest.mark.parametrize(("keys", "key", "message"), data_rows("recipe", "contradictions"))
 def test_a_contradiction_names_where_it_came_from(
     keys: dict[str, Any], key: str, message: str
 ) -> None:
@@ -133,7 +104,7 @@ def test_options_of_one_run_are_no_keys_and_say_so() -> None:
     assert "Options that decide what the dataset contains are also keys of `shardprep.toml`" in text
 
 
-def test_a_problem_of_many_keys_stays_one_short_line() -> None:
+def test_problems_of_many_keys_are_one_short_line() -> None:
     said = said_of({f"key-{i}\n\x1b[2J": i for i in range(500)})
     assert len(said) < MOST
     assert printable(said) == said
@@ -168,7 +139,7 @@ def test_a_hostile_file_is_one_line_within_seconds(kind: str, tmp_path: Path) ->
     assert len(error.value.what) < MOST
 
 
-def test_strings_with_dots_are_no_keys(tmp_path: Path) -> None:
+def test_strings_with_dots_are_not_keys(tmp_path: Path) -> None:
     name = "'" + "a." * 40 + "'"
     text = f'null = [{name}, """{"b." * 40}\n"""]  # {"c." * 40}\nseed = 3\n'
     path = write(tmp_path / "shardprep.toml", b"\xef\xbb\xbf" + text.encode())

@@ -12,18 +12,12 @@ import shardprep
 from shardprep.recipe import recipe as recipes
 from shardprep.recipe.recipe import make_recipe, stored_recipe
 from tests.support.builders import jpeg
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-RULES = {
-    "labels": "csv:labels.csv:id:label",
-    "split": "column:fold:a=train,b=test",
-    "group": "near,folder:2",
-    "boxes": "none",
-    "masks": "none",
-    "join": ["more.csv:id"],
-}
+RULES = data_rows("recipe", "rules")
 
 
 def test_a_build_parses_each_rule_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,14 +61,7 @@ def test_other_rules_leave_the_rest_as_parsed() -> None:
     assert other.rules.labels is recipe.rules.labels
 
 
-@pytest.mark.parametrize(
-    ("key", "text"),
-    [
-        ("labels", "fold"), ("labels", "folder:0"), ("labels", "csv:"), ("labels", "regex:("),
-        ("split", "train=2"), ("split", "column:"), ("group", "regex:a"), ("group", "folder:x"),
-        ("boxes", "tfod"), ("boxes", "voc:x"), ("masks", "labelme:x"), ("masks", "masks/*.png"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("key", "text"), data_rows("recipe", "malformed_rules"))
 def test_a_malformed_rule_is_an_error_of_its_option(key: str, text: str) -> None:
     with pytest.raises(shardprep.RecipeError) as error:
         make_recipe({"source": "x.zip", key: text}, "shardprep.toml")

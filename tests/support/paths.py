@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
 README = (ROOT / "README.md").read_text()
+
+
+def data_rows(file: str, table: str) -> Any:
+    """Return a table of `tests/data/<file>.toml`; arrays outside of tables become tuples."""
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    return frozen(tomllib.loads((DATA / f"{file}.toml").read_text("utf-8"))[table])
 
 
 def with_part(page: str, marks: tuple[str, str], part: str) -> str:

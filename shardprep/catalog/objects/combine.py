@@ -38,7 +38,6 @@ from shardprep.source.members import Member
 
 _BOXES, _MASKS, _CLASSES = OptionName("boxes"), OptionName("masks"), OptionName("classes")
 _INSTANCES, _MASK_VALUES = OptionName("instances"), OptionName("mask_values")
-_MOST_SHOWN = 80
 NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
 """Reasons to leave out an image in a split that has annotations."""
 
@@ -315,18 +314,14 @@ def _lacks(
 ) -> list[str]:
     reason = NO_MASK if objects is None else NO_ANNOTATION
     pairs = zip(annotations, files.masks, strict=True)
-    return [
-        reason
-        if one is None
-        else NO_MASK
-        if not masks and (files.is_read or _has_segments(one))
-        else ""
-        for one, masks in pairs
-    ]
-
-
-def _has_segments(one: Annotation) -> bool:
-    return bool(one.areas) or any(isinstance(outline, Segment) for outline in one.outlines)
+    lacks = []
+    for one, masks in pairs:
+        if one is None:
+            lacks.append(reason)
+            continue
+        has_segments = bool(one.areas) or any(isinstance(part, Segment) for part in one.outlines)
+        lacks.append(NO_MASK if not masks and (files.is_read or has_segments) else "")
+    return lacks
 
 
 def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) -> Annotated:
@@ -411,7 +406,7 @@ def _check_dropped(
         what = f"{num_bad:,} of {total:,} objects are bad ({counts}), more than {most:.3g}"
         if bad.get(NO_IMAGE) and objects is not None:
             named = objects.without_image.items()
-            missing = [shown(name, _MOST_SHOWN) for name, count in named if count]
+            missing = [shown(name) for name, count in named if count]
             what += f"; there is no image for {some_of(missing)}"
         hint = "a larger share accepts them"
         if bad.get(NO_OUTLINE, 0) == num_objects + num_bad:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -56,8 +56,8 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
         index = KeyIndex(rest)
     return [
         *recognise(AnnotatedSource(index, documents)),
-        *_mask_signs(images, folders, documents),
-        *(sign for table in documents.tables() for sign in runs_in(table, index)),
+        *_mask_signs(images, folders, masks, documents),
+        *(sign for table in documents.tables for sign in runs_in(table, index)),
         *panoptic_signs(index, documents, images),
     ]
 
@@ -107,15 +107,17 @@ def recognised(
 
 
 def _mask_signs(
-    images: Sequence[Member], folders: Mapping[str, Sequence[str]], documents: Documents
+    images: Sequence[Member],
+    folders: Mapping[str, Sequence[str]],
+    others: Collection[str],
+    documents: Documents,
 ) -> list[Sign]:
     """Return the sign of the first pattern that fits, for each folder or suffix of masks."""
     by_key = {member.key: member for member in images}
-    others = {key for keys in folders.values() for key in keys}
     taken: set[str] = set()
     found: list[Sign] = []
-    for pattern in _mask_patterns(list(by_key), folders):
-        if others and others <= taken:
+    for pattern in _mask_patterns([key for key in by_key if key not in others], folders):
+        if others and taken.issuperset(others):
             break
         try:
             files = pair_masks(list(by_key), parse_mask_pattern(pattern), others)
@@ -142,10 +144,8 @@ def _mask_signs(
     return found
 
 
-def _mask_patterns(keys: Sequence[str], folders: Mapping[str, Sequence[str]]) -> list[str]:
+def _mask_patterns(images: Sequence[str], folders: Mapping[str, Sequence[str]]) -> list[str]:
     patterns: list[str] = []
-    others = {key for masks in folders.values() for key in masks}
-    images = [key for key in keys if key not in others]
     for image in _image_names(images):
         for name, masks in folders.items():
             patterns += _folder_patterns(name, masks, images, image)

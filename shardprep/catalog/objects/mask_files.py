@@ -235,8 +235,8 @@ class _Search:
 
 
 def _parts(images: Sequence[str], field: PatternField, pattern: MaskPattern) -> list[str | None]:
-    take = stem if field.name != "name" else _base_name
-    names = [take(key) for key in images]
+    is_whole = field.name == "name"
+    names = [composed(key.rpartition("/")[2]) if is_whole else stem(key) for key in images]
     if field.letters is not None:
         return [name[field.letters] for name in names]
     if not field.expression:
@@ -249,7 +249,3 @@ def _expression(
     text: str, pattern: MaskPattern, group: str | int, *, is_whole: bool = False
 ) -> Pattern:
     return Pattern(text, _MASKS, pattern.text, group, is_whole)
-
-
-def _base_name(key: str) -> str:
-    return composed(key.rpartition("/")[2])

@@ -111,13 +111,17 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
     whose names or classes are a list or a map. Pixels of a class "ignore" have no class.
     """
     findings: list[str] = []
+    pairs: Sequence[tuple[int | Colour, str]]
     if "=" in text:
-        pairs: list[tuple[int | Colour, str]] = [(_value(v), name) for v, name in _pairs(text)]
+        each = (parse_pairs(part, _MASK_VALUES) for part in text.split(","))
+        pairs = [(_value(value), name) for one in each for value, name in one.items()]
         how = str(_MASK_VALUES)
     else:
         data, how = read(text), text
-        is_yaml = text.lower().endswith((".yaml", ".yml"))
-        pairs = [*_yaml_names(text, data).items()] if is_yaml else _parsed(decoded(data), text)
+        if text.lower().endswith((".yaml", ".yml")):
+            pairs = [*NameFile(text, data, ("names", "classes")).names.items()]
+        else:
+            pairs = _parsed(decoded(data), text)
     names = tuple(dict.fromkeys(name for _, name in pairs if not _IGNORED.fullmatch(name)))
     if not names:
         raise SourceError(how, "names no class", "write 0=background,1=object")
@@ -185,15 +189,6 @@ def naming_files(found: MaskValues, documents: Documents) -> list[str]:
         with contextlib.suppress(SourceError, RecipeError):  # not a table, or an ambiguous name
             keys += [key] if present <= set(given_values(key, documents.read).values or {}) else []
     return keys
-
-
-def _yaml_names(file: str, data: bytes) -> dict[int, str]:
-    return NameFile(file, data, ("names", "classes")).names
-
-
-def _pairs(text: str) -> list[tuple[str, str]]:
-    """Return the pairs of "1=pet,#ff0000=car"; several values may share a name."""
-    return [pair for part in text.split(",") for pair in parse_pairs(part, _MASK_VALUES).items()]
 
 
 def _value(text: str) -> int | Colour:

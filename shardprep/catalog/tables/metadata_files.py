@@ -36,13 +36,10 @@ class Documents:
         rules = self._recipe.rules
         if rules.labels.kind == "csv":
             return [self._with(self.table(rules.labels.table.files), rules.join)]
-        return self.tables() if rules.labels.kind == "auto" else []
-
-    def tables(self) -> list[Table]:
-        return self._tables
+        return self.tables if rules.labels.kind == "auto" else []
 
     @cached_property
-    def _tables(self) -> list[Table]:
+    def tables(self) -> list[Table]:
         found = []
         for member in self._others:
             if member.key.lower().endswith(TABLE_SUFFIXES):

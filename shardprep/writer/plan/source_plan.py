@@ -13,6 +13,7 @@ import contextlib
 import gc
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -219,7 +220,7 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
     number = {name: i for i, name in enumerate(names)}
     codes = np.array([number[name] for name in stay.split.values])[stay.split.codes]
     codes[pool] = places
-    return Cut(stay.in_splits(Coded(codes.astype(np.int32), names)), left_out)
+    return Cut(replace(stay, split=Coded(codes.astype(np.int32), names)), left_out)
 
 
 def rows_to_cut(items: Items, ratios: Mapping[str, float]) -> Ints:

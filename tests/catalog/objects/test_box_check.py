@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,8 @@ from hypothesis.extra.numpy import arrays
 
 from shardprep.catalog.objects.formats import box_format
 from shardprep.errors import SourceError
-from tests.catalog.builders import catalog, objects_of, thing, xml
+from tests.catalog.builders import catalog, objects_of
+from tests.catalog.objects.written import HEIGHT, WIDTH, coco, voc, yolo
 from tests.support.builders import png
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from shardprep.image.annotation_types import Floats
     from shardprep.recipe.object_rules import BoxForm
 
-HEIGHT, WIDTH = 30, 40
 NUM_IMAGES, NUM_BOXES = 5, 8
 FORMS: tuple[BoxForm, ...] = ("xyxy", "xywh", "center")
 
@@ -64,8 +63,7 @@ def table(form: BoxForm, *, columns: str, is_cell: bool = False, share: bool = F
     return "\n".join([f"id,{columns}", *(f"{image}.png,{cell}" for (image, _), cell in pairs)])
 
 
-@pytest.mark.parametrize("share", [False, True], ids=["pixels", "shares"])
-@pytest.mark.parametrize("columns", ["a,b,c,d", "bbox"])
+@pytest.mark.parametrize(("columns", "share"), [("a,b,c,d", False), ("bbox", True)])
 @pytest.mark.parametrize("true", FORMS)
 @pytest.mark.parametrize("asked", FORMS)
 def test_a_reading_that_does_not_fit_names_the_one_that_does(
@@ -107,57 +105,41 @@ def test_columns_that_hold_no_boxes_are_an_error(tmp_path: Path) -> None:
         made(tmp_path, {"t.csv": text}, boxes="csv:t.csv:id:xyxy(a,b,c,d)")
 
 
-def coco(numbers: Floats, **size: int) -> dict[str, str]:
-    images = [{"id": i, "file_name": f"{i}.png", **size} for i in range(NUM_IMAGES)]
-    pairs = zip(rows(), numbers.tolist(), strict=True)
-    things = [{"image_id": image, "category_id": 1, "bbox": box} for (image, _), box in pairs]
-    classes = [{"id": 1, "name": "cat"}]
-    return {"a.json": json.dumps({"images": images, "annotations": things, "categories": classes})}
+AS_WRITTEN: dict[str, BoxForm] = {"coco": "xywh", "yolo": "center", "voc": "xyxy"}
+"""Format → the form of its four numbers."""
 
 
-def yolo(numbers: Floats) -> dict[str, str]:
-    lines: dict[str, list[str]] = {}
-    for (image, _), box in zip(rows(), numbers.tolist(), strict=True):
-        line = " ".join(f"{value:.8f}" for value in (0, *box))
-        lines.setdefault(f"labels/{image}.txt", []).append(line)
-    return {"data.yaml": "names: [cat]"} | {key: "\n".join(one) for key, one in lines.items()}
-
-
-def voc(numbers: Floats) -> dict[str, str]:
-    things: dict[int, list[str]] = {}
-    for (image, _), box in zip(rows(), numbers.tolist(), strict=True):
-        things.setdefault(image, []).append(thing("cat", *box))
-    return {f"xml/{i}.xml": xml(*several, size="") for i, several in things.items()}
+def written(form: str, numbers: Floats, *, size: tuple[int, int] | None = None) -> dict[str, str]:
+    """Return documents that have these four numbers for the boxes, whatever they mean."""
+    meant = box_format.corners(numbers, AS_WRITTEN[form])
+    if form == "yolo":
+        meant = meant * ((WIDTH, HEIGHT) * 2)
+    sets: dict[str, list[tuple[str, list[float]]]] = {}
+    for (image, _), box in zip(rows(), meant.tolist(), strict=True):
+        sets.setdefault(str(image), []).append(("cat", box))
+    return {"coco": coco, "yolo": yolo, "voc": voc}[form](sets, ["cat"], size)
 
 
 SHARES = corners() / ((WIDTH, HEIGHT) * 2)
-PLACES: dict[str, tuple[str, dict[str, str], str]] = {
-    "coco with corners": ("coco", coco(corners()), "two corners (xyxy) in pixels"),
-    "coco with corners and sizes": (
-        "coco", coco(corners(), height=HEIGHT, width=WIDTH), "two corners (xyxy) in pixels",
-    ),
-    "coco in shares": (
-        "coco", coco(box_format.numbers(SHARES, "xywh")),
-        "corner, width and height (xywh) in shares of the sides",
-    ),
-    "yolo with corners": ("yolo", yolo(SHARES), "two corners (xyxy) in shares of the sides"),
-    "yolo in pixels": (
-        "yolo", yolo(box_format.numbers(corners(), "center")),
-        "center, width and height (center) in pixels",
-    ),
-    "voc with sizes": (
-        "voc", voc(box_format.numbers(corners(), "xywh")),
-        "corner, width and height (xywh) in pixels",
-    ),
-}  # fmt: skip
-"""Name → format, documents that misuse it, and the reading that fits."""
+AS_CENTER, AS_SIZE = (box_format.numbers(corners(), form) for form in ("center", "xywh"))
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_a_format_with_boxes_of_another_is_an_error_that_says_of_which(
-    tmp_path: Path, name: str
+@pytest.mark.parametrize(
+    ("form", "numbers", "size", "fits"),
+    [
+        ("coco", corners(), None, "two corners (xyxy) in pixels"),
+        ("coco", corners(), (HEIGHT, WIDTH), "two corners (xyxy) in pixels"),
+        ("coco", box_format.numbers(SHARES, "xywh"), None,
+         "corner, width and height (xywh) in shares of the sides"),
+        ("yolo", SHARES, None, "two corners (xyxy) in shares of the sides"),
+        ("yolo", AS_CENTER, None, "center, width and height (center) in pixels"),
+        ("voc", AS_SIZE, None, "corner, width and height (xywh) in pixels"),
+    ],
+)  # fmt: skip
+def test_boxes_in_the_form_of_another_format_are_an_error_that_names_the_form(
+    tmp_path: Path, form: str, numbers: Floats, size: tuple[int, int] | None, fits: str
 ) -> None:
-    form, documents, fits = PLACES[name]
+    documents = written(form, numbers, size=size)
     with pytest.raises(SourceError) as caught:
         made(tmp_path, documents, boxes=form)
     assert f"they fit as {fits}, which is not how the format has them" in str(caught.value)
@@ -166,17 +148,11 @@ def test_a_format_with_boxes_of_another_is_an_error_that_says_of_which(
 
 
 @pytest.mark.parametrize(
-    ("form", "documents"),
-    [
-        ("coco", coco(box_format.numbers(corners(), "xywh"))),
-        ("yolo", yolo(box_format.numbers(SHARES, "center"))),
-        ("voc", voc(corners())),
-    ],
+    ("form", "numbers"),
+    [("coco", AS_SIZE), ("yolo", box_format.numbers(SHARES, "center")), ("voc", corners())],
 )
-def test_boxes_inside_of_their_images_pass(
-    tmp_path: Path, form: str, documents: dict[str, str]
-) -> None:
-    found = boxes(made(tmp_path, documents, boxes=form, max_clipped=0))
+def test_boxes_inside_their_images_pass(tmp_path: Path, form: str, numbers: Floats) -> None:
+    found = boxes(made(tmp_path, written(form, numbers), boxes=form, max_clipped=0))
     np.testing.assert_allclose(found, corners(), atol=1e-5)
 
 
@@ -186,8 +162,8 @@ def test_a_tenth_of_the_boxes_may_pass_the_edge_and_no_more(tmp_path: Path, num_
     numbers[:num_far, 2] = WIDTH + 9
     if num_far > 4:
         with pytest.raises(SourceError, match="5 of 40 boxes are not inside of their images"):
-            made(tmp_path, voc(numbers), boxes="voc")
-    found = made(tmp_path, voc(numbers), boxes="voc", max_clipped=num_far / 40)
+            made(tmp_path, written("voc", numbers), boxes="voc")
+    found = made(tmp_path, written("voc", numbers), boxes="voc", max_clipped=num_far / 40)
     assert len(boxes(found)) == 40
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from shardprep.errors import RecipeError, SourceError
 from tests.support.annotated import source
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,28 +23,7 @@ def table(folder: Path, *lines: str, keys: tuple[str, ...] = ("a.png", "b.png"))
     return source(folder, {"t.csv": "\n".join(lines)}, *keys)
 
 
-@pytest.mark.parametrize(
-    ("header", "row", "columns"),
-    [
-        ("xmin,ymin,xmax,ymax", "2,3,12,8", "xmin,ymin,xmax,ymax"),
-        ("xmin,xmax,ymin,ymax", "2,12,3,8", "xmin,xmax,ymin,ymax"),
-        ("XMax,YMin,YMax,XMin", "12,3,8,2", "XMax,YMin,YMax,XMin"),
-        ("Roi.X1,Roi.Y1,Roi.X2,Roi.Y2", "2,3,12,8", "Roi.X1,Roi.Y1,Roi.X2,Roi.Y2"),
-        ("x0,y0,x1,y1", "2,3,12,8", "x0,y0,x1,y1"),
-        ("left,top,right,bottom", "2,3,12,8", "left,top,right,bottom"),
-        ("x,y,width,height", "2,3,10,5", "x,y,width,height"),
-        ("height,width,y,x", "5,10,3,2", "x,y,height,width"),
-        ("bbox_x,bbox_y,bbox_w,bbox_h", "2,3,10,5", "bbox_x,bbox_y,bbox_w,bbox_h"),
-        ("x_center,y_center,width,height", "7,5.5,10,5", "x_center,y_center,width,height"),
-        ("p,q,r,s", "2,3,10,5", "xywh(p,q,r,s)"),
-        ("p,q,r,s", "2,3,12,8", "xyxy(p,q,r,s)"),
-        ("xmin,ymin,xmax,ymax", "2,3,10,5", "xywh(xmin,ymin,xmax,ymax)"),
-        ("bbox", '"[2.0, 3.0, 10.0, 5.0]"', "xywh(bbox)"),
-        ("bbox", "2 3 12 8", "xyxy( bbox )"),
-        ("bbox", "\"[{'x': 2, 'y': 3, 'width': 10, 'height': 5}]\"", "bbox"),
-        ("bbox", '"{""xmin"": 2.0, ""ymin"": 3, ""ymax"": 8, ""xmax"": 12, ""n"": 1}"', "bbox"),
-    ],
-)
+@pytest.mark.parametrize(("header", "row", "columns"), data_rows("objects", "box_columns"))
 def test_columns_by_their_names_and_cells_by_their_form(
     tmp_path: Path, header: str, row: str, columns: str
 ) -> None:
@@ -86,17 +66,7 @@ def test_cells_without_a_box(tmp_path: Path, cell: str) -> None:
     assert made.rows(found) == {"a.png": [], "b.png": [("object", BOX), ("object", (1, 1, 3, 3))]}
 
 
-@pytest.mark.parametrize(
-    ("cells", "rows"),
-    [
-        (["U+306F 2 3 10 5 U+304C 0 0 4 4"], [("U+304C", (0, 0, 4, 4)), ("U+306F", BOX)]),
-        (["opacity 1 2 3 10 5 none 1 0 0 1 1"], [("opacity", BOX)]),
-        (["0 0.9 2 3 10 5", "14 1 0 0 4 4"], [("0", BOX), ("14", (0, 0, 4, 4))]),
-        (["0.5 2 3 10 5 0.25 0 0 4 4"], [("object", BOX), ("object", (0, 0, 4, 4))]),
-        (["7 2 3 10 5"], [("7", BOX)]),
-        (["2 3 10 5 0 0 4 4"], [("object", BOX), ("object", (0, 0, 4, 4))]),
-    ],
-)
+@pytest.mark.parametrize(("cells", "rows"), data_rows("objects", "box_cells"))
 def test_tuples_of_a_cell(
     tmp_path: Path, cells: list[str], rows: list[tuple[str, tuple[float, ...]]]
 ) -> None:
@@ -114,9 +84,7 @@ def random_boxes(number: int, *, corners: bool, scale: float = 1.0) -> list[str]
 
 @pytest.mark.parametrize("corners", [True, False])
 @pytest.mark.parametrize("sizes", ["", ",40,30"])
-def test_the_reading_of_four_numbers_is_told_from_the_data(
-    tmp_path: Path, sizes: str, *, corners: bool
-) -> None:
+def test_the_form_of_four_numbers_is_detected(tmp_path: Path, sizes: str, *, corners: bool) -> None:
     """By the heads of the images, or by the sizes that the table states."""
     header = "image_id,bbox" + (",width,height" if sizes else "")
     cells = random_boxes(60, corners=corners)
@@ -131,7 +99,7 @@ def test_the_reading_of_four_numbers_is_told_from_the_data(
 
 
 @pytest.mark.parametrize("corners", [True, False])
-def test_shares_of_the_sides_are_told_from_the_data(tmp_path: Path, *, corners: bool) -> None:
+def test_shares_of_the_sides_are_detected(tmp_path: Path, *, corners: bool) -> None:
     cells = random_boxes(60, corners=corners, scale=0.025)
     made = table(tmp_path, "id,box", *(f'a,"{cell}"' for cell in cells))
     found = made.read("csv:t.csv:id:box")
@@ -140,7 +108,7 @@ def test_shares_of_the_sides_are_told_from_the_data(tmp_path: Path, *, corners: 
 
 
 @pytest.mark.parametrize("box", ["[1, 1, 20, 20]", "[30, 20, 25, 15]"])
-def test_where_both_readings_are_sound_or_bad_the_user_is_asked(tmp_path: Path, box: str) -> None:
+def test_unclear_forms_are_an_error_that_names_both(tmp_path: Path, box: str) -> None:
     made = table(tmp_path, "id,box", f'a,"{box}"')
     with pytest.raises(SourceError, match=r"write xywh\(box\) or xyxy\(box\) instead of box"):
         made.read("csv:t.csv:id:box")
@@ -155,15 +123,7 @@ def test_boxes_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     assert np.isinf(one.boxes[1, 0])
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        ("t.csv:id:c", "t.csv: has no boxes in c, but 'hello'; name the columns"),
-        ("t.csv:id:nothing", "t.csv: has no column 'nothing'"),
-        ("t.csv:c:x,y,w,h", "t.csv: has no id of an image of the source (hello)"),
-        ("u.csv:id:x,y,w,h", "u.csv: no such label table or list"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "message"), data_rows("objects", "box_table_errors"))
 def test_a_table_that_does_not_fit_is_one_line(tmp_path: Path, rule: str, message: str) -> None:
     made = table(tmp_path, "id,x,y,w,h,c", "a,1,2,3,4,hello")
     with pytest.raises(SourceError) as raised:
@@ -175,7 +135,7 @@ def test_a_table_that_does_not_fit_is_one_line(tmp_path: Path, rule: str, messag
     "rule",
     ["", "t.csv:id", "t.csv:id:a,b", "t.csv:id:yxyx(a)", "t.csv:id:a:b:c", "t.csv:id:a,,b,c"],
 )
-def test_a_rule_that_is_none(tmp_path: Path, rule: str) -> None:
+def test_an_invalid_rule_is_an_error(tmp_path: Path, rule: str) -> None:
     with pytest.raises(RecipeError, match="--boxes csv: "):
         table(tmp_path, "id,x", "a,1").read(f"csv:{rule}")
 
@@ -200,20 +160,12 @@ def test_ids_that_are_paths_of_columns_and_several_tables(tmp_path: Path) -> Non
     assert found.documents == ("x.csv", "y.csv")
 
 
-def test_words_for_nothing_are_those_of_the_recipe(tmp_path: Path) -> None:
+def test_null_cells_of_the_recipe_are_empty(tmp_path: Path) -> None:
     text = "id,x,y,w,h\na,?,?,?,?\n"
     made = source(tmp_path, {"t.csv": text}, "a.png", null=["?"])
     assert made.rows(made.read("csv:t.csv:id:x,y,w,h")) == {"a.png": []}
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["id,label", "a,1", "b,2"],
-        ["id,xmin,ymin,xmax,ymax", "a,1,1,2,2", "b,1,1,2,2"],
-        ["id,note,n", 'a,"[1, 2]",1', 'b,"[3, 4]",2'],
-        ["id,x,y,w,h", "q,1,1,2,2", "q,1,1,2,2"],
-    ],
-)
-def test_tables_that_are_not_surely_of_boxes(tmp_path: Path, lines: list[str]) -> None:
+@pytest.mark.parametrize("lines", data_rows("objects", "no_box_tables"))
+def test_tables_that_may_not_hold_boxes_are_not_detected(tmp_path: Path, lines: list[str]) -> None:
     assert table(tmp_path, *lines).signs() == []

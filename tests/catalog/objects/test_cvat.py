@@ -217,7 +217,7 @@ def _bad() -> Iterator[tuple[str, str]]:
     yield document(image("&x;")), "is damaged XML"
 
 
-@pytest.mark.parametrize(("text", "message"), _bad())
+@pytest.mark.parametrize(("text", "message"), [*_bad()])
 def test_a_bad_document_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     made = source(tmp_path, {"a.xml": text}, "1.png")
     with pytest.raises(SourceError, match=re.escape(f"a.xml: {message}")) as raised:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,42 +13,13 @@ from shardprep.catalog.objects.known_formats import FORMATS
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.object_rules import BOX_FORMATS, parse_box_rule
 from tests.catalog.builders import thing, xml
+from tests.catalog.objects.written import HEIGHT, WIDTH, WRITERS
 from tests.support.annotated import PIXELS, opened, source
 from tests.support.builders import SHARED_DATA, write_folder
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    from tests.support.annotated import Rows
-
-WIDTH, HEIGHT = 40, 30
-Sets = dict[str, "Rows"]
-
-
-@pytest.mark.skipif(not (SHARED_DATA / "bccd.zip").exists(), reason="real data are not here")
-def test_bccd_is_in_two_formats_at_once() -> None:
-    made = opened(SHARED_DATA / "bccd.zip")
-    assert made.signs() == ["voc", "csv:test.csv:filename:xmin,ymin,xmax,ymax:cell_type"]
-
-
-TINY = {
-    "coco_dataset/coco/": (["coco"], "abc", 3),
-    "coco_dataset/coco_instances/": (["coco"], "abc", 3),
-    "coco_dataset/coco_roboflow/": (["coco"], "abc", 3),
-    "coco_dataset/mmdet_coco/": (["coco"], "abc", 3),
-    "coco_dataset/coco_captions/": ([], "", 0),
-    "coco_dataset/coco_panoptic/": ([], "", 0),
-    "roboflow_dataset/coco/": (["coco"], ["label_0", "label_1"], 4),
-    "roboflow_dataset/voc/": (["voc"], ["label_0", "label_1"], 4),
-    "roboflow_dataset/yolo/": (["yolo"], ["label_0", "label_1"], 4),
-    "roboflow_dataset/multiclass/": ([], "", 0),
-    "roboflow_dataset/yolo_obb/": ([], "", 0),
-    "voc_dataset/voc_dataset3/": (["voc"], ["cat"], 1),
-    "yolo_dataset/strict/": (["yolo"], [f"label_{i}" for i in range(10)], 2),
-    "yolo_dataset/labels/": (["yolo"], [f"label_{i}" for i in range(10)], 4),
-    "yolo_dataset/annotations/": (["yolo"], [f"label_{i}" for i in range(10)], 2),
-}
 
 
 @pytest.mark.skipif(not (SHARED_DATA / "tasks.tar").exists(), reason="real data are not here")
@@ -61,7 +28,7 @@ def test_the_smallest_exports_of_each_kind(tmp_path: Path) -> None:
 
     with tarfile.open(SHARED_DATA / "tasks.tar") as archive:
         archive.extractall(tmp_path, filter="data")
-    for folder, (signs, names, num_boxes) in TINY.items():
+    for folder, (signs, names, num_boxes) in data_rows("objects", "tiny_exports").items():
         made = opened(tmp_path / "tiny" / folder)
         assert made.signs() == signs, folder
         if signs:
@@ -71,7 +38,7 @@ def test_the_smallest_exports_of_each_kind(tmp_path: Path) -> None:
             assert not found.without_image, folder
 
 
-def test_a_set_of_classes_with_a_stray_document_is_no_set_of_boxes(tmp_path: Path) -> None:
+def test_a_stray_document_does_not_make_boxes_of_a_set_of_classes(tmp_path: Path) -> None:
     keys = [f"{kind}/{n}.png" for kind in ("cat", "dog") for n in range(8)]
     texts = {
         "cat/1.xml": xml(thing("a", 0, 1, 2, 3)),
@@ -85,7 +52,7 @@ def test_a_set_of_classes_with_a_stray_document_is_no_set_of_boxes(tmp_path: Pat
 
 
 @pytest.mark.parametrize("option", ["tfod", "voc:x", "labelme:x", "csv:", "csv:t.csv:id", "COCO"])
-def test_a_value_that_is_no_format(option: str) -> None:
+def test_an_unknown_format_is_an_error(option: str) -> None:
     with pytest.raises(RecipeError, match="boxes"):
         parse_box_rule(option)
 
@@ -104,90 +71,6 @@ def test_files_that_a_value_names() -> None:
     assert list(FORMATS) == list(BOX_FORMATS)
 
 
-def as_coco(sets: Sets, names: list[str]) -> dict[str, str]:
-    things = [
-        {"image_id": key, "category_id": 10 * names.index(name), "bbox": [x, y, v - x, w - y]}
-        for key, rows in sets.items()
-        for name, (x, y, v, w) in rows
-    ]
-    images = [{"id": key, "file_name": f"{key}.png"} for key in sets]
-    categories = [{"id": 10 * i, "name": name} for i, name in enumerate(names)]
-    parts = {"categories": categories, "annotations": things, "images": images}
-    return {"ann/all.json": json.dumps(parts, indent=len(things) % 3 or None)}
-
-
-def as_voc(sets: Sets, _: list[str]) -> dict[str, str]:
-    return {
-        f"ann/{key}.xml": xml(*(thing(escape(name), *map(repr, box)) for name, box in rows))
-        for key, rows in sets.items()
-    }
-
-
-def as_yolo(sets: Sets, names: list[str]) -> dict[str, str]:
-    texts = {"data.yaml": json.dumps({"names": names})}
-    for key, rows in sets.items():
-        lines = [
-            f"{names.index(name)} {(x + v) / 2 / WIDTH!r} {(y + w) / 2 / HEIGHT!r} "
-            f"{(v - x) / WIDTH!r} {(w - y) / HEIGHT!r}"
-            for name, (x, y, v, w) in rows
-        ]
-        texts[f"labels/{key}.txt"] = "\n".join(lines)
-    return texts
-
-
-def as_table(sets: Sets, _: list[str]) -> dict[str, str]:
-    text = io.StringIO()
-    rows = csv.writer(text)
-    rows.writerow(["ymax", "class", "id", "xmin", "xmax", "ymin"])
-    for key, several in sets.items():
-        if not several:
-            rows.writerow(["", "", key, "", "", ""])
-        rows.writerows(
-            [repr(w), name, key, repr(x), repr(v), repr(y)] for name, (x, y, v, w) in several
-        )
-    return {"t.csv": text.getvalue()}
-
-
-def as_labelme(sets: Sets, _: list[str]) -> dict[str, str]:
-    return {
-        f"ann/{key}.json": json.dumps({
-            "imagePath": "?",
-            "shapes": [
-                {"label": name, "shape_type": "rectangle", "points": [[v, y], [x, w]]}
-                for name, (x, y, v, w) in rows
-            ],
-        })
-        for key, rows in sets.items()
-    }  # fmt: skip
-
-
-def as_via(sets: Sets, _: list[str]) -> dict[str, str]:
-    entries = {}
-    for key, rows in sets.items():
-        regions = [
-            {
-                "shape_attributes": {
-                    "name": "polygon",
-                    "all_points_x": [x, v, v, x],
-                    "all_points_y": [y, y, w, w],
-                },
-                "region_attributes": {"kind": name},
-            }
-            for name, (x, y, v, w) in rows
-        ]
-        entries[key] = {"filename": f"{key}.png", "regions": regions}
-    return {"via.json": json.dumps(entries)}
-
-
-WRITERS: dict[str, Callable[[Sets, list[str]], dict[str, str]]] = {
-    "coco:ann/all.json": as_coco,
-    "voc": as_voc,
-    "yolo": as_yolo,
-    "csv:t.csv:id:xmin,xmax,ymin,ymax:class": as_table,
-    "labelme": as_labelme,
-    "via:via.json": as_via,
-}
-
 NAMES = ["a & b", "ñu", "c,d", '"q"']
 boxes = st.tuples(*(st.floats(0, 0.45), st.floats(0.55, 1))).flatmap(
     lambda xs: st.tuples(st.just(xs), st.floats(0, 0.45), st.floats(0.55, 1))
@@ -205,10 +88,10 @@ sets = st.dictionaries(
 )
 @given(wanted=sets)
 def test_what_is_written_in_a_format_is_read_back(
-    tmp_path: Path, option: str, wanted: Sets
+    tmp_path: Path, option: str, wanted: dict[str, Any]
 ) -> None:
     folder = tmp_path / str(len(list(tmp_path.iterdir())))
-    texts = WRITERS[option](wanted, NAMES)
+    texts = WRITERS[option](wanted, NAMES, (HEIGHT, WIDTH))
     members = {f"images/im_{i}.png": PIXELS for i in range(4)}
     made = opened(write_folder(folder, members | {k: t.encode() for k, t in texts.items()}))
     found = made.read(option)
@@ -222,7 +105,7 @@ def test_what_is_written_in_a_format_is_read_back(
             np.testing.assert_allclose(np.array(box) * factor, other, atol=1e-9)
 
 
-def test_a_file_at_the_root_is_meant_by_its_name_alone(tmp_path: Path) -> None:
+def test_a_file_name_means_the_file_at_the_root(tmp_path: Path) -> None:
     """Its whole path is no other than the end of the path of another."""
     texts = {"data.yaml": "names: [a]", "x/data.yaml": "names: [b]", "labels/1.txt": "0 .5 .5 1 1"}
     made = source(tmp_path, texts, "images/1.png")
@@ -231,7 +114,7 @@ def test_a_file_at_the_root_is_meant_by_its_name_alone(tmp_path: Path) -> None:
     assert made.signs() == ["yolo"]
 
 
-def test_what_cannot_be_read_is_no_sign_and_no_reason_to_stop_looking(tmp_path: Path) -> None:
+def test_unreadable_documents_are_ignored_by_the_search(tmp_path: Path) -> None:
     texts: dict[str, str | bytes] = {
         "data.yaml": "names: [",
         "coco.json": "{",

@@ -21,6 +21,7 @@ from shardprep.source.byte_range import PlainExtent
 from shardprep.source.members import Member
 from tests.catalog.builders import catalog, facts_of, grey, masked, objects_of
 from tests.support.builders import SHARED_DATA, encoded, jpeg, write
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,29 +37,7 @@ def masks_of(made: Catalog) -> dict[str, list[str]]:
 # Names
 
 
-@pytest.mark.parametrize(
-    ("pattern", "pairs"),
-    [
-        ("{dir}annot/{name}", {"train/1.png": "trainannot/1.png", "val/1.png": "valannot/1.png"}),
-        ("masks/{stem}.png", {"train/images/1.jpg": "train/masks/1.png",
-                              "val/images/1.jpg": "val/masks/1.png"}),
-        ("masks/**/{stem}.png", {"images/train/1.jpg": "masks/train/1.png",
-                                 "images/val/1.jpg": "masks/val/1.png"}),
-        ("{stem}_mask.gif", {"train.zip/train/a_01.jpg": "train_masks.zip/m/a_01_mask.gif"}),
-        ("{name}.png", {"a/x.jpg": "a/x.jpg.png"}),
-        ("{stem}_MASK.png", {"a/x.jpg": "a/x_mask.png"}),
-        ("{dir}/masks/{stem}.png", {"x.jpg": "masks/x.png"}),
-        ("{id}/mask.png", {"s/7/photo.jpg": "s/7/mask.png", "s/8/photo.jpg": "s/8/mask.png"}),
-        ("m [1]/{stem}+.png", {"i/x.jpg": "m [1]/x+.png"}),
-        ("m/{stem[:-4]}.png", {"i/x_rgb.jpg": "m/x.png", "i/y_rgb.jpg": "m/y.png"}),
-        ("m/**/{stem[0:2]}/{stem[-3:]}.png", {"i/ab_001.jpg": "m/ab/001.png"}),
-        ("{dir}gt/{stem:(.+)_rgb}_gt.png", {"train/a_rgb.jpg": "traingt/a_gt.png",
-                                            "val/a_rgb.jpg": "valgt/a_gt.png"}),
-        ("m/{stem:[0-9]{4}}*.png", {"i/img-0012-left.jpg": "m/0012_2.png"}),
-        ("m/{name[1:]}.png", {"i/x1.v2.jpg": "m/1.v2.jpg.png"}),
-        ("m/{class:[a-z]+}{id}.png", {"i/12.jpg": "m/cat12.png"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("pattern", "pairs"), data_rows("objects", "mask_pairs"))
 def test_a_pattern_pairs_images_with_the_nearest_masks(pattern: str, pairs: dict[str, str]) -> None:
     keys = sorted([*pairs, *pairs.values(), "other/z.jpg"])
     found = pair_masks(keys, parse_mask_pattern(pattern))
@@ -76,26 +55,12 @@ def test_an_image_may_have_several_masks() -> None:
     }
 
 
-def test_a_mask_without_its_image_is_told() -> None:
-    found = pair_masks(
-        ["a/x.jpg", "masks/x.png", "masks/y.png"], parse_mask_pattern("masks/{stem}.png")
-    )
-    assert found.without_image == ["masks/y.png"]
+def test_a_mask_without_its_image_is_reported() -> None:
+    keys = ["a/x.jpg", "masks/x.png", "masks/y.png"]
+    assert pair_masks(keys, parse_mask_pattern("masks/{stem}.png")).without_image == ["masks/y.png"]
 
 
-@pytest.mark.parametrize(
-    ("keys", "pattern", "message"),
-    [
-        (["a/x.jpg", "b/x.jpg", "m/x.png"], "m/{stem}.png", "several images: a/x.jpg and b/x.jpg"),
-        (["a/x.jpg"], "m/{stem}.png", "no file is called m/{stem}.png; a key looks like a/x.jpg"),
-        (["a/x.jpg"], "{stem}.jpg", "fits every image of the source"),
-        (["a/x.jpg", "m/y.png"], "m/{stem}.png", "no image belongs to m/y.png"),
-        (["7/x.jpg", "7/y.jpg", "7/m.png"], "{id}/m.png", "holds several images"),
-        (["i/a_1.jpg", "i/a_2.jpg", "m/a.png"], "m/{stem[:-2]}.png",
-         "m/a.png: its name fits several images: i/a_1.jpg and i/a_2.jpg; say more of the name"),
-        (["i/a.jpg", "m/a.png"], "m/{stem:(.+)_rgb}.png", "no image belongs to m/a.png"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("keys", "pattern", "message"), data_rows("objects", "mask_errors"))
 def test_masks_that_cannot_be_paired_are_an_error(
     keys: list[str], pattern: str, message: str
 ) -> None:
@@ -104,15 +69,8 @@ def test_masks_that_cannot_be_paired_are_an_error(
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        *("masks/*.png", "masks/{image}.png", "{stem}/{stem}.png", "masks", "rle:a.csv:id"),
-        *("{stem[a]}.png", "{stem:(}.png", "{dir[1]}/{stem}.png", "{class[1:]}/{stem}.png"),
-        *("{dir:a}/{stem}.png", "{stem:a{9999999999}}.png", "{}.png", "{stem:(?i)a}.png"),
-    ],
-)
-def test_what_is_no_pattern_is_an_error_of_the_option(tmp_path: Path, pattern: str) -> None:
+@pytest.mark.parametrize("pattern", data_rows("objects", "no_mask_patterns"))
+def test_an_invalid_pattern_is_an_error_of_the_option(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(RecipeError) as error:
         catalog(tmp_path, {"a/x.jpg": jpeg()}, masks=pattern)
     assert str(error.value).startswith("test: masks")
@@ -198,7 +156,7 @@ def test_images_left_out_take_their_masks_with_them(tmp_path: Path) -> None:
     assert [item.key for item in made.items] == ["images/2.jpg"]
 
 
-def test_masks_of_another_kind_are_no_images(tmp_path: Path) -> None:
+def test_masks_of_another_kind_are_not_images(tmp_path: Path) -> None:
     members = {"data/images/x.jpg": jpeg(8, 8), "data/masks/x.png": grey(0, 1, 2)}
     members |= {"data/annotations/x.png": grey(0, 9)}
     made = catalog(tmp_path, members, masks="masks/{stem}.png")
@@ -264,10 +222,8 @@ def test_a_document_that_names_all_values_is_proposed(tmp_path: Path) -> None:
     members["labels.csv"] = b"id,label\n0,cat\n"
     members["class_dict.csv"] = b"name,r,g,b\nroad,0,0,0\nsky,1,1,1\n"
     made = catalog(tmp_path, members, masks="masks/{stem}.png")
-    told = [line for line in made.findings if "--mask-values" in line]
-    assert told == [
-        "classes of masks are called by their values; --mask-values config.yaml names them"
-    ]
+    (line,) = (line for line in made.findings if "--mask-values" in line)
+    assert line.endswith("called by their values; --mask-values config.yaml names them")
     made = catalog(tmp_path, members, masks="masks/{stem}.png", mask_values="config.yaml")
     assert facts_of(made).names == ("road", "sky", "car")
     assert not [line for line in made.findings if "--mask-values" in line]
@@ -289,30 +245,13 @@ def test_values_that_say_nothing_are_an_error(
         detected_values(members_of(tmp_path, *masks), 10**6)
 
 
-TABLES = [
-    ("1=pet,2=background,3=border,255=ignore", "", ("pet", "background", "border"),
-     {1: 0, 2: 1, 3: 2, 255: -1}),
-    ("#ff0000=car,#0000ff=car,#000000=road", "", ("car", "road"),
-     {(255, 0, 0): 0, (0, 0, 255): 0, (0, 0, 0): 1}),
-    ("class_dict.csv", "name,r,g,b\nSky,128,128,128\nCar, 64,0,128\n", ("Sky", "Car"),
-     {(128, 128, 128): 0, (64, 0, 128): 1}),
-    ("labelmap.txt", "# label:color_rgb:parts:actions\nbackground:0,0,0::\ncat:128,0,0::\n",
-     ("background", "cat"), {(0, 0, 0): 0, (128, 0, 0): 1}),
-    ("classes.csv", "id,name\n0,void\n7,road\n", ("void", "road"), {0: 0, 7: 1}),
-    ("data.yaml", "names: {0: sky, 4: road}\n", ("sky", "road"), {0: 0, 4: 1}),
-    ("data.yml", "names: [sky, 3, ignore]\n", ("sky", "3"), {0: 0, 1: 1, 2: -1}),
-    ("config.yaml", "train: {masks: m}\nclasses:\n  0: sky\n  9: road\n", ("sky", "road"),
-     {0: 0, 9: 1}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("option", "text", "names", "values"), TABLES)
+@pytest.mark.parametrize(("option", "text", "names", "values"), data_rows("objects", "mask_values"))
 def test_a_table_says_what_values_mean(
-    option: str, text: str, names: tuple[str, ...], values: dict[Any, int]
+    option: str, text: str, names: tuple[str, ...], values: tuple[tuple[Any, int], ...]
 ) -> None:
     found = given_values(option, lambda _: text.encode())
     assert found.names == names
-    assert found.values == values
+    assert found.values == dict(values)
 
 
 @pytest.mark.parametrize("option", ["red=1", "70000=x", "1=", "256,0,0=x"])

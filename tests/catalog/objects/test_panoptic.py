@@ -86,7 +86,7 @@ def test_classes_are_things_and_stuff_and_pixels_of_none_are_ignored(tmp_path: P
     assert first(made).strata == (0, 1, 2)
 
 
-def test_instances_are_things_alone(tmp_path: Path) -> None:
+def test_instances_are_only_things(tmp_path: Path) -> None:
     made = catalog(tmp_path, members(), masks=f"coco:{DOCUMENT}", instances=True)
     assert facts_of(made).names == ("person", "cat")
     assert facts_of(made).spec.boxes
@@ -105,7 +105,7 @@ def test_boxes_and_classes_of_one_document(tmp_path: Path) -> None:
     assert len(one.boxes) == len(one.labels) == 2
 
 
-def test_masks_are_no_images_where_boxes_alone_are_stored(tmp_path: Path) -> None:
+def test_masks_are_not_images_if_only_boxes_are_stored(tmp_path: Path) -> None:
     made = catalog(tmp_path, members(), boxes=f"coco:{DOCUMENT}")
     assert len(made.items) == 3
     assert first(made).masks == ()
@@ -153,12 +153,12 @@ def test_two_masks_of_one_name(tmp_path: Path) -> None:
         catalog(tmp_path, whole, masks=f"coco:{DOCUMENT}")
 
 
-def test_what_is_no_class_cannot_be_background(tmp_path: Path) -> None:
+def test_background_must_be_a_class(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="needs a class of the masks with that name"):
         catalog(tmp_path, members(), masks=f"coco:{DOCUMENT}", unlisted="background")
 
 
-def test_ids_that_no_colour_stands_for_are_dropped(tmp_path: Path) -> None:
+def test_ids_without_a_colour_are_dropped(tmp_path: Path) -> None:
     bad = [{**SEGMENTS[0], "id": id_} for id_ in (0, -1, 1 << 24, 1.5, "8", None, True, 1 << 70)]
     whole = members(1, segments=[*SEGMENTS, *bad])
     made = catalog(tmp_path, whole, masks=f"coco:{DOCUMENT}", max_dropped=1.0)
@@ -187,9 +187,7 @@ def test_a_folder_called_as_a_plain_document_holds_images(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("folder", ["panoptic_val", "city_panoptic_train"])
-def test_panoptic_masks_are_taken_unasked_where_nothing_else_fits(
-    tmp_path: Path, folder: str
-) -> None:
+def test_panoptic_masks_are_detected_if_nothing_else_fits(tmp_path: Path, folder: str) -> None:
     whole = {
         key.replace(DOCUMENT, f"{folder}.json").replace(FOLDER, f"{folder}/"): data
         for key, data in members().items()
@@ -203,9 +201,7 @@ def test_panoptic_masks_are_taken_unasked_where_nothing_else_fits(
 
 
 @pytest.mark.parametrize("boxes", ["", "coco"])
-def test_masks_without_a_file_are_panoptic_where_nothing_else_is(
-    tmp_path: Path, boxes: str
-) -> None:
+def test_masks_without_a_file_are_panoptic_if_nothing_else_fits(tmp_path: Path, boxes: str) -> None:
     keys = {"boxes": boxes} if boxes else {}
     made = catalog(tmp_path, members(), masks="coco", **keys)
     named = dict.fromkeys(("masks", *keys), f"coco:{DOCUMENT}")
@@ -220,7 +216,7 @@ def test_masks_without_a_file_are_panoptic_where_nothing_else_is(
     ]
 
 
-def test_masks_without_a_file_are_outlines_where_a_document_has_some(tmp_path: Path) -> None:
+def test_masks_without_a_file_are_outlines_if_a_document_has_some(tmp_path: Path) -> None:
     ring = {"id": 1, "category_id": 1, "bbox": [0, 0, 4, 4], "segmentation": [[0, 0, 4, 0, 4, 4]]}
     outlines = document(3, annotations=[{**ring, "image_id": i} for i in range(3)])
     whole = members() | {"annotations/instances_train2017.json": outlines}

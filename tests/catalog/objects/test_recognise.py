@@ -14,12 +14,13 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan.source_plan import make_plan
 from tests.catalog.builders import VOC, catalog, detection, facts_of, grey, segmentation, survey
 from tests.support.builders import SHARED_DATA, Quiet, jpeg, png, write_folder
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_boxes_are_taken_unasked_where_nothing_else_labels_the_images(tmp_path: Path) -> None:
+def test_boxes_are_detected_if_images_have_no_labels(tmp_path: Path) -> None:
     made = catalog(tmp_path, detection())
     assert facts_of(made).names == ("cat",)
     assert facts_of(made).spec.boxes
@@ -27,18 +28,8 @@ def test_boxes_are_taken_unasked_where_nothing_else_labels_the_images(tmp_path: 
     assert "Pascal VOC" in facts_of(made).how
 
 
-@pytest.mark.parametrize(
-    ("folder", "name"),
-    [
-        ("masks", "{}.png"),
-        ("masks", "{}_mask.png"),
-        ("labels", "{}_L.png"),
-        ("GT", "{}.png"),
-        ("images", "{}_segmentation.png"),
-        ("images_masks", "{}_mask.png"),
-    ],
-)
-def test_masks_are_taken_unasked(tmp_path: Path, folder: str, name: str) -> None:
+@pytest.mark.parametrize(("folder", "name"), data_rows("objects", "mask_names"))
+def test_masks_are_detected(tmp_path: Path, folder: str, name: str) -> None:
     made = catalog(tmp_path, segmentation(folder=folder, name=name))
     assert facts_of(made).spec.masks == "classes"
     assert [len(item.masks) for item in made.items] == [1] * 6
@@ -51,7 +42,7 @@ def test_masks_that_are_excluded_are_not_taken(tmp_path: Path) -> None:
     assert Counter(one.reason for one in made.skipped) == {"matched by --exclude": 6}
 
 
-def test_several_masks_of_an_image_are_taken_unasked(tmp_path: Path) -> None:
+def test_several_masks_of_an_image_are_detected(tmp_path: Path) -> None:
     members = {f"s/{i}{i}/images/{i}{i}.png": png(8, 8, seed=i) for i in range(5)}
     members |= {f"s/{i}{i}/masks/{j}abc.png": grey(0, 255) for i in range(5) for j in range(3)}
     made = catalog(tmp_path, members)
@@ -70,16 +61,20 @@ def test_a_flag_for_labels_boxes_or_masks_ends_the_search(
     assert len(made.items) == 6
 
 
-def test_images_with_labels_stay_as_they_are_and_boxes_are_told(tmp_path: Path) -> None:
+def test_boxes_of_labelled_images_are_only_proposed(tmp_path: Path) -> None:
     members = {f"{c}/{c}{i}.jpg": jpeg(8, 8, seed=i) for c in ("cat", "dog") for i in range(4)}
     members |= {f"xml/{c}{i}.xml": VOC for c in ("cat", "dog") for i in range(4)}
     made = catalog(tmp_path, members)
     assert made.annotations is None
     assert made.label_names == ("cat", "dog")
     assert any("--boxes voc stores them" in line for line in made.findings)
+    text = recipe_text(survey(tmp_path, members))
+    keys = tomllib.loads(text)
+    assert (keys["labels"], keys["fit"]) == ("folder", "crop")
+    assert '\n# boxes = "voc"\n' in text
 
 
-def test_photographs_in_a_folder_called_labels_are_no_masks(tmp_path: Path) -> None:
+def test_photographs_in_a_folder_called_labels_are_not_masks(tmp_path: Path) -> None:
     members = {f"{f}/{i}.png": png(40, 40, seed=i) for f in ("images", "labels") for i in range(6)}
     made = catalog(tmp_path, members)
     assert made.annotations is None
@@ -129,15 +124,6 @@ def test_init_writes_what_it_would_take_and_lists_the_others(tmp_path: Path) -> 
     assert "labels" not in keys
     assert '\n# masks = "masks/{stem}.png"\n' in text
     assert make_recipe(keys, "t").fit == "pad"
-
-
-def test_init_of_labelled_images_writes_boxes_as_a_comment(tmp_path: Path) -> None:
-    members = {f"{c}/{c}{i}.jpg": jpeg(8, 8, seed=i) for c in ("cat", "dog") for i in range(4)}
-    members |= {f"xml/{c}{i}.xml": VOC for c in ("cat", "dog") for i in range(4)}
-    text = recipe_text(survey(tmp_path, members))
-    keys = tomllib.loads(text)
-    assert (keys["labels"], keys["fit"]) == ("folder", "crop")
-    assert '\n# boxes = "voc"\n' in text
 
 
 def test_run_lengths_are_recognised_but_not_beside_the_same_masks_in_files(
@@ -196,47 +182,37 @@ def test_auto_asks_before_numbers_of_objects_become_classes(
         ({"classes": "bg,a,b,c"}, ("bg", "a", "b", "c")),
     ],
 )
-def test_what_is_said_of_the_values_answers_the_question(
+def test_options_decide_the_meaning_of_mask_values(
     tmp_path: Path, keys: dict[str, Any], names: tuple[str, ...]
 ) -> None:
     made = catalog(tmp_path, pedestrians(2, 1, 3), masks="auto", **keys)
     assert facts_of(made).names == names
 
 
-def test_masks_that_are_named_get_a_note_on_numbers_of_objects(tmp_path: Path) -> None:
-    made = catalog(tmp_path, pedestrians(2, 1, 3), masks="PedMasks/{stem}_mask.png")
-    assert any("--instances keeps each apart" in line for line in made.findings)
-
-
 @pytest.mark.parametrize(
-    "masks",
+    ("masks", "more"),
     [
-        [(0, 1, 2, 3)] * 4,  # all classes in each
-        [(0, 1), (0, 1, 2), (0, 1, 2)],  # an organ and its tumour
-        [(0, 1, 2, 3), (0, 1), (0, 3)],  # a class alone
-        [(0, 1, 2, 3), (0, 1), (0, 1, 255), (2, 255)],
-        [(0, 1, 4), (0, 1, 2)],
+        ([(0, 1, 2, 3)] * 4, ""),  # all classes in each
+        ([(0, 1), (0, 1, 2), (0, 1, 2)], ""),  # an organ and its tumour
+        ([(0, 1, 2, 3), (0, 1), (0, 3)], ""),  # a class alone
+        ([(0, 1, 2, 3), (0, 1), (0, 1, 255), (2, 255)], ""),
+        ([(0, 1, 4), (0, 1, 2)], ""),
+        ([(0,), (0, 1, 2, 3, 255), (0, 255), (0, 1)], " --instances"),  # borders, and no object
     ],
 )
-def test_classes_that_some_masks_lack_are_no_numbers(
-    tmp_path: Path, masks: list[tuple[int, ...]]
+def test_values_are_object_numbers_only_if_each_mask_has_1_to_n(
+    tmp_path: Path, masks: list[tuple[int, ...]], more: str
 ) -> None:
     members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(len(masks))}
-    members |= {f"masks/{i}.png": grey(*values) for i, values in enumerate(masks)}
+    members |= {f"masks/{i}.png": grey(*one, mode="P") for i, one in enumerate(masks)}
     (sign,) = survey(tmp_path, members).annotations
-    assert sign.flag == "--masks 'masks/{stem}.png'"
-
-
-def test_a_border_and_masks_without_an_object_do_not_hide_numbers(tmp_path: Path) -> None:
-    members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)}
-    values = [(0,), (0, 1, 2, 3, 255), (0, 255), (0, 1)]
-    members |= {f"masks/{i}.png": grey(*one, mode="P") for i, one in enumerate(values)}
-    (sign,) = survey(tmp_path, members).annotations
-    assert sign.instances
+    assert sign.flag == f"--masks 'masks/{{stem}}.png'{more}"
 
 
 def test_a_document_that_names_the_values_makes_them_classes(tmp_path: Path) -> None:
     members = pedestrians(2, 1, 3)
+    made = catalog(tmp_path, members, masks="PedMasks/{stem}_mask.png")
+    assert any("--instances keeps each apart" in line for line in made.findings)
     members["P/names.yaml"] = b"names: [sky, road, car, tree]"
     (sign,) = survey(tmp_path, members).annotations
     assert not sign.instances
@@ -303,19 +279,7 @@ def test_masks_of_images_whose_names_have_an_end_of_their_own_are_recognised(
     }
 
 
-CONTRADICTIONS = [
-    ({"instances": True, "boxes": "voc"}, "--instances: there are no masks"),
-    ({"mask_values": "0=a", "boxes": "voc"}, "--mask-values: means nothing"),
-    ({"rle": "row", "boxes": "voc"}, "--rle: means nothing"),
-    ({"boxes": "voc", "masks": "coco"}, "--masks: 'coco' lists other objects than --boxes voc"),
-    (
-        {"boxes": "voc", "masks": "masks/{stem}.png", "instances": True},
-        "--instances: nothing says which object mask in files belongs to which box",
-    ),
-]
-
-
-@pytest.mark.parametrize(("keys", "message"), CONTRADICTIONS)
+@pytest.mark.parametrize(("keys", "message"), data_rows("objects", "contradictions"))
 def test_options_that_mean_nothing_together_are_an_error(
     tmp_path: Path, keys: dict[str, Any], message: str
 ) -> None:
@@ -325,7 +289,7 @@ def test_options_that_mean_nothing_together_are_an_error(
     assert str(error.value).startswith(message)
 
 
-def test_labels_stand_beside_boxes_where_a_rule_is_given(tmp_path: Path) -> None:
+def test_labels_are_stored_with_boxes_if_a_rule_is_given(tmp_path: Path) -> None:
     members = {f"{c}/{c}{i}.jpg": jpeg(48, 64, seed=i) for c in ("wild", "tame") for i in range(4)}
     members |= {f"xml/{c}{i}.xml": VOC for c in ("wild", "tame") for i in range(4)}
     keys: dict[str, Any] = {"boxes": "voc", "labels": "folder"}
@@ -375,7 +339,7 @@ def test_init_finds_the_annotations_of_real_sets(
     assert [one.flag for one in seen.annotations] == flags
 
 
-def test_annotations_without_their_image_are_counted_and_told(tmp_path: Path) -> None:
+def test_annotations_without_their_image_are_counted_and_named(tmp_path: Path) -> None:
     members = detection(3) | {"annotations/9.xml": VOC.replace(b"x.jpg", b"9.jpg")}
     source = write_folder(tmp_path / "source", members)
     recipe = make_recipe({"source": str(source), "boxes": "voc", "max_dropped": 0.5}, "test")

@@ -15,6 +15,7 @@ from shardprep.image.annotation_types import Runs
 from shardprep.recipe.object_rules import RunTableRule, parse_mask_rule
 from tests.catalog.builders import catalog, facts_of, objects_of
 from tests.support.builders import jpeg
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,17 +62,9 @@ def outlines(made: Catalog) -> dict[str, list[str] | None]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("text", "rule"),
-    [
-        ("a.csv:id:rle", RunTableRule(("a.csv",), "id", "rle")),
-        ("x:y/a.csv:id:rle:label", RunTableRule(("x:y/a.csv",), "id", "rle", "label")),
-        ("a.csv,b.csv:id:rle", RunTableRule(("a.csv", "b.csv"), "id", "rle")),
-        ("a.csv:t/{id[0:2]}/{id}:rle", RunTableRule(("a.csv",), "t/{id[0:2]}/{id}", "rle")),
-    ],
-)
-def test_the_parts_of_the_option(text: str, rule: RunTableRule) -> None:
-    assert parse_mask_rule(f"rle:{text}").runs == rule
+@pytest.mark.parametrize(("text", "parts"), data_rows("objects", "run_rules"))
+def test_the_parts_of_the_option(text: str, parts: tuple[Any, ...]) -> None:
+    assert parse_mask_rule(f"rle:{text}").runs == RunTableRule(*parts)
 
 
 @pytest.mark.parametrize("text", ["", "a.csv", "a.csv:id", "a.csv:id:", "a.csv:a:b:c:d"])
@@ -125,7 +118,7 @@ def test_ids_that_fit_no_image_are_an_error(tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.integers(20, 60), st.integers(61, 90), st.integers(0, 999)),
                 min_size=3, max_size=8))  # fmt: skip
 @settings(max_examples=30, deadline=None)
-def test_the_order_is_told_from_the_data(drawn: list[tuple[int, int, int]]) -> None:
+def test_the_order_of_runs_is_detected(drawn: list[tuple[int, int, int]]) -> None:
     masks = {i: blobs(*one) for i, one in enumerate(drawn)}
     orders: tuple[RunOrder, ...] = ("column", "row", "relative")
     for order in orders:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,8 @@ import pytest
 
 from shardprep import inspect, repack
 from shardprep.reader import Dataset
-from tests.catalog.builders import catalog, objects_of, thing, xml
+from tests.catalog.builders import catalog, objects_of
+from tests.catalog.objects.written import HEIGHT, WIDTH, WRITERS
 from tests.support.builders import build, png, write_folder
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from shardprep.writer.finalize import BuildResult
 
-HEIGHT, WIDTH = 30, 40
 BOX = (4, 6, 20, 24)
 SHARES = np.array([6 / HEIGHT, 4 / WIDTH, 24 / HEIGHT, 20 / WIDTH], np.float32)
 """The box as it is stored, where it is of the image; of one twice as large it is half of this."""
@@ -28,36 +27,13 @@ NUM_IMAGES, NUM_STATED = 4, 3
 """Images, and those of them that have the size that is stated."""
 
 
-def voc(height: int, width: int) -> dict[str, str]:
-    one = xml(thing("a", *BOX), size=f"{height} {width}")
-    return {f"{i}.xml": one for i in range(NUM_IMAGES)}
+FORMS = [option for option in WRITERS if option not in ("yolo", "via:via.json")]
+"""Formats that state a size."""
 
 
-def labelme(height: int, width: int) -> dict[str, str]:
-    shape = {"label": "a", "shape_type": "rectangle", "points": [BOX[:2], BOX[2:]]}
-    document = {"imageHeight": height, "imageWidth": width, "imagePath": "", "shapes": [shape]}
-    return {f"{i}.json": json.dumps(document) for i in range(NUM_IMAGES)}
-
-
-def coco(height: int, width: int) -> dict[str, str]:
-    left, top, right, bottom = BOX
-    box = [left, top, right - left, bottom - top]
-    number = range(NUM_IMAGES)
-    document = {
-        "images": [{"id": i, "file_name": f"{i}.png", "height": height, "width": width}
-                   for i in number],
-        "annotations": [{"image_id": i, "category_id": 1, "bbox": box} for i in number],
-        "categories": [{"id": 1, "name": "a"}],
-    }  # fmt: skip
-    return {"a.json": json.dumps(document)}
-
-
-def table(height: int, width: int) -> dict[str, str]:
-    rows = (f"{i}.png,{','.join(map(str, BOX))},{width},{height}" for i in range(NUM_IMAGES))
-    return {"t.csv": "\n".join(["id,xmin,ymin,xmax,ymax,width,height", *rows])}
-
-
-FORMATS = {"voc": voc, "labelme": labelme, "coco": coco, "csv:t.csv": table}
+def written(form: str, height: int = HEIGHT, width: int = WIDTH) -> dict[str, str]:
+    sets = {str(i): [("a", BOX)] for i in range(NUM_IMAGES)}
+    return WRITERS[form](sets, ["a"], (height, width))
 
 
 def built(folder: Path, form: str, texts: dict[str, str], **keys: Any) -> BuildResult:
@@ -76,11 +52,11 @@ def stored(result: BuildResult) -> dict[str, Any]:
     return {one["image/filename"]: one["objects/bbox"][0] for one in data}
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", FORMS)
 def test_boxes_are_of_the_stated_size_or_of_the_image_as_asked(
     tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    texts = FORMATS[form](HEIGHT, WIDTH)
+    texts = written(form)
     with caplog.at_level(logging.WARNING):
         result = built(tmp_path / "file", form, texts)
     assert result.manifest.num_rescaled == NUM_IMAGES - NUM_STATED
@@ -100,7 +76,7 @@ def test_boxes_are_of_the_stated_size_or_of_the_image_as_asked(
 def test_sizes_of_another_shape_reject_the_image_unless_the_image_is_trusted(
     tmp_path: Path,
 ) -> None:
-    texts = voc(50, 50)
+    texts = written("voc", 50, 50)
     result = built(tmp_path / "file", "voc", texts, max_rejected=1)
     assert result.manifest.totals.rejected == {"bad_annotation": NUM_IMAGES}
     assert result.manifest.num_rescaled == 0
@@ -109,7 +85,7 @@ def test_sizes_of_another_shape_reject_the_image_unless_the_image_is_trusted(
 
 
 def test_what_was_rescaled_is_in_inspect_and_stays_in_a_repack(tmp_path: Path) -> None:
-    result = built(tmp_path, "voc", voc(HEIGHT, WIDTH))
+    result = built(tmp_path, "voc", written("voc"))
     assert inspect(result.path).manifest.num_rescaled == 1
     assert repack(result.path, out=tmp_path / "again").manifest.num_rescaled == 1
 
@@ -129,7 +105,7 @@ ROWS = [(0, (2, 3, 12, 9)), (0, (20, 5, 30, 25)), (1, (1, 1, 5, 8)), (1, (9, 9, 
     ],
     ids=["distances", "distances with both ends", "called so", "other for every row"],
 )
-def test_columns_of_sizes_of_boxes_are_no_sizes_of_images(
+def test_columns_of_box_sizes_are_not_image_sizes(
     tmp_path: Path, names: str, sides: Callable[[tuple[int, ...]], tuple[int, ...]]
 ) -> None:
     lines = [f"{i}.png,{','.join(map(str, (*box, *sides(box))))}" for i, box in ROWS]

@@ -13,86 +13,37 @@ import pytest
 from shardprep import inspect, repack, report
 from shardprep.dataset.manifest import Unmatched
 from shardprep.errors import BuildError, SourceError
-from tests.catalog.builders import catalog, facts_of, thing, xml
+from tests.catalog.builders import catalog, facts_of
+from tests.catalog.objects.written import WRITERS, coco_document, yolo_line
 from tests.support.builders import build, png, write_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from shardprep.catalog.catalog import Catalog
 
 NUM_ALL, NUM_THERE = 6, 4
-ALL = range(NUM_ALL)
 BOXES = ((2, 3, 12, 9), (20, 5, 30, 25))
 """Two corners of each object, x and y, in images of 40 x 30 pixels."""
-CLASSES = [{"id": 1, "name": "cat"}]
+SETS = {str(i): [("cat", box) for box in BOXES] for i in range(NUM_ALL)}
 
 
-def ring(box: tuple[int, ...]) -> list[int]:
-    left, top, right, bottom = box
-    return [left, top, right, top, right, bottom, left, bottom]
-
-
-def coco(*, id_of: Callable[[int], Any] = int, outlined: tuple[int, ...] = (0, 1)) -> str:
+def coco(outlined: tuple[int, ...] = (0, 1)) -> dict[str, Any]:
     """Return a document; `outlined` are the objects of each image that have an outline."""
-    images = [{"id": i, "file_name": f"{i}.png", "width": 40, "height": 30} for i in ALL]
-    things = [
-        {
-            "image_id": id_of(i), "category_id": 1, "iscrowd": 0,
-            "bbox": [box[0], box[1], box[2] - box[0], box[3] - box[1]],
-            "segmentation": [ring(box)] if at in outlined else [],
-        }
-        for i in ALL
-        for at, box in enumerate(BOXES)
-    ]  # fmt: skip
-    return json.dumps({"images": images, "annotations": things, "categories": CLASSES})
+    document = coco_document(SETS, ["cat"])
+    for at, thing in enumerate(document["annotations"]):
+        x, y, width, height = thing["bbox"]
+        ring = [x, y, x + width, y, x + width, y + height, x, y + height]
+        thing |= {"iscrowd": 0, "segmentation": [ring] if at % 2 in outlined else []}
+    return document
 
 
-def voc(i: int) -> str:
-    return xml(*(thing("cat", *box) for box in BOXES), filename=f"{i}.png", size="")
-
-
-def yolo(box: tuple[int, ...]) -> str:
-    left, top, right, bottom = box
-    x, y = (left + right) / 80, (top + bottom) / 60
-    return f"0 {x:.6f} {y:.6f} {(right - left) / 40:.6f} {(bottom - top) / 30:.6f}"
-
-
-def labelme(i: int) -> str:
-    shapes = [{"label": "cat", "shape_type": "rectangle", "points": [b[:2], b[2:]]} for b in BOXES]
-    return json.dumps({"shapes": shapes, "imagePath": f"{i}.png"})
-
-
-def via() -> str:
-    def region(b: tuple[int, ...]) -> dict[str, Any]:
-        shape = {"name": "rect", "x": b[0], "y": b[1], "width": b[2] - b[0], "height": b[3] - b[1]}
-        return {"shape_attributes": shape, "region_attributes": {"class": "cat"}}
-
-    return json.dumps({i: {"filename": f"{i}.png", "regions": [*map(region, BOXES)]} for i in ALL})
-
-
-def rows(head: str, cell: Callable[[tuple[int, ...]], str]) -> str:
-    return "\n".join([head, *(f"{i}.png,{cell(box)}" for i in ALL for box in BOXES)])
-
-
-YOLO = {f"labels/{i}.txt": "\n".join(map(yolo, BOXES)) for i in ALL}
+RUNS = [f"{i}.png,{x * 30 + y + 1} {w - y}" for i, rows in SETS.items() for _, (x, y, _, w) in rows]
 FORMATS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
-    "coco": ({"boxes": "coco"}, {"all.json": coco()}),
-    "coco with outlines": ({"masks": "coco"}, {"all.json": coco()}),
-    "voc": ({"boxes": "voc"}, {f"xml/{i}.xml": voc(i) for i in ALL}),
-    "yolo": ({"boxes": "yolo"}, {**YOLO, "data.yaml": "names: [cat]"}),
-    "labelme": ({"boxes": "labelme"}, {f"json/{i}.json": labelme(i) for i in ALL}),
-    "via": ({"boxes": "via"}, {"via.json": via()}),
-    "table of boxes": (
-        {"boxes": "csv:t.csv:id:x1,y1,x2,y2"},
-        {"t.csv": rows("id,x1,y1,x2,y2", lambda box: ",".join(map(str, box)))},
-    ),
-    "table of run lengths": (
-        {"masks": "rle:t.csv:id:runs"},
-        {"t.csv": rows("id,runs", lambda box: f"{box[0] * 30 + box[1] + 1} {box[3] - box[1]}")},
-    ),
+    option: ({"boxes": option}, write(SETS, ["cat"], None)) for option, write in WRITERS.items()
 }
+FORMATS["outlines of coco"] = {"masks": "coco"}, {"a.json": json.dumps(coco())}
+FORMATS["run lengths"] = {"masks": "rle:t.csv:id:runs"}, {"t.csv": "\n".join(["id,runs", *RUNS])}
 """Name → options, and the documents of all six images."""
 
 
@@ -127,7 +78,7 @@ def test_objects_of_images_that_are_missing_are_counted_and_too_many_an_error(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_objects_of_images_that_are_left_out_are_no_fault(tmp_path: Path, name: str) -> None:
+def test_objects_of_excluded_images_are_not_faults(tmp_path: Path, name: str) -> None:
     found = made(tmp_path, name, NUM_ALL, exclude=("images/[0-2].png",))
     assert facts_of(found).unmatched == Unmatched(objects={"image left out": 6}, num_unlisted=0)
     assert num_objects(found) == 2 * NUM_ALL
@@ -135,7 +86,10 @@ def test_objects_of_images_that_are_left_out_are_no_fault(tmp_path: Path, name: 
 
 
 def test_ids_as_text_against_numbers_are_an_error_and_not_empty_images(tmp_path: Path) -> None:
-    members = {**images(NUM_ALL), "a.json": coco(id_of=str).encode()}
+    document = coco()
+    for entry in document["images"]:
+        entry["id"] = int(entry["id"])
+    members = {**images(NUM_ALL), "a.json": json.dumps(document).encode()}
     with pytest.raises(
         SourceError, match=r"12 of 12 objects are bad .* there is no image for image_id '0'"
     ):
@@ -144,11 +98,11 @@ def test_ids_as_text_against_numbers_are_an_error_and_not_empty_images(tmp_path:
     assert num_objects(found) == 2 * NUM_ALL
 
 
-def test_a_document_of_other_images_alone_is_counted_and_no_fault(tmp_path: Path) -> None:
-    other = json.loads(coco())
+def test_objects_of_a_document_of_other_images_are_counted_and_not_faults(tmp_path: Path) -> None:
+    other = coco()
     for entry in other["images"]:
         entry["file_name"] = f"val_{entry['file_name']}"
-    texts = {"instances_train.json": coco(), "instances_val.json": json.dumps(other)}
+    texts = {"instances_train.json": json.dumps(coco()), "instances_val.json": json.dumps(other)}
     members = images(NUM_ALL) | {key: text.encode() for key, text in texts.items()}
     found = catalog(tmp_path, members, boxes="coco")
     unmatched = Unmatched(objects={"document of other images": 12}, num_unlisted=0)
@@ -158,19 +112,13 @@ def test_a_document_of_other_images_alone_is_counted_and_no_fault(tmp_path: Path
 # Boxes without an outline
 
 
-@pytest.mark.parametrize("instances", [False, True])
-@pytest.mark.parametrize("boxes", [{}, {"boxes": "coco"}])
-@pytest.mark.parametrize(
-    ("document", "num_lacking"),
-    [(coco(outlined=()), 12), (coco(outlined=(0,)), 6)],
-    ids=["none has one", "half have one"],
-)
-def test_objects_without_an_outline_are_dropped_where_masks_are_stored(
-    tmp_path: Path, boxes: dict[str, str], document: str, num_lacking: int, *, instances: bool
+@pytest.mark.parametrize("more", [{}, {"boxes": "coco"}, {"instances": True}])
+@pytest.mark.parametrize(("outlined", "num_lacking"), [((), 12), ((0,), 6)])
+def test_objects_without_an_outline_are_dropped_if_masks_are_stored(
+    tmp_path: Path, more: dict[str, Any], outlined: tuple[int, ...], num_lacking: int
 ) -> None:
-    members = {**images(NUM_ALL), "a.json": document.encode()}
-    keys: dict[str, Any] = {"masks": "coco", "instances": instances}
-    keys |= {} if instances else boxes
+    members = {**images(NUM_ALL), "a.json": json.dumps(coco(outlined)).encode()}
+    keys: dict[str, Any] = {"masks": "coco", **more}
     with pytest.raises(SourceError, match=f"{num_lacking} of 12 objects are bad .*no outline"):
         catalog(tmp_path, members, **keys)
     source = write_folder(tmp_path / "set", members)
@@ -181,15 +129,10 @@ def test_objects_without_an_outline_are_dropped_where_masks_are_stored(
     assert result.manifest.totals.num_rejected == 0
 
 
-@pytest.mark.parametrize("name", ["coco", "yolo", "coco with outlines"])
-def test_boxes_alone_are_stored_without_masks_whatever_outlines_they_lack(
-    tmp_path: Path, name: str
-) -> None:
-    options, documents = FORMATS[name]
-    if name.startswith("coco"):
-        documents = {"a.json": coco(outlined=())}
+@pytest.mark.parametrize("form", ["coco", "yolo"])
+def test_boxes_without_outlines_are_stored_if_masks_are_not(tmp_path: Path, form: str) -> None:
+    documents = FORMATS["yolo"][1] if form == "yolo" else {"a.json": json.dumps(coco(()))}
     members = images(NUM_ALL) | {key: text.encode() for key, text in documents.items()}
-    form = options.get("boxes") or options["masks"]
     found = catalog(tmp_path, members, boxes=form)
     assert sum(facts_of(found).num_objects.values()) == 2 * NUM_ALL
     assert facts_of(found).dropped == {}
@@ -199,7 +142,7 @@ def test_boxes_alone_are_stored_without_masks_whatever_outlines_they_lack(
 
 
 def test_images_without_a_file_of_yolo_are_counted_apart_from_empty_files(tmp_path: Path) -> None:
-    texts = {f"labels/{i}.txt": yolo(BOXES[0]) if i else "" for i in range(9)}
+    texts = {f"labels/{i}.txt": yolo_line(0, BOXES[0]) if i else "" for i in range(9)}
     texts["data.yaml"] = "names: [cat]"
     members = images(10) | {key: text.encode() for key, text in texts.items()}
     with pytest.raises(SourceError, match=r"no annotation lists 1 of 10 images, more than 0\.05"):
@@ -238,7 +181,7 @@ def test_manifest_inspect_report_and_repack_say_what_is_unmatched(tmp_path: Path
 
 def test_unmatched_objects_count_with_those_that_workers_drop(tmp_path: Path) -> None:
     _, documents = FORMATS["yolo"]
-    documents = {**documents, "labels/0.txt": "\n".join([yolo(BOXES[0])] * 2)}
+    documents = {**documents, "labels/0.txt": "\n".join([yolo_line(0, BOXES[0])] * 2)}
     members = images() | {key: text.encode() for key, text in documents.items()}
     source = write_folder(tmp_path / "set", members)
     reasons = r"5 of 12 objects are bad \(41.7%\), the limit is 40.0%: 4 no image, 1 repeated"

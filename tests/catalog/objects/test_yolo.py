@@ -22,6 +22,7 @@ from shardprep.errors import SourceError
 from shardprep.image.annotation_types import Polygons
 from tests.support.annotated import opened, source
 from tests.support.builders import SHARED_DATA
+from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,17 +168,7 @@ def test_an_empty_and_a_missing_file_mean_no_object(tmp_path: Path) -> None:
     assert found.names == ("cat",)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "names"),
-    [
-        ("data.yaml", "names: [cat, dog]", ("cat", "dog")),
-        ("my.yml", "names:\n  0: cat\n  '3': dog\n  1: no", ("cat", "no", "dog")),
-        ("obj.names", "cat\n\n dog \n", ("cat", "dog")),
-        ("coco.names", b"\xef\xbb\xbfcat\r\ndog\r\n", ("cat", "dog")),
-        ("labels/classes.txt", "cat\ndog", ("cat", "dog")),
-        ("train/_darknet.labels", "cat\ndog", ("cat", "dog")),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "names"), data_rows("objects", "yolo_name_files"))
 def test_files_that_name_the_classes(
     tmp_path: Path, name: str, text: str | bytes, names: tuple[str, ...]
 ) -> None:
@@ -215,9 +206,7 @@ ODD_NAMES = (
 
 @pytest.mark.parametrize("tag", ["", "!!bool ", "!!int ", "!!timestamp ", "!!binary ", "!x "])
 @pytest.mark.parametrize("form", ["list", "block", "map"])
-def test_names_of_yaml_are_texts_whatever_they_look_like(
-    tmp_path: Path, form: str, tag: str
-) -> None:
+def test_yaml_names_are_always_texts(tmp_path: Path, form: str, tag: str) -> None:
     lines = [f"{tag}{name}" for name in (*ODD_NAMES, "foo")]
     text = {
         "list": f"names: [{', '.join(lines)}]",
@@ -242,18 +231,10 @@ MERGES = "a0: &a0 {0: cat}\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nnames: [}", "is damaged YAML at line 2"),
-        ("names: {a: b}", "has no list of 'names' but 'a' in it"),
-        ("names: [[1, 2]]", "has no list of 'names' but '0' in it"),
-        ("nc: 3", "names no classes"),
-        ("- 1", "names no classes"),
-        ("", "names no classes"),
-        ("a: &a [x,x]\nb: &b [*a,*a]\nc: &c [*b,*b]\nnames: [*c]", "has no list of 'names'"),
-        ("names: {0: a, 00: b}", "has two names of class 0"),
-        ("names: [a, '']", "has no list of 'names' but '1' in it"),
+        *data_rows("objects", "yolo_name_errors"),
         ("names: {" + "1" * 900 + ": a}", "has no list of 'names' but '1111"),
         ("names: " + "[" * 5000, "is damaged YAML"),
-        ("names: " + "[" * 100_000 + "]" * 100_000, "nested more than 64 deep"),
+        ("names: " + "[\n" * 100_000 + "]" * 100_000, "nested more than 64 deep"),
         ("names: " + "{a: " * 100_000, "nested more than 64 deep"),
         (MERGES, "names no classes"),
         (f"{MERGES}names: {{<<: *a11}}", "has no list of 'names' but '<<' in it"),
@@ -326,7 +307,7 @@ def test_two_files_for_one_image_are_an_error_with_a_way_out(tmp_path: Path) -> 
     assert made.rows(made.read("yolo:b/data.yaml"))["images/1.png"] == [("dog", (0, 0, 1, 1))]
 
 
-def test_other_text_files_are_no_labels(tmp_path: Path) -> None:
+def test_other_text_files_are_not_labels(tmp_path: Path) -> None:
     texts = {
         **NAMES,
         "labels/1.txt": "",
@@ -357,8 +338,8 @@ shares = st.floats(0.001, 0.999)
     box=st.tuples(shares, shares, shares, shares),
     data=st.data(),
 )
-@settings(max_examples=100, deadline=None)
-def test_of_a_pose_of_any_shape_that_the_names_state_the_box_is_read(
+@settings(max_examples=30, deadline=None)
+def test_the_box_of_a_pose_of_any_stated_shape_is_read(
     shape: tuple[int, int], box: tuple[float, ...], data: st.DataObject
 ) -> None:
     points = data.draw(st.lists(shares, min_size=math.prod(shape), max_size=math.prod(shape)))
@@ -375,7 +356,7 @@ def test_of_a_pose_of_any_shape_that_the_names_state_the_box_is_read(
 
 
 @pytest.mark.parametrize("flags", [(2, 2, 0, 1), (2, 1), (1, 1, 1, 1), (0,), (2, 0, 0)], ids=str)
-def test_flags_tell_a_pose_where_the_names_state_no_shape(
+def test_flags_show_a_pose_if_the_names_file_states_no_shape(
     tmp_path: Path, flags: tuple[int, ...]
 ) -> None:
     line = pose(BOX, [(0.4 + i / 50, 0.5, flag) for i, flag in enumerate(flags)])
@@ -388,8 +369,8 @@ def test_flags_tell_a_pose_where_the_names_state_no_shape(
 
 
 @given(st.lists(st.tuples(shares, shares), min_size=3, max_size=12))
-@settings(max_examples=100, deadline=None)
-def test_a_polygon_inside_of_its_image_is_no_pose(points: list[tuple[float, float]]) -> None:
+@settings(max_examples=30, deadline=None)
+def test_a_polygon_inside_its_image_is_not_a_pose(points: list[tuple[float, float]]) -> None:
     line = " ".join(map(repr, (0, *np.ravel(points).tolist()))).encode()
     (one,) = read_line(line).annotations
     assert one is not None
@@ -407,7 +388,7 @@ def test_a_polygon_inside_of_its_image_is_no_pose(points: list[tuple[float, floa
     ],
     ids=["the whole image", "a corner of it", "three corners of it"],
 )
-def test_a_polygon_along_the_edge_of_its_image_is_no_pose(ring: tuple[float, ...]) -> None:
+def test_a_polygon_along_the_edge_of_its_image_is_not_a_pose(ring: tuple[float, ...]) -> None:
     line = " ".join(map(str, (0, *ring))).encode()
     (one,) = read_line(line).annotations
     assert one is not None
@@ -438,7 +419,7 @@ def test_among_poses_what_is_neither_box_nor_pose_is_malformed(tmp_path: Path) -
 @pytest.mark.parametrize(
     "shape", ["17", "[17]", "[17, 4]", "[0, 3]", "[a, 3]", "{a: 1}", "[1.5, 2]"]
 )
-def test_a_shape_of_keypoints_that_is_none_is_an_error(shape: str) -> None:
+def test_an_invalid_shape_of_keypoints_is_an_error(shape: str) -> None:
     with pytest.raises(SourceError, match=r"data\.yaml: has kpt_shape .*write the number"):
         NameFile("data.yaml", f"names: [cat]\nkpt_shape: {shape}".encode())
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.objects.object_table import Found
+from shardprep.catalog.objects.object_table import MOST_SIDE, Found
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import Floats
 from shardprep.recipe.object_rules import BoxForm
@@ -42,9 +42,6 @@ _ORIENTATION = 0x0112
 _MOST_HEADS = 256
 """Maximum number of images to read the size of; a wrong form is wrong for most images."""
 _NUM_SHOWN = 3
-_MOST_SHOWN = 80
-_LONG = 1 << 31
-"""More pixels than any side of an image has."""
 _MOST = 1e100
 _NUM_CORNERS = 64
 
@@ -164,7 +161,7 @@ def check_boxes(
         texts = ", ".join(f"{value:.6g}" for value in values[i])
         height, width = boxes.sizes[i]
         size = "" if boxes.is_relative else f" of {width:g}x{height:g} pixels"
-        some.append(f"[{texts}] in {shown(keys[int(boxes.images[i])], _MOST_SHOWN)}{size}")
+        some.append(f"[{texts}] in {shown(keys[int(boxes.images[i])])}{size}")
     better = _better(found, boxes, values, size_of) if form else None
     hint = "correct the boxes" if better is None else _hint(found, better)
     hint = f"{hint}, or accept them with {OptionName('max_clipped')} 1"
@@ -193,7 +190,7 @@ def _boxes(found: Found, size_of: SizeOf) -> _Boxes:
 
 
 def _is_size(size: tuple[int, int]) -> bool:
-    return min(size) >= 1 and max(size) < _LONG
+    return min(size) >= 1 and max(size) < MOST_SIDE
 
 
 def _better(found: Found, boxes: _Boxes, values: Floats, size_of: SizeOf) -> _Reading | None:

@@ -46,7 +46,6 @@ _MOST_COMPARED = 100_000
 _ROUNDING = 1.01
 """Maximum difference in pixels between a stated side and the distance of two corners."""
 _SIDES = ("height", "width"), ("imageheight", "imagewidth"), ("imgheight", "imgwidth")
-_MOST_SHOWN = 80
 _MOST_HEADS = 256
 _SAMPLE = 200
 
@@ -60,8 +59,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         label = label or _find_label(table, columns, rule.table.id_column)
     match = match_table(index, table, rule.table.id_column)
     if (match.key_of < 0).all():
-        such = shown(match.rows_without_image[0], _MOST_SHOWN) if table.rows else "none"
-        hint = f"a key looks like {shown(index.keys[0], _MOST_SHOWN)}"
+        such = shown(match.rows_without_image[0]) if table.rows else "none"
+        hint = f"a key looks like {shown(index.keys[0])}"
         raise SourceError(table.name, f"has no id of an image of the source ({such})", hint)
     places = [table.column(name) for name in columns.names]
     boxes = _of_columns(table, places) if len(places) == 4 else _of_cells(table, places[0])
@@ -69,7 +68,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     if not len(values) and boxes.malformed:
         row = min(boxes.malformed)
         cell = ", ".join(table.rows[row][place] for place in places)
-        what = f"has no boxes in {', '.join(columns.names)}, but {shown(cell, _MOST_SHOWN)!r}"
+        what = f"has no boxes in {', '.join(columns.names)}, but {shown(cell)!r}"
         raise SourceError(table.name, what, "name the columns: csv:FILE:ID:x,y,w,h")
     findings: list[str] = []
     sides = _side_columns(table, columns)
@@ -209,7 +208,7 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str) -> str:
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the sign of the first table with boxes of enough images."""
-    for table in source.documents.tables():
+    for table in source.documents.tables:
         option, id_column = _rule_of(table, source.index)
         if option:
             ids = table.column(id_column)

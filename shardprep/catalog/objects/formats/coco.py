@@ -37,7 +37,6 @@ from shardprep.image.annotation_types import Counts, Outline, Polygons, Segment
 from shardprep.recipe.object_rules import BoxColumns, FormatRule
 
 _NO_CLASSES = ("__ignore__", "_background_")
-_MOST_SHOWN = 80
 _STRAY = -2
 _BAD = (TypeError, ValueError, OverflowError, KeyError)
 _NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
@@ -290,8 +289,8 @@ class _Reader:
         areas_of = {name: i for i, name in enumerate(names) if name in left_out}
         if self._keys and not self._table.listed:
             missing = next(iter(self._table.missing), "")
-            such = f", such as {shown(missing, _MOST_SHOWN)}" if missing else ": it lists none"
-            hint = f"a key looks like {shown(self._source.index.keys[0], _MOST_SHOWN)}"
+            such = f", such as {shown(missing)}" if missing else ": it lists none"
+            hint = f"a key looks like {shown(self._source.index.keys[0])}"
             raise SourceError(self._keys[0], f"names no image of the source{such}", hint)
         if self._idle:
             findings.append(f"no image of {some_of(self._idle)} is in the source")
@@ -318,4 +317,4 @@ class _Reader:
 
 
 def _short(value: object) -> str:
-    return shown(str(value), _MOST_SHOWN)
+    return shown(str(value))

@@ -46,7 +46,6 @@ class _Shape(NamedTuple):
 
 
 class _Image(NamedTuple):
-    name: str
     facts: Mapping[str, str]
     shapes: list[_Shape]
 
@@ -89,7 +88,7 @@ class _Reader:
             raise SourceError(self._key, "is XML of CVAT for a video, with tracks", _HINT)
         if depth == 1 and tag == "image":
             self.has_image |= "name" in facts
-            self._images.append(_Image(facts.get("name", ""), facts, []))
+            self._images.append(_Image(facts, []))
         elif depth == 2 and self._path[1] == "image":
             if tag in (*_SHAPES, *_NO_AREAS):
                 self._images[-1].shapes.append(_Shape(tag, facts))
@@ -121,7 +120,7 @@ def is_cvat(data: bytes) -> bool:
 
 def _stated_names(data: bytes) -> list[str]:
     try:
-        return [image.name for image in _Reader("").images(data)]
+        return [image.facts.get("name", "") for image in _Reader("").images(data)]
     except SourceError:
         return []
 
@@ -143,9 +142,10 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         keys.append(key)
         reader, is_listed, missing = _Reader(key), False, Counter[str]()
         for image in reader.images(data):
-            found = pairing.find(image.name, key) if image.name else None
+            name = image.facts.get("name", "")
+            found = pairing.find(name, key) if name else None
             if found is None:
-                missing[image.name] += len(image.shapes)
+                missing[name] += len(image.shapes)
                 continue
             is_listed = True
             size = _size(image.facts)

@@ -15,7 +15,6 @@ MOST_BYTES = 16 << 20
 _CHUNK = 1024
 _SPACE = frozenset(" \t\r\n")
 _FILLED = re.compile(r"[^ \t\r\n]|\Z")
-"""The next character that is not white space, or the end."""
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _START = "\ufeff"

@@ -41,10 +41,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
     A file belongs to the image of the same name, otherwise to the image that it states.
     """
-    pairing, table = (
-        Pairing(source.index),
-        ObjectTable(len(source.index.keys), outlines=source.outlines),
-    )
+    pairing = Pairing(source.index)
+    table = ObjectTable(len(source.index.keys), outlines=source.outlines)
     for text in read_each(source.documents.members(".json"), 4 * MOST_BYTES):
         key = text.key
         if not text.fault and not is_labelme(text.data):

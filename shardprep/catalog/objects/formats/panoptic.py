@@ -19,7 +19,6 @@ from shardprep.source.members import Member
 from shardprep.source.names import composed, without_archive_suffix
 
 _MOST_DOCUMENTS = 16
-_MOST_SHOWN = 80
 
 
 class SegmentMasks(NamedTuple):
@@ -83,12 +82,12 @@ def masks_of_segments(
         positions = of_document.names.find(name) if of_document is not None else ()
         if of_document is not None and len(positions) > 1:
             one, two = (of_document.members[i].key for i in positions[:2])
-            raise SourceError(document, f"{shown(name, _MOST_SHOWN)!r} fits {one} and {two}")
+            raise SourceError(document, f"{shown(name)!r} fits {one} and {two}")
         if of_document is not None and positions:
             of_image[image] = (of_document.members[positions[0]],)
     if found.segments and not any(of_image):
         document, name = next(iter(found.segments.values()))
-        what = f"none of its masks, such as {shown(name, _MOST_SHOWN)}, is in the source"
+        what = f"none of its masks, such as {shown(name)}, is in the source"
         raise SourceError(document, what, f"they belong in a folder {stem(document)} beside it")
     return of_image
 

@@ -36,10 +36,8 @@ def is_via(data: bytes) -> bool:
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all documents; classes in natural order."""
-    pairing, table = (
-        Pairing(source.index),
-        ObjectTable(len(source.index.keys), outlines=source.outlines),
-    )
+    pairing = Pairing(source.index)
+    table = ObjectTable(len(source.index.keys), outlines=source.outlines)
     keys: list[str] = []
     for file in shared_documents(source, rule, is_via, ".json"):
         key, data = source.documents.find(file)

@@ -267,7 +267,6 @@ def _corners(box: ET.Element | None) -> tuple[float, ...] | None:
 
 
 def _size(size: ET.Element) -> tuple[int, int] | None:
-    """Return height and width, or None unless both are at least 1."""
     try:
         height, width = (float(size.findtext(side) or 0) for side in ("height", "width"))
     except ValueError:

@@ -54,10 +54,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     named = {member.key for member in members}
     if argument and names and "/" in names.key:  # only files below its folder, if there are any
         members = _below(members, names.key) or members
-    pairing, table = (
-        Pairing(source.index),
-        ObjectTable(len(source.index.keys), outlines=source.outlines),
-    )
+    pairing = Pairing(source.index)
+    table = ObjectTable(len(source.index.keys), outlines=source.outlines)
     table.is_relative = True
     num_keypoints = names.num_keypoints if names else 0
     num_poses = 0
