@@ -196,6 +196,7 @@ def of_objects(path: str, value: Any) -> str:
         (changed("features.label.kind", "class"), "features.label.kind: "),
         (changed("features.image.encoding", "webp"), "features.image.encoding: "),
         (changed("features.image.shape", ["a", 1, 3]), "features.image.shape.0: "),
+        (changed("features.image.shape", [10**9, 8, 3]), "features.image.shape.0: "),
         (changed("features.image.shape", []), "features.image"),
         (changed("features.image.shape", [8, 8]), "features.image"),
         (changed("format_version", 2), "format_version: "),
