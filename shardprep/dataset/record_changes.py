@@ -47,7 +47,6 @@ _BATCH_RECORDS = 256
 _BATCH_BYTES = 16 << 20
 _READS_AT_ONCE = 16
 _SHOWN = 3
-"""Maximum number of objects or classes in a difference."""
 _SHOWN_TEXT = 60
 
 

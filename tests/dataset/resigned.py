@@ -1,6 +1,6 @@
-"""A dataset that somebody has changed and signed anew: every hash, size and offset is right again.
+"""Change an untrusted dataset and sign it again: every hash, size and offset is correct.
 
-Whoever serves a dataset can do that, so that no hash is a reason to trust what it covers.
+Anyone who serves a dataset can do this, so a hash is not a reason to trust content.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def resigned(document: Json) -> bytes:
 
 
 def changed(document: Json, path: str, value: Any) -> Json:
-    """Return a copy with a value, or what a function makes of it, at "a.0.b"."""
+    """Return a copy with `value`, or the result of that function, at a place such as "a.0.b"."""
     whole = copy.deepcopy(document)
     *above, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
     place: Any = whole
@@ -220,4 +220,4 @@ MANIFESTS: dict[str, tuple[str, Any]] = {
     "inputs that do not add up": ("totals.num_inputs", lambda count: count + 1),
     "a document that is a path": ("files", {"../../x": "0" * 64, "schema.json": "x"}),
 }  # fmt: skip
-"""Case → where in the manifest, and the hostile value or how it is made of the true one."""
+"""Case → place in the manifest, and the hostile value or a function of the true value."""

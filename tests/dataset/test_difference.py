@@ -51,7 +51,7 @@ def test_the_same_recipe_gives_the_same_records(tmp_path: Path) -> None:
     found = compare(open_dataset(one), open_dataset(two))
     assert found.is_equal
     assert (found.num_before, found.num_after, found.num_same) == (12, 12, 12)
-    assert set(found.num_changes.values()) == {0}
+    assert {*found.num_changes.values()} == {0}
     assert (found.recipe, found.features, found.changes.num_rows) == ((), (), 0)
 
 
@@ -156,7 +156,7 @@ CHANGES: dict[str, tuple[str, Marked, str, str]] = {
     ),
     "new object": ("train/b.png", Marked(((1, 2, 3, 4),), (0,)), "", "red 2,1 2x2"),
 }  # fmt: skip
-"""Change → its item, the item's new objects, and how the change is told."""
+"""Change → its item, the new objects of the item, and the words before and after."""
 
 
 @pytest.mark.parametrize("change", CHANGES)

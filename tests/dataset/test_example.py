@@ -1,4 +1,4 @@
-"""Examples agree with TensorFlow's protobuf both ways; bytes that are no example are an error."""
+"""Examples agree with TensorFlow's protobuf both ways; other bytes are an error."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def as_tensorflow_writes(tf: Any, features: dict[str, Values]) -> bytes:
 
 
 def as_float32(features: dict[str, Values]) -> dict[str, Any]:
-    """Round floats to what a float32 keeps."""
+    """Round floats to float32."""
     return {
         name: [
             struct.unpack("<f", struct.pack("<f", v))[0] if isinstance(v, float) else v for v in vs
@@ -215,13 +215,13 @@ def test_an_empty_list_has_the_type_that_protobuf_gives_it(tf: Any) -> None:
     )
 
 
-def test_not_a_number_comes_back_as_such() -> None:
+def test_nan_is_decoded_as_nan() -> None:
     (value,) = decode(encode({"x": [float("nan")]}))["x"]
     assert value != value  # noqa: PLR0124 - only NaN differs from itself
 
 
 @pytest.mark.parametrize("size", [0, 127, 128, 16_383, 16_384, 2_097_152])
-def test_lengths_of_every_number_of_bytes_come_back(tf: Any, size: int) -> None:
+def test_values_of_any_length_are_decoded(tf: Any, size: int) -> None:
     data = encode({"image": [bytes(size)]})
     assert decode(data) == as_tensorflow_reads(tf, data) == {"image": [bytes(size)]}
 

@@ -49,7 +49,7 @@ _ODD = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small dataset that nobody has touched."""
+    """Return a small intact dataset; tests must not change it."""
     folder = tmp_path_factory.mktemp("whole")
     source = write(folder / "pets.zip", zip_bytes(animals(6)))
     return build(source, folder / "out", shards=2, size="8x8", format="png").path
@@ -66,7 +66,7 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 
 def lines(error: ShardprepError) -> str:
-    """Return what a person reads of an error, which is one line without control characters."""
+    """Return the text of an error; it must be one line without control characters."""
     line = str(error)
     assert not _ODD.search(line)
     assert len(line) < 2000
@@ -113,7 +113,7 @@ def read_facts_of(folder: Path) -> object:
 
 @pytest.mark.thorough
 def test_no_manifest_makes_fetch_write_outside(whole: Path, bucket: Bucket, tmp_path: Path) -> None:
-    """Nor the reader of object storage, whose copies are named for what a manifest says."""
+    """The reader of object storage neither: it names its copies after values of the manifest."""
     for name, data in tree(whole).items():
         bucket.put(f"out/pets/1.0.0/{name}", data)
     remote, home = f"{bucket.url}/out/pets/1.0.0", tmp_path / "home" / "user"
@@ -354,7 +354,7 @@ def paths_of(value: Any, above: str = "") -> list[str]:
 
 
 def judged(folder: Path) -> None:
-    """Let everybody look at a folder: what they raise is a line, what they say is printable."""
+    """Read a folder in every way; errors must be one printable line."""
     for work in (read_facts_of, verify, Dataset, opened):
         try:
             found = work(folder)
@@ -492,7 +492,7 @@ def test_a_fetch_of_any_documents_is_right_or_one_line(
 
 
 def try_out(whole: Path, tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
-    """Judge a copy of the dataset with other files; with re-signed hashes, and as it is."""
+    """Read a copy of the dataset with other files, unchanged and with new hashes."""
     root = tmp_path_factory.mktemp("fuzz")
     folder = root / "out" / "pets" / "1.0.0"
     shutil.copytree(whole, folder)
@@ -512,7 +512,7 @@ def try_out(whole: Path, tmp_path_factory: pytest.TempPathFactory, files: dict[s
 
 
 def sign_anew(folder: Path) -> None:
-    """Let the manifest have the hashes of what lies there, as if a stranger had built it so."""
+    """Write the hashes of the present files into the manifest."""
     document = manifest_of(folder)
     for name in document["files"]:
         document["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
@@ -521,7 +521,7 @@ def sign_anew(folder: Path) -> None:
 
 @cache
 def _memory() -> int:
-    """Return what the process took at most after the first case, KiB."""
+    """Return the peak memory of the process after the first case, in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

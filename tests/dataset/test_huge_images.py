@@ -1,4 +1,4 @@
-"""A stored image that says it is huge is decoded by nobody: memory stays bounded."""
+"""No reader decodes a stored image with a huge stated size; memory stays bounded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def huge(form: str) -> bytes:
 
 @pytest.fixture(name="sets", scope="module")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """Return a dataset, and one with a huge image or mask in it, by what is huge."""
+    """Return an intact dataset and one with a huge image or mask, by the kind of image."""
     folder = tmp_path_factory.mktemp("huge")
     found = {}
     for form in ("png", "jpeg"):

@@ -40,7 +40,7 @@ def keys(dataset: OpenDataset) -> list[str]:
     return [value.decode() for (value,) in read if isinstance(value, bytes)]
 
 
-def test_records_and_their_rows_have_one_order_wherever_the_dataset_is(
+def test_records_and_rows_have_the_same_order_in_a_folder_and_in_object_storage(
     pets: Path, bucket: Bucket
 ) -> None:
     for name, data in tree(pets).items():
@@ -70,7 +70,7 @@ def test_a_damaged_record_is_named_and_the_others_are_read(pets: Path) -> None:
     assert dataset.read(2)
 
 
-def test_of_a_replaced_dataset_nothing_is_read(pets: Path, tmp_path: Path) -> None:
+def test_every_read_of_a_replaced_dataset_is_an_error(pets: Path, tmp_path: Path) -> None:
     dataset = open_dataset(pets)
     dataset.mark.check()
     other = build(tmp_path / "source", tmp_path / "other", name="pets", shards=2, size="8x8").path

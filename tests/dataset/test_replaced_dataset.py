@@ -108,7 +108,7 @@ KINDS = {"classes": _classes, "objects": _objects}
 
 
 class Sets:
-    """Two datasets, and places where one of them can be replaced by the other."""
+    """Two datasets, with copies to replace one by the other."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -147,7 +147,7 @@ def tensors(path: Path, _out: Path, **options: Any) -> Any:
 
 
 def cached(path: Path, out: Path) -> Any:
-    """Return what the decoded copies hold: those of one dataset serve no other."""
+    """Return the content of the decoded copies, which belong to one dataset."""
     tensors(path, out, cache=str(out))
     return tensors(path, out, cache=str(out))
 
@@ -185,7 +185,7 @@ def repacked(path: Path, out: Path, **options: Any) -> Any:
 
 
 def reused(path: Path, out: Path) -> Any:
-    """Return a build that is equal to one without reuse: what cannot be copied is encoded."""
+    """Return a build with reuse; images that cannot be copied are encoded."""
     source = path.parents[3] / "classes" / "0" / "pets.zip"
     return tree(build(source, out, labels="csv:labels.csv", reuse=path, **OPTIONS).path)
 
@@ -207,7 +207,6 @@ READS: dict[str, Callable[[Path, Path], Any]] = {
         opened(path).batches(4, weights="balanced", **ONCE)
     ),
     "load": tensors,
-    "load with a cache in memory": partial(tensors, cache="memory"),
     "load with a cache in a folder": cached,
     "report": report,
     "view": viewed,
@@ -225,7 +224,7 @@ READS: dict[str, Callable[[Path, Path], Any]] = {
 
 
 def ended(read: Callable[[Path, Path], Any], path: Path, out: Path) -> Any:
-    """Return what is read, or the one error that may come of a replacement."""
+    """Return what `read` returns, or `CHANGED` for the error of a replacement."""
     out.mkdir()
     try:
         return read(path, out)

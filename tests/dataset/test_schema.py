@@ -1,10 +1,11 @@
-"""One schema for writer, dataset and reader; TensorFlow Datasets opens what it describes."""
+"""Schemas, their errors, and datasets that TensorFlow Datasets opens by them."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from shardprep.dataset.schema import PROVIDED, load_schema, parse_schema, shippe
 from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import SchemaError
 from tests.support import builders
+from tests.support.paths import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -126,8 +128,8 @@ def test_boxes_and_masks_are_added_to_a_schema_with_names_of_their_own() -> None
     assert parse_schema(schema.dumps(), "it") == schema
 
 
-def test_features_of_a_template_that_a_source_has_nothing_for_are_left_out() -> None:
-    """Not every source says what is a crowd."""
+def test_features_without_values_in_the_source_are_left_out() -> None:
+    """Some sources do not mark crowds."""
     schema = load_schema("instances").filled(
         None, "jpeg", (), {}, {"objects/bbox": (), "objects/label": ("cat",)}
     )
@@ -175,45 +177,20 @@ def test_the_schema_of_a_build_is_the_one_it_was_written_by(tmp_path: Path) -> N
 # --- its errors ---------------------------------------------------------------------------------
 
 SCALAR, TEXT = {"kind": "scalar", "dtype": "float32"}, {"kind": "text", "dtype": "bytes"}
-LABEL = {"kind": "label", "dtype": "int64"}
 
 
-def of_objects(path: str, value: Any) -> str:
-    """Return a schema of boxes and outlines with another value at a path of "objects/…"."""
-    return changed(f"features.objects/{path}", value, load_schema("instances"))
+BAD = tomllib.loads((DATA / "schemas.toml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("{", "is not JSON"),
-        ("[]", "should be an object"),
-        ("null", "should be an object"),
-        ("\xff", "is not JSON"),
-        ("{}", "features: Field required"),
-        (changed("features", {}), "features: "),
-        (changed("features.label.dtype", "int32"), "features.label.dtype: "),
-        (changed("features.label.kind", "class"), "features.label.kind: "),
-        (changed("features.image.encoding", "webp"), "features.image.encoding: "),
-        (changed("features.image.shape", ["a", 1, 3]), "features.image.shape.0: "),
-        (changed("features.image.shape", [10**9, 8, 3]), "features.image.shape.0: "),
-        (changed("features.image.shape", []), "features.image"),
-        (changed("features.image.shape", [8, 8]), "features.image"),
-        (changed("format_version", 2), "format_version: "),
-        (changed("labels", "cat"), "labels: "),
-        (changed("feature", {}), "feature: Extra inputs are not permitted"),
-        (changed("features.image.size", 1), "features.image.size: Extra inputs are not permitted"),
-        (changed("features.label.dtype", "bytes"), "features.label: must be of kind 'label'"),
-        (changed("features.image.dtype", "int64"), "features.image: "),
-        (changed("features", {"label": LABEL}), "has no feature 'image'"),
-        (of_objects("bbox.repeated", value=False), "features.objects/bbox.repeated: must be true"),
-        (changed("features.image/height.repeated", value=True), "height.repeated: must be false"),
-        (of_objects("label.kind", "labels"), "must be of kind 'label'"),
-        (of_objects("mask.shape", [8, 8, 3]), "height, width, 1 of a PNG"),
-        (of_objects("mask.encoding", "jpeg"), "height, width, 1 of a PNG"),
-        (of_objects("bbox.labels", ["a"]), "features.objects/bbox.labels: "),
-        (of_objects("age", {**SCALAR, "repeated": True}), "objects have no such feature"),
-        (changed("features.objects", SCALAR), "objects have no such feature"),
+        *BAD["texts"],
+        *(
+            (changed(path, value, load_schema(name)), said)
+            for name in ("classification", "instances")
+            for path, value, said in BAD[name]
+        ),
     ],
 )
 def test_a_schema_that_breaks_a_rule_is_refused_by_the_name_of_the_field(
@@ -295,12 +272,10 @@ WITH_TABLE = {
 SMALL: dict[str, Any] = {"size": "16x12"}
 BUILDS: dict[str, tuple[dict[str, bytes], dict[str, Any]]] = {
     "jpeg": (PETS, SMALL),
-    "png": (PETS, {**SMALL, "format": "png"}),
+    "unlabelled png": (PETS, {**SMALL, "format": "png", "labels": "none"}),
     "raw": (PETS, {**SMALL, "format": "raw"}),
     "keep": (PETS, {"format": "keep"}),
-    "within": (PETS, {**SMALL, "fit": "within"}),
-    "sharded": (PETS, {**SMALL, "shards": 3}),
-    "unlabelled": (PETS, {**SMALL, "labels": "none"}),
+    "within, sharded": (PETS, {**SMALL, "fit": "within", "shards": 3}),
     "multilabel": (
         WITH_TABLE,
         {**SMALL, "labels": "csv:labels.csv:id:tags", "target": "multilabel"},
@@ -339,7 +314,7 @@ SUPERVISED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "multilabel": ("labels", ("bird", "cat", "dog")),
     "regression": ("target", ()),
     "text": ("text", ()),
-    "unlabelled": (None, ()),
+    "unlabelled png": (None, ()),
 }
 """Build → supervised feature and class names; others have `label` and `NAMES`."""
 
@@ -368,7 +343,7 @@ def by_filename(records: Iterable[dict[str, Any]]) -> list[Row]:
 
 
 def as_written(result: BuildResult, split: str) -> list[Row]:
-    """Read a split with nothing but TensorFlow and what design.md says."""
+    """Return a split as TensorFlow parses it by `schema.json`, without shardprep."""
     import tensorflow as tf
 
     document = json.loads((result.path / "schema.json").read_text())
@@ -426,7 +401,7 @@ def test_tfds_and_plain_tensorflow_read_the_same_features(tmp_path: Path, name: 
 def test_tfds_loads_by_name_and_slices_a_split_by_records(tmp_path: Path) -> None:
     import tensorflow_datasets as tfds
 
-    built = make("sharded", tmp_path)
+    built = make("within, sharded", tmp_path)
     splits = ["train", "train[:3]", "train[3:]"]
     whole, *parts = (
         list(one.as_numpy_iterator())

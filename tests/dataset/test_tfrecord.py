@@ -1,4 +1,4 @@
-"""TensorFlow reads what is framed here, the reverse too, and no damage passes for a record."""
+"""TensorFlow reads framed records and the reverse; damaged records are errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FRAMED = {
 PAYLOADS = (b"", b"one", b"\x00" * 9, bytes(range(20)))
 FILE = b"".join(map(frame, PAYLOADS))
 STARTS = (0, *accumulate(len(frame(payload)) for payload in PAYLOADS))
-"""Where the records of FILE start, and where it ends."""
+"""Offsets of the records of FILE, and its size."""
 
 
 def records(data: bytes) -> list[Record]:
@@ -40,7 +40,7 @@ def records(data: bytes) -> list[Record]:
 
 
 def read_until_error(data: bytes) -> tuple[list[bytes], RecordError | None]:
-    """Return the payloads that come out, and the error that ends them."""
+    """Return the payloads before an error, and the error or None."""
     payloads = []
     try:
         for record in read_records(io.BytesIO(data), "some-shard"):
@@ -66,9 +66,7 @@ def masked(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("payload", "framed"), FRAMED.items())
-def test_a_payload_is_framed_as_tensorflow_frames_it_and_comes_back(
-    payload: bytes, framed: str
-) -> None:
+def test_a_payload_is_framed_and_unframed_as_by_tensorflow(payload: bytes, framed: str) -> None:
     data = bytes.fromhex(framed)
     assert frame(payload) == data
     assert records(data) == [(0, len(data), payload)]
@@ -163,7 +161,7 @@ def test_a_length_beyond_the_file_is_an_error_even_under_a_true_checksum(
         (FILE.replace(b"one", b"One"), "data CRC is"),
     ],
 )
-def test_an_error_says_file_offset_what_and_what_to_do(damaged: bytes, what: str) -> None:
+def test_an_error_has_file_offset_reason_and_hint(damaged: bytes, what: str) -> None:
     with pytest.raises(RecordError) as caught:
         records(damaged)
     line = str(caught.value)
@@ -172,7 +170,7 @@ def test_an_error_says_file_offset_what_and_what_to_do(damaged: bytes, what: str
     assert "\n" not in line
 
 
-def test_no_change_of_a_single_record_goes_unseen() -> None:
+def test_every_change_of_a_single_record_is_an_error() -> None:
     """Cut, grown, or with any bit turned."""
     whole = frame(b"payload")
     changed = [whole[:size] for size in range(len(whole))] + [whole + b"\0", whole + whole]
@@ -191,7 +189,7 @@ def which_are_sound(block: bytes, lengths: list[int]) -> list[bool]:
     return [bool(one) for one in found]
 
 
-def test_records_of_a_block_are_sound_but_the_one_that_was_changed() -> None:
+def test_only_the_changed_record_of_a_block_is_not_sound() -> None:
     """Any bit of it."""
     lengths = [len(frame(payload)) for payload in PAYLOADS]
     assert which_are_sound(FILE, lengths) == [True] * len(PAYLOADS)

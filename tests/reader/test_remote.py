@@ -213,7 +213,7 @@ def copying() -> int:
 
 def remote_shards(url: str) -> list[RemoteShard]:
     found = locate(ObjectUrl.parse(url))
-    return [found.shard(one) for one in found.manifest().shards.values()]
+    return [found.shard(one) for one in found.with_manifest()[1].shards.values()]
 
 
 def test_what_was_read_longest_ago_is_given_up_first(url: str) -> None:

@@ -60,7 +60,7 @@ def _folder(good: Path, tmp_path: Path) -> Path:
 
 
 def damaged(folder: Path, name: str, change: Callable[[list[Any]], list[Any]]) -> None:
-    """Change a feature of the record of `KEY`; its frame is right again, the rest as it was."""
+    """Change a feature of the record of `KEY`; the frame is correct."""
     for path in sorted(folder.glob("*.tfrecord-*")):
         with path.open("rb") as file:
             records = [record.payload for record in tfrecord.read_records(file, path.name)]

@@ -1,4 +1,4 @@
-"""A damaged dataset is repaired where it lies, in object storage as on a disk."""
+"""A damaged dataset in object storage is repaired in place."""
 
 from __future__ import annotations
 
