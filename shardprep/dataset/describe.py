@@ -34,8 +34,6 @@ _EXAMPLE_COLUMNS = ("key", "status", "kind", "reason")
 MOST_EXAMPLES = 3
 LACKING = "^(no label|in no split)"
 """Matches reasons for skipped images that no option asked for."""
-
-
 TINY, _SMALL = 8, 32
 """Sides of squares in pixels. COCO calls boxes with less area than the second "small"."""
 _EDGE = 1e-6

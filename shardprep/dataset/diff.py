@@ -231,7 +231,7 @@ def _changes(before: ComparedSide, after: ComparedSide) -> list[pa.Table]:
     }
     is_other = {}
     for kind, column in _ASPECTS.items():
-        was, now = _rows_of(one[column], common), _rows_of(two[column], in_two[common])
+        was, now = one[column].take(common), two[column].take(in_two[common])
         is_other[kind] = _differ(was, now)
         rows = np.flatnonzero(is_other[kind])
         key = one["key"].take(common[rows])
@@ -438,17 +438,9 @@ _ROWS = pa.schema([(name, pa.string()) for name in ("key", "kind", "before", "af
 
 def _places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) -> Rows:
     """Return the row of each key among the other keys where `is_there`, otherwise -1."""
-    if len(keys) == len(others) and keys.equals(others):
-        return np.where(is_there, np.arange(len(keys)), -1)
     rows = np.flatnonzero(is_there)
-    positions = pc.index_in(keys, _rows_of(others, rows))
+    positions = pc.index_in(keys, others.take(rows))
     return np.append(rows, -1).take(np.asarray(pc.fill_null(positions, -1)))
-
-
-def _rows_of(column: pa.ChunkedArray, rows: Rows) -> pa.ChunkedArray:
-    """Return rows of a column; all rows are returned without a slow copy of their strings."""
-    is_all = len(rows) == len(column) and np.array_equal(rows, np.arange(len(rows)))
-    return column if is_all else column.take(rows)
 
 
 def _differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> Mask:

@@ -77,7 +77,7 @@ def fetch_dataset(
     `check` hashes every file of an existing copy; otherwise only names and sizes are compared.
     With `damaged`, files that are damaged or missing in the store are left out, not errors.
     """
-    manifest = remote.manifest()
+    _, manifest = remote.with_manifest()
     folder = DatasetFolder(to, manifest.name, manifest.version)
     copy = _FetchedFiles(remote, manifest, folder, watcher, skips_damaged=damaged)
     was_there = folder.final.exists()

@@ -52,7 +52,7 @@ class LocalFiles:
     """The files of one dataset in a folder, known by its manifest. Can be pickled."""
 
     folder: Path
-    sha256: str
+    manifest_mark: str
     """SHA-256 of the manifest's file in hexadecimal, "" if it cannot be read."""
     _checked: tuple[int, ...] | None = field(default=None, compare=False)
     is_remote: ClassVar[bool] = False
@@ -61,7 +61,7 @@ class LocalFiles:
     def at(cls, folder: Path) -> Self:
         """Return the files that a folder has now, damaged or not."""
         files = cls(folder, "")
-        files.sha256 = files._hash_manifest()
+        files.manifest_mark = files._hash_manifest()
         return files
 
     def __str__(self) -> str:
@@ -70,10 +70,6 @@ class LocalFiles:
     @property
     def place(self) -> Path:
         return self.folder
-
-    @property
-    def manifest_mark(self) -> str:
-        return self.sha256
 
     def with_manifest(self) -> tuple[Self, Manifest]:
         """Return the files and the manifest that they belong to."""
@@ -97,7 +93,7 @@ class LocalFiles:
         with contextlib.suppress(OSError):
             if self._checked == _state(os.lstat(self.folder / MANIFEST_FILE)):
                 return
-        if self._hash_manifest() != self.sha256:
+        if self._hash_manifest() != self.manifest_mark:
             raise changed(str(self.folder))
 
     @contextlib.contextmanager
@@ -115,7 +111,7 @@ class LocalFiles:
         try:
             with open_regular(self.folder / MANIFEST_FILE) as file:
                 sha256 = hashlib.sha256(read_open(file, MAX_DOCUMENT_BYTES)).hexdigest()
-                if sha256 == self.sha256:
+                if sha256 == self.manifest_mark:
                     self._checked = _state(os.fstat(file.fileno()))
         except OSError:
             return ""

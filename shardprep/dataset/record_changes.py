@@ -6,7 +6,6 @@ differently, because classes are compared by name.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +47,6 @@ _BATCH_RECORDS = 256
 _BATCH_BYTES = 16 << 20
 _READS_AT_ONCE = 16
 _SHOWN = 3
-"""Maximum number of objects or classes in a difference."""
 _SHOWN_TEXT = 60
 
 
@@ -177,7 +175,8 @@ class _Comparison:
         if self._has_mask and (words := self._masks(one, two)):
             yield RecordChange(number, MASK_PIXELS, *words)
         for name in self._further:
-            if one[name] != two[name] and not _are_nan(one[name], two[name]):
+            # NaN differs from itself, but not in words.
+            if one[name] != two[name] and repr(one[name]) != repr(two[name]):
                 yield RecordChange(
                     number, FEATURE, *(f"{name} {_text(side[name])}" for side in (one, two))
                 )
@@ -263,14 +262,6 @@ def _mask_pixels(data: bytes) -> Pixels:
     from shardprep.image.masks import decode_mask  # imports Pillow
 
     return decode_mask(data).pixels
-
-
-def _are_nan(one: Sequence[Any], two: Sequence[Any]) -> bool:
-    return len(one) == len(two) and all(
-        a == b
-        or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))
-        for a, b in zip(one, two, strict=True)
-    )
 
 
 def _text(values: Sequence[Any]) -> str:

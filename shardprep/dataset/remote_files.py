@@ -69,12 +69,9 @@ class RemoteFiles:
         return contextlib.nullcontext()
 
     def with_manifest(self) -> tuple[Self, Manifest]:
-        return self, self.manifest()
-
-    def manifest(self) -> Manifest:
         folder = self.copies((MANIFEST_FILE,))
         with self._named(folder):
-            return load_manifest(folder)
+            return self, load_manifest(folder)
 
     @contextlib.contextmanager
     def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:

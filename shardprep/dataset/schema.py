@@ -37,7 +37,6 @@ BOX, BOX_LABEL, CROWD, OBJECT_MASK = (
 )
 MASK = "segmentation_mask"
 TargetKind = Literal["class", "multilabel", "regression", "text", "none"]
-"""Kind of target of an image: one class, several, a number, a text, or none."""
 TARGET_FEATURES = {"class": LABEL, "multilabel": LABELS, "regression": TARGET, "text": TEXT}
 PROVIDED = {
     IMAGE: ("image", "bytes"),

@@ -54,11 +54,10 @@ _LABELS = re.compile(r"[^.].*\.labels\.txt")
 _WORKER_BYTES = 128 << 20
 """Bytes of shards per process; with fewer, starting a process takes longer than reading."""
 _TICK_S = 0.2
-"""Seconds between two reports of progress."""
 _ROW_COLUMNS = (
-    *("key", "status", "offset", "length", "label", "labels", "target", "text"),
-    *("object_labels", "mask_pixels"),
-)
+    "key", "status", "offset", "length", "label", "labels", "target", "text", "object_labels",
+    "mask_pixels",
+)  # fmt: skip
 
 
 def verify_dataset(
@@ -138,9 +137,10 @@ def read_contents(stored: DatasetFiles) -> FolderContents:
         if ".tfrecord" in name and name[0] != "." and "/" not in name
     }
     gone = _gone(set(shards), documents.shards)
-    problems = [*documents.problems, *(Problem("missing", name, "is not there") for name in gone)]
+    missing = [Problem("missing", name, "is not there") for name in gone]
+    problems = (*documents.problems, *missing)
     unknown = (*_unknown(files, {*shards, *gone}), *(f"../{name}" for name in beside))
-    return FolderContents(documents, shards, unknown, tuple(problems))
+    return FolderContents(documents, shards, unknown, problems)
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -181,7 +181,7 @@ def _task(
     table, index = documents.rows.get(shard), None
     if table is not None:
         names = [name for name in _ROW_COLUMNS if name in table.schema.names]
-        table = table.select(names).take(list(range(len(table))))  # small to pickle
+        table = table.select(names).take(list(range(len(table))))  # without the buffers of others
     else:
         text = read_document(documents.folder, index_name(shard))
         index = None if isinstance(text, Problem) else index_rows(text)

@@ -6,7 +6,7 @@ import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simplejpeg
@@ -42,17 +42,10 @@ _PNG_HEADER = struct.Struct(">8xI4sIIBB")
 _COLOUR_TYPES = {0: "grey", 2: "colours", 3: "a palette", 4: "grey and alpha", 6: "colours"}
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 _SIDES = 4
-"""Values of a box: ymin, xmin, ymax, xmax."""
+_ANNOTATIONS = ("object_labels", "mask_pixels")
 _TYPES = {"bytes": bytes, "int64": int, "float32": float}
 _Size = tuple[int, int]
 """Height and width in pixels."""
-
-
-class AnnotationRow(NamedTuple):
-    """The objects and masks of a record, from its row."""
-
-    object_labels: Sequence[int] | None
-    mask_pixels: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +54,8 @@ class RecordRows(ShardRows):
 
     targets: Sequence[object] = ()
     """Targets as in the records: class index, list of indices, float32 or UTF-8 bytes."""
-    annotations: Sequence[AnnotationRow] = ()
+    annotations: Sequence[Mapping[str, Any]] = ()
+    """`object_labels` and `mask_pixels` of the records."""
 
 
 def written_rows(table: pa.Table, target: str | None) -> RecordRows:
@@ -73,7 +67,7 @@ def written_rows(table: pa.Table, target: str | None) -> RecordRows:
         rows.lengths,
         rows.keys,
         _targets(table, target) if target else (),
-        _annotations(table) if "object_labels" in table.schema.names else (),
+        table.select(_ANNOTATIONS).to_pylist() if {*_ANNOTATIONS} <= {*table.column_names} else (),
     )
 
 
@@ -84,13 +78,6 @@ def index_rows(text: bytes) -> RecordRows | None:
         return RecordRows([offset for offset, _ in places], [length for _, length in places])
     except ValueError:
         return None
-
-
-def _annotations(table: pa.Table) -> list[AnnotationRow]:
-    labels, pixels = table["object_labels"].to_pylist(), table["mask_pixels"].to_pylist()
-    return [
-        AnnotationRow(one, dict(counts or ())) for one, counts in zip(labels, pixels, strict=True)
-    ]
 
 
 def _targets(table: pa.Table, target: str) -> Sequence[object]:
@@ -212,17 +199,16 @@ class ExampleCheck:
                 yield Fault("image", f"the image {what}")
 
     def _annotation_faults(
-        self, sound: Mapping[str, Sequence[Any]], row: AnnotationRow
+        self, sound: Mapping[str, Sequence[Any]], row: Mapping[str, Any]
     ) -> Iterator[Fault]:
-        if BOX_LABEL in sound and list(row.object_labels or ()) != sound[BOX_LABEL]:
+        labels, said = row["object_labels"], dict(row["mask_pixels"] or ())
+        if BOX_LABEL in sound and list(labels or ()) != sound[BOX_LABEL]:
             here = _some(sound[BOX_LABEL])
-            what = f"{BOX_LABEL}: is {here}, items.parquet says {_some(row.object_labels)}"
-            yield Fault("items", what)
+            yield Fault("items", f"{BOX_LABEL}: is {here}, items.parquet says {_some(labels)}")
         if MASK in sound and self._decode:
             pixels = _pixel_counts(sound[MASK][0])
-            if pixels != row.mask_pixels:
-                said = _some(row.mask_pixels)
-                what = f"{MASK}: has pixels {_some(pixels)}, items.parquet says {said}"
+            if pixels != said:
+                what = f"{MASK}: has pixels {_some(pixels)}, items.parquet says {_some(said)}"
                 yield Fault("items", what)
 
 
@@ -304,12 +290,8 @@ def _row_faults(
     if target is not None and target in sound and rows.targets:
         here = sound[target] if target == LABELS else sound[target][0]
         there = rows.targets[record]
-        if here != there and not (_is_nan(here) and _is_nan(there)):
+        if here != there and repr(here) != repr(there):  # NaN differs from itself
             yield Fault("items", f"{target}: is {here!r}, items.parquet says {there!r}")
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and math.isnan(value)
 
 
 def _outer_fault(data: bytes, image: Feature, size: _Size | None) -> str:

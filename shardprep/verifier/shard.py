@@ -167,7 +167,14 @@ def _check(task: ShardTask, whole: io.FileIO, file: _Hashed) -> ShardReport:
     if rows is not None and is_sound and is_off and is_intact:
         problems += _row_problems(task.name, rows, places)
     elif is_off or not is_sound:
-        places, problems = _search(task, whole, rows, file.num_bytes)
+        whole.seek(0)
+        search = _Search(task, io.BufferedReader(whole), file.num_bytes, rows)
+        places, problems = [], []
+        for found_number, record in search:
+            places.append((record.offset, record.length))
+            problems += _record_problems(task, rows, found_number, record)
+        problems += search.problems
+        problems.sort(key=lambda problem: problem.offset or 0)
     explained = any(problem.kind in ("cut", "damaged") for problem in problems)
     measured = _measured(task, digest, file.num_bytes, None if explained else len(places))
     return ShardReport(digest, file.num_bytes, tuple(places), (*measured, *problems))
@@ -182,21 +189,6 @@ def _row_problems(shard: str, rows: RecordRows, places: list[tuple[int, int]]) -
             what = f"the record is {there} in the shard, {here} in its row"
             offset = place[0] if place else None
             yield Problem("items", shard, what, number, offset, rows.key(number))
-
-
-def _search(
-    task: ShardTask, whole: io.FileIO, rows: RecordRows | None, num_bytes: int
-) -> tuple[list[tuple[int, int]], list[Problem]]:
-    """Return offset and length of all records that can be found, and all problems."""
-    places: list[tuple[int, int]] = []
-    problems: list[Problem] = []
-    whole.seek(0)
-    search = _Search(task, io.BufferedReader(whole), num_bytes, rows)
-    for number, record in search:
-        places.append((record.offset, record.length))
-        problems += _record_problems(task, rows, number, record)
-    problems += search.problems
-    return places, sorted(problems, key=lambda problem: problem.offset or 0)
 
 
 def _record_problems(

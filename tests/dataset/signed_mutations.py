@@ -1,4 +1,4 @@
-"""Datasets that a stranger has changed and signed anew, and what everybody makes of them."""
+"""Mutated datasets with correct hashes, and the outcome of every command and reader."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ RESULT, LINE = "a result", "one line"
 
 
 def ends(folder: Path, whole: Path, work: Path) -> Counter[tuple[str, str]]:
-    """Return how each of `READERS` ended on a dataset; AssertionError where it may not end so."""
+    """Return how each of `READERS` ended on a dataset; AssertionError for other outcomes."""
     found: Counter[tuple[str, str]] = Counter()
     for name, words in COMMANDS.items():
         arguments = [word.format(set=folder, whole=whole) for word in words]

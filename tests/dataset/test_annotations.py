@@ -74,12 +74,14 @@ def expected(one: Marked) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tfds_opens_boxes_and_masks(tmp_path: Path, kind: str) -> None:
-    """With their names, and images without an object among them."""
+    """With class names, the supervised feature, and images without an object."""
     import tensorflow_datasets as tfds
 
     features = KINDS[kind]
     builder = tfds.builder_from_directory(str(annotated(tmp_path, *features)))
     info = builder.info.features
+    target = MASK if kind == "masks" else "objects"
+    assert builder.info.supervised_keys == ("image", target)
     keys = {name.removeprefix("objects/") for name in features if name != MASK}
     if keys:
         assert info["objects"]["label"].names == list(CLASSES)
@@ -97,9 +99,12 @@ def test_tfds_opens_boxes_and_masks(tmp_path: Path, kind: str) -> None:
             if MASK in features:
                 assert (row[MASK][..., 0] == MARKED[key].classes()).all()
     assert found == {*MARKED}
+    image, value = next(iter(builder.as_dataset("test", as_supervised=True).as_numpy_iterator()))
+    assert image.shape == (HEIGHT, WIDTH, 3)
+    assert isinstance(value, dict) == (target == "objects")
 
 
-def test_tfds_s_numpy_parser_takes_every_record(whole: Path, tmp_path: Path) -> None:
+def test_the_numpy_parser_of_tfds_parses_every_record(whole: Path, tmp_path: Path) -> None:
     """It raises for a list without a type: of objects, and of an image without a class."""
     import tensorflow_datasets as tfds
 
@@ -139,22 +144,7 @@ def test_plain_tensorflow_parses_every_record(whole: Path) -> None:
         assert (tf.io.decode_png(row[MASK]).numpy()[..., 0] == one.classes()).all()
 
 
-@pytest.mark.parametrize(
-    ("kind", "target"), [("boxes", "objects"), ("masks", MASK), ("all", "objects")]
-)
-def test_tfds_knows_that_objects_or_masks_are_to_be_learnt(
-    tmp_path: Path, kind: str, target: str
-) -> None:
-    import tensorflow_datasets as tfds
-
-    builder = tfds.builder_from_directory(str(annotated(tmp_path, *KINDS[kind])))
-    assert builder.info.supervised_keys == ("image", target)
-    image, value = next(iter(builder.as_dataset("test", as_supervised=True).as_numpy_iterator()))
-    assert image.shape == (HEIGHT, WIDTH, 3)
-    assert isinstance(value, dict) == (target == "objects")
-
-
-def test_classes_of_images_and_of_objects_are_apart(tmp_path: Path) -> None:
+def test_classes_of_images_and_of_objects_are_separate(tmp_path: Path) -> None:
     import tensorflow_datasets as tfds
 
     marked = {f"{name}/{i}.png": MARKED["train/a.png"] for name in ("day", "night") for i in "ab"}
@@ -202,14 +192,14 @@ def test_tallies_add_up_however_rows_are_cut(whole: Path) -> None:
     assert apart == together
 
 
-def test_a_dataset_without_boxes_and_masks_has_no_word_of_them(tmp_path: Path) -> None:
+def test_a_dataset_without_boxes_and_masks_has_no_annotation_counts(tmp_path: Path) -> None:
     source = builders.write_folder(tmp_path / "pets", builders.animals(4))
     folder = builders.build(source, tmp_path / "out", size="16x16").path
     assert "annotations" not in json.loads((folder / "manifest.json").read_text())
     assert read_items(folder / ITEMS_FILE).schema.names == COLUMNS.names
 
 
-def test_the_item_table_says_what_became_of_each_image_s_objects(whole: Path) -> None:
+def test_the_item_table_counts_objects_by_image(whole: Path) -> None:
     table = read_items(whole / ITEMS_FILE)
     assert table.schema.names == ANNOTATED_COLUMNS.names
     rows = {row["key"]: row for row in table.select(["key", *ANNOTATION_COLUMNS.names]).to_pylist()}
@@ -231,7 +221,7 @@ def test_the_item_table_says_what_became_of_each_image_s_objects(whole: Path) ->
         ("", lambda splits: {"train": splits["train"]}, "annotations are not of the splits"),
     ],
 )
-def test_a_manifest_whose_counts_cannot_be_is_refused(
+def test_a_manifest_with_impossible_counts_is_refused(
     whole: Path, path: str, value: Any, said: str
 ) -> None:
     """Its own hash is right."""
@@ -240,7 +230,7 @@ def test_a_manifest_whose_counts_cannot_be_is_refused(
         parse_manifest(resigned(changed(document, f"annotations{path}", value)), "it")
 
 
-def test_lists_without_a_type_are_read_as_they_were(whole: Path) -> None:
+def test_empty_lists_without_a_type_are_read(whole: Path) -> None:
     """Datasets of earlier versions have them where an image has no class."""
     payload = next(iter(payloads(whole)))
     features = {**example.decode(payload), BOX_LABEL: []}

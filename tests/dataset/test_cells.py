@@ -1,4 +1,4 @@
-"""Texts in tables that a spreadsheet opens: none is a formula, and each can be read back."""
+"""Cells of tables for spreadsheets: no text is a formula, and each can be read back."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardprep.dataset.card import from_cell, to_cell
+from tests.support.examples import texts
 
 STARTS = "=+-@\t\r\n＝＋－＠"
 
 
 @example("'=1")
 @example("''-1")
-@given(st.text() | st.text(alphabet="'=+-@19.e\t "))
-def test_each_text_comes_back_and_begins_as_no_formula(text: str) -> None:
+@given(texts() | st.text(alphabet="'=+-@19.e\t "))
+def test_a_text_is_restored_and_its_cell_is_not_a_formula(text: str) -> None:
     cell = to_cell(text)
     assert from_cell(cell) == text
     assert not cell.startswith(tuple(STARTS)) or float(cell) is not None
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_what_could_be_a_formula_is_behind_an_apostrophe(start: str) -> None:
+def test_a_possible_formula_gets_an_apostrophe(start: str) -> None:
     for text in (f"{start}cmd|' /C calc'!A0", start, f"{start}1+1"):
         assert to_cell(text) == f"'{text}"
 

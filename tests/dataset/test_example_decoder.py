@@ -1,12 +1,11 @@
-"""The short way through an Example finds the same as the long way, or nothing."""
+"""`ExampleDecoder.find` returns the features that `decode` returns, or None."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardprep.dataset.example import ExampleDecoder, decode, encode
@@ -44,7 +43,7 @@ def same(found: Any, expected: Any) -> bool:
 
 
 def agrees(decoder: ExampleDecoder, data: bytes) -> bool:
-    """Return whether the short way finds what the long way does, or nothing."""
+    """Return whether `find` returns None or the features of `decode`."""
     found = decoder.find(data)
     try:
         return found is None or same(found, decode(data))
@@ -56,45 +55,30 @@ def comparable(values: Any) -> list[Any]:
     return [repr(one) if isinstance(one, float) else one for one in values]
 
 
-@given(schemas_and_values())
-def test_it_finds_what_is_written_here(made: tuple[dict[str, str], dict[str, Values]]) -> None:
-    dtypes, values = made
-    data = encode(values, dtypes)
-    found = ExampleDecoder(dtypes, dtypes).find(data)
-    assert agrees(ExampleDecoder(dtypes, dtypes), data)
-    if dtypes and all(len(name.encode()) < 128 for name in dtypes):
-        assert found is not None
-
-
-@given(schemas_and_values())
-def test_empty_lists_without_a_type_are_never_found_to_be_something_else(
-    made: tuple[dict[str, str], dict[str, Values]],
-) -> None:
-    """Datasets of earlier versions have them."""
-    dtypes, values = made
-    data = encode(values)
-    assert agrees(ExampleDecoder(dtypes, dtypes), data)
-    assert same(ExampleDecoder(dtypes, dtypes).decode(data), decode(data))
-
-
 @given(schemas_and_values(), st.data())
-def test_what_is_not_asked_for_is_passed_over(
+def test_wanted_features_of_an_encoded_example_are_found(
     made: tuple[dict[str, str], dict[str, Values]], data: st.DataObject
 ) -> None:
     dtypes, values = made
-    assume(dtypes)
-    wanted = data.draw(st.sets(st.sampled_from(sorted(dtypes))))
     payload = encode(values, dtypes)
-    found = ExampleDecoder(dtypes, wanted).find(payload)
-    if found is not None:
-        assert same(found, {name: decode(payload)[name] for name in wanted})
+    decoder, found = ExampleDecoder(dtypes, dtypes), ExampleDecoder(dtypes, dtypes).find(payload)
+    assert agrees(decoder, payload)
+    if dtypes and all(len(name.encode()) < 128 for name in dtypes):
+        assert found is not None
+    untyped = encode(values)  # as earlier versions encoded empty lists
+    assert agrees(decoder, untyped)
+    assert same(decoder.decode(untyped), decode(untyped))
+    wanted = data.draw(st.sets(st.sampled_from(sorted(dtypes)))) if dtypes else set()
+    some = ExampleDecoder(dtypes, wanted).find(payload)
+    if some is not None:
+        assert same(some, {name: decode(payload)[name] for name in wanted})
 
 
 @given(schemas_and_values(), st.randoms(use_true_random=False))
-def test_what_tensorflow_writes_is_never_found_to_be_something_else(
+def test_an_example_of_tensorflow_is_not_misread(
     made: tuple[dict[str, str], dict[str, Values]], random: Any
 ) -> None:
-    """Its maps have no order, so features come in any."""
+    """TensorFlow writes features in any order."""
     tf = pytest.importorskip("tensorflow")
     dtypes, values = made
     message = tf.train.Example()
@@ -109,13 +93,13 @@ def test_what_tensorflow_writes_is_never_found_to_be_something_else(
 
 
 SOUND: dict[str, Values] = {
-    "image": [bytes(300)],
+    "image": [bytes(130)],
     "image/filename": [b"train/cat.1.jpg"],
     "image/height": [224],
     "label": [-1],
     "objects/bbox": [0.0, 0.25, 0.5, 1.0] * 2,
     "objects/label": [1, 300],
-    "objects/mask": [b"a mask", bytes(200)],
+    "objects/mask": [b"a mask", bytes(128)],
     "weight": [0.5],
 }
 DTYPES = {
@@ -137,7 +121,7 @@ def test_a_sound_example_is_found_whole(values: dict[str, Values]) -> None:
     assert ExampleDecoder(DTYPES, DTYPES).decode(data) == values
 
 
-def test_what_is_not_found_is_decoded_the_long_way() -> None:
+def test_an_example_that_is_not_found_is_decoded_slowly() -> None:
     more = {**SOUND, "more": [1]}
     assert ExampleDecoder(DTYPES, DTYPES).decode(encode(more)) == more
     assert ExampleDecoder({}, {}).decode(encode(SOUND)) == SOUND
@@ -146,17 +130,15 @@ def test_what_is_not_found_is_decoded_the_long_way() -> None:
 
 
 @pytest.mark.parametrize("values", [SOUND, NO_OBJECTS], ids=["objects", "no objects"])
-def test_every_cut_and_every_changed_byte_gives_nothing_or_what_the_long_way_gives(
+def test_a_damaged_example_gives_the_result_of_the_slow_decoder_or_none(
     values: dict[str, Values],
 ) -> None:
     decoder = ExampleDecoder(DTYPES, DTYPES)
     data = encode(values, DTYPES)
     spoiled = [data[:at] for at in range(len(data))]
     for at in range(len(data)):
-        spoiled += [
-            data[:at] + bytes((value,)) + data[at + 1 :] for value in (0, 10, 127, 128, 255)
-        ]
-        spoiled += [data[:at] + bytes((data[at] ^ bit,)) + data[at + 1 :] for bit in (1, 8, 64)]
+        spoiled += [data[:at] + bytes((value,)) + data[at + 1 :] for value in (0, 10, 128)]
+        spoiled += [data[:at] + bytes((data[at] ^ bit,)) + data[at + 1 :] for bit in (1, 64)]
     for one in spoiled:
         assert agrees(decoder, one), one
 
@@ -165,7 +147,7 @@ def test_every_cut_and_every_changed_byte_gives_nothing_or_what_the_long_way_giv
 @example(b"")
 @example(b"\n")
 @example(b"\n\x00")
-def test_other_bytes_give_nothing_or_what_the_long_way_gives(data: bytes) -> None:
+def test_arbitrary_bytes_give_the_result_of_the_slow_decoder_or_none(data: bytes) -> None:
     assert agrees(ExampleDecoder({"x": "int64"}, {"x"}), data)
 
 
@@ -179,11 +161,5 @@ def test_other_bytes_give_nothing_or_what_the_long_way_gives(data: bytes) -> Non
     ],
     ids=["one more", "one less", "of another kind", "no value of no type"],
 )
-def test_what_is_not_the_schema_s_is_left_to_the_long_way(values: dict[str, Values]) -> None:
+def test_an_example_of_another_schema_is_not_found(values: dict[str, Values]) -> None:
     assert ExampleDecoder(DTYPES, DTYPES).find(encode(values)) is None
-
-
-def test_nan_is_found() -> None:
-    found = ExampleDecoder({"x": "float32"}, {"x"}).find(encode({"x": [math.nan]}))
-    assert found is not None
-    assert math.isnan(found["x"][0])  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,32 +12,14 @@ from shardprep.errors import DatasetError
 from shardprep.storage.url import parse_place
 from shardprep.writer.workspace.find import find_workspace
 from tests.support.builders import write
+from tests.support.paths import DATA
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.object_store import Bucket
 
-FILES: dict[str, tuple[list[str], str]] = {
-    "itself": (["manifest.json"], ""),
-    "newest version": (
-        [f"{version}/manifest.json" for version in ("1.9.0", "1.10.0", "0.20.0")],
-        "1.10.0",
-    ),
-    "newest version of the one dataset": (
-        ["a/1.0.0/manifest.json", "a/2.0.0/manifest.json", "b/notes.txt"],
-        "a/2.0.0",
-    ),
-    "finished beside unfinished": (["1.0.0/manifest.json", "2.0.0.incomplete/.lock"], "1.0.0"),
-    "a version without a manifest": (["1.0.0/manifest.json", "2.0.0/schema.json"], "1.0.0"),
-    "no folder of a version": (["a/new/manifest.json", "a/1.0.0/manifest.json"], "a/1.0.0"),
-}
-ERRORS: dict[str, tuple[list[str], str]] = {
-    "several": (["a/1.0.0/manifest.json", "b/1.0.0/manifest.json"], "several datasets: .*a, .*b;"),
-    "unfinished": (["a/1.0.0.incomplete/.build.json"], r"a/1\.0\.0\.incomplete: the build is not"),
-    "nothing": (["a/1.0.0/notes.txt"], "holds no dataset"),
-    "too deep": (["a/b/1.0.0/manifest.json"], "holds no dataset"),
-}
+CASES = tomllib.loads((DATA / "locate.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(name="roots")
@@ -50,21 +33,21 @@ def lay(files: list[str], bucket: Bucket, tmp_path: Path) -> None:
         bucket.put(f"sets/{name}", b"{}")
 
 
-@pytest.mark.parametrize("case", FILES)
+@pytest.mark.parametrize("case", CASES["datasets"])
 def test_a_folder_and_an_address_mean_the_same_dataset(
     case: str, bucket: Bucket, tmp_path: Path, roots: tuple[str, str]
 ) -> None:
-    files, expected = FILES[case]
+    files, expected = CASES["datasets"][case]
     lay(files, bucket, tmp_path)
     for root in roots:
         assert str(locate(root)) == f"{root}/{expected}".rstrip("/")
 
 
-@pytest.mark.parametrize("case", ERRORS)
-def test_where_no_dataset_is_meant_both_say_the_same(
+@pytest.mark.parametrize("case", CASES["errors"])
+def test_the_error_without_a_dataset_is_equal_for_a_folder_and_an_address(
     case: str, bucket: Bucket, tmp_path: Path, roots: tuple[str, str]
 ) -> None:
-    files, said = ERRORS[case]
+    files, said = CASES["errors"][case]
     lay(files, bucket, tmp_path)
     lines = []
     for root in roots:
@@ -74,7 +57,7 @@ def test_where_no_dataset_is_meant_both_say_the_same(
     assert lines[0] == lines[1]
 
 
-def test_one_that_lost_its_manifest_is_found_only_where_it_is_asked_for(
+def test_a_dataset_without_a_manifest_is_found_only_with_damaged(
     bucket: Bucket, tmp_path: Path, roots: tuple[str, str]
 ) -> None:
     lay(["schema.json"], bucket, tmp_path)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,7 +40,7 @@ def keys(dataset: OpenDataset) -> list[str]:
     return [value.decode() for (value,) in read if isinstance(value, bytes)]
 
 
-def test_records_and_their_rows_have_one_order_wherever_the_dataset_is(
+def test_records_and_rows_have_the_same_order_in_a_folder_and_in_object_storage(
     pets: Path, bucket: Bucket
 ) -> None:
     for name, data in tree(pets).items():
@@ -67,7 +70,7 @@ def test_a_damaged_record_is_named_and_the_others_are_read(pets: Path) -> None:
     assert dataset.read(2)
 
 
-def test_of_a_replaced_dataset_nothing_is_read(pets: Path, tmp_path: Path) -> None:
+def test_every_read_of_a_replaced_dataset_is_an_error(pets: Path, tmp_path: Path) -> None:
     dataset = open_dataset(pets)
     dataset.mark.check()
     other = build(tmp_path / "source", tmp_path / "other", name="pets", shards=2, size="8x8").path
@@ -91,3 +94,33 @@ def test_an_item_table_of_other_records_or_columns_is_an_error(pets: Path) -> No
     write(pets / "items.parquet", (pets / "items.parquet").read_bytes() + b"PAR1")
     with pytest.raises(DatasetError, match=r"items\.parquet"):
         dataset.item_rows(intact=True)
+
+
+ROUND_TRIP = """
+import os, sys
+from pathlib import Path
+from shardprep.dataset import item_table
+from shardprep.writer import shard
+from shardprep.storage.folder import LocalFolder
+
+rows = item_table.COLUMNS.empty_table()
+before = len(os.listdir("/proc/self/task"))
+folder = LocalFolder(Path(sys.argv[1]))
+shard.write_skipped(folder, [])
+read = shard.read_skipped(folder)
+assert read is not None and read.equals(rows)
+item_table.write_items(folder, "items.parquet", [rows])
+assert item_table.read_items(Path(sys.argv[1]) / "items.parquet", ["key"]).num_rows == 0
+assert len(os.listdir("/proc/self/task")) == before
+"""
+
+
+@pytest.mark.thorough
+def test_reading_a_table_leaves_no_thread_that_could_abort_the_end_of_a_command(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ROUND_TRIP, str(tmp_path)],
+        env=os.environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

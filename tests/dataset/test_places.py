@@ -1,8 +1,9 @@
-"""A text stands for a path, an address or an error, the same wherever one is taken."""
+"""Every command reads a text as the same path, address or error."""
 
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from shardprep.errors import RecipeError, ShardprepError
 from shardprep.reader import Dataset, iterate, load
 from shardprep.storage.url import ObjectUrl, local_path, parse_place
 from tests.support.builders import animals, tree, write, zip_bytes
+from tests.support.paths import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,28 +28,13 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("s3a://bucket/x", "write s3://BUCKET/KEY"),
-        ("s3n://bucket/x", "write s3://BUCKET/KEY"),
-        ("S3://bucket/x", "write s3://BUCKET/KEY"),
-        ("gcs://bucket/x", "write gs://BUCKET/KEY"),
-        ("abfss://c@account.dfs.core.windows.net/x", "write az://CONTAINER/KEY, with the account"),
-        ("wasbs://c@account.blob.core.windows.net/x", "write az://CONTAINER/KEY"),
-        ("file:///data/photos", "write the path alone, as in /data/photos"),
-        ("hdfs://name/x", "give such an address, or a path of this machine"),
-        ("https://host/x?token=secret", "give such an address"),
-        ("what+ever.1://x", "give such an address"),
-        ("hdfs:/name/x", "give such an address"),
-    ],
-)
-def test_another_scheme_is_an_error_that_says_what_to_write(text: str, hint: str) -> None:
-    with pytest.raises(
-        RecipeError, match=r"unknown scheme .*://, the known schemes are s3://, gs:"
-    ):
-        parse_place(text)
-    with pytest.raises(RecipeError) as error:
+SCHEMES = tomllib.loads((DATA / "schemes.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("text", "hint"), SCHEMES.items())
+def test_an_unknown_scheme_is_an_error_with_a_hint(text: str, hint: str) -> None:
+    said = r"unknown scheme .*://, the known schemes are s3://, gs:"
+    with pytest.raises(RecipeError, match=said) as error:
         parse_place(text)
     assert error.value.hint.startswith(hint)
     assert "secret" not in str(error.value)
@@ -67,7 +54,7 @@ def test_a_path_may_hold_a_colon(text: str) -> None:
     assert parse_place(text) == Path(text)
 
 
-def test_an_address_stands_for_no_path() -> None:
+def test_an_address_is_not_a_path() -> None:
     assert parse_place("s3://bucket/key") == ObjectUrl("s3", "bucket", "key")
     with pytest.raises(RecipeError, match="s3://bucket/key: is an address; give a path of this"):
         local_path("s3://bucket/key")
@@ -105,13 +92,15 @@ ADDRESS = "s3a://bucket/pets"
         lambda: Dataset(Path(ADDRESS)),
     ],
 )
-def test_no_folder_of_a_scheme_is_ever_meant(here: Path, use: Callable[[], object]) -> None:
+def test_an_address_with_an_unknown_scheme_is_never_a_folder(
+    here: Path, use: Callable[[], object]
+) -> None:
     with pytest.raises(ShardprepError, match=r"s3a?:/.*(scheme|is an address|a table must be)"):
         use()
     assert [path.name for path in here.iterdir()] == ["pets.zip"]
 
 
-def test_a_dataset_lies_at_a_path_with_a_colon(here: Path) -> None:
+def test_paths_of_a_dataset_may_have_a_colon(here: Path) -> None:
     rows = "".join(f"{name},{name[:3]}\n" for name in animals(6))
     write(here / "in:1" / "labels.csv", f"id,kind\n{rows}".encode())
     write(here / "in:1" / "more.csv", f"id,place\n{rows}".encode())

@@ -7,12 +7,10 @@ build with its source.
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import tarfile
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 import shardprep
+from tests.support.builders import encoded, write, zip_bytes
 
 COLOURS = {"red": (200, 30, 30), "green": (30, 180, 40), "blue": (30, 40, 210)}
 SIZE = (40, 32)
@@ -39,12 +38,6 @@ def corners(number: int) -> tuple[int, int, int, int]:
     """Return left, top, right and bottom pixel of the rectangle of an image."""
     left, top = 2 + number % 7, 3 + number % 5
     return left, top, left + 12 + number % 11, top + 9 + number % 6
-
-
-def encoded(image: Image.Image, form: str) -> bytes:
-    out = io.BytesIO()
-    image.save(out, form)
-    return out.getvalue()
 
 
 def classes() -> dict[str, bytes]:
@@ -135,20 +128,13 @@ def main(name: str) -> None:
         tarfile.open(Path(__file__).with_name(f"{name}.tar.xz"), "w:xz") as tar,
     ):
         for title, (members, options) in builds().items():
-            source = _zipped(Path(place) / f"{title}.zip", members)
+            source = write(Path(place) / f"{title}.zip", zip_bytes(members))
             built = shardprep.build(source, out=f"{place}/out", name=title, shards=2, **options)
             tar.add(built.path, title)
-        source = _zipped(Path(place) / "half.zip", classes())
+        source = write(Path(place) / "half.zip", zip_bytes(classes()))
         shardprep.build(source, out=f"{place}/half", shards=4, part="1/2", max_rejected=0.5)
         tar.add(source, "unfinished/half.zip")
         tar.add(f"{place}/half", "unfinished/half")
-
-
-def _zipped(path: Path, members: dict[str, bytes]) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(zipfile.ZipInfo(name), data)
-    return path
 
 
 if __name__ == "__main__":

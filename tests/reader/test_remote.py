@@ -201,7 +201,7 @@ def copying() -> int:
 
 def remote_shards(url: str) -> list[RemoteShard]:
     found = locate(ObjectUrl.parse(url))
-    return [found.shard(one) for one in found.manifest().shards.values()]
+    return [found.shard(one) for one in found.with_manifest()[1].shards.values()]
 
 
 def test_the_least_recently_used_copy_is_removed_first(url: str) -> None:

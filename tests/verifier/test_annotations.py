@@ -1,4 +1,4 @@
-"""Every damage of a box, a count, a mask or what the documents say of them is named."""
+"""Every damage of boxes, masks and their counts is a problem of `verify`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _folder(good: Path, tmp_path: Path) -> Path:
 
 
 def damaged(folder: Path, name: str, change: Callable[[list[Any]], list[Any]]) -> None:
-    """Change a feature of the record of `KEY`; its frame is right again, the rest as it was."""
+    """Change a feature of the record of `KEY`; the frame is correct."""
     for path in sorted(folder.glob("*.tfrecord-*")):
         with path.open("rb") as file:
             records = [record.payload for record in tfrecord.read_records(file, path.name)]
@@ -137,31 +137,30 @@ def test_a_good_dataset_has_no_problem(tmp_path: Path, features: tuple[str, ...]
     assert problems(annotated(tmp_path, *features), decode=True) == []
 
 
-def of_key(folder: Path, kind: str, *, decode: bool = False) -> str:
-    """Return what the problems of a kind say of the record of `KEY`."""
-    found = [one for one in problems(folder, decode=decode) if (one.kind, one.key) == (kind, KEY)]
-    return "; ".join(one.what for one in found)
+def of_key(found: list[Problem], kind: str) -> str:
+    """Return the texts of the problems of a kind of the record of `KEY`."""
+    return "; ".join(one.what for one in found if (one.kind, one.key) == (kind, KEY))
 
 
 @pytest.mark.parametrize("what", DAMAGES)
-def test_damage_of_a_record_is_named_by_its_key(folder: Path, what: str) -> None:
+def test_a_damaged_annotation_is_named_with_the_key_of_its_record(folder: Path, what: str) -> None:
     name, change, kind, said = DAMAGES[what]
     damaged(folder, name, change)
-    assert said in of_key(folder, kind)
-    assert {one.key for one in problems(folder)} <= {KEY, *MARKED, ""}
+    found = problems(folder)
+    assert said in of_key(found, kind)
+    assert {one.key for one in found} <= {KEY, *MARKED, ""}
 
 
 @pytest.mark.parametrize("what", PIXELS)
 def test_damage_of_pixels_is_named_where_images_are_decoded(folder: Path, what: str) -> None:
     name, change, kind, said = PIXELS[what]
     damaged(folder, name, change)
-    assert not of_key(folder, kind)
-    assert said in of_key(folder, kind, decode=True)
+    assert not of_key(problems(folder), kind)
+    assert said in of_key(problems(folder, decode=True), kind)
 
 
-@pytest.mark.thorough
-def test_a_record_of_a_million_bad_boxes_is_one_problem(folder: Path) -> None:
-    damaged(folder, BOX, lambda _: [1.0, 0.0, 0.0, 1.0] * 1_000_000)
+def test_a_record_of_many_bad_boxes_is_one_problem(folder: Path) -> None:
+    damaged(folder, BOX, lambda _: [1.0, 0.0, 0.0, 1.0] * 50_000)
     found = [one for one in problems(folder) if one.kind == "objects" and one.key == KEY]
     assert len(found) == 2
     assert all(len(one.what) < 300 for one in found)
@@ -180,7 +179,9 @@ def test_a_record_of_a_million_bad_boxes_is_one_problem(folder: Path) -> None:
         ("num_clipped", -7, "cannot be counted"),
     ],
 )
-def test_a_row_that_disagrees_is_named(folder: Path, column: str, value: Any, said: str) -> None:
+def test_a_row_that_contradicts_its_record_is_a_problem(
+    folder: Path, column: str, value: Any, said: str
+) -> None:
     rows = pq.read_table(folder / "items.parquet").to_pylist()
     next(row for row in rows if row["key"] == KEY)[column] = value
     table = pa.Table.from_pylist(rows, schema=ANNOTATED_COLUMNS)
@@ -199,25 +200,13 @@ def test_counts_of_the_manifest_are_counted_again(folder: Path) -> None:
     found = " ".join(one.what for one in problems(folder))
     assert "annotations.train.objects.objects.red is 3, not 4" in found
     assert f"annotations.train.masks.num_ignored is 1, not {5 * WIDTH}" in found
-
-
-def test_counts_taken_out_of_the_manifest_are_missed(folder: Path) -> None:
     bare = load_manifest(folder).model_copy(update={"annotations": {}})
     write(folder / "manifest.json", bare.dumps().encode())
     assert any("annotations is not there" in one.what for one in problems(folder))
 
 
-def test_a_table_without_columns_of_objects_is_named(folder: Path) -> None:
-    table = pq.read_table(folder / "items.parquet")
-    names = [name for name in table.schema.names if name not in ("dropped", "mask_pixels")]
-    pq.write_table(table.select(names), folder / "items.parquet")
-    assert any("has other columns" in one.what for one in problems(folder))
-
-
-def test_an_intact_shard_keeps_the_facts_on_its_objects_when_others_are_built_again(
-    folder: Path, tmp_path: Path
-) -> None:
-    """Its receipt is made of its rows: without those columns the manifest would not come again."""
+def test_a_receipt_keeps_the_annotation_columns(folder: Path, tmp_path: Path) -> None:
+    """A repair writes the same manifest only with these columns of its intact shards."""
     shard = load_manifest(folder).shards[SHARD]
     table = rows_by_shard(read_items(folder / "items.parquet"))[SHARD]
     folders: Any = SimpleNamespace(state=LocalFolder(tmp_path / "state"), build="")
@@ -229,8 +218,8 @@ def test_an_intact_shard_keeps_the_facts_on_its_objects_when_others_are_built_ag
     assert found.table.to_pylist() == table.to_pylist()
 
 
-def test_what_is_built_again_counts_as_it_did(tmp_path: Path) -> None:
-    """Shards that are intact give their rows, and with those the facts on their masks."""
+def test_a_repaired_dataset_has_the_same_counts(tmp_path: Path) -> None:
+    """The rows of intact shards give the counts of their masks."""
     members = {f"images/{key[6:]}": one.image() for key, one in MARKED.items()}
     members |= {f"masks/{key[6:]}": grey_png(one.classes()) for key, one in MARKED.items()}
     source = write_folder(tmp_path / "source", members)
@@ -257,9 +246,9 @@ CELLS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@fuzzed(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@fuzzed(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(CELLS)), st.data())
-def test_any_cell_of_these_columns_is_right_or_named(
+def test_any_cell_of_the_annotation_columns_is_valid_or_a_problem(
     folder: Path, column: str, data: st.DataObject
 ) -> None:
     rows = pq.read_table(folder / "items.parquet").to_pylist()

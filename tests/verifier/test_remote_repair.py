@@ -1,4 +1,4 @@
-"""A damaged dataset is repaired where it lies, in object storage as on a disk."""
+"""A damaged dataset in object storage is repaired in place."""
 
 from __future__ import annotations
 
@@ -87,19 +87,26 @@ def is_as_built(there: Bucket, good: dict[str, bytes]) -> bool:
 
 DAMAGES: dict[str, tuple[Callable[[Bucket], object], int]] = {
     "a flipped bit": (lambda b: flip(b, FIRST), 1),
-    "a cut": (lambda b: b.put(f"{WHERE}/{SECOND}", b.read(f"{WHERE}/{SECOND}")[:900]), 1),
-    "two shards gone": (lambda b: [remove(b, FIRST), remove(b, THIRD)], 2),
+    "a cut shard, and one gone": (
+        lambda b: [b.put(f"{WHERE}/{SECOND}", b.read(f"{WHERE}/{SECOND}")[:900]), remove(b, THIRD)],
+        2,
+    ),
     "swapped shards": (swap, 0),
     "a renamed shard": (lambda b: rename(b, FIRST, f"{FIRST}.bak"), 0),
-    "a shard too many": (lambda b: b.put(f"{WHERE}/{SHARD.format(4)}", b"0123"), 0),
-    "an index": (lambda b: flip(b, f"index/{FIRST}.idx"), 0),
-    "documents": (lambda b: [flip(b, "schema.json"), remove(b, "label.labels.txt")], 0),
+    "a shard too many, and documents": (
+        lambda b: [
+            b.put(f"{WHERE}/{SHARD.format(4)}", b"0123"),
+            *(flip(b, name) for name in ("schema.json", f"index/{FIRST}.idx")),
+            remove(b, "label.labels.txt"),
+        ],
+        0,
+    ),
     "items": (lambda b: flip(b, "items.parquet"), 4),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_is_built_again_and_no_whole_shard_is_read(
+def test_only_damaged_files_are_rebuilt_and_no_intact_shard_is_read(
     damage: str, source: Path, there: Bucket, proxy: Proxy, good: dict[str, bytes]
 ) -> None:
     make, num_shards = DAMAGES[damage]
@@ -124,9 +131,7 @@ def test_files_of_others_stay(source: Path, there: Bucket, good: dict[str, bytes
     assert there.tree(WHERE) == {**good, "notes.txt": b"keep me"}
 
 
-def test_what_comes_out_other_leaves_the_damaged_dataset_as_it_is(
-    source: Path, there: Bucket
-) -> None:
+def test_rebuilt_bytes_that_differ_leave_the_dataset_unchanged(source: Path, there: Bucket) -> None:
     """A manifest with another hash of a shard, its own hash right: no build can make that."""
     document = json.loads(there.read(f"{WHERE}/manifest.json"))
     document["splits"]["train"]["shards"][0]["sha256"] = "0" * 64
@@ -196,16 +201,14 @@ def test_the_command_repairs_by_source_or_recipe(
 
 LACKING: dict[str, tuple[tuple[str, ...], int]] = {
     "a shard": ((SECOND,), 1),
-    "an index": ((f"index/{SECOND}.idx",), 0),
-    "class names": (("label.labels.txt",), 0),
-    "items": (("items.parquet",), 4),
-    "schema and a shard": (("schema.json", FIRST), 1),
+    "an index and class names": ((f"index/{SECOND}.idx", "label.labels.txt"), 0),
+    "items and schema": (("items.parquet", "schema.json"), 4),
 }
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("gone", LACKING)
-def test_build_makes_what_a_finished_dataset_lacks(
+def test_build_adds_missing_files_of_a_finished_dataset(
     gone: str, source: Path, there: Bucket, good: dict[str, bytes], tmp_path: Path
 ) -> None:
     names, num_shards = LACKING[gone]
@@ -228,7 +231,7 @@ def test_build_makes_what_a_finished_dataset_lacks(
 
 
 @pytest.mark.thorough
-def test_build_makes_a_cut_shard_again(
+def test_build_rebuilds_a_cut_shard(
     source: Path, there: Bucket, good: dict[str, bytes], tmp_path: Path
 ) -> None:
     here = build(source, tmp_path / "out", **KEYS).path
@@ -239,7 +242,7 @@ def test_build_makes_a_cut_shard_again(
     assert tree(here) == there.tree(WHERE) == good
 
 
-def test_what_other_versions_have_built_is_not_mixed(
+def test_shards_of_other_library_versions_are_not_mixed(
     source: Path, there: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove(there, FIRST)

@@ -1,4 +1,4 @@
-"""A repaired dataset is, to the byte, the one that was built; or it is left as it is."""
+"""A repaired dataset equals the built one byte for byte, or stays unchanged."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MEMBERS = {
 
 @pytest.fixture(name="good", scope="module")
 def _good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the source and what was built of it; nobody may change it."""
+    """Return a folder with the source and its dataset; tests must not change it."""
     place = tmp_path_factory.mktemp("good")
     build(write(place / "pets.zip", zip_bytes(MEMBERS)), place / "out", **KEYS)
     return place
@@ -75,7 +75,7 @@ def _folder(here: Path) -> Path:
 
 
 def repaired(here: Path, source: str = "pets.zip") -> Quiet:
-    """Repair what verify finds; return what the watcher was told."""
+    """Repair the problems that `verify` reports; return the watcher."""
     folder = here / "out" / "pets" / "1.0.0"
     found = verify_dataset(LocalFiles.at(folder), decode=False, num_workers=1, watcher=Told())
     assert found.problems
@@ -100,25 +100,26 @@ def swap(one: Path, two: Path) -> None:
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], int]] = {
     "a flipped bit": (lambda d: flip(d / FIRST), 1),
-    "two shards": (lambda d: [flip(d / FIRST), cut(d / THIRD)], 2),
-    "a cut": (lambda d: cut(d / SECOND), 1),
+    "a cut and an empty shard": (lambda d: [write(d / SECOND, b""), cut(d / THIRD)], 2),
     "no shard": (lambda d: (d / THIRD).unlink(), 1),
-    "an empty shard": (lambda d: write(d / SECOND, b""), 1),
     "swapped shards": (lambda d: swap(d / FIRST, d / SECOND), 0),
     "a renamed shard": (lambda d: (d / FIRST).rename(d / f"{FIRST}.bak"), 0),
     "an extra shard": (lambda d: shutil.copy(d / FIRST, d / SHARD.format("train", 4, 5)), 0),
-    "an index": (lambda d: flip(d / "index" / f"{FIRST}.idx"), 0),
     "no index at all": (lambda d: shutil.rmtree(d / "index"), 0),
-    "the schema": (lambda d: flip(d / "schema.json"), 0),
-    "the class names": (lambda d: write(d / "label.labels.txt", b"dog\ncat\n"), 0),
-    "dataset_info": (lambda d: (d / "dataset_info.json").unlink(), 0),
+    "an index and the schema": (
+        lambda d: [flip(d / "index" / f"{FIRST}.idx"), flip(d / "schema.json")], 0,
+    ),
+    "files of TFDS": (
+        lambda d: [write(d / name, b"") for name in ("label.labels.txt", "dataset_info.json")], 0,
+    ),
     "items": (lambda d: flip(d / "items.parquet"), 5),
     "items cut, and a shard": (lambda d: [cut(d / "items.parquet"), flip(d / FIRST)], 5),
-}
+}  # fmt: skip
+"""Damage → how it is done, and how many shards are built again."""
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_repaired_folder_is_what_was_built(
+def test_a_repaired_folder_equals_the_one_that_was_built(
     good: Path, here: Path, folder: Path, damage: str
 ) -> None:
     make, num_shards = DAMAGES[damage]
@@ -133,14 +134,7 @@ def test_a_repaired_folder_is_what_was_built(
         assert encoded <= num_shards * 9
 
 
-def test_whole_shards_are_not_even_copied(here: Path, folder: Path) -> None:
-    flip(folder / FIRST)
-    before = (folder / SECOND).stat().st_ino
-    repaired(here)
-    assert (folder / SECOND).stat().st_ino == before
-
-
-def test_where_no_second_name_can_be_given_shards_are_copied(
+def test_shards_are_copied_where_hard_links_are_not_supported(
     good: Path, here: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -152,18 +146,24 @@ def test_where_no_second_name_can_be_given_shards_are_copied(
     assert tree(here / "out") == tree(good / "out")
 
 
-def test_files_of_others_stay(good: Path, here: Path, folder: Path) -> None:
+def test_files_of_others_stay_and_intact_shards_are_linked(
+    good: Path, here: Path, folder: Path
+) -> None:
     flip(folder / FIRST)
+    before = (folder / SECOND).stat().st_ino
     write(folder / "notes" / "mine.txt", b"keep me")
     write(folder / f".{FIRST}.tmp", b"of a dead run")
     repaired(here)
+    assert (folder / SECOND).stat().st_ino == before
     assert (folder / "notes" / "mine.txt").read_bytes() == b"keep me"
     shutil.rmtree(folder / "notes")
     assert tree(here / "out") == tree(good / "out")
 
 
-@pytest.mark.parametrize("format_", ["png", "raw", "keep"])
-@pytest.mark.parametrize("kind", ["multilabel", "regression", "text", "none"])
+@pytest.mark.parametrize(
+    ("kind", "format_"),
+    [("multilabel", "png"), ("regression", "raw"), ("text", "keep"), ("none", "raw")],
+)
 def test_datasets_of_every_kind_are_repaired(tmp_path: Path, kind: str, format_: str) -> None:
     images = {f"train/{i}.jpg": jpeg(seed=i) for i in range(12)}
     cells = {"multilabel": "ab c", "regression": "0.1", "text": "été", "none": "x"}
@@ -183,7 +183,7 @@ def test_datasets_of_every_kind_are_repaired(tmp_path: Path, kind: str, format_:
     assert tree(path) == before
 
 
-def test_a_set_of_files_in_a_folder_is_repaired(tmp_path: Path) -> None:
+def test_a_dataset_of_a_folder_is_repaired(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "pets", animals(20))
     path = build(source, tmp_path / "out", shards=4, size="32x32").path
     before = tree(path)
@@ -229,7 +229,7 @@ def test_without_a_sound_manifest_nothing_is_repaired(here: Path, folder: Path, 
     assert tree(here / "out") == before
 
 
-def test_bytes_that_come_out_other_are_never_published(here: Path, folder: Path) -> None:
+def test_rebuilt_bytes_that_differ_are_never_published(here: Path, folder: Path) -> None:
     """A manifest with another hash of a shard, its own hash right: no build can make that."""
     document = json.loads((folder / "manifest.json").read_text())
     document["splits"]["train"]["shards"][0]["sha256"] = "0" * 64
@@ -249,7 +249,7 @@ def test_a_dataset_that_was_moved_is_refused(here: Path, folder: Path) -> None:
         repair_dataset(found, str(here / "pets.zip"), num_workers=1, watcher=Quiet())
 
 
-def test_an_unfinished_build_beside_it_is_not_thrown_away(here: Path, folder: Path) -> None:
+def test_an_unfinished_build_of_the_version_is_not_removed(here: Path, folder: Path) -> None:
     flip(folder / FIRST)
     work = here / "out" / "pets" / "1.0.0.incomplete"
     state = json.loads((folder / "manifest.json").read_text())["fingerprint"]
@@ -275,21 +275,19 @@ def test_two_repairs_do_not_share_a_folder(here: Path, folder: Path) -> None:
 
 
 @pytest.fixture(name="shop")
-def _shop(tmp_path: Path) -> Path:
-    """Return a folder with a source, a recipe for it and its dataset."""
-    write(tmp_path / "pets.zip", zip_bytes(MEMBERS))
-    recipe = 'source = "pets.zip"\nshards = 4\nsize = "32x32"\nmax_rejected = "50%"\n'
-    write(tmp_path / "shardprep.toml", f"{recipe}labels = 'prefix'\n".encode())
-    assert run("build", cwd=tmp_path).returncode == 0
-    return tmp_path
+def _shop(here: Path) -> Path:
+    """Return a folder with a source, its dataset and the recipe."""
+    keys = {"source": "pets.zip", "out": "out", **KEYS}
+    recipe = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+    write(here / "shardprep.toml", recipe.encode())
+    return here
 
 
-def test_verify_exits_3_repair_exits_0(shop: Path) -> None:
-    folder = shop / "tfrecords" / "pets" / "1.0.0"
+def test_verify_exits_3_repair_exits_0(shop: Path, folder: Path) -> None:
     before = tree(folder)
     good = run("verify", "--decode", cwd=shop)
     assert good.returncode == 0, good.stderr
-    assert "4 shards, 40 records" in good.stdout
+    assert "5 shards, 40 records" in good.stdout
     assert good.stdout.strip().endswith("checked: no problem found")
     flip(folder / FIRST)
     bad = run("verify", cwd=shop)
@@ -306,53 +304,49 @@ def test_verify_exits_3_repair_exits_0(shop: Path) -> None:
     assert tree(folder) == before
 
 
-def test_verify_json_holds_every_problem(shop: Path) -> None:
-    folder = shop / "tfrecords" / "pets" / "1.0.0"
-    (folder / FIRST).write_bytes((folder / FIRST).read_bytes()[:2000])
+def test_verify_json_holds_every_problem(shop: Path, folder: Path) -> None:
+    cut(folder / FIRST)
     done = run("verify", "--json", cwd=shop)
     assert done.returncode == 3
     facts = json.loads(done.stdout)
-    cut = [problem for problem in facts["problems"] if problem["kind"] == "cut"]
-    assert len(cut) > 5
-    assert all(problem["file"] == FIRST and problem["key"] for problem in cut)
-    assert cut[0]["record"] is not None
+    lost = [problem for problem in facts["problems"] if problem["kind"] == "cut"]
+    assert len(lost) > 5
+    assert all(problem["file"] == FIRST and problem["key"] for problem in lost)
+    assert lost[0]["record"] is not None
     repaired_json = run("verify", "--json", "--repair", cwd=shop)
     assert repaired_json.returncode == 0
     assert json.loads(repaired_json.stdout)["problems"] == []
     assert json.loads(repaired_json.stdout)["repaired"] == facts["problems"]
 
 
-def test_a_repair_that_cannot_be_says_why_in_one_line(shop: Path) -> None:
-    folder = shop / "tfrecords" / "pets" / "1.0.0"
+def test_an_impossible_repair_is_a_one_line_error(shop: Path, folder: Path) -> None:
     flip(folder / FIRST)
     write(shop / "pets.zip", zip_bytes(animals(8)))
     done = run("verify", "--repair", cwd=shop)
     assert done.returncode == 1
     assert f"{FIRST} stays damaged" in done.stderr.strip().splitlines()[-1]
     (shop / "shardprep.toml").unlink()
-    lost = run("verify", "--repair", cwd=shop)
+    lost = run("verify", folder, "--repair", cwd=shop)
     assert lost.returncode == 2
     assert lost.stderr.endswith("add --source with the folder, the archive or the slug\n")
     assert (lost.stdout, lost.stderr.count("\n")) == ("", 1)  # said before anything is verified
-    gone = run("verify", "--repair", "--source", "nothing.zip", cwd=shop)
+    gone = run("verify", folder, "--repair", "--source", "nothing.zip", cwd=shop)
     assert gone.returncode == 1
     assert "nothing.zip: no such file" in gone.stderr
 
 
-def test_verify_takes_a_folder_without_a_manifest(shop: Path) -> None:
-    folder = shop / "tfrecords" / "pets" / "1.0.0"
+def test_verify_takes_a_folder_without_a_manifest(shop: Path, folder: Path) -> None:
     (folder / "manifest.json").unlink()
     done = run("verify", folder, cwd=shop)
     assert done.returncode == 3
     assert "missing   manifest.json: is not there" in done.stdout
-    assert "4 shards, 40 records" in done.stdout
+    assert "5 shards, 40 records" in done.stdout
 
 
-def test_verify_of_an_unfinished_build_exits_1(shop: Path) -> None:
-    folder = shop / "tfrecords" / "pets" / "1.0.0"
+def test_verify_of_an_unfinished_build_exits_1(shop: Path, folder: Path) -> None:
     folder.rename(folder.with_name("1.0.0.incomplete"))
     (folder.with_name("1.0.0.incomplete") / "manifest.json").unlink()
-    for place in ("tfrecords", "tfrecords/pets/1.0.0.incomplete"):
+    for place in ("out", "out/pets/1.0.0.incomplete"):
         done = run("verify", place, cwd=shop)
         assert done.returncode == 1
         assert "the build is not finished; run the same `shardprep build` again" in done.stderr

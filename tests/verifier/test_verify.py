@@ -1,4 +1,4 @@
-"""Every damage is made by construction, and must be found and named."""
+"""Every damage that a test makes must be a problem of `verify`."""
 
 from __future__ import annotations
 
@@ -98,9 +98,10 @@ def kinds() -> dict[str, tuple[dict[str, bytes], dict[str, Any]]]:
     column = {"labels": "csv:t.csv:id:age", "target": "regression", "columns": "age"}
     return {
         "class": (animals(12), {}),
-        "several splits": (animals(20), {"split": "train=0.6,validation=0.2,test=0.2"}),
-        "raw": (animals(8), {"format": "raw"}),
-        "png": (animals(8), {"format": "png"}),
+        "raw, one shard": (animals(8), {"format": "raw", "shards": 1}),
+        "png, splits": (
+            animals(20), {"format": "png", "split": "train=0.6,validation=0.2,test=0.2"},
+        ),
         "keep": (mixed, {"format": "keep", "size": "none"}),
         "within": (animals(8), {"fit": "within"}),
         "none": (images, {"labels": "none"}),
@@ -113,8 +114,7 @@ def kinds() -> dict[str, tuple[dict[str, bytes], dict[str, Any]]]:
             {**images, "t.csv": texts.encode()},
             {"labels": "csv:t.csv:id:words", "target": "text"},
         ),
-        "one shard": (animals(2), {"shards": 1}),
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", kinds())
@@ -129,18 +129,18 @@ def test_a_good_dataset_has_no_problem(tmp_path: Path, kind: str) -> None:
     assert checked.num_bytes == result.manifest.totals.num_bytes
 
 
-def test_rejected_and_skipped_inputs_are_no_problem(good: Path) -> None:
+def test_verify_reports_progress_and_changes_nothing(good: Path) -> None:
+    """The dataset has a rejected and two skipped inputs, which are not problems."""
     assert load_manifest(good).totals.num_rejected == 1
-    assert verified(good, decode=True).problems == ()
+    before, told = tree(good), Told()
+    checked = verify_dataset(LocalFiles.at(good), decode=True, num_workers=1, watcher=told)
+    assert checked.problems == ()
+    assert told.done == sorted(told.done)
+    assert told.total == told.done[-1] == checked.num_bytes
+    assert tree(good) == before
 
 
-def test_verify_changes_nothing(folder: Path) -> None:
-    before = tree(folder)
-    verified(folder, decode=True)
-    assert tree(folder) == before
-
-
-def test_workers_find_what_one_process_finds(folder: Path) -> None:
+def test_workers_report_the_same_problems_as_one_process(folder: Path) -> None:
     write(folder / FIRST, flipped((folder / FIRST).read_bytes(), 8000))
     write(folder / SECOND, (folder / SECOND).read_bytes()[:100])
     contents = read_contents(LocalFiles.at(folder))
@@ -173,13 +173,6 @@ class Deadly:
         return os._exit, (9,)
 
 
-def test_it_says_how_far_it_is(good: Path) -> None:
-    told = Told()
-    checked = verify_dataset(LocalFiles.at(good), decode=False, num_workers=1, watcher=told)
-    assert told.done == sorted(told.done)
-    assert told.total == told.done[-1] == checked.num_bytes
-
-
 # --- shards ------------------------------------------------------------------------------------
 
 
@@ -205,8 +198,8 @@ def test_every_damaged_record_of_a_shard_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 4])
-@pytest.mark.parametrize("more", [0, 5, 40])
-def test_a_cut_names_every_record_that_it_cost(folder: Path, number: int, more: int) -> None:
+@pytest.mark.parametrize("more", [0, 40])
+def test_a_cut_names_every_lost_record(folder: Path, number: int, more: int) -> None:
     """Nothing more: exactly between two records, which no checksum sees."""
     rows = rows_of(folder, FIRST)
     data = (folder / FIRST).read_bytes()
@@ -218,46 +211,32 @@ def test_a_cut_names_every_record_that_it_cost(folder: Path, number: int, more: 
     assert ("size", FIRST) in found(folder)
 
 
-def test_a_record_taken_out_of_the_middle_is_named_and_no_other(folder: Path) -> None:
-    row = rows_of(folder, FIRST)[2]
-    data = (folder / FIRST).read_bytes()
-    write(folder / FIRST, data[: row["offset"]] + data[row["offset"] + row["length"] :])
-    (problem,) = named(folder, "damaged")
-    assert (problem.record, problem.key, problem.what) == (2, row["key"], "is gone")
+EDITS: dict[str, tuple[Callable[[bytes, list[int]], bytes], str, int | None, str]] = {
+    "a record removed": (lambda d, at: d[: at[2]] + d[at[3] :], "damaged", 2, "is gone"),
+    "bytes removed": (lambda d, at: d[: at[2] + 60] + d[at[2] + 63 :], "damaged", 2, ""),
+    "bytes added": (lambda d, at: d[: at[2] + 60] + bytes(7) + d[at[2] + 60 :], "damaged", 2, ""),
+    "bytes added between records": (
+        lambda d, at: d[: at[2]] + b"between" + d[at[2] :],
+        "damaged", None, "bytes that do not belong to a record",
+    ),
+    "two records swapped": (
+        lambda d, at: d[: at[1]] + d[at[2] : at[3]] + d[at[1] : at[2]] + d[at[3] :], "items", 1, "",
+    ),
+}  # fmt: skip
+"""Change of a shard with records at given offsets → kind, record and words of the only problem."""
 
 
-@pytest.mark.parametrize("number", [-3, 7])
-def test_bytes_lost_or_added_inside_a_record_damage_that_one(folder: Path, number: int) -> None:
-    row = rows_of(folder, FIRST)[2]
-    data = (folder / FIRST).read_bytes()
-    at = row["offset"] + 60
-    data = data[:at] + (b"\0" * number + data[at:] if number > 0 else data[at - number :])
-    write(folder / FIRST, data)
-    assert [problem.key for problem in named(folder, "damaged")] == [row["key"]]
-
-
-def test_bytes_added_between_records_are_named(folder: Path) -> None:
-    at = rows_of(folder, FIRST)[2]["offset"]
-    data = (folder / FIRST).read_bytes()
-    write(folder / FIRST, data[:at] + b"between" + data[at:])
-    (problem,) = named(folder, "damaged")
-    assert (problem.record, problem.offset) == (None, at)
-    assert problem.what == "bytes that do not belong to a record"
-
-
-def test_records_in_another_order_are_named(folder: Path) -> None:
-    rows = rows_of(folder, FIRST)
-    data = (folder / FIRST).read_bytes()
-    records = [data[row["offset"] : row["offset"] + row["length"]] for row in rows]
-    records[1], records[2] = records[2], records[1]
-    write(folder / FIRST, b"".join(records))
-    (problem,) = named(folder, "items")
-    assert (problem.record, problem.key) == (1, rows[1]["key"])
-
-
-def test_a_missing_shard_is_named(folder: Path) -> None:
-    (folder / SECOND).unlink()
-    assert found(folder) == {("missing", SECOND)}
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_shard_has_one_wrong_record(folder: Path, edit: str) -> None:
+    change, kind, number, words = EDITS[edit]
+    rows, data = rows_of(folder, FIRST), (folder / FIRST).read_bytes()
+    write(folder / FIRST, change(data, [row["offset"] for row in rows]))
+    (problem,) = named(folder, kind)
+    key = "" if number is None else rows[number]["key"]
+    assert (problem.record, problem.key) == (number, key)
+    assert words in problem.what
+    if number is None:
+        assert problem.offset == rows[2]["offset"]
 
 
 def test_an_extra_shard_is_named(folder: Path) -> None:
@@ -268,16 +247,14 @@ def test_an_extra_shard_is_named(folder: Path) -> None:
     assert copy.what == f"is a copy of {FIRST}"
 
 
-def test_a_renamed_shard_is_recognised(folder: Path) -> None:
+def test_renamed_and_swapped_shards_are_recognised(folder: Path) -> None:
+    one, two = (folder / FIRST).read_bytes(), (folder / SECOND).read_bytes()
     other = "pets-train.tfrecord-00009-of-00004"
     (folder / FIRST).rename(folder / other)
     assert found(folder) == {("missing", FIRST), ("misplaced", other)}
     assert FIRST in named(folder, "misplaced")[0].what
     assert other in named(folder, "missing")[0].what
-
-
-def test_swapped_shards_are_recognised(folder: Path) -> None:
-    one, two = (folder / FIRST).read_bytes(), (folder / SECOND).read_bytes()
+    (folder / other).unlink()
     write(folder / FIRST, two)
     write(folder / SECOND, one)
     assert found(folder) == {("misplaced", FIRST), ("misplaced", SECOND)}
@@ -344,6 +321,7 @@ def test_an_example_that_breaks_the_schema_is_named(folder: Path, fault: str) ->
 def test_a_rewritten_dataset_is_as_good_as_a_built_one(folder: Path) -> None:
     rewritten(folder, FIRST, _with(image=[jpeg(32, 32, seed=77)]))
     assert verified(folder, decode=True).problems == ()
+    assert not tfds_refuses(folder)
 
 
 GREY = io.BytesIO()
@@ -357,7 +335,7 @@ PIXELS: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", PIXELS)
-def test_decode_finds_an_image_that_is_not_what_it_should_be(folder: Path, case: str) -> None:
+def test_decode_finds_an_image_that_does_not_match_the_schema(folder: Path, case: str) -> None:
     data, said = PIXELS[case]
     rewritten(folder, FIRST, _with(image=[data]))
     assert verified(folder).problems == ()
@@ -386,7 +364,7 @@ def test_raw_pixels_of_another_length_are_found_without_decoding(tmp_path: Path)
     assert "191 bytes of pixels, 8x8 takes 192" in problem.what
 
 
-def test_the_quick_reader_reads_what_a_build_writes(good: Path) -> None:
+def test_the_fast_decoder_finds_every_built_record(good: Path) -> None:
     features = load_schema("classification").features
     decoder = ExampleDecoder({name: one.dtype for name, one in features.items()}, features)
     with (good / FIRST).open("rb") as file:
@@ -421,13 +399,13 @@ def test_a_missing_document_is_named_and_the_shards_are_checked_all_the_same(
     assert ("damaged", SECOND) in kinds_found
 
 
-def test_without_a_manifest_a_missing_shard_is_known_by_the_numbers(folder: Path) -> None:
+def test_a_missing_shard_is_found_by_the_numbers_of_the_others(folder: Path) -> None:
     (folder / "manifest.json").unlink()
     (folder / SECOND).unlink()
     assert found(folder) == {("missing", "manifest.json"), ("missing", SECOND)}
 
 
-def test_an_index_is_missed_though_nothing_else_tells_the_records(folder: Path) -> None:
+def test_a_missing_index_of_a_damaged_shard_is_found_without_an_item_table(folder: Path) -> None:
     write(folder / FIRST, flipped((folder / FIRST).read_bytes(), 3))
     (folder / "items.parquet").unlink()
     (folder / INDEX).unlink()
@@ -489,13 +467,10 @@ def test_a_row_that_disagrees_with_its_record_is_named(
     assert ("hash", "items.parquet") in found(folder)
 
 
-def test_rows_that_disagree_with_the_manifest_are_found(folder: Path) -> None:
+def test_missing_rows_and_columns_are_problems(folder: Path) -> None:
     changed_rows(folder, lambda rows: rows.pop())
     said = " | ".join(problem.what for problem in named(folder, "items"))
     assert "totals.num_inputs is 33, not 32" in said
-
-
-def test_other_columns_are_a_problem(folder: Path) -> None:
     table = pq.read_table(folder / "items.parquet")
     pq.write_table(table.drop_columns(["label"]), folder / "items.parquet")
     assert ("items", "items.parquet") in found(folder)
@@ -544,9 +519,8 @@ TFDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("case", TFDS)
-def test_what_tfds_refuses_is_named(folder: Path, case: str) -> None:
+def test_a_document_that_tfds_refuses_is_a_problem(folder: Path, case: str) -> None:
     name, change = TFDS[case]
-    assert not tfds_refuses(folder)
     edited(folder / name, change)
     assert tfds_refuses(folder)
     assert found(folder) == {("tfds", name)}
@@ -581,14 +555,6 @@ def test_any_flipped_bit_and_any_cut_of_any_file_is_found(
         write(folder / name, whole)
 
 
-@pytest.mark.thorough
-def test_every_bit_of_a_small_document_matters(folder: Path) -> None:
-    whole = (folder / INDEX).read_bytes()
-    for bit in range(0, 8 * len(whole), 7):
-        write(folder / INDEX, flipped(whole, bit))
-        assert ("index", INDEX) in found(folder)
-
-
 def test_several_damages_are_all_found_in_one_run(folder: Path) -> None:
     write(folder / FIRST, flipped((folder / FIRST).read_bytes(), 8000))
     (folder / SECOND).unlink()
@@ -605,7 +571,7 @@ def test_several_damages_are_all_found_in_one_run(folder: Path) -> None:
     }
 
 
-def test_files_of_others_are_listed_and_no_problem(folder: Path) -> None:
+def test_unknown_files_are_listed_and_are_not_problems(folder: Path) -> None:
     write(folder / "notes.txt", b"mine")
     write(folder / f".{FIRST}.tmp", b"left")
     (folder.parent / "1.0.0.old").mkdir()
@@ -614,7 +580,7 @@ def test_files_of_others_are_listed_and_no_problem(folder: Path) -> None:
     assert checked.unknown == (f".{FIRST}.tmp", "notes.txt", "../1.0.0.old")
 
 
-def test_an_unfinished_build_is_no_dataset_yet(tmp_path: Path) -> None:
+def test_an_unfinished_build_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "pets" / "1.0.0.incomplete").mkdir(parents=True)
     with pytest.raises(DatasetError, match="not finished; run the same `shardprep build` again"):
         verified(tmp_path / "pets" / "1.0.0.incomplete")
