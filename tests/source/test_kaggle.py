@@ -681,8 +681,14 @@ def test_the_number_of_unchecked_members_is_reported(tmp_path: Path) -> None:
 # Progress.
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, size: int | None, *, terminal: bool = False) -> str:
-    monkeypatch.setattr(display, "_LINE_EVERY_S", 0.0)
+def shown(
+    monkeypatch: pytest.MonkeyPatch,
+    size: int | None,
+    *,
+    terminal: bool = False,
+    every_s: float = 0.0,
+) -> str:
+    monkeypatch.setattr(display, "_LINE_EVERY_S", every_s)
     out = io.StringIO()
     with display.Bar(Console(file=out, force_terminal=terminal, width=90)) as bar:
         progress = Watch(bar)
@@ -695,26 +701,16 @@ def shown(monkeypatch: pytest.MonkeyPatch, size: int | None, *, terminal: bool =
     return out.getvalue()
 
 
-def test_without_a_terminal_there_are_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_in_lines_or_on_a_terminal_as_a_bar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert shown(monkeypatch, 20_000_000, every_s=60).splitlines() == ["downloading [kaggle:pets]"]
     lines = shown(monkeypatch, 20_000_000).splitlines()
     assert lines[0] == "downloading [kaggle:pets]"
     assert lines[2].startswith("downloading: 10 of 20 MB, ")
     assert lines[2].endswith(" s left")
     assert lines[-1].startswith("checking: 20 of 20 MB")
     assert "downloading: 15 MB, " in shown(monkeypatch, None)
-
-
-def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(monkeypatch, 20_000_000, terminal=True)
     assert "20.0/20.0 MB" in text
     assert "s left" not in text
-
-
-def test_lines_come_now_and_then() -> None:
-    out = io.StringIO()
-    with display.Bar(Console(file=out)) as bar:
-        progress = Watch(bar)
-        progress.start("downloading", 10, "bytes")
-        progress.advance(5)
-        progress.advance(5)
-    assert out.getvalue() == ""
