@@ -24,7 +24,7 @@ from rich.console import Console
 from shardprep.api import display
 from shardprep.api.progress import Watch
 from shardprep.errors import RecipeError, SourceError
-from shardprep.source.kaggle import client_error, client_process
+from shardprep.source.kaggle import client_process
 from shardprep.source.kaggle.archive_check import damage
 from shardprep.source.kaggle.client_error import ClientError, RetryLimits
 from shardprep.source.kaggle.credentials import credentials
@@ -358,7 +358,7 @@ def test_retry_after_is_obeyed_unless_it_is_too_long(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(client_error.time, "sleep", pauses.append)
+    monkeypatch.setattr("shardprep.source.kaggle.client_error.time.sleep", pauses.append)
     world.server.answers = [Answer(429, retry_after="7"), Answer(429, retry_after="3600")]
     assert "wait 3,600 s" in failure(world, retries=HASTY)
     assert pauses == [7]

@@ -47,15 +47,16 @@ def test_a_file_that_was_handed_over_is_committed_later_or_leaves_no_trace(
     def full(descriptor: int) -> None:
         raise OSError(descriptor)
 
+    files = [DurableFile(tmp_path / name) for name in ("shard", "other")]
     commits = []
-    for name in ("shard", "other"):
-        with DurableFile(tmp_path / name) as file:
+    for handed_over in files:
+        with handed_over as file:
             file.write(b"abc")
             commits.append(file.hand_over())
-        assert not (tmp_path / name).exists()
+        assert not file.path.exists()
     commits[0]()
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"\d"):
         commits[1]()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"shard": b"abc"}
-    assert file.stream.closed
+    assert all(file.stream.closed for file in files)
