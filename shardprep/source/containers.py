@@ -25,6 +25,9 @@ from shardprep.source.names import unsafe_name
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import Unpacker, Window, buffered
 from shardprep.source.zip_directory import (
+    BLOCK_BYTES,
+    MOST_OFFSET,
+    UTF8_FLAG,
     ZipEntries,
     check_directory,
     check_end,
@@ -32,12 +35,9 @@ from shardprep.source.zip_directory import (
     read_entries,
 )
 
-_UTF8_FLAG = 0x800
-_MOST_OFFSET = 1 << 61
 _KIND_BITS = 0o170000
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_GLOBAL_HEADERS = 1000
-_BLOCK_BYTES = 1 << 20
 _SHOWN_NAME = 60
 _LONG_NUMBER = re.compile(rb"\d{64}")
 
@@ -91,7 +91,7 @@ def _by_zipfile(place: PlainExtent, encoding: str | None) -> tuple[int, ZipEntri
             # A size or offset beyond the limit fits nowhere, so the exact value does not matter.
             places[row] = (
                 ZIP, info.compress_type, info.flag_bits, 0, info.CRC,
-                max(-_MOST_OFFSET, min(info.header_offset, _MOST_OFFSET)),
+                max(-MOST_OFFSET, min(info.header_offset, MOST_OFFSET)),
                 min(info.compress_size, MOST_BYTES), min(info.file_size, MOST_BYTES),
             )  # fmt: skip
             modes[row] = info.external_attr >> 16
@@ -127,7 +127,7 @@ def _zip_entry(path: str, extent: ZipExtent, mode: int) -> Iterator[Entry]:
 
 def _true_name(info: zipfile.ZipInfo) -> str:
     """Return the name decoded as UTF-8 if that is valid: many zips do not set the flag."""
-    if info.flag_bits & _UTF8_FLAG or info.filename.isascii():
+    if info.flag_bits & UTF8_FLAG or info.filename.isascii():
         return info.filename
     try:
         return info.filename.encode("cp437").decode()
@@ -149,7 +149,7 @@ class _Headers(io.BufferedReader):
 
 def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
     with (
-        _Headers(Window(place), _BLOCK_BYTES) as headers,
+        _Headers(Window(place), BLOCK_BYTES) as headers,
         tarfile.open(fileobj=headers, mode="r:") as archive,
     ):
         for info in archive:
@@ -176,7 +176,7 @@ def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
 def _check_end(place: PlainExtent, at: int, name: str) -> None:
     """Check that the tar has its end mark: tarfile takes any damage for the end."""
     is_end = False
-    while data := place.read_range(at, _BLOCK_BYTES):
+    while data := place.read_range(at, BLOCK_BYTES):
         blank = len(data) - len(data.lstrip(b"\0"))
         is_end = is_end or blank >= tarfile.BLOCKSIZE
         if blank < len(data):

@@ -89,9 +89,6 @@ class Coded(Sequence[_Value]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return f"Coded.of({list(self)!r})"
-
     def __reduce__(self) -> tuple[Any, ...]:
         if len(self.values) <= _FEW:
             return Coded, (self.codes, self.values)
@@ -214,9 +211,6 @@ class Texts(Sequence[str]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return f"Texts.of({list(self)!r})"
-
     def num_folders(self) -> Ints:
         return integers(pc.count_substring(self.array, "/"))
 
@@ -243,11 +237,11 @@ class Texts(Sequence[str]):
     def folders(self) -> Coded[str]:
         """The part of each path before the last "/", or ""."""
         if self._folders is None:
-            self._folders = _coded(self, Texts._folders_alone)
+            pattern = r"(^|/)[^/]*$"
+            self._folders = _coded(
+                self, lambda part: Texts(pc.replace_substring_regex(part.array, pattern, ""))
+            )
         return self._folders
-
-    def _folders_alone(self) -> Texts:
-        return Texts(pc.replace_substring_regex(self.array, r"(^|/)[^/]*$", ""))
 
     def composed(self) -> Texts:
         """Return each text in Unicode form NFC, with combined accents."""

@@ -45,10 +45,10 @@ _ENTRY = np.dtype(
     ]
 )  # fmt: skip
 _SIGNATURE = 0x02014B50
-_BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 20
 _MAX_VERSION = 63
 """Highest version that `zipfile` reads."""
-_UTF8_FLAG = 0x800
+UTF8_FLAG = 0x800
 _FULL = 0xFFFFFFFF
 """Marks a size or offset that is in the ZIP64 extra field instead."""
 _ZIP64, _UNICODE_PATH = 1, 0x7075
@@ -68,7 +68,7 @@ _MAX_COMMENT_BYTES = 0xFFFF
 _MAX_EXTRA_BYTES = 1 << 14
 _SPARE_BYTES = 100
 """Bytes that may legitimately follow a member; an image is larger."""
-_MOST_OFFSET = 1 << 61
+MOST_OFFSET = 1 << 61
 """Larger than any offset or size in a file. Sums of two still fit in 64 bits."""
 _PACK_IT_AGAIN = "download or pack it again"
 
@@ -131,7 +131,7 @@ def _blocks(place: PlainExtent, at: int, stop: int) -> Iterator[tuple[Bytes, Int
     Stops at the first gap between entries. Only the last entry may be truncated.
     """
     while at < stop:
-        block = np.frombuffer(place.read_range(at, min(_BLOCK_BYTES, stop - at)), np.uint8)
+        block = np.frombuffer(place.read_range(at, min(BLOCK_BYTES, stop - at)), np.uint8)
         starts, entries = _chain(block)
         if not len(starts):
             return
@@ -189,7 +189,7 @@ class _Names:
         is_high = data >= 0x80
         if is_high.any():
             owners = np.searchsorted(ends, np.flatnonzero(is_high), side="right")
-            if not (entries["flags"][owners] & _UTF8_FLAG).all():
+            if not (entries["flags"][owners] & UTF8_FLAG).all():
                 raise _OddError
         if not data.all():  # zipfile ends a name at a null byte
             raise _OddError
@@ -307,7 +307,7 @@ def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, 
         raise SourceError(name, f"is damaged: {what}", _PACK_IT_AGAIN)
     order = np.argsort(found.places["offset"], kind="stable")
     starts = found.places["offset"][order]
-    ends = starts + np.minimum(found.places["stored_bytes"][order], _MOST_OFFSET) + _LOCAL.size
+    ends = starts + np.minimum(found.places["stored_bytes"][order], MOST_OFFSET) + _LOCAL.size
     overlap = np.flatnonzero((starts[1:] < ends[:-1]) & (ends[:-1] <= stop))
     if len(overlap):  # a member that ends after the stop is truncated; reading it reports that
         one, two = (found.names[i] for i in order[overlap[0] : overlap[0] + 2].tolist())
@@ -344,7 +344,7 @@ def _name_and_extra_bytes(place: PlainExtent, at: int) -> int:
 
 def _holds_member(place: PlainExtent, start: int, stop: int) -> bool:
     while start + _LOCAL.size < stop:
-        block = place.read_range(start, min(_BLOCK_BYTES, stop - start))
+        block = place.read_range(start, min(BLOCK_BYTES, stop - start))
         at = block.find(b"PK\3\4")
         while at >= 0:
             if _is_member(place, start + at, stop):

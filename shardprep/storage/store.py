@@ -26,6 +26,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -371,7 +373,7 @@ def _store(url: ObjectUrl, bounds: Timeouts) -> Any:
 
 
 _used_by: set[int] = set()
-"""Ids of this process and its forked ancestors that used a store."""
+"""Process ids, of forked ancestors too."""
 
 
 @functools.lru_cache(_MOST_CLIENTS)
@@ -398,47 +400,39 @@ class _LeftError(Exception):
     """The call was abandoned: nobody needs its answer, or it is too late."""
 
 
-_Call = Callable[[], Any]
-_Outcome = tuple[Any, BaseException | None]
-_Calls = queue.SimpleQueue[tuple[_Call, queue.SimpleQueue[_Outcome]] | None]
+_Calls = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
 _idle: list[_Calls] = []
 
 
-def _apart(call: _Call, is_left: Callable[[], bool] | None) -> Any:
+def _apart(call: Callable[[], Any], is_left: Callable[[], bool] | None) -> Any:
     """Return the result of a call in another thread.
 
     The client reacts neither to signals nor to the end of the program. The call is abandoned if a
     signal handler raises, or if `is_left`, called four times a second, returns True.
     """
-    outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
-    outcome: _Outcome | None = None
+    outcome = Future[Any]()
     try:
         calls = _idle.pop()
     except IndexError:
         calls = queue.SimpleQueue()
         threading.Thread(target=_work, args=(calls,), name="shardprep-store", daemon=True).start()
-    calls.put((call, outcomes))
+    calls.put((call, outcome))
     try:
-        while outcome is None:
-            with contextlib.suppress(queue.Empty):
-                outcome = outcomes.get(timeout=_LOOK_EVERY_S if is_left else None)
-            if outcome is None and is_left and is_left():
+        while not futures.wait([outcome], _LOOK_EVERY_S if is_left else None).done:
+            if is_left and is_left():
                 raise _LeftError
     except BaseException:
         calls.put(None)
         raise
     _idle.append(calls)
-    value, error = outcome
-    if error is not None:
-        raise error
-    return value
+    return outcome.result()
 
 
 def _work(calls: _Calls) -> None:
     while order := calls.get():
-        call, outcomes = order
+        call, outcome = order
         try:
-            outcomes.put((call(), None))
+            outcome.set_result(call())
         except BaseException as error:
-            outcomes.put((None, error))
-        del order, call, outcomes  # releases everything that they reference
+            outcome.set_exception(error)
+        del order, call, outcome  # releases everything that they reference

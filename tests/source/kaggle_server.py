@@ -206,7 +206,6 @@ def _refused(status: int) -> Answer:
 
 
 USER, KEY = "somebody", "0123456789abcdef0123456789abcdef"
-RULES = "You must accept this competition's rules before you'll be able to download files."
 LAST_MODIFIED = 1_700_000_000.0
 
 

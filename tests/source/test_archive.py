@@ -1,4 +1,4 @@
-"""Archives of every kind and depth are listed as other libraries read them, or are an error."""
+"""Archives of every kind and depth are listed like other libraries read them, or are an error."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ import subprocess
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -27,10 +25,10 @@ from hypothesis import strategies as st
 from shardprep.errors import SourceError
 from shardprep.source.byte_range import ZipExtent
 from shardprep.source.limits import DEFAULT_LIMITS
-from shardprep.source.listing import Listing, list_source
+from shardprep.source.listing import Listing
 from shardprep.source.members import Members
 from shardprep.source.unpack import member_stream
-from tests.source.hostile import patched, tar_entry, with_damage
+from tests.source.hostile import HOSTILE, patched, tar_entry, with_damage
 from tests.source.listed import (
     INNER,
     JPEG,
@@ -47,6 +45,7 @@ from tests.source.listed import (
 )
 from tests.support.builders import jpeg, tar_bytes, tree, write, write_folder, zip_bytes
 from tests.support.examples import examples
+from tests.support.paths import DATA
 
 
 def by_tarfile(data: bytes) -> dict[str, bytes]:
@@ -58,50 +57,36 @@ def by_tarfile(data: bytes) -> dict[str, bytes]:
 # Containers of one kind
 
 
-@pytest.mark.parametrize("pack", ZIPS.values(), ids=ZIPS)
-def test_a_zip_lists_what_zipfile_reads(tmp_path: Path, pack: Pack) -> None:
-    data = pack(MEMBERS)
-    assert listed_bytes(tmp_path, data).contents == by_zipfile(data) == MEMBERS
-
-
-@pytest.mark.parametrize("pack", TARS.values(), ids=TARS)
-def test_a_tar_lists_what_tarfile_reads(tmp_path: Path, pack: Pack) -> None:
-    data = pack(MEMBERS)
-    assert listed_bytes(tmp_path, data).contents == by_tarfile(data) == MEMBERS
-
-
-def test_a_folder_lists_what_the_file_system_holds(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "source", MEMBERS)
-    assert listed(folder).contents == tree(folder) == MEMBERS
-
-
-@pytest.mark.parametrize("form", ["gnu", "oldgnu", "pax", "ustar", "v7"])
-@pytest.mark.skipif(not shutil.which("tar"), reason="needs tar")
-def test_what_the_tar_program_packs_comes_back(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(f"tar --format={form} -cf - ." for form in ("gnu", "oldgnu", "pax", "ustar", "v7")),
+        "zip -qr - .",
+    ],
+)
+def test_archives_of_the_tar_and_zip_programs_are_listed(tmp_path: Path, command: str) -> None:
+    program, *arguments = command.split()
+    if not shutil.which(program):
+        pytest.skip(f"needs {program}")
     members = {"x/cat.0.jpg": JPEG, "n" * 90 + ".png": PNG, "notes.txt": b"text"}
+    members |= {"é.jpg": JPEG} if program == "zip" else {}
     folder = write_folder(tmp_path / "folder", members)
-    source = tmp_path / "source"
-    subprocess.run(["tar", f"--format={form}", "-cf", source, "-C", folder, "."], check=True)
-    assert listed(source).contents == members
-
-
-@pytest.mark.skipif(not shutil.which("zip"), reason="needs zip")
-def test_what_the_zip_program_streams_comes_back(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "folder", MEMBERS)
-    packed = subprocess.run(["zip", "-qr", "-", "."], cwd=folder, check=True, capture_output=True)
+    packed = subprocess.run([program, *arguments], cwd=folder, check=True, capture_output=True)
     source = write(tmp_path / "source", packed.stdout)
-    assert listed(source, zip_encoding="utf-8").contents == MEMBERS
+    assert listed(source, zip_encoding="utf-8").contents == members
 
 
-def test_members_are_sorted_into_images_and_others(tmp_path: Path) -> None:
-    found = listed_bytes(tmp_path, zip_bytes(MEMBERS))
+def test_members_of_a_folder_are_sorted_into_images_and_others(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "source", MEMBERS)
+    found = listed(folder)
+    assert found.contents == tree(folder) == MEMBERS
     assert found.image_keys == ["a/b/c/d/é ü.jpg", "train/cat.0.jpg", "train/dog.0.png"]
     others = [member.key for member in found.listing.others]
     assert others == ["empty.txt", "labels.csv", "no_suffix"]
     assert found.listing.skipped == []
 
 
-def test_extents_survive_the_way_to_a_worker(tmp_path: Path) -> None:
+def test_a_listing_can_be_pickled(tmp_path: Path) -> None:
     members = {"a.jpg": JPEG, "in.tar": tar_bytes({"b.jpg": PNG})}
     found = pickle.loads(pickle.dumps(listed_bytes(tmp_path, zip_bytes(members)).listing))
     assert [m.extent.read() for m in found.images] == [JPEG, PNG]
@@ -112,9 +97,7 @@ def test_extents_survive_the_way_to_a_worker(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 @pytest.mark.parametrize("outer", [STORED_ZIP, tar_bytes], ids=["stored zip", "tar"])
-def test_an_inner_archive_that_is_not_packed_is_read_in_place(
-    tmp_path: Path, outer: Pack, inner: Pack
-) -> None:
+def test_a_stored_inner_archive_is_read_in_place(tmp_path: Path, outer: Pack, inner: Pack) -> None:
     found = listed_bytes(tmp_path, outer({"first.txt": b"x", "train.arc": inner(MEMBERS)}))
     assert found.contents == {"first.txt": b"x"} | {f"train.arc/{k}": v for k, v in MEMBERS.items()}
     assert not found.work.exists()
@@ -143,16 +126,6 @@ def test_a_compressed_tar_inside_an_archive_is_opened(
     assert [line for line in found.notices if "x/train.tgz" in line]
 
 
-def test_a_compressed_zip_is_opened(tmp_path: Path) -> None:
-    assert listed_bytes(tmp_path, gzip.compress(zip_bytes(MEMBERS))).contents == MEMBERS
-
-
-def test_inner_archives_of_one_name_do_not_mix(tmp_path: Path) -> None:
-    members = {f"{i}/in.zip": zip_bytes({"a.jpg": jpeg(8, 8, seed=i)}) for i in range(3)}
-    found = listed_bytes(tmp_path, zip_bytes(members))
-    assert found.contents == {f"{i}/in.zip/a.jpg": jpeg(8, 8, seed=i) for i in range(3)}
-
-
 def _nested(depth: int, pack: Pack) -> bytes:
     data = JPEG
     for level in range(depth):
@@ -161,141 +134,73 @@ def _nested(depth: int, pack: Pack) -> bytes:
 
 
 @pytest.mark.parametrize("pack", [STORED_ZIP, zip_bytes, tar_bytes])
-def test_archives_are_opened_to_the_depth_limit(tmp_path: Path, pack: Pack) -> None:
+def test_archives_are_opened_up_to_the_depth_limit(tmp_path: Path, pack: Pack) -> None:
     found = listed_bytes(tmp_path, _nested(DEFAULT_LIMITS.max_depth, pack))
-    assert list(found.contents.values()) == [JPEG]
-    assert found.image_keys == ["7.zip/6.zip/5.zip/4.zip/3.zip/2.zip/1.zip/a.jpg"]
-
-
-@pytest.mark.parametrize("pack", [STORED_ZIP, zip_bytes, tar_bytes])
-def test_archives_below_the_depth_limit_are_an_error(tmp_path: Path, pack: Pack) -> None:
+    assert found.contents == {"7.zip/6.zip/5.zip/4.zip/3.zip/2.zip/1.zip/a.jpg": JPEG}
     with pytest.raises(SourceError, match=r"^8\.zip/.*/1\.zip: .*nested more than 8 deep"):
         listed_bytes(tmp_path, _nested(DEFAULT_LIMITS.max_depth + 1, pack))
 
 
-@pytest.mark.parametrize("times", [40, 1200])
-def test_compression_around_compression_ends_at_the_depth_limit(tmp_path: Path, times: int) -> None:
+def test_compression_is_removed_up_to_the_depth_limit(tmp_path: Path) -> None:
+    assert listed_bytes(tmp_path, gzip.compress(zip_bytes(MEMBERS))).contents == MEMBERS
     data = tar_bytes({"a.jpg": JPEG})
-    for _ in range(times):
+    for _ in range(1200):
         data = gzip.compress(data, 0)
     with pytest.raises(SourceError, match="nested"):
         listed_bytes(tmp_path, data)
 
 
-def test_a_compressed_member_that_holds_no_archive_leaves_no_file(tmp_path: Path) -> None:
+def test_a_compressed_member_without_an_archive_leaves_no_file(tmp_path: Path) -> None:
     packed = gzip.compress(b"id,label\n" * 400, 0)
     found = listed_bytes(tmp_path, zip_bytes({"labels.csv.gz": packed, "a.jpg": JPEG}))
     assert found.contents == {"labels.csv.gz": packed, "a.jpg": JPEG}
     assert not found.work.exists() or tree(found.work) == {}
 
 
-@pytest.mark.parametrize("tail", [*range(0, 40, 3), 258, 1000])
-def test_the_last_bytes_of_a_deflated_member_come_with_any_block_size(
-    tmp_path: Path, tail: int
-) -> None:
+@pytest.mark.parametrize("tail", [0, 1, 15, 39, 258, 1000])
+def test_a_deflated_member_is_streamed_to_its_last_byte(tmp_path: Path, tail: int) -> None:
     data = bytes((1 << 20) + tail)
-    found = listed_bytes(tmp_path, zip_bytes({"zeros": data})).listing
-    extent = found.others[0].extent
+    extent = listed_bytes(tmp_path, zip_bytes({"zeros": data})).listing.others[0].extent
     assert isinstance(extent, ZipExtent)
-    blocks = []
     with member_stream(extent) as stream:
-        while block := stream.read(1 << 20):
-            blocks.append(block)
-    assert sum(map(len, blocks)) == len(data)
+        assert sum(map(len, iter(lambda: stream.read(1 << 20), b""))) == len(data)
 
 
-# Zips that are odd and sound
+# Archives that are unusual but valid
 
 
-class _Pipe(io.BytesIO):
-    """Cannot go back, as standard output."""
-
-    def tell(self) -> int:
-        raise io.UnsupportedOperation
-
-
-def _streamed_zip(method: int) -> bytes:
-    out = _Pipe()
-    with zipfile.ZipFile(out, "w", method) as archive:
-        for name, data in MEMBERS.items():
-            with archive.open(zipfile.ZipInfo(name), "w") as member:
-                member.write(data)
-    return out.getvalue()
-
-
-def _zip64() -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in MEMBERS.items():
-            with archive.open(name, "w", force_zip64=True) as member:
-                member.write(data)
-    return out.getvalue()
-
-
-def _commented_zip() -> bytes:
-    out = io.BytesIO(zip_bytes(MEMBERS))
-    with zipfile.ZipFile(out, "a") as archive:
-        archive.comment = b"PK\1\2 a comment " * 50
-    return out.getvalue()
-
-
-def _zip_with_folders() -> bytes:
-    return zip_bytes({"train/": b"", "a/": b"", "a/b/": b"", **MEMBERS})
-
-
-def _with_block_before_directory(block: bytes) -> bytes:
-    data = zip_bytes(MEMBERS)
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        start = archive.start_dir
-    longer = bytearray(data[:start] + block + data[start:])
-    struct.pack_into("<I", longer, len(longer) - 6, start + len(block))
-    return bytes(longer)
-
-
-def _aligned_zip() -> bytes:
-    """Return a zip with padding in its local headers alone, as zipalign makes them."""
-    body = directory = b""
-    for name, data in MEMBERS.items():
-        stored = name.encode()
-        padding = bytes(-(len(body) + 30 + len(stored)) % 4096)
-        fields = (0x800, 0, 0, 33, zlib.crc32(data), len(data), len(data), len(stored))
-        local = struct.pack("<4s5H3L2H", b"PK\3\4", 20, *fields, len(padding))
-        rest = (0, 0, 0, 0, 0, len(body))
-        directory += struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, *fields, *rest) + stored
-        body += local + stored + padding + data
-    counts = (0, 0, len(MEMBERS), len(MEMBERS), len(directory), len(body), 0)
-    return body + directory + struct.pack("<4s4H2LH", b"PK\5\6", *counts)
-
-
-ODD_ZIPS: dict[str, Callable[[], bytes]] = {
-    "data descriptors, deflated": partial(_streamed_zip, zipfile.ZIP_DEFLATED),
-    "data descriptors, stored": partial(_streamed_zip, zipfile.ZIP_STORED),
-    "zip64": _zip64,
-    "comment": _commented_zip,
-    "entries for folders": _zip_with_folders,
-    "junk before it": lambda: b"#!/bin/sh\nexit\n" * 150 + zip_bytes(MEMBERS),
-    "junk after it": lambda: zip_bytes(MEMBERS) + b"\0" * 500,
-    "a signature before its directory": lambda: _with_block_before_directory(b"PK signature" * 50),
-    "aligned members": _aligned_zip,
+VALID: dict[str, bytes] = {
+    **{path.stem: path.read_bytes() for path in sorted(DATA.glob("zips/*.zip"))},
+    **{name: pack(MEMBERS) for name, pack in {**ZIPS, **TARS}.items()},
+    "entries for folders": zip_bytes({"train/": b"", "a/": b"", "a/b/": b"", **MEMBERS}),
+    "junk before it": b"#!/bin/sh\nexit\n" * 150 + zip_bytes(MEMBERS),
+    "junk after it": zip_bytes(MEMBERS) + b"\0" * 500,
+    "tar, followed by zeros": tar_bytes(MEMBERS) + bytes(3 << 20),
 }
+"""The sample files have data descriptors, ZIP64 fields, a comment with a signature, unused bytes
+before the directory, and members aligned by padding in local headers only.
+"""
 
 
-@pytest.mark.parametrize("make", ODD_ZIPS.values(), ids=ODD_ZIPS)
-def test_an_odd_zip_lists_what_zipfile_reads(tmp_path: Path, make: Callable[[], bytes]) -> None:
-    data = make()
-    assert listed_bytes(tmp_path, data).contents == by_zipfile(data) == MEMBERS
+@pytest.mark.parametrize("data", VALID.values(), ids=VALID)
+def test_an_archive_lists_what_other_libraries_read(tmp_path: Path, data: bytes) -> None:
+    read = by_zipfile if zipfile.is_zipfile(io.BytesIO(data)) else by_tarfile
+    assert listed_bytes(tmp_path, data).contents == read(data)
+    assert read(data).keys() == MEMBERS.keys()
 
 
 @pytest.mark.parametrize("outer", [STORED_ZIP, zip_bytes, tar_bytes])
-@pytest.mark.parametrize("odd", ["data descriptors, deflated", "zip64", "comment"])
-def test_an_odd_zip_inside_an_archive_comes_back(tmp_path: Path, outer: Pack, odd: str) -> None:
-    found = listed_bytes(tmp_path, outer({"pad": b"x" * 77, "in.zip": ODD_ZIPS[odd]()}))
-    expected = {f"in.zip/{k}": v for k, v in MEMBERS.items()}
+@pytest.mark.parametrize("inner", ["streamed-deflated", "zip64", "comment"])
+def test_an_unusual_zip_inside_an_archive_is_listed(
+    tmp_path: Path, outer: Pack, inner: str
+) -> None:
+    found = listed_bytes(tmp_path, outer({"pad": b"x" * 77, "in.zip": VALID[inner]}))
+    expected = {f"in.zip/{key}": data for key, data in by_zipfile(VALID[inner]).items()}
     assert found.contents == expected | {"pad": b"x" * 77}
 
 
 @pytest.mark.thorough
-def test_a_zip_that_counts_in_16_bits_comes_back(tmp_path: Path) -> None:
+def test_a_zip_with_a_16_bit_member_count_is_listed(tmp_path: Path) -> None:
     names = [f"{i}.jpg" for i in range(2**16 + 3)]
     data = zip_bytes(dict.fromkeys(names, b""), method=zipfile.ZIP_STORED)
     end64, end = data.rindex(b"PK\6\6"), data.rindex(b"PK\5\6")
@@ -306,18 +211,14 @@ def test_a_zip_that_counts_in_16_bits_comes_back(tmp_path: Path) -> None:
     assert found.image_keys == sorted(names)
 
 
-def test_a_tar_that_is_followed_by_blanks_comes_back(tmp_path: Path) -> None:
-    assert listed_bytes(tmp_path, tar_bytes(MEMBERS) + bytes(3 << 20)).contents == MEMBERS
-
-
 @ZIP_AND_TAR
-def test_keys_that_only_look_alike_stay_apart(tmp_path: Path, pack: Pack) -> None:
+def test_similar_keys_are_not_merged(tmp_path: Path, pack: Pack) -> None:
     names = ["a.jpg", "A.JPG", "caf\u00e9.jpg", "cafe\u0301.jpg", "a.jpg/b.jpg"]
     members = {name: jpeg(8, 8, seed=i) for i, name in enumerate(names)}
     assert listed_bytes(tmp_path, pack(members)).contents == members
 
 
-def test_an_empty_zip_holds_nothing(tmp_path: Path) -> None:
+def test_an_empty_zip_has_no_members(tmp_path: Path) -> None:
     assert listed_bytes(tmp_path, zip_bytes({})).listing == Listing(Members.of([]), [], [])
     data = tar_bytes({"in.zip": zip_bytes({}), "a.jpg": JPEG})
     assert listed_bytes(tmp_path, data).contents == {"a.jpg": JPEG}
@@ -345,30 +246,24 @@ def parts_of(data: bytes, name: str, number: int = 3) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("pack", [zip_bytes, *TARS.values()], ids=["zip", *TARS])
-def test_an_archive_in_parts_is_opened_by_its_first_part(tmp_path: Path, pack: Pack) -> None:
-    folder = write_folder(tmp_path / "f", parts_of(pack(MEMBERS), "data.arc"))
-    assert listed(folder / "data.arc.001", tmp_path / "work").contents == MEMBERS
+def test_a_split_archive_is_opened_by_its_first_part(tmp_path: Path, pack: Pack) -> None:
+    """An unescaped glob would look for data1.arc."""
+    folder = write_folder(tmp_path / "f", parts_of(pack(MEMBERS), "data[1].arc"))
+    assert listed(folder / "data[1].arc.001", tmp_path / "work").contents == MEMBERS
 
 
-@pytest.mark.parametrize("outer", ["folder", "zip", "tar"])
-def test_an_archive_in_parts_inside_a_source_is_opened(tmp_path: Path, outer: str) -> None:
-    members = {f"x/{name}": part for name, part in parts_of(zip_bytes(MEMBERS), "in.zip").items()}
-    members |= {"a.jpg": JPEG}
-    if outer == "folder":
-        found = listed(write_folder(tmp_path / "source", members))
-    else:
-        found = listed_bytes(tmp_path, (zip_bytes if outer == "zip" else tar_bytes)(members))
-    assert found.contents == {"a.jpg": JPEG} | {f"x/in.zip/{k}": v for k, v in MEMBERS.items()}
-
-
-def test_an_archive_in_parts_inside_another_is_opened(tmp_path: Path) -> None:
-    inner = parts_of(zip_bytes(MEMBERS), "in.zip")
-    folder = write_folder(tmp_path / "source", parts_of(zip_bytes(inner), "out.zip"))
-    assert listed(folder).contents == {f"out.zip/in.zip/{k}": v for k, v in MEMBERS.items()}
+@pytest.mark.parametrize("outer", [zip_bytes, tar_bytes])
+def test_a_split_archive_inside_a_source_is_opened(tmp_path: Path, outer: Pack) -> None:
+    """The source is a folder with a split archive that contains a split zip."""
+    inner = parts_of(zip_bytes(MEMBERS), "x/in.zip")
+    parts = parts_of(outer({**inner, "a.jpg": JPEG}), "out.arc")
+    found = listed(write_folder(tmp_path / "source", parts))
+    expected = {"a.jpg": JPEG} | {f"x/in.zip/{k}": v for k, v in MEMBERS.items()}
+    assert found.contents == {f"out.arc/{key}": data for key, data in expected.items()}
 
 
 @pytest.mark.parametrize("missing", ["001", "002"])
-def test_a_part_that_is_missing_is_an_error_that_names_it(tmp_path: Path, missing: str) -> None:
+def test_a_missing_part_is_an_error_with_its_name(tmp_path: Path, missing: str) -> None:
     parts = parts_of(zip_bytes(MEMBERS), "in.zip", 4)
     if missing == "001":  # without its start nothing tells that it is an archive
         parts["in.zip.002"] = parts["in.zip.001"]
@@ -378,14 +273,14 @@ def test_a_part_that_is_missing_is_an_error_that_names_it(tmp_path: Path, missin
         listed(write_folder(tmp_path / "source", parts))
 
 
-def test_what_is_numbered_and_no_archive_is_told_by_its_content(tmp_path: Path) -> None:
+def test_numbered_files_that_are_not_archives_are_members(tmp_path: Path) -> None:
     members = {"photo.001": JPEG, "photo.002": PNG, "text.001": b"text", "in.zip.007": b"x"}
     found = listed_bytes(tmp_path, zip_bytes(members))
     assert found.image_keys == ["photo.001", "photo.002"]
     assert found.contents == members
 
 
-def test_a_part_that_cannot_be_read_is_told_in_our_words(tmp_path: Path) -> None:
+def test_a_part_that_cannot_be_read_has_a_reason(tmp_path: Path) -> None:
     packed = zip_bytes(parts_of(zip_bytes(MEMBERS), "in.zip"))
     for index in (0, 1):
         source = write(tmp_path / str(index), patched(packed, index, method=98))
@@ -416,21 +311,15 @@ def pack_7z() -> Pack:
 
 
 def test_a_7z_lists_what_was_packed(tmp_path: Path, pack_7z: Pack) -> None:
-    assert listed_bytes(tmp_path, pack_7z(MEMBERS)).contents == MEMBERS
+    members = {**MEMBERS, "b.zip": zip_bytes({"b.jpg": JPEG}), "c.7z": pack_7z({"d.jpg": PNG})}
+    expected = {**MEMBERS, "b.zip/b.jpg": JPEG, "c.7z/d.jpg": PNG}
+    assert listed_bytes(tmp_path, pack_7z(members)).contents == expected
+    for outer in (STORED_ZIP, zip_bytes, tar_bytes):
+        found = listed_bytes(tmp_path, outer({"x/in.dat": pack_7z(MEMBERS)}))
+        assert found.contents == {f"x/in.dat/{k}": v for k, v in MEMBERS.items()}
 
 
-@pytest.mark.parametrize("outer", [STORED_ZIP, zip_bytes, tar_bytes])
-def test_a_7z_inside_an_archive_is_opened(tmp_path: Path, pack_7z: Pack, outer: Pack) -> None:
-    found = listed_bytes(tmp_path, outer({"x/in.dat": pack_7z(MEMBERS)}))
-    assert found.contents == {f"x/in.dat/{k}": v for k, v in MEMBERS.items()}
-
-
-def test_archives_inside_a_7z_are_opened(tmp_path: Path, pack_7z: Pack) -> None:
-    data = pack_7z({"a.zip": zip_bytes({"b.jpg": JPEG}), "c.7z": pack_7z({"d.jpg": PNG})})
-    assert listed_bytes(tmp_path, data).contents == {"a.zip/b.jpg": JPEG, "c.7z/d.jpg": PNG}
-
-
-def test_a_damaged_or_encrypted_7z_is_an_error_that_names_it(tmp_path: Path, pack_7z: Pack) -> None:
+def test_a_damaged_or_encrypted_7z_is_an_error(tmp_path: Path, pack_7z: Pack) -> None:
     data = pack_7z(MEMBERS)
     damaged = data[: len(data) // 2], with_damage(data, 60, b"\xff" * 20), data[:-1]
     for bad in (*damaged, pack_7z({"a.jpg": JPEG}, "secret")):
@@ -438,7 +327,7 @@ def test_a_damaged_or_encrypted_7z_is_an_error_that_names_it(tmp_path: Path, pac
             listed_bytes(tmp_path, bad)
 
 
-def test_names_and_links_of_a_7z_write_nothing_outside(tmp_path: Path) -> None:
+def test_a_7z_writes_nothing_outside_the_work_folder(tmp_path: Path) -> None:
     py7zr = pytest.importorskip("py7zr")
     folder = write_folder(tmp_path / "f", {"a.jpg": JPEG})
     (folder / "link.jpg").symlink_to("a.jpg")
@@ -460,15 +349,6 @@ def test_names_and_links_of_a_7z_write_nothing_outside(tmp_path: Path) -> None:
     assert {k: v for k, v in tree(tmp_path).items() if not k.startswith("work/")} == before
 
 
-def test_a_split_archive_may_have_brackets_in_its_name(tmp_path: Path) -> None:
-    """A glob of the unescaped name would look for photos1.zip."""
-    data = zip_bytes({"a.jpg": JPEG, "b.jpg": JPEG})
-    write(tmp_path / "photos[1].zip.001", data[:100])
-    write(tmp_path / "photos[1].zip.002", data[100:])
-    found = list_source(tmp_path / "photos[1].zip.001", tmp_path / "work", lambda _: None)
-    assert [member.key for member in found.images] == ["a.jpg", "b.jpg"]
-
-
 # Archives that are damaged
 
 
@@ -481,21 +361,14 @@ def _tar_at(data: bytes, name: str, *, header: bool) -> int:
 TAR = tar_bytes({f"{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)})
 ZIP = zip_bytes({f"{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)})
 DAMAGED = {
-    "zip, half": ZIP[: len(ZIP) // 2],
-    "zip, one byte short": ZIP[:-1],
-    "zip, central directory": with_damage(ZIP, ZIP.index(b"PK\1\2"), b"\xff" * 4),
-    "tar, cut in a member": TAR[: _tar_at(TAR, "2.jpg", header=False) + 100],
-    "tar, cut in a header": TAR[: _tar_at(TAR, "2.jpg", header=True) + 100],
+    **{
+        name: HOSTILE[name]() for name in HOSTILE if re.match(r"(cut|damage): (?!.*in a zip)", name)
+    },
     "tar, cut after a header": TAR[: _tar_at(TAR, "2.jpg", header=False)],
-    "tar, cut between members": TAR[: _tar_at(TAR, "2.jpg", header=True)],
-    "tar, damaged header": with_damage(TAR, _tar_at(TAR, "2.jpg", header=True), b"damage"),
     "tar, damaged first header": with_damage(TAR, 0, b"damage"),
-    "tar.gz, half": gzip.compress(TAR)[:400],
     "tar.gz, of a cut tar": gzip.compress(TAR[: _tar_at(TAR, "2.jpg", header=True)]),
     "tar.gz, wrong CRC-32": with_damage(gzip.compress(TAR), -8, b"\0\0\0\0"),
     "tar.gz, junk inside": with_damage(gzip.compress(TAR), 200, b"\xff" * 40),
-    "tar.bz2, half": bz2.compress(TAR)[:400],
-    "tar.xz, half": lzma.compress(TAR)[:400],
 }
 
 
@@ -515,7 +388,7 @@ def test_a_damaged_archive_is_an_error_that_names_it(
 @pytest.mark.parametrize(
     ("fields", "reason"), [({"crc": 1}, "do not match"), ({"size": 100}, "do not match|damaged")]
 )
-def test_a_deflated_inner_zip_that_does_not_fit_its_directory_is_an_error(
+def test_a_deflated_inner_zip_with_wrong_crc_or_size_is_an_error(
     tmp_path: Path, fields: dict[str, int], reason: str
 ) -> None:
     with pytest.raises(SourceError, match=rf"^in\.zip: .*({reason})"):
@@ -523,7 +396,7 @@ def test_a_deflated_inner_zip_that_does_not_fit_its_directory_is_an_error(
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("size", [-512, -1024, -(2**40)])
+@pytest.mark.parametrize("size", [-512, -(2**40)])
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.LNKTYPE, b"Z"])
 def test_a_tar_member_of_negative_size_is_an_error(tmp_path: Path, size: int, kind: bytes) -> None:
     info = tar_entry("b.jpg", kind)
@@ -533,14 +406,7 @@ def test_a_tar_member_of_negative_size_is_an_error(tmp_path: Path, size: int, ki
         listed_bytes(tmp_path, head + info.tobuf(tarfile.GNU_FORMAT) + bytes(10240))
 
 
-def test_a_tar_member_that_says_8_gib_is_an_error(tmp_path: Path) -> None:
-    info = tar_entry("a.jpg")
-    info.size = 8 << 30
-    with pytest.raises(SourceError, match=r"is truncated inside member 'a\.jpg'"):
-        listed_bytes(tmp_path, info.tobuf(tarfile.GNU_FORMAT) + bytes(10240))
-
-
-def test_an_unpacked_archive_never_fills_the_disk(
+def test_an_archive_that_does_not_fit_the_disk_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = 1000
@@ -606,8 +472,8 @@ def _leaves(nodes: dict[str, Any], prefix: str = "") -> dict[str, bytes]:
 
 
 @given(_containers(_TREES))
-@examples(60, database=None)
-def test_any_tree_in_any_containers_comes_back(container: Container) -> None:
+@examples(30, database=None)
+def test_any_tree_in_any_containers_is_listed(container: Container) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "source")
         entries = _entries(container.nodes)

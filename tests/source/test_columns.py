@@ -1,4 +1,4 @@
-"""Columns say what objects would: the directory of a zip as zipfile reads it, texts and values."""
+"""Columns are equal to objects: the directory of a zip as zipfile reads it, texts and values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.source import string_column as texts_module
+from shardprep.source import string_column
 from shardprep.source.byte_range import Extent, PlainExtent, RefusedExtent, ZipExtent
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import list_source
@@ -24,7 +24,7 @@ from shardprep.source.zip_directory import read_end, read_entries
 from tests.support.builders import write, zip_bytes
 from tests.support.examples import examples
 
-SIXTY = examples(60, database=None)
+THIRTY = examples(30, database=None)
 NAMES = st.text(st.sampled_from("ab./\\:_PK\1\2é\u2028"), min_size=1, max_size=12)
 WORDS = st.lists(st.text("ab/.é", max_size=6), max_size=30)
 
@@ -32,7 +32,7 @@ WORDS = st.lists(st.text("ab/.é", max_size=6), max_size=30)
 # The files of a folder
 
 
-def test_files_in_columns_are_what_they_are_one_by_one(
+def test_files_as_columns_are_equal_to_files_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [
@@ -100,7 +100,7 @@ def by_zipfile(data: bytes) -> list[tuple[object, ...]]:
 
 
 @given(st.lists(NAMES, max_size=12, unique=True), st.binary(max_size=8), st.binary(max_size=8))
-@SIXTY
+@THIRTY
 def test_a_directory_is_read_as_zipfile_reads_it(
     tmp_path_factory: pytest.TempPathFactory, names: list[str], comment: bytes, before: bytes
 ) -> None:
@@ -110,7 +110,7 @@ def test_a_directory_is_read_as_zipfile_reads_it(
     assert found is not None or not names
 
 
-def test_entries_that_do_not_end_with_a_block_are_all_read(tmp_path: Path) -> None:
+def test_entries_across_blocks_are_read(tmp_path: Path) -> None:
     data = zipped([f"folder/{'n' * (i % 400)}{i}.jpg" for i in range(4000)])
     found = read(tmp_path, data)
     assert found == by_zipfile(data)
@@ -148,15 +148,15 @@ def _changed(data: bytes, at: int, value: int) -> bytes:
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_an_odd_directory_is_left_to_zipfile(tmp_path: Path, odd: str) -> None:
+def test_an_unusual_directory_is_read_by_zipfile(tmp_path: Path, odd: str) -> None:
     data = zipped(["0.jpg", "1.jpg"], struct.pack("<HH3s", 0xCAFE, 3, b"abc"))
     assert read(tmp_path, data) is not None
     assert read(tmp_path, ODD[odd](data)) is None
 
 
 @given(st.lists(NAMES, min_size=1, max_size=12, unique=True))
-@SIXTY
-def test_names_seen_at_once_become_the_keys_that_they_become_one_by_one(
+@THIRTY
+def test_names_as_columns_have_the_keys_of_names_one_by_one(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]
 ) -> None:
     folder = tmp_path_factory.mktemp("zip")
@@ -172,26 +172,24 @@ def test_names_seen_at_once_become_the_keys_that_they_become_one_by_one(
 
 
 @given(WORDS, WORDS)
-@SIXTY
-def test_positions_are_those_of_the_first_equal_text(wanted: list[str], among: list[str]) -> None:
+@THIRTY
+def test_positions_of_texts_are_those_of_the_first_equal_text(
+    wanted: list[str], among: list[str]
+) -> None:
+    first = [among.index(one) if one in among else -1 for one in wanted]
     found, is_many = positions(Texts.of(wanted), Texts.of(among))
-    assert found.tolist() == [among.index(one) if one in among else -1 for one in wanted]
+    assert found.tolist() == first
     assert is_many.tolist() == [among.count(one) > 1 for one in wanted]
-
-
-@given(WORDS, WORDS)
-@SIXTY
-def test_texts_whose_hashes_collide_are_told_apart(wanted: list[str], among: list[str]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(texts_module, "_WEIGHTS", np.zeros(1, np.uint64))
+    with pytest.MonkeyPatch.context() as patch:  # all hashes collide
+        patch.setattr(string_column, "_WEIGHTS", np.zeros(1, np.uint64))
         found, is_many = positions(Texts.of(wanted), Texts.of(among))
-    assert found.tolist() == [among.index(one) if one in among else -1 for one in wanted]
+    assert found.tolist() == first
     assert all(many for one, many in zip(wanted, is_many, strict=True) if among.count(one) > 1)
 
 
 @given(WORDS)
-@SIXTY
-def test_texts_are_a_sequence_of_what_was_given(words: list[str]) -> None:
+@THIRTY
+def test_texts_are_a_sequence_of_strings(words: list[str]) -> None:
     texts = Texts.of(words)
     assert list(texts) == words == [texts[i] for i in range(len(words))]
     assert list(texts[1:7:2]) == words[1:7:2]
@@ -204,8 +202,8 @@ def test_texts_are_a_sequence_of_what_was_given(words: list[str]) -> None:
 
 
 @given(st.lists(st.sampled_from([None, "a", "b", 1, -2, (1, 2), ()]), max_size=20))
-@SIXTY
-def test_a_column_is_a_sequence_of_what_was_given(values: list[object]) -> None:
+@THIRTY
+def test_a_column_is_a_sequence_of_values(values: list[object]) -> None:
     column = Coded.of(values)
     assert list(column) == values == list(pickle.loads(pickle.dumps(column)))
     assert list(column.map(repr)) == [None if one is None else repr(one) for one in values]
@@ -216,12 +214,12 @@ def test_a_column_is_a_sequence_of_what_was_given(values: list[object]) -> None:
     assert list(column.counts()) == list(dict.fromkeys(there))
 
 
-def test_numbers_that_are_equal_but_not_alike_stay_apart() -> None:
+def test_equal_numbers_with_different_texts_are_not_merged() -> None:
     numbers = [0.0, -0.0, float("nan"), 0.0]
     assert list(map(repr, Coded.of(numbers))) == list(map(repr, numbers))
 
 
-def test_members_of_every_kind_come_back_whole_from_a_worker() -> None:
+def test_members_of_every_kind_can_be_pickled() -> None:
     extents: list[Extent] = [
         PlainExtent("/data/a/b.jpg", 0, 7),
         PlainExtent("/data/c.tar", 512, 9),

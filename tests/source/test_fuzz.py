@@ -84,7 +84,7 @@ def _none(error: ShardprepError) -> list[bytes]:
 @in_time
 @pytest.mark.parametrize("form", _WITH_CHECKSUMS)
 @given(damages=DAMAGES)
-@fuzzed(60)
+@fuzzed(25)
 def test_a_damaged_archive_gives_what_was_packed_or_a_reason(
     form: str, damages: list[Damage]
 ) -> None:
@@ -94,7 +94,7 @@ def test_a_damaged_archive_gives_what_was_packed_or_a_reason(
 
 @in_time
 @given(damages=DAMAGES)
-@fuzzed(100)
+@fuzzed(50)
 def test_a_damaged_tar_is_read_or_an_error(damages: list[Damage]) -> None:
     tar = tar_bytes({**_MEMBERS, **_ARCHIVES})
     everything_in(damaged(tar, _ARCHIVES["in.tar"], damages))
@@ -102,7 +102,7 @@ def test_a_damaged_tar_is_read_or_an_error(damages: list[Damage]) -> None:
 
 @in_time
 @given(damages=DAMAGES)
-@fuzzed(15)
+@fuzzed(8)
 def test_the_totals_of_a_damaged_archive_add_up(damages: list[Damage]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = damaged(_STORED(_MEMBERS), _STORED(_INNER), damages)
@@ -134,7 +134,7 @@ def _images(form: str) -> tuple[bytes, bytes]:
 @in_time
 @pytest.mark.parametrize("form", _FORMS)
 @given(damages=DAMAGES)
-@fuzzed(80)
+@fuzzed(40)
 def test_a_damaged_image_is_an_image_or_a_rejection(form: str, damages: list[Damage]) -> None:
     spec = ImageSpec()
     image = process_image(damaged(*_images(form), damages), spec)

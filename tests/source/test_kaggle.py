@@ -11,12 +11,12 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
+import tomllib
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from rich.console import Console
@@ -34,14 +34,16 @@ from tests.source.kaggle_clients import at_kaggle
 from tests.source.kaggle_server import (
     KEY,
     LAST_MODIFIED,
-    RULES,
     Answer,
     Archive,
     Body,
     KaggleServer,
 )
 from tests.support.builders import Quiet, tar_bytes, write, zip_bytes
+from tests.support.paths import DATA
+from tests.support.processes import wait_until
 
+FORMS = tomllib.loads((DATA / "kaggle.toml").read_text())
 PETS, BIRDS = parse_ref("kaggle:pets"), parse_ref("kaggle:zoe/birds")
 NOISE = random.Random(0).randbytes(400_000)
 MEMBERS = {"train/cat.0.jpg": NOISE[:150_000], "train/dog.0.jpg": NOISE[150_000:]}
@@ -97,46 +99,34 @@ def incoming(ref: KaggleRef = PETS) -> Path:
     return cache_folder(ref) / ".shardprep" / ref.cache_path / "incoming"
 
 
-# What a ref is.
-
-REFS = {
-    "kaggle:dogs-vs-cats": KaggleRef("competition", "", "dogs-vs-cats"),
-    "dogs-vs-cats": KaggleRef("competition", "", "dogs-vs-cats"),
-    "kaggle:zoe/birds": KaggleRef("dataset", "zoe", "birds"),
-    "zoe/birds/3": KaggleRef("dataset", "zoe", "birds", 3),
-    "kaggle:zoe/birds/versions/3": KaggleRef("dataset", "zoe", "birds", 3),
-    "kaggle:competitions/pets": KaggleRef("competition", "", "pets"),
-    "kaggle:datasets/zoe/birds": KaggleRef("dataset", "zoe", "birds"),
-    "https://www.kaggle.com/c/pets": KaggleRef("competition", "", "pets"),
-    "https://www.kaggle.com/competitions/pets/data?select=a": KaggleRef("competition", "", "pets"),
-    "https://kaggle.com/datasets/zoe/birds/": KaggleRef("dataset", "zoe", "birds"),
-    "https://www.kaggle.com/datasets/zoe/birds/versions/2": KaggleRef("dataset", "zoe", "birds", 2),
-}
-NO_REFS = (
-    "kaggle:", "", "kaggle:a b", "kaggle:../x", "kaggle:zoe/birds/new", "kaggle:zoe/birds/0",
-    "kaggle:a/b/3/4", "kaggle:zoe/..", "https://example.com/c/pets", "https://www.kaggle.com/",
-    "https://www.kaggle.com/code/zoe/birds", "kaggle:pets\n", "kaggle:zoe/birds/²", "https://[",
-)  # fmt: skip
+# References
 
 
-@pytest.mark.parametrize("text", REFS)
-def test_a_ref_is_read_from_what_people_write_and_paste(text: str) -> None:
-    assert parse_ref(text) == REFS[text]
-    assert parse_ref(str(REFS[text])) == REFS[text]
+def ref_of(text: str) -> KaggleRef:
+    """Return the reference of the short form "NAME" or "OWNER/NAME[/VERSION]"."""
+    *owner, name = text.split("/")[:2]
+    version = text.split("/")[2:]
+    kind: Literal["competition", "dataset"] = "dataset" if owner else "competition"
+    return KaggleRef(kind, "".join(owner), name, int(version[0]) if version else None)
 
 
-@pytest.mark.parametrize("text", NO_REFS)
-def test_what_is_no_ref_shows_how_to_write_one(text: str) -> None:
+def test_a_reference_is_parsed_from_what_people_write_and_paste() -> None:
+    for text, short in FORMS["refs"].items():
+        assert is_ref(text) or text == short
+        assert parse_ref(text) == parse_ref(str(ref_of(short))) == ref_of(short)
+
+
+@pytest.mark.parametrize("text", FORMS["no_refs"])
+def test_an_invalid_reference_is_an_error_with_the_valid_forms(text: str) -> None:
     with pytest.raises(RecipeError, match="kaggle:OWNER/DATASET"):
         parse_ref(text)
 
 
-def test_only_kaggle_s_own_names_and_pages_are_refs() -> None:
-    assert all(map(is_ref, ("kaggle:pets", "https://www.kaggle.com/c/pets")))
+def test_only_names_and_pages_of_kaggle_are_references() -> None:
     assert not any(map(is_ref, ("pets.zip", "/data/kaggle", "https://example.com/x.zip", "//[")))
 
 
-def test_every_ref_has_a_place_of_its_own_in_the_cache() -> None:
+def test_every_reference_has_its_own_folder_in_the_cache() -> None:
     refs = {parse_ref(text) for text in ("a", "a/a", "a/a/1", "a/a/2", "b/a", "a-a")}
     assert len({ref.cache_path for ref in refs}) == len(refs)
 
@@ -145,9 +135,14 @@ def test_every_ref_has_a_place_of_its_own_in_the_cache() -> None:
 
 
 @pytest.mark.usefixtures("real_client")
-def test_a_competition_is_downloaded_checked_and_used_again_without_a_request(
-    world: World, capfd: pytest.CaptureFixture[str]
+def test_a_competition_is_downloaded_checked_and_reused_without_a_request(
+    world: World, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Neither settings of the client nor a script of its name in this folder change that."""
+    monkeypatch.setenv("KAGGLE_PATH", str(world.home / "elsewhere"))
+    monkeypatch.setenv("KAGGLE_COMPETITION", "titanic")
+    write(tmp_path / "kaggle.py", b"raise SystemExit('not me')")
+    monkeypatch.chdir(tmp_path)
     archive = fetch(world)
     assert archive == world.cache / "kaggle/competitions/pets/pets.zip"
     assert archive.read_bytes() == ZIP
@@ -173,40 +168,20 @@ def test_a_dataset_is_kept_by_version(world: World) -> None:
 
 
 @pytest.mark.usefixtures("real_client")
-def test_a_public_dataset_needs_no_account(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KAGGLE_KEY")
-    assert fetch(world, BIRDS).read_bytes() == ZIP
-    assert not [one for one in world.server.requests if "Authorization" in one.headers]
-
-
-@pytest.mark.usefixtures("real_client")
-def test_no_setting_of_the_client_moves_the_download(
+def test_a_public_dataset_needs_no_account_and_other_archives_a_file_or_token(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KAGGLE_PATH", str(world.home / "elsewhere"))
-    monkeypatch.setenv("KAGGLE_COMPETITION", "titanic")
-    fetch(world)
-    assert not (world.home / "elsewhere").exists()
-
-
-@pytest.mark.usefixtures("real_client")
-def test_a_script_named_kaggle_in_this_folder_is_not_run(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path / "kaggle.py", b"raise SystemExit('not me')")
-    monkeypatch.chdir(tmp_path)
-    fetch(world)
-
-
-@pytest.mark.thorough
-def test_a_changed_archive_in_the_cache_is_downloaded_again(world: World) -> None:
-    archive = fetch(world)
-    archive.write_bytes(ZIP[:-1])
-    assert cached_archive(PETS) is None
+    without_key(monkeypatch)
+    assert fetch(world, BIRDS).read_bytes() == ZIP
+    assert not [one for one in world.server.requests if "Authorization" in one.headers]
+    give(world, ".kaggle/kaggle.json", PAIR)
     assert fetch(world).read_bytes() == ZIP
+    monkeypatch.setenv("KAGGLE_API_TOKEN", "KGAT_0123456789")
+    world.server.accepts = ("Bearer KGAT_0123456789",)
+    assert fetch(world, refresh=True).read_bytes() == ZIP
 
 
-def test_refresh_downloads_again_and_keeps_the_old_one_until_it_has(world: World) -> None:
+def test_refresh_keeps_the_old_archive_until_the_new_one_is_complete(world: World) -> None:
     archive = fetch(world)
     newer = zip_bytes({"new.jpg": b"new"})
     world.server.archives["pets"] = Archive(newer, etag='"two"')
@@ -217,9 +192,14 @@ def test_refresh_downloads_again_and_keeps_the_old_one_until_it_has(world: World
     assert archive.read_bytes() == ZIP
     assert fetch(world, refresh=True) == archive
     assert archive.read_bytes() == newer
+    archive.write_bytes(newer[:-1])
+    assert cached_archive(PETS) is None
+    assert fetch(world).read_bytes() == newer
 
 
-def test_a_folder_of_the_user_s_keeps_the_archive(world: World, tmp_path: Path) -> None:
+def test_an_archive_is_downloaded_or_copied_into_a_folder_of_the_user(
+    world: World, tmp_path: Path
+) -> None:
     there = tmp_path / "my data"
     archive = download(PETS, to=there, watcher=world.told)
     assert archive == there / "pets.zip"
@@ -228,9 +208,6 @@ def test_a_folder_of_the_user_s_keeps_the_archive(world: World, tmp_path: Path) 
     num_requests = len(world.server.requests)
     assert download(PETS, to=there, watcher=world.told) == archive
     assert len(world.server.requests) == num_requests
-
-
-def test_a_folder_of_the_user_s_is_served_from_the_cache(world: World, tmp_path: Path) -> None:
     fetch(world)
     num_requests = len(world.server.requests)
     archive = download(PETS, to=tmp_path / "here", watcher=world.told)
@@ -239,19 +216,15 @@ def test_a_folder_of_the_user_s_is_served_from_the_cache(world: World, tmp_path:
     assert world.told.phases[-1] == ("copying", len(ZIP))
 
 
-def test_a_file_of_the_user_s_is_never_replaced_unasked(world: World, tmp_path: Path) -> None:
+def test_a_file_of_the_user_is_replaced_only_by_a_refresh(world: World, tmp_path: Path) -> None:
     mine = write(tmp_path / "pets.zip", b"mine")
     with pytest.raises(SourceError, match=r"exists already.*--refresh"):
         download(PETS, to=tmp_path, watcher=world.told)
     assert mine.read_bytes() == b"mine"
     download(PETS, to=tmp_path, watcher=world.told, refresh=True)
     assert mine.read_bytes() == ZIP
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(world: World, tmp_path: Path) -> None:
-    write(tmp_path / "file", b"")
     with pytest.raises(SourceError, match="Not a directory; choose another --to"):
-        download(PETS, to=tmp_path / "file" / "x", watcher=world.told)
+        download(PETS, to=mine / "x", watcher=world.told)
 
 
 # Credentials.
@@ -266,7 +239,7 @@ def without_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KAGGLE_KEY")
 
 
-def test_no_credentials_list_every_way_to_give_them(
+def test_missing_credentials_are_an_error_that_lists_every_way_to_set_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_key(monkeypatch)
@@ -279,44 +252,27 @@ def test_no_credentials_list_every_way_to_give_them(
         assert way in line
     assert not world.server.requests
     assert not world.cache.exists()
-
-
-def test_a_dataset_that_is_not_public_asks_for_credentials(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_key(monkeypatch)
-    world.server.answers = [Answer(403)]
+    world.server.answers = [Answer(403)]  # a dataset that is not public
     assert "no Kaggle credentials" in failure(world, BIRDS)
 
 
 PAIR = json.dumps({"username": "u", "key": "k" * 32})
-WAYS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
-    "KAGGLE_API_TOKEN": ({"KAGGLE_API_TOKEN": "t" * 20}, {}),
-    "~/.kaggle/access_token": ({}, {".kaggle/access_token": "t" * 20}),
-    "~/.kaggle/access_token.txt": ({}, {".kaggle/access_token.txt": "t" * 20}),
-    "KAGGLE_USERNAME and KAGGLE_KEY": ({"KAGGLE_USERNAME": "u", "KAGGLE_KEY": "k" * 32}, {}),
-    "~/.kaggle/kaggle.json": ({}, {".kaggle/kaggle.json": PAIR}),
-    "~/.config/kaggle/kaggle.json": ({}, {".config/kaggle/kaggle.json": PAIR}),
-    "~/mine/kaggle.json": ({"KAGGLE_CONFIG_DIR": "~/mine"}, {"mine/kaggle.json": PAIR}),
-    "~/.kaggle/credentials.json": ({}, {".kaggle/credentials.json": '{"refresh_token": "r"}'}),
-}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", FORMS["ways"])
 def test_every_way_to_give_credentials_is_found(
     world: World, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     without_key(monkeypatch)
-    variables, files = WAYS[way]
-    for name, value in variables.items():
+    for name, value in FORMS["ways"][way].get("variables", {}).items():
         monkeypatch.setenv(name, value.replace("~", str(world.home)))
-    for name, content in files.items():
+    for name, content in FORMS["ways"][way].get("files", {}).items():
         give(world, name, content)
     assert [one.source for one in credentials()] == [way]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"username": "u"}', "\xff"])
-def test_a_file_without_credentials_is_none(
+def test_a_file_without_credentials_is_ignored(
     world: World, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
     without_key(monkeypatch)
@@ -325,17 +281,7 @@ def test_a_file_without_credentials_is_none(
     assert not credentials()
 
 
-@pytest.mark.usefixtures("real_client")
-def test_a_kaggle_json_or_a_token_is_enough(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_key(monkeypatch)
-    give(world, ".kaggle/kaggle.json", PAIR)
-    assert fetch(world).read_bytes() == ZIP
-    monkeypatch.setenv("KAGGLE_API_TOKEN", "KGAT_0123456789")
-    world.server.accepts = ("Bearer KGAT_0123456789",)
-    assert fetch(world, refresh=True).read_bytes() == ZIP
-
-
-def test_a_key_that_is_not_accepted_is_named_by_its_place(world: World) -> None:
+def test_an_error_names_the_source_of_a_rejected_key(world: World) -> None:
     world.server.accepts = ("Bearer ",)
     line = failure(world, retries=HASTY)
     assert "does not accept the credentials of KAGGLE_USERNAME and KAGGLE_KEY (401)" in line
@@ -343,35 +289,22 @@ def test_a_key_that_is_not_accepted_is_named_by_its_place(world: World) -> None:
     assert world.server.count("DownloadDataFiles") == 1
 
 
-@pytest.mark.parametrize(
-    "status", [200, *(pytest.param(status, marks=pytest.mark.thorough) for status in (404, 401))]
-)
 @pytest.mark.usefixtures("real_client")
-def test_a_stale_token_that_hides_a_good_key_is_named(
-    world: World, monkeypatch: pytest.MonkeyPatch, status: int
+def test_a_stale_token_is_named_with_the_credentials_that_it_hides(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_key(monkeypatch)
     give(world, ".kaggle/access_token", "KGAT_stale_0123456789")
-    give(world, ".kaggle/kaggle.json", PAIR)
-    world.server.token_answers = [Answer(status) if status != 200 else False] * 2
     world.server.accepts = ("Basic ",)
+    world.server.token_answers = [False, False, Answer(404), Answer(404)]
+    assert "does not accept the credentials of ~/.kaggle/access_token" in failure(world)
+    give(world, ".kaggle/kaggle.json", PAIR)
     line = failure(world)
     assert "credentials of ~/.kaggle/access_token (401)" in line
     assert "which have priority over those of ~/.kaggle/kaggle.json" in line
     assert "remove ~/.kaggle/access_token" in line
 
 
-@pytest.mark.usefixtures("real_client")
-def test_a_stale_token_alone_is_not_called_missing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_key(monkeypatch)
-    monkeypatch.setenv("KAGGLE_API_TOKEN", "KGAT_stale_0123456789")
-    world.server.token_answers = [False, False]
-    assert "does not accept the credentials of KAGGLE_API_TOKEN" in failure(world)
-
-
-@pytest.mark.usefixtures("real_client")
 def test_no_secret_is_printed_logged_or_stored(
     world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -396,54 +329,40 @@ def test_no_secret_is_printed_logged_or_stored(
 
 # What Kaggle answers.
 
-REFUSALS: dict[str, tuple[KaggleRef, Answer, tuple[str, ...]]] = {
-    "rules": (
-        PETS,
-        Answer(403, RULES),
-        ("rules", "https://www.kaggle.com/competitions/pets/rules"),
-    ),
-    "other 403": (PETS, Answer(403, "Denied by us"), ("403: Denied by us", "competitions/pets")),
-    "private": (BIRDS, Answer(403, "Denied"), ("403", "https://www.kaggle.com/datasets/zoe/birds")),
-    "no competition": (PETS, Answer(404), ("no such competition (404)", "kaggle:OWNER/NAME")),
-    "no dataset": (BIRDS, Answer(404), ("no such dataset (404)", "private")),
-    "bad request": (PETS, Answer(400, "What?"), ("400: What?", "competitions/pets")),
-}
 
-
-@pytest.mark.parametrize("case", REFUSALS)
+@pytest.mark.parametrize("case", FORMS["refusals"], ids=lambda case: case["parts"][0])
 def test_a_refusal_is_one_line_with_the_next_step_and_is_not_repeated(
-    world: World, case: str
+    world: World, case: dict[str, Any]
 ) -> None:
-    ref, answer, parts = REFUSALS[case]
-    world.server.answers = [answer] * 2
-    line = failure(world, ref, HASTY)
-    assert all(part in line for part in parts), line
+    world.server.answers = [Answer(case["status"], case["message"])] * 2
+    line = failure(world, parse_ref(case["ref"]), HASTY)
+    assert all(part in line for part in case["parts"]), line
     assert len(world.server.answers) == 1
     assert not [line for line in world.told.lines if "trying again" in line]
 
 
-def test_a_trouble_that_passes_is_waited_for(world: World) -> None:
+def test_a_temporary_failure_is_retried_and_a_lasting_one_is_an_error(world: World) -> None:
+    for status, said in ((429, "limits the number"), (500, "internal error")):
+        world.server.answers = [Answer(status)] * 2
+        line = failure(world, retries=RetryLimits(attempts=2, backoff_s=0.01))
+        assert f"{status}" in line
+        assert said in line
+        assert "run the same command again" in line
+        assert not world.server.answers
     world.server.answers = [Answer(503), Answer(429, retry_after="0")]
     assert fetch(world).read_bytes() == ZIP
     assert [line for line in world.told.lines if "503" in line and "trying again in" in line]
 
 
-@pytest.mark.parametrize(("status", "said"), [(429, "limits the number"), (500, "internal error")])
-def test_a_trouble_that_stays_is_an_error(world: World, status: int, said: str) -> None:
-    world.server.answers = [Answer(status)] * 9
-    line = failure(world, retries=RetryLimits(attempts=2, backoff_s=0.01))
-    assert f"{status}" in line
-    assert said in line
-    assert "run the same command again" in line
-    assert len(world.server.answers) == 7
-
-
-def test_retry_after_is_obeyed_unless_it_is_too_long(world: World) -> None:
-    world.server.answers = [Answer(429, retry_after="1"), Answer(429, retry_after="3600")]
-    start = time.monotonic()
+def test_retry_after_is_obeyed_unless_it_is_too_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("shardprep.source.kaggle.client_error.time.sleep", pauses.append)
+    world.server.answers = [Answer(429, retry_after="7"), Answer(429, retry_after="3600")]
     assert "wait 3,600 s" in failure(world, retries=HASTY)
-    assert time.monotonic() - start > 1
-    assert any("trying again in 1 s" in line for line in world.told.lines)
+    assert pauses == [7]
+    assert any("trying again in 7 s" in line for line in world.told.lines)
 
 
 def test_no_network_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,7 +378,7 @@ def test_no_network_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("account", [{}, {"KAGGLE_API_TOKEN": "KGAT_0123456789"}])
 @pytest.mark.parametrize("ref", [PETS, BIRDS])
-def test_a_name_that_does_not_resolve_ends_the_first_attempt(
+def test_an_unresolved_name_is_not_retried(
     world: World, monkeypatch: pytest.MonkeyPatch, account: dict[str, str], ref: KaggleRef
 ) -> None:
     for name, value in {**account, "http_proxy": "http://a:b@kaggle.invalid:1"}.items():
@@ -472,7 +391,7 @@ def test_a_name_that_does_not_resolve_ends_the_first_attempt(
     assert not world.server.requests
 
 
-def test_a_name_that_was_resolved_before_is_asked_for_again(
+def test_an_unresolved_name_is_retried_after_an_answer(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults = [ClientError("connection", in_body=True), ClientError("unresolved", "no name")]
@@ -491,7 +410,7 @@ def test_a_name_that_was_resolved_before_is_asked_for_again(
 
 
 @pytest.mark.usefixtures("real_client")
-def test_a_client_that_cannot_be_loaded_says_what_to_install(
+def test_an_error_says_how_to_install_a_missing_client(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "broken/six.py", b"raise ModuleNotFoundError(\"No module named 'six'\")")
@@ -501,7 +420,7 @@ def test_a_client_that_cannot_be_loaded_says_what_to_install(
     assert "pip install 'kaggle>=2.2.4,<3' six" in line
 
 
-def test_a_disk_that_is_too_small_is_said_before_it_is_full(
+def test_an_archive_that_does_not_fit_the_disk_is_an_error(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil._ntuple_diskusage(10**12, 0, len(ZIP) + (1 << 20) - 1)
@@ -515,22 +434,44 @@ def test_a_disk_that_is_too_small_is_said_before_it_is_full(
 # Transfers that break.
 
 
-def test_a_cut_body_goes_on_where_it_stopped(world: World) -> None:
-    world.server.bodies = [Body(cut=HALF)]
+HALF_RANGE = ["bytes=196608-"]
+BROKEN: dict[str, tuple[list[Body | None], list[str]]] = {
+    "cut": ([Body(cut=HALF)], HALF_RANGE),
+    "expired address, whose error the client writes over the partial file": (
+        [Body(cut=HALF), None, Body(status=403)],
+        HALF_RANGE,
+    ),
+    "no ranges": ([Body(cut=HALF), None, Body(ignores_range=True)], HALF_RANGE),
+    "no length": ([Body(tells_length=False)], []),
+    "no length, cut": ([Body(tells_length=False, cut=HALF)], []),
+}
+"""Fault of transfers → bodies, and the ranges that the client requests."""
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_transfer_is_continued_or_repeated(world: World, fault: str) -> None:
+    world.server.bodies, ranges = [*BROKEN[fault][0]], BROKEN[fault][1]
     assert fetch(world).read_bytes() == ZIP
-    assert world.server.ranges() == ["bytes=196608-"]
-    assert any("trying again" in line for line in world.told.lines)
-    assert 196608 in world.told.done
+    assert world.server.ranges() == ranges
+    addresses = [one.body["query"] for one in world.server.requests if one.what == "GET"]
+    if ranges:
+        assert len(set(addresses)) >= 2  # a new address for each attempt
+        assert any("trying again" in line for line in world.told.lines)
+        assert 196608 in world.told.done
+    elif "cut" in fault:  # the client takes the cut for the end
+        assert any("arrived damaged" in line for line in world.told.lines)
+    else:
+        assert ("downloading", None) in world.told.phases
 
 
 @pytest.mark.thorough
-def test_each_cut_that_brought_something_is_forgiven(world: World) -> None:
+def test_an_attempt_that_brought_bytes_is_not_counted_as_a_failure(world: World) -> None:
     world.server.bodies = [Body(cut=70_000), None] * 3
     assert fetch(world, retries=RetryLimits(attempts=2, backoff_s=0.01)).read_bytes() == ZIP
     assert len(world.server.ranges()) == 3
 
 
-def test_the_next_run_goes_on_where_the_last_one_stopped(world: World) -> None:
+def test_the_next_run_continues_unless_the_archive_has_changed(world: World) -> None:
     world.server.bodies = [Body(cut=HALF)]
     line = failure(world)
     assert "run the same command again later: it continues where it stopped" in line
@@ -538,81 +479,43 @@ def test_the_next_run_goes_on_where_the_last_one_stopped(world: World) -> None:
     failure(world)
     failure(world)
     assert fetch(world).read_bytes() == ZIP
-    assert world.server.ranges() == ["bytes=196608-"]
-
-
-@pytest.mark.thorough
-def test_an_archive_that_has_changed_meanwhile_is_not_mixed(world: World) -> None:
+    assert world.server.ranges() == HALF_RANGE
     world.server.bodies = [Body(cut=HALF)]
-    failure(world)
+    with pytest.raises(SourceError):
+        fetch(world, retries=ONCE, refresh=True)
     changed = zip_bytes({"new.jpg": NOISE[::-1]}, method=zipfile.ZIP_STORED)
     world.server.archives["pets"] = Archive(changed, etag='"two"')
-    assert fetch(world).read_bytes() == changed
+    assert fetch(world, refresh=True).read_bytes() == changed
 
 
-@pytest.mark.thorough
-def test_a_server_that_knows_no_ranges_starts_over(world: World) -> None:
-    world.server.bodies = [Body(cut=HALF), None, Body(ignores_range=True)]
-    assert fetch(world).read_bytes() == ZIP
+LEFT: dict[str, tuple[bytes, bytes | None, str]] = {
+    "overwritten by an error": (
+        b"<Error/>",
+        json.dumps({"validator": '"one"', "size": len(ZIP)}).encode(),
+        "starting again from zero",
+    ),
+    "wrong bytes inside": (flipped(ZIP, HALF), None, "'train/dog.0.jpg'"),
+    "complete": (ZIP, b"{}", ""),
+}
+"""Partial file of an earlier run → its bytes, the client's note, and a line about damage."""
 
 
-def test_a_length_that_is_not_told_is_no_hindrance(world: World) -> None:
-    world.server.bodies = [Body(tells_length=False)]
-    assert fetch(world).read_bytes() == ZIP
-    assert ("downloading", None) in world.told.phases
-
-
-def test_a_cut_that_the_client_takes_for_the_end_is_found(world: World) -> None:
-    world.server.bodies = [Body(tells_length=False, cut=HALF)]
-    assert fetch(world).read_bytes() == ZIP
-    assert any("arrived damaged" in line for line in world.told.lines)
-
-
-@pytest.mark.thorough
-def test_an_expired_address_does_not_spoil_the_file(world: World) -> None:
-    """Kaggle 2.2.4 writes the error over the partial file; that is not gone on with."""
-    world.server.bodies = [Body(cut=HALF), None, Body(status=403), Body(status=403)]
-    assert fetch(world).read_bytes() == ZIP
-    assert world.server.ranges() == ["bytes=196608-"]
-
-
-@pytest.mark.thorough
-def test_every_attempt_asks_for_a_new_address(world: World) -> None:
-    world.server.bodies = [Body(cut=HALF)]
-    fetch(world)
-    addresses = [one.body["query"] for one in world.server.requests if one.what == "GET"]
-    assert len(set(addresses)) == 2
-
-
-@pytest.mark.thorough
-def test_a_file_that_an_earlier_client_spoiled_is_found_and_replaced(world: World) -> None:
-    """Its size will be right, its first bytes are wrong, and the client is content (exit 0)."""
-    note = json.dumps({"validator": '"one"', "size": len(ZIP)}).encode()
-    write(incoming() / "pets.zip", b"<Error/>")
-    write(incoming() / "pets.zip.kaggle-partial", note)
-    assert fetch(world).read_bytes() == ZIP
-    assert world.server.ranges() == ["bytes=8-"]
-    assert any("starting again from zero" in line for line in world.told.lines)
-
-
-def test_wrong_bytes_in_the_middle_of_a_full_file_are_found(world: World) -> None:
-    path = write(incoming() / "pets.zip", flipped(ZIP, HALF))
+@pytest.mark.parametrize("left", LEFT)
+def test_a_partial_file_of_an_earlier_run_is_checked(world: World, left: str) -> None:
+    data, note, line = LEFT[left]
+    path = write(incoming() / "pets.zip", data)
     os.utime(path, (LAST_MODIFIED + 9e7, LAST_MODIFIED + 9e7))
+    if note is not None:
+        write(incoming() / "pets.zip.kaggle-partial", note)
     assert fetch(world).read_bytes() == ZIP
-    assert any("'train/dog.0.jpg'" in line for line in world.told.lines)
-
-
-def test_a_full_file_that_was_not_checked_yet_is_checked_and_kept(world: World) -> None:
-    """As a run leaves it that is killed at the end; the client's note may be there or not."""
-    write(incoming() / "pets.zip", ZIP)
-    write(incoming() / "pets.zip.kaggle-partial", b"{}")
-    assert fetch(world).read_bytes() == ZIP
-    assert [what for what, _ in world.told.phases] == ["checking"]
-    assert world.server.count("GET") == 1
+    assert any(line in told for told in world.told.lines)
+    if not line:
+        assert [what for what, _ in world.told.phases] == ["checking"]
+        assert world.server.count("GET") == 1
 
 
 @pytest.mark.thorough
-def test_damage_that_comes_again_is_an_error_that_names_the_member(world: World) -> None:
+def test_an_archive_that_is_damaged_twice_is_an_error_with_the_member(world: World) -> None:
     world.server.archives["pets"] = Archive(flipped(ZIP, HALF))
     line = failure(world)
     assert "arrived damaged twice (member 'train/dog.0.jpg': Bad CRC-32" in line
@@ -620,7 +523,7 @@ def test_damage_that_comes_again_is_an_error_that_names_the_member(world: World)
     assert world.server.count("GET") == 2
 
 
-def test_a_web_page_is_not_taken_for_an_archive(world: World) -> None:
+def test_a_web_page_instead_of_an_archive_is_an_error(world: World) -> None:
     page = b"\n<!DOCTYPE html><html>Please log in</html>"
     world.server.archives["pets"] = Archive(page, content_type="text/html")
     line = failure(world, retries=HASTY)
@@ -630,16 +533,11 @@ def test_a_web_page_is_not_taken_for_an_archive(world: World) -> None:
     assert not list(incoming().iterdir())
 
 
-SILENT = RetryLimits(silence_s=2, attempts=1)
-
-
 @pytest.mark.parametrize("hang", [pytest.param(-1, marks=pytest.mark.thorough), HALF])
-def test_a_silent_server_is_given_up(world: World, hang: int) -> None:
+def test_a_silent_transfer_is_an_error(world: World, hang: int) -> None:
     world.server.bodies = [Body(hang=hang)]
-    start = time.monotonic()
-    line = failure(world, retries=SILENT)
-    assert "no byte for 2 s" in line
-    assert time.monotonic() - start < 30
+    line = failure(world, retries=RetryLimits(silence_s=1, attempts=1))
+    assert "no byte for 1 s" in line
     fetch(world)
     assert world.server.ranges() == (["bytes=196608-"] if hang > 0 else [])
 
@@ -678,49 +576,35 @@ def read_until(process: subprocess.Popen[str], words: str) -> None:
     pytest.fail(f"{words!r} was never said")
 
 
-def test_a_second_process_waits_and_takes_what_the_first_has_brought(world: World) -> None:
+def test_a_second_process_waits_and_uses_the_archive_of_the_first(world: World) -> None:
     world.server.bodies = [Body(hang=HALF), None]
-    with start_process() as first:
+    with start_process() as first, ThreadPoolExecutor(1) as pool:
         read_until(first, "196608")
-        second = threading.Thread(target=fetch, args=(world,))
-        second.start()
-        while not world.told.lines:
-            time.sleep(0.05)
+        second = pool.submit(fetch, world)
+        wait_until(lambda: world.told.lines)
         world.server.gate.set()
-        second.join(60)
-        assert not second.is_alive()
+        assert second.result(60).read_bytes() == ZIP
     assert "another process is downloading kaggle:pets: waiting for it" in world.told.lines
     assert world.server.count("DownloadDataFiles") == 2
-    archive = cached_archive(PETS)
-    assert archive is not None
-    assert archive.read_bytes() == ZIP
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("real_client")
-def test_a_second_refresh_takes_the_same_archive_from_the_first(world: World) -> None:
+def test_a_second_refresh_uses_the_archive_of_the_first(world: World) -> None:
     fetch(world)
-    world.server.bodies = [Body(hang=HALF)]
+    world.server.bodies = [Body(hang=HALF), None]
     watchers = Quiet(), Quiet()
-    options = {"refresh": True, "retries": HASTY}
-    runs = [
-        threading.Thread(target=download, args=(PETS,), kwargs={**options, "watcher": watcher})
-        for watcher in watchers
-    ]
-    runs[0].start()
-    while 196608 not in watchers[0].done:
-        time.sleep(0.05)
-    runs[1].start()
-    while not watchers[1].lines:
-        time.sleep(0.05)
-    world.server.gate.set()
-    for run in runs:
-        run.join(60)
+    with ThreadPoolExecutor(2) as pool:
+        runs = []
+        for watcher in watchers:
+            runs.append(pool.submit(download, PETS, refresh=True, watcher=watcher, retries=HASTY))
+            wait_until(lambda: 196608 in watchers[0].done)
+        wait_until(lambda: watchers[1].lines)
+        world.server.gate.set()
+        assert runs[0].result(60) == runs[1].result(60)
     assert watchers[1].phases == []
-    assert cached_archive(PETS) is not None
 
 
-def test_a_killed_run_leaves_no_client_behind_and_is_gone_on_with(world: World) -> None:
+def test_a_killed_run_leaves_no_client_and_can_be_continued(world: World) -> None:
     world.server.bodies = [Body(hang=HALF)]
     with start_process() as killed:
         read_until(killed, "196608")
@@ -730,7 +614,6 @@ def test_a_killed_run_leaves_no_client_behind_and_is_gone_on_with(world: World) 
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("real_client")
 def test_a_watcher_that_raises_ends_the_client(world: World) -> None:
     class StoppedError(BaseException):
         pass
@@ -779,17 +662,14 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("case", WHOLE)
-def test_a_whole_archive_is_found_whole(tmp_path: Path, case: str) -> None:
-    assert damage(write(tmp_path / "x", WHOLE[case]), Quiet()) == ""
+def test_an_archive_is_damaged_if_a_checksum_is_wrong(tmp_path: Path) -> None:
+    for case, data in WHOLE.items():
+        assert damage(write(tmp_path / "x", data), Quiet()) == "", case
+    for case, data in DAMAGED.items():
+        assert damage(write(tmp_path / "x", data), Quiet()), case
 
 
-@pytest.mark.parametrize("case", DAMAGED)
-def test_a_damaged_archive_is_found_damaged(tmp_path: Path, case: str) -> None:
-    assert damage(write(tmp_path / "x", DAMAGED[case]), Quiet())
-
-
-def test_members_that_cannot_be_read_are_said_to_be_unchecked(tmp_path: Path) -> None:
+def test_the_number_of_unchecked_members_is_reported(tmp_path: Path) -> None:
     data = bytearray(zip_bytes(ONE))
     for header, offset in ((b"PK\3\4", 8), (b"PK\1\2", 10)):
         data[data.index(header) + offset] = 9  # Deflate64
@@ -801,8 +681,14 @@ def test_members_that_cannot_be_read_are_said_to_be_unchecked(tmp_path: Path) ->
 # Progress.
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, size: int | None, *, terminal: bool = False) -> str:
-    monkeypatch.setattr(display, "_LINE_EVERY_S", 0.0)
+def shown(
+    monkeypatch: pytest.MonkeyPatch,
+    size: int | None,
+    *,
+    terminal: bool = False,
+    every_s: float = 0.0,
+) -> str:
+    monkeypatch.setattr(display, "_LINE_EVERY_S", every_s)
     out = io.StringIO()
     with display.Bar(Console(file=out, force_terminal=terminal, width=90)) as bar:
         progress = Watch(bar)
@@ -815,26 +701,16 @@ def shown(monkeypatch: pytest.MonkeyPatch, size: int | None, *, terminal: bool =
     return out.getvalue()
 
 
-def test_without_a_terminal_there_are_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_in_lines_or_on_a_terminal_as_a_bar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert shown(monkeypatch, 20_000_000, every_s=60).splitlines() == ["downloading [kaggle:pets]"]
     lines = shown(monkeypatch, 20_000_000).splitlines()
     assert lines[0] == "downloading [kaggle:pets]"
     assert lines[2].startswith("downloading: 10 of 20 MB, ")
     assert lines[2].endswith(" s left")
     assert lines[-1].startswith("checking: 20 of 20 MB")
     assert "downloading: 15 MB, " in shown(monkeypatch, None)
-
-
-def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(monkeypatch, 20_000_000, terminal=True)
     assert "20.0/20.0 MB" in text
     assert "s left" not in text
-
-
-def test_lines_come_now_and_then() -> None:
-    out = io.StringIO()
-    with display.Bar(Console(file=out)) as bar:
-        progress = Watch(bar)
-        progress.start("downloading", 10, "bytes")
-        progress.advance(5)
-        progress.advance(5)
-    assert out.getvalue() == ""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from shardprep.api.transfers import Download, Upload
+from tests.source.kaggle_clients import fork_clients
 from tests.source.kaggle_server import Archive, KaggleServer
 from tests.support import command
 from tests.support.builders import animals, build, tree, write, zip_bytes
@@ -29,28 +30,31 @@ def run(server: KaggleServer, here: Path, *arguments: str) -> Done:
     return command.run(*arguments, cwd=here, environment=environment(server, here))
 
 
-def run_process(server: KaggleServer, here: Path, *arguments: str) -> Done:
-    return subprocess.run(
-        [sys.executable, "-m", "shardprep", *arguments],
-        cwd=here, env=environment(server, here), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-def test_build_of_a_slug_downloads_once_and_builds(tmp_path: Path) -> None:
+def test_a_build_downloads_once(tmp_path: Path) -> None:
     inner = {"train.zip": zip_bytes(animals(20)), "sampleSubmission.csv": b"id,label\n1,0\n"}
+    command = ("build", "kaggle:dogs-vs-cats", "--size", "32x32")
     with KaggleServer({"dogs-vs-cats": Archive(zip_bytes(inner))}) as server:
-        built = run_process(server, tmp_path, "build", "kaggle:dogs-vs-cats", "--size", "32x32")
+        built = subprocess.run(
+            [sys.executable, "-m", "shardprep", *command],
+            cwd=tmp_path, env=environment(server, tmp_path),
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
         assert built.returncode == 0, built.stderr
         assert "tfrecords/dogs_vs_cats/1.0.0" in built.stdout
         asked = len(server.requests)
         assert asked > 0
-        again = run(server, tmp_path, "build", "kaggle:dogs-vs-cats", "--size", "32x32", "--json")
+        again = run(server, tmp_path, *command, "--json")
         assert json.loads(again.stdout)["was_there"]
         assert len(server.requests) == asked
+        done = run(server, tmp_path, "build", "kaggle:no-such-thing")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("kaggle:no-such-thing: ")
 
 
 @pytest.mark.thorough
-def test_download_then_init_then_build_and_inspect(tmp_path: Path) -> None:
+def test_download_init_build_and_inspect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_clients(monkeypatch)
     with KaggleServer({"owner/pets/3": Archive(zip_bytes(animals(20)))}) as server:
         as_json = run(server, tmp_path, "download", "owner/pets/3", "--json")
         path = run(server, tmp_path, "download", "owner/pets/3")
@@ -67,7 +71,10 @@ def test_download_then_init_then_build_and_inspect(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_upload_of_a_dataset_says_where_it_is(tmp_path: Path) -> None:
+def test_an_upload_prints_the_address_and_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork_clients(monkeypatch)
     source = write(tmp_path / "pets.zip", zip_bytes(animals(12)))
     build(source, tmp_path / "tfrecords", name="pets", size="32x32", shards=2)
     with KaggleServer() as server:
@@ -82,11 +89,3 @@ def test_upload_of_a_dataset_says_where_it_is(tmp_path: Path) -> None:
         again = run(server, tmp_path, "upload", "tfrecords/pets", "somebody/pets-small", "--json")
     told = printed(again.stdout, Upload)
     assert (told["was_there"], told["slug"]) == (True, "kaggle:somebody/pets-small/1")
-
-
-def test_a_slug_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with KaggleServer({}) as server:
-        done = run(server, tmp_path, "build", "kaggle:no-such-thing")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "Traceback" not in done.stderr
-    assert done.stderr.strip().splitlines()[-1].startswith("kaggle:no-such-thing: ")

@@ -82,19 +82,14 @@ def test_sparse_files_of_a_tar_are_skipped(tmp_path: Path) -> None:
     assert len(found.reasons) == 1
 
 
-def test_looping_links_of_a_folder_end(tmp_path: Path) -> None:
+def test_a_folder_is_listed_without_pipes_broken_links_and_loops(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "source", {"a/x.jpg": JPEG, "b/y.jpg": PNG})
     (folder / "a" / "loop").symlink_to(folder, target_is_directory=True)
     (folder / "b" / "self").symlink_to(".", target_is_directory=True)
-    assert listed(folder).contents == {"a/x.jpg": JPEG, "b/y.jpg": PNG}
-
-
-def test_what_is_no_file_in_a_folder_is_skipped(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "source", {"a.jpg": JPEG})
     os.mkfifo(folder / "fifo.jpg")
     (folder / "broken.jpg").symlink_to("absent")
     found = listed(folder)
-    assert found.image_keys == ["a.jpg"]
+    assert found.contents == {"a/x.jpg": JPEG, "b/y.jpg": PNG}
     assert found.reasons == dict.fromkeys(("broken.jpg", "fifo.jpg"), "not a regular file")
 
 
@@ -111,7 +106,7 @@ def _locked(monkeypatch: pytest.MonkeyPatch, call: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "call"), [("locked", "scandir"), ("locked.zip", "open")])
-def test_a_folder_or_archive_that_may_not_be_read_is_an_error(
+def test_a_folder_or_archive_without_permission_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, call: str
 ) -> None:
     folder = write_folder(tmp_path / "s", {"locked/x.jpg": JPEG, "locked.zip": zip_bytes(MEMBERS)})
@@ -120,7 +115,7 @@ def test_a_folder_or_archive_that_may_not_be_read_is_an_error(
         listed(folder if call == "scandir" else folder / name)
 
 
-def test_a_file_that_may_not_be_read_is_skipped(
+def test_a_file_without_permission_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_folder(tmp_path / "source", {"a.jpg": JPEG, "locked.txt": b"text"})
@@ -129,7 +124,7 @@ def test_a_file_that_may_not_be_read_is_skipped(
     assert listed(folder).reasons == {"locked.txt": reason}
 
 
-# Members whose bytes cannot be had
+# Members that cannot be read
 
 
 def _bad_members() -> Iterable[tuple[str, bytes, str]]:
@@ -150,7 +145,7 @@ def _bad_members() -> Iterable[tuple[str, bytes, str]]:
         yield f"{method}, beyond the file", beyond, "is truncated: it has .* of 4,782,969"
         yield f"{method}, no header", patched(good, header=1), "no local header at offset 1"
         yield f"{method}, header beyond the file", patched(good, header=2**32 - 2), "is truncated"
-        for at in (0, 2, 4, 9, 40):
+        for at in (0, 4, 40):
             damaged = with_damage(good, data_offset(good, "a.jpg") + at, b"\xff\xfe\xff\xfe\0")
             yield f"{method}, damaged at {at}", damaged, "damaged|holds|CRC"
 
@@ -158,7 +153,7 @@ def _bad_members() -> Iterable[tuple[str, bytes, str]]:
 @pytest.mark.parametrize(
     ("data", "reason"), [pytest.param(*case[1:], id=case[0]) for case in _bad_members()]
 )
-def test_a_bad_member_is_an_item_whose_reading_says_why(
+def test_reading_a_bad_member_raises_an_error_with_the_reason(
     tmp_path: Path, data: bytes, reason: str
 ) -> None:
     with pytest.raises(MemberError) as caught:
@@ -166,10 +161,10 @@ def test_a_bad_member_is_an_item_whose_reading_says_why(
     assert re.search(reason, str(caught.value))
 
 
-@pytest.mark.parametrize("number", [2**31, 2**62, 2**63 - 1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("number", [2**31, 2**63 - 1, 2**64 - 1])
 @pytest.mark.parametrize("field", ["size", "packed", "header"])
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
-def test_sizes_and_offsets_that_lie_in_64_bits_are_an_error_of_the_member(
+def test_false_sizes_and_offsets_of_64_bits_are_errors_of_the_member(
     tmp_path: Path, method: int, field: str, number: int
 ) -> None:
     info = zipfile.ZipInfo("a.jpg")
@@ -205,7 +200,7 @@ def test_a_member_without_suffix_that_cannot_be_read_is_skipped(tmp_path: Path, 
     ],
     ids=["cut", "gone"],
 )
-def test_a_file_that_changes_after_it_was_listed_is_an_error_of_the_member(
+def test_a_file_that_is_truncated_or_removed_after_the_listing_is_an_error(
     tmp_path: Path, change: Callable[[Path], object], line: str
 ) -> None:
     folder = write_folder(tmp_path / "source", {"a.jpg": JPEG})
@@ -216,37 +211,22 @@ def test_a_file_that_changes_after_it_was_listed_is_an_error_of_the_member(
 
 
 @pytest.mark.parametrize("pack", [tar_bytes, STORED_ZIP], ids=["tar", "zip"])
-def test_a_file_replaced_between_two_runs_is_read_anew(tmp_path: Path, pack: Pack) -> None:
+def test_a_replaced_file_is_opened_again(tmp_path: Path, pack: Pack) -> None:
     for data in (JPEG, bytes(reversed(JPEG))):
-        new = write(tmp_path / "new", pack({"a.jpg": data}))
-        source = new.replace(tmp_path / "source")
+        packed = pack({"a.jpg": data})
+        source = write(tmp_path / "new", packed).replace(tmp_path / "source")
         assert listed(source).contents == {"a.jpg": data}
+        assert PlainExtent(str(source), 0, len(packed)).read() == packed
 
 
-def test_a_file_of_a_folder_replaced_between_two_reads_is_read_anew(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.bin", b"old")
-    assert PlainExtent(str(path), 0, 3).read() == b"old"
-    write(tmp_path / "new", b"new").replace(path)
-    assert PlainExtent(str(path), 0, 3).read() == b"new"
-
-
-def test_a_member_is_read_however_little_a_call_gives(
+def test_a_member_is_read_in_several_calls_if_necessary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Linux reads 2.1 GB in one call, and no more."""
-    path = write(tmp_path / "a", bytes(range(100)))
-    real = os.pread
-    monkeypatch.setattr(byte_range, "read_at", lambda file, size, at: real(file, min(size, 7), at))
-    assert PlainExtent(str(path), 10, 80).read() == bytes(range(10, 90))
-
-
-def test_a_file_that_shrinks_while_it_is_read_is_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(tmp_path / "a", bytes(100))
-    real = os.pread
+    """Linux reads at most 2.1 GB in one call. The file may shrink in between."""
+    path, real = write(tmp_path / "a", bytes(range(100))), os.pread
     monkeypatch.setattr(
-        byte_range, "read_at", lambda file, size, at: real(file, min(size, 60 - at), at)
+        byte_range, "read_at", lambda file, size, at: real(file, min(size, 7, 91 - at), at)
     )
-    with pytest.raises(MemberError, match="is truncated: it has 60 of 100 bytes"):
+    assert PlainExtent(str(path), 10, 80).read() == bytes(range(10, 90))
+    with pytest.raises(MemberError, match="is truncated: it has 91 of 100 bytes"):
         PlainExtent(str(path), 0, 100).read()

@@ -54,19 +54,28 @@ ARCHIVES = {
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_an_archive_there_gives_what_it_gives_here(
+def test_an_archive_has_the_same_members_on_a_disk_and_in_a_store(
     name: str, bucket: Bucket, tmp_path: Path
 ) -> None:
     here = write(tmp_path / name, ARCHIVES[name])
     there = bucket.put(f"raw/{name}", ARCHIVES[name])
-    local = tree(build(here, tmp_path / "here", **KEYS).path)
-    remote = tree(build(there, tmp_path / "there", **KEYS).path)  # type: ignore[arg-type]
-    if not name.endswith(".zip"):  # the ETag marks it there, its time here
-        assert local.pop("manifest.json") != remote.pop("manifest.json")
-    assert remote == local
+    if name in ("pets.zip", "pets.tar", "damaged.zip"):
+        local = tree(build(here, tmp_path / "here", **KEYS).path)
+        remote = tree(build(there, tmp_path / "there", **KEYS).path)  # type: ignore[arg-type]
+        if not name.endswith(".zip"):  # the fingerprint has an ETag there, and a time here
+            assert local.pop("manifest.json") != remote.pop("manifest.json")
+        assert remote == local
+        return
+
+    def members(source: str | Path) -> dict[str, bytes]:
+        found = list_source(source, tmp_path / Path(source).parent.name, lambda _: None)
+        assert not found.skipped
+        return {one.key: one.extent.read() for one in (*found.images, *found.others)}
+
+    assert members(there) == members(here) != {}
 
 
-def test_objects_below_an_address_are_a_folder(bucket: Bucket, tmp_path: Path) -> None:
+def test_objects_below_an_address_are_like_a_folder(bucket: Bucket, tmp_path: Path) -> None:
     files = {
         **animals(8), "notes.txt": b"hello", "odd/cat #1 (ü)%.jpg": jpeg(),
         "more.zip": zip_bytes({"odd/fox.1.jpg": jpeg()}),
@@ -81,7 +90,7 @@ def test_objects_below_an_address_are_a_folder(bucket: Bucket, tmp_path: Path) -
 
 
 @pytest.mark.thorough
-def test_what_is_built_below_a_source_is_no_part_of_it(bucket: Bucket) -> None:
+def test_a_dataset_built_below_a_source_is_ignored(bucket: Bucket) -> None:
     for name, data in animals(4).items():
         bucket.put(f"pets/{name}", data)
     for out in (f"{bucket.url}/pets/tfrecords", f"{bucket.url}/pets"):
@@ -89,7 +98,7 @@ def test_what_is_built_below_a_source_is_no_part_of_it(bucket: Bucket) -> None:
             build(f"{bucket.url}/pets", out, **KEYS)  # type: ignore[arg-type]
 
 
-def test_the_parts_of_a_split_archive_may_lie_below(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_split_archive_is_found_below_an_address(bucket: Bucket, tmp_path: Path) -> None:
     data = ARCHIVES["pets.zip"]
     for number, start in enumerate(range(0, len(data), 20_000), 1):
         bucket.put(f"raw/pets.zip.{number:03d}", data[start : start + 20_000])
@@ -120,7 +129,9 @@ def test_a_large_tar_is_listed_in_growing_steps(
     assert len(proxy.requests) <= 9
 
 
-def test_members_are_asked_for_together(bucket: Bucket, proxy: Proxy, tmp_path: Path) -> None:
+def test_several_members_are_read_in_one_request(
+    bucket: Bucket, proxy: Proxy, tmp_path: Path
+) -> None:
     members = animals(100)
     there = bucket.put("pets.zip", zip_bytes(members))
     extents = [member.extent for member in list_source(there, tmp_path, lambda _: None).images]
@@ -132,7 +143,7 @@ def test_members_are_asked_for_together(bucket: Bucket, proxy: Proxy, tmp_path: 
     assert len(proxy.requests) < 10
 
 
-def test_what_comes_next_is_under_way_and_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_ahead_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def get_ranges(_: object, starts: list[int], lengths: list[int]) -> list[bytes]:
@@ -154,7 +165,7 @@ def test_what_comes_next_is_under_way_and_not_all(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.thorough
-def test_workers_reach_a_store_that_their_parent_has_used(bucket: Bucket, tmp_path: Path) -> None:
+def test_workers_use_a_store_that_their_parent_has_used(bucket: Bucket, tmp_path: Path) -> None:
     """Its client would hang in a forked process."""
     there = bucket.put("pets.zip", ARCHIVES["pets.zip"])
     build(there, bucket.url, engine=in_workers, **KEYS)  # type: ignore[arg-type]
@@ -168,7 +179,7 @@ def test_workers_reach_a_store_that_their_parent_has_used(bucket: Bucket, tmp_pa
     [Fault(status=503), Fault(is_reset=True), Fault(cut_at=1000)],
     ids=["503", "RST", "cut"],
 )
-def test_failing_reads_are_tried_again(
+def test_failed_reads_of_a_source_are_retried(
     fault: Fault, bucket: Bucket, proxy: Proxy, tmp_path: Path
 ) -> None:
     there = bucket.put("pets.zip", ARCHIVES["pets.zip"])
@@ -178,7 +189,7 @@ def test_failing_reads_are_tried_again(
     assert result.manifest.totals.num_written == 24
 
 
-def test_a_store_that_refuses_midway_ends_the_build_and_rejects_no_image(
+def test_a_build_ends_with_an_error_if_the_store_refuses_access(
     bucket: Bucket, proxy: Proxy, tmp_path: Path
 ) -> None:
     there = bucket.put("pets.zip", ARCHIVES["pets.zip"])
@@ -197,7 +208,7 @@ def test_a_store_that_refuses_midway_ends_the_build_and_rejects_no_image(
 
 
 @pytest.mark.parametrize("name", ["pets.zip", "pets.tar"])
-def test_a_source_that_changes_while_it_is_read_is_noticed(
+def test_a_source_that_changes_during_a_build_is_an_error(
     name: str, bucket: Bucket, tmp_path: Path
 ) -> None:
     there = bucket.put(name, ARCHIVES[name])
@@ -215,7 +226,7 @@ def test_a_source_that_changes_while_it_is_read_is_noticed(
     assert not (tmp_path / "out" / "pets" / "1.0.0").exists()
 
 
-def test_what_cannot_be_a_source_is_said_in_one_line(bucket: Bucket, tmp_path: Path) -> None:
+def test_an_invalid_source_in_a_store_is_a_one_line_error(bucket: Bucket, tmp_path: Path) -> None:
     def failing(source: str, **keys: Any) -> str:
         with pytest.raises(ShardprepError) as caught:
             build(source, tmp_path / "out", **keys)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Files are announced to the system before they are read, so that a cold disk reads in parallel."""
+"""The system is asked to read files ahead, so that a cold disk reads in parallel."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def most_ahead(spans: list[PlainExtent], told: list[tuple[int, int, int, int]]) 
     return [len(told) - i for i, _ in enumerate(read_ahead(spans))]
 
 
-def test_each_file_is_told_of_once_in_order_before_it_is_read(
+def test_each_file_is_announced_once_in_order(
     tmp_path: Path, told: list[tuple[int, int, int, int]]
 ) -> None:
     spans = files(tmp_path, [1000 + i for i in range(200)])
@@ -68,25 +68,21 @@ def test_each_file_is_told_of_once_in_order_before_it_is_read(
     assert ahead[136:] == list(range(64, 0, -1))
 
 
-def test_no_more_than_some_megabytes_are_read_ahead(
+def test_read_ahead_has_a_limit_in_bytes_and_skips_empty_members(
     tmp_path: Path, told: list[tuple[int, int, int, int]]
 ) -> None:
     assert max(most_ahead(files(tmp_path, [3 * MEGABYTE] * 9), told)) == 3
     told.clear()
     assert max(most_ahead(files(tmp_path, [100 * MEGABYTE] * 3), told)) == 1
     assert {num_bytes for _, _, num_bytes, _ in told} == {8 * MEGABYTE}
-
-
-def test_members_of_an_archive_are_told_of_by_their_place(
-    tmp_path: Path, told: list[tuple[int, int, int, int]]
-) -> None:
+    told.clear()
     (whole,) = files(tmp_path, [1000])
     spans = [whole._replace(offset=700, num_bytes=10), whole._replace(offset=30, num_bytes=0)]
     assert list(read_ahead(spans)) == spans
     assert [call[1:3] for call in told] == [(700, 10)]
 
 
-def test_what_cannot_be_read_is_found_by_reading_and_not_before(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error_only_when_it_is_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "pipe")
     names = ("pipe", "link", "missing", "folder")
@@ -97,7 +93,7 @@ def test_what_cannot_be_read_is_found_by_reading_and_not_before(tmp_path: Path) 
             span.read()
 
 
-def test_a_system_that_cannot_be_told_reads_alike(
+def test_files_are_read_on_a_system_without_read_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spans = files(tmp_path, [5, 6])
@@ -105,7 +101,7 @@ def test_a_system_that_cannot_be_told_reads_alike(
     assert [span.read() for span in read_ahead(spans)] == [bytes(5), bytes(6)]
 
 
-def test_bytes_are_read_into_a_buffer_whether_ahead_or_not(
+def test_bytes_are_read_into_a_buffer_with_and_without_read_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a"
@@ -125,7 +121,7 @@ def test_bytes_are_read_into_a_buffer_whether_ahead_or_not(
             span.read_into(memoryview(buffer))
 
 
-def test_files_that_are_read_ahead_are_opened_once_few_at_a_time_and_closed(tmp_path: Path) -> None:
+def test_files_are_opened_once_and_closed_after_reading(tmp_path: Path) -> None:
     spans = files(tmp_path, [4] * 300)
     most = 0
     with patch.object(os, "open", side_effect=os.open) as opened:
@@ -140,7 +136,7 @@ def test_files_that_are_read_ahead_are_opened_once_few_at_a_time_and_closed(tmp_
     assert num_open(spans) == 0
 
 
-def test_an_archive_stays_open_while_its_members_are_read_and_no_longer(tmp_path: Path) -> None:
+def test_an_archive_is_open_only_while_its_members_are_read(tmp_path: Path) -> None:
     (whole,) = files(tmp_path, [1000])
     spans = [whole._replace(offset=10 * i, num_bytes=10) for i in range(100)]
     with patch.object(os, "open", side_effect=os.open) as opened:

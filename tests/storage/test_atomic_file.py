@@ -1,4 +1,4 @@
-"""Files are written in pieces that the system finds room for at once, and whole or not at all."""
+"""Files are written in small pieces, and are complete or absent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Told(io.RawIOBase):
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 131_072, 131_073, 1_000_000])
-def test_no_more_than_128_kb_are_written_at_once(num_bytes: int) -> None:
+def test_at_most_128_kib_are_written_at_once(num_bytes: int) -> None:
     data, file = os.urandom(num_bytes), Told()
     with io.BufferedWriter(file) as stream:
         write_pieces(stream, data)
@@ -32,7 +32,7 @@ def test_no_more_than_128_kb_are_written_at_once(num_bytes: int) -> None:
     assert max(map(len, file.pieces), default=0) <= 131_072
 
 
-def test_pieces_of_several_writes_make_one_file(tmp_path: Path) -> None:
+def test_several_writes_are_one_file(tmp_path: Path) -> None:
     parts = [os.urandom(size) for size in (5, 300_000, 0, 9_000)]
     with DurableFile(tmp_path / "shard") as file:
         for part in parts:
@@ -41,26 +41,22 @@ def test_pieces_of_several_writes_make_one_file(tmp_path: Path) -> None:
     assert (tmp_path / "shard").read_bytes() == b"".join(parts)
 
 
-def test_a_file_that_is_handed_over_is_committed_behind_its_context(tmp_path: Path) -> None:
-    with DurableFile(tmp_path / "shard") as file:
-        file.write(b"abc")
-        commit = file.hand_over()
-    assert not (tmp_path / "shard").exists()
-    commit()
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"shard": b"abc"}
-
-
-def test_a_file_that_was_handed_over_leaves_no_trace_where_it_cannot_be_committed(
+def test_a_file_that_was_handed_over_is_committed_later_or_leaves_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int) -> None:
         raise OSError(descriptor)
 
-    with DurableFile(tmp_path / "shard") as file:
-        file.write(b"abc")
-        commit = file.hand_over()
+    files = [DurableFile(tmp_path / name) for name in ("shard", "other")]
+    commits = []
+    for handed_over in files:
+        with handed_over as file:
+            file.write(b"abc")
+            commits.append(file.hand_over())
+        assert not file.path.exists()
+    commits[0]()
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"\d"):
-        commit()
-    assert not list(tmp_path.iterdir())
-    assert file.stream.closed
+        commits[1]()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"shard": b"abc"}
+    assert all(file.stream.closed for file in files)

@@ -29,7 +29,7 @@ def url_of(bucket: Bucket, key: str) -> ObjectUrl:
     return ObjectUrl.parse(f"{bucket.url}/{key}")
 
 
-def test_what_is_put_is_what_another_client_reads(bucket: Bucket) -> None:
+def test_another_client_reads_what_was_put(bucket: Bucket) -> None:
     objects.put(url_of(bucket, "some/key"), b"bytes")
     assert bucket.tree() == {"some/key": b"bytes"}
     assert objects.get(url_of(bucket, "some/key")) == b"bytes"
@@ -43,7 +43,7 @@ def is_get(request: Request) -> bool:
 @pytest.mark.parametrize(
     "fault", [Fault(status=503), Fault(status=500), Fault(is_reset=True), Fault(cut_at=2)]
 )
-def test_a_read_is_tried_again(bucket: Bucket, proxy: Proxy, fault: Fault) -> None:
+def test_a_read_is_retried(bucket: Bucket, proxy: Proxy, fault: Fault) -> None:
     bucket.put("key", b"0123456789")
     proxy.rule = nth(0, fault, is_get)
     assert objects.get(url_of(bucket, "key")) == b"0123456789"
@@ -56,7 +56,7 @@ def test_a_read_is_tried_again(bucket: Bucket, proxy: Proxy, fault: Fault) -> No
     [Fault(status=503), Fault(is_reset=True), Fault(is_deaf=True)],
     ids=["503", "RST", "lost"],
 )
-def test_a_write_is_tried_again(bucket: Bucket, proxy: Proxy, fault: Fault, size: int) -> None:
+def test_a_write_is_retried(bucket: Bucket, proxy: Proxy, fault: Fault, size: int) -> None:
     """A lost answer may belong to the last step, which cannot be repeated."""
     data = bytes(size)
     last = "POST" if size > 10 else "PUT"
@@ -70,7 +70,7 @@ def test_a_write_is_tried_again(bucket: Bucket, proxy: Proxy, fault: Fault, size
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["known", "first"])
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST"])
-def test_what_has_a_cut_answer_is_done_again(
+def test_a_call_with_a_truncated_answer_is_repeated(
     bucket: Bucket, proxy: Proxy, method: str, *, is_known: bool
 ) -> None:
     """The client does not repeat a request after a part of its answer."""
@@ -93,7 +93,7 @@ def test_what_has_a_cut_answer_is_done_again(
         assert facts.etag == mark
 
 
-def test_reads_that_the_client_gives_up_are_begun_anew(
+def test_a_read_that_the_client_abandons_is_repeated(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does so early, now and then: where its process stood still while an answer came."""
@@ -123,7 +123,9 @@ def test_reads_that_the_client_gives_up_are_begun_anew(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", [Fault(is_reset=True), Fault(is_deaf=True)], ids=["RST", "lost"])
-def test_what_is_created_is_known_to_be_there(bucket: Bucket, proxy: Proxy, fault: Fault) -> None:
+def test_a_lost_answer_to_a_creation_is_not_taken_for_a_conflict(
+    bucket: Bucket, proxy: Proxy, fault: Fault
+) -> None:
     assert objects.get(url_of(bucket, "key")) is None
     proxy.rule = nth(0, fault, lambda request: request.method == "PUT")
     assert objects.create(url_of(bucket, "key"), b"mine")
@@ -132,7 +134,7 @@ def test_what_is_created_is_known_to_be_there(bucket: Bucket, proxy: Proxy, faul
     assert bucket.read("key") == b"mine"
 
 
-def test_objects_are_listed_below_whole_names_only(bucket: Bucket) -> None:
+def test_a_listing_ends_at_the_slash_of_the_key(bucket: Bucket) -> None:
     for key in ("a/1.0.0/x", "a/1.0.0/y/z", "a/1.0.0.incomplete/x", "a/1.0.00"):
         bucket.put(key, b"")
     assert [facts.name for facts in objects.listing(url_of(bucket, "a/1.0.0"))] == ["x", "y/z"]
@@ -147,46 +149,26 @@ DENIED = (
 )
 
 
-def failing(arguments: list[str], cwd: Path, **environment: str | None) -> str:
-    """Run a command that must fail; return its one line, after looking for secrets."""
-    variables: dict[str, str | None] = {
-        **process_environment(os.environ["AWS_ENDPOINT_URL"], RUST_LOG="trace", RUST_BACKTRACE="1"),
-        "AWS_SESSION_TOKEN": "a-token-that-nobody-may-see",
-        **environment,
-    }
-    start = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "shardprep", *arguments], check=False, cwd=cwd, text=True,
-        env={name: value for name, value in variables.items() if value is not None},
-        capture_output=True,
-    )  # fmt: skip
-    assert time.monotonic() - start < 60
-    assert done.returncode in (1, 2), done.stdout
-    for secret in SECRETS:
-        assert secret not in done.stdout + done.stderr
-    assert "Signature" not in done.stdout + done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
-
-
-@pytest.fixture(name="pets")
-def _pets(tmp_path: Path) -> str:
-    return str(write(tmp_path / "pets.zip", zip_bytes(animals(2))))
-
-
 @pytest.mark.thorough
-def test_errors_are_one_line_and_tell_no_secret(
-    bucket: Bucket, proxy: Proxy, pets: str, tmp_path: Path
+def test_an_error_of_a_command_is_one_line_without_secrets(
+    bucket: Bucket, proxy: Proxy, tmp_path: Path
 ) -> None:
-    there = ["build", pets, "--profile", "--out", bucket.url]
+    pets = write(tmp_path / "pets.zip", zip_bytes(animals(2)))
     proxy.rule = lambda r: Fault(status=403, body=DENIED) if r.method == "PUT" else None
-    line = failing(there, tmp_path)
-    assert "cannot be written with these credentials (HTTP 403 Forbidden AccessDenied)" in line
-    line = failing(
-        there, tmp_path, AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None,
-        AWS_METADATA_ENDPOINT="http://127.0.0.1:9/metadata", SHARDPREP_STORE_TIMEOUT="1",
+    environment = process_environment(
+        os.environ["AWS_ENDPOINT_URL"], RUST_LOG="trace", RUST_BACKTRACE="1",
+        AWS_SESSION_TOKEN="a-token-that-nobody-may-see",
     )  # fmt: skip
-    assert "credentials are missing; set AWS_ACCESS_KEY_ID" in line
+    command = ["-m", "shardprep", "build", str(pets), "--profile", "--out", bucket.url]
+    done = subprocess.run(
+        [sys.executable, *command], check=False, cwd=tmp_path, text=True, env=environment,
+        capture_output=True, timeout=60,
+    )  # fmt: skip
+    line = "cannot be written with these credentials (HTTP 403 Forbidden AccessDenied)"
+    assert line in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    for secret in (*SECRETS, "Signature"):
+        assert secret not in done.stdout + done.stderr
 
 
 def line_of(address: str) -> str:
@@ -197,7 +179,7 @@ def line_of(address: str) -> str:
     return str(caught.value)
 
 
-def test_what_is_wrong_is_named(
+def test_an_error_names_the_problem(
     bucket: Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = "s3://no-such-bucket: the bucket does not exist; create"
@@ -211,6 +193,13 @@ def test_what_is_wrong_is_named(
     proxy.rule = lambda _: Fault(status=301)
     assert "the bucket is in another region; set AWS_REGION" in line_of(address)
     assert "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACC" in line_of("az://container/key")
+    with monkeypatch.context() as without:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            without.delenv(name)
+        without.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9/metadata")
+        without.setenv("SHARDPREP_STORE_TIMEOUT", "1")
+        line = "credentials are missing; set AWS_ACCESS_KEY_ID"
+        assert line in line_of("s3://without-credentials/key")
     assert "is not an address" in line_of("s3://me:a-token-that-nobody-may-see@bucket/key")
     signed = "s3://bucket/key?X-Amz-Signature=a-token-that-nobody-may-see"
     assert "is not an address" in line_of(signed)
@@ -234,7 +223,7 @@ def test_a_server_that_was_never_there_is_not_waited_for(
     assert time.monotonic() - start < 60
 
 
-def test_without_obstore_an_address_is_answered_by_how_to_install_it(
+def test_an_error_says_how_to_install_obstore(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
@@ -252,7 +241,7 @@ def test_without_obstore_an_address_is_answered_by_how_to_install_it(
          "/account/bkt/some/key"),
     ],
 )  # fmt: skip
-def test_other_stores_are_found_by_the_variables_of_the_documents(
+def test_other_stores_use_the_variables_of_the_document(
     address: str, variables: dict[str, str], path: str, proxy: Proxy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -264,11 +253,11 @@ def test_other_stores_are_found_by_the_variables_of_the_documents(
     assert unquote(proxy.requests[0].path.partition("?")[0]) == path
 
 
-def test_the_document_names_what_is_read_from_the_environment() -> None:
+def test_the_document_names_the_endpoint_variables() -> None:
     assert all(any(f"`{name}`" in DOCUMENT for name in names) for names in ENDPOINTS.values())
 
 
-def test_the_rule_of_the_document_is_what_a_bucket_takes(bucket: Bucket) -> None:
+def test_a_bucket_accepts_the_lifecycle_rule_of_the_document(bucket: Bucket) -> None:
     block = re.search(r"```json\n(.*?)```", DOCUMENT, re.DOTALL)
     assert block is not None
     bucket.client.put_bucket_lifecycle_configuration(

@@ -47,7 +47,7 @@ def reader_of(folder: Path) -> OpenFiles:
     return OpenFiles(lambda name: regular_descriptor(folder / name))
 
 
-def test_all_readers_share_one_bound_and_the_file_used_longest_ago_is_closed(folder: Path) -> None:
+def test_readers_share_one_limit_and_the_least_recently_used_file_is_closed(folder: Path) -> None:
     base = num_open()
     with limited(3 * base + 9):
         first, second = reader_of(folder), reader_of(folder)
@@ -65,7 +65,7 @@ def test_all_readers_share_one_bound_and_the_file_used_longest_ago_is_closed(fol
         assert num_open() <= base  # files of readers before this test may have been let go
 
 
-def test_a_file_that_a_thread_reads_is_not_closed_under_it(folder: Path) -> None:
+def test_a_file_is_not_closed_while_a_thread_reads_it(folder: Path) -> None:
     with limited(2 * num_open() + 40):
         files = reader_of(folder)
         wrong: list[int] = []
@@ -85,7 +85,7 @@ def test_a_file_that_a_thread_reads_is_not_closed_under_it(folder: Path) -> None
         assert not wrong
 
 
-def test_a_child_that_is_forked_while_files_are_opened_can_open_files(folder: Path) -> None:
+def test_a_child_forked_while_files_are_opened_can_open_files(folder: Path) -> None:
     files, is_over = reader_of(folder), threading.Event()
 
     def read() -> None:
@@ -109,19 +109,17 @@ def test_a_child_that_is_forked_while_files_are_opened_can_open_files(folder: Pa
 
 
 USES = {
-    "Dataset": """
-data = reader.Dataset(folder, as_supervised=False)
-print(sum(item['image'].shape[0] for _ in range(2) for item in data))""",
-    "batches of two readers": """
+    "TensorFlow": "print(sum(len(images) for images, _ in reader.load(folder, batch_size=9)))",
+    "everything else": """
 two = [reader.Dataset(folder, as_supervised=False) for _ in range(2)]
+print(sum(item['image'].shape[0] for _ in range(2) for item in two[0]))
 print(sum(len(images) for one in two for images, _ in one.batches(7, shuffle=True)))
-print(sum(len(images) for images, _ in two[0].batches(7, weights='balanced', epochs=1)))""",
-    "load": "print(sum(len(images) for images, _ in reader.load(folder, batch_size=9)))",
-    "report": "print(shardprep.report(folder, output=out + '.html').num_measured)",
-    "verify": "assert not shardprep.verify(folder, decode=True).problems",
-    "export": "shardprep.export(folder, to='webdataset', out=out)",
-    "repack": "shardprep.repack(folder, out, shards=300)",
-    "view": """
+print(sum(len(images) for images, _ in two[0].batches(7, weights='balanced', epochs=1)))
+del two
+print(shardprep.report(folder, output=out + '.html').num_measured)
+assert not shardprep.verify(folder, decode=True).problems
+shardprep.export(folder, to='webdataset', out=out)
+shardprep.repack(folder, out + '2', shards=300)
 with shardprep.view(folder) as viewer:
     opener = build_opener(HTTPCookieProcessor())
     opener.open(viewer.url).read()
@@ -132,7 +130,7 @@ links = [f'/proc/self/fd/{number}' for number in os.listdir('/proc/self/fd')]
 held = [os.readlink(link) for link in links if os.path.exists(link)]
 assert not [name for name in held if name.startswith(folder)], held""",
 }
-"""Name of what reads a dataset → a program with `folder` and `out`."""
+"""Programs that read the dataset `folder`; TensorFlow needs a process of its own."""
 HEAD = f"""
 import os, resource, sys
 from urllib.request import HTTPCookieProcessor, build_opener
@@ -155,7 +153,7 @@ def _many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("use", USES)
-def test_more_shards_than_a_process_may_open_are_read_by_all(
+def test_more_shards_than_a_process_may_open_can_be_read(
     use: str, many: Path, tmp_path: Path
 ) -> None:
     arguments = [sys.executable, "-c", HEAD + USES[use], str(many), str(tmp_path / "out")]

@@ -1,4 +1,4 @@
-"""Copies of shards and documents, where other processes use the same folder."""
+"""Local copies of shards and documents, in a folder that several processes use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Vanishing:
         pass
 
 
-def test_a_copy_that_another_process_gives_up_is_no_error(
+def test_a_copy_that_another_process_removes_is_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path))
@@ -50,7 +50,7 @@ def test_a_copy_that_another_process_gives_up_is_no_error(
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
-def test_a_copy_that_was_given_up_is_let_go_of_while_others_are_read(
+def test_a_removed_copy_is_closed_while_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its space is free again only then."""
@@ -75,13 +75,13 @@ def test_a_copy_that_was_given_up_is_let_go_of_while_others_are_read(
 
 
 def held(shard: RemoteShard) -> bool:
-    """Tell whether this process has the copy of a shard open."""
+    """Return True if this process has the copy of a shard open."""
     links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
     return any(shard.sha256 in str(link.readlink()) for link in links)
 
 
 class Unsearched(tuple[str, ...]):
-    """Names that are not looked through for each of as many others."""
+    """A sequence of names that must not be searched."""
 
     __slots__ = ()
 
@@ -89,7 +89,7 @@ class Unsearched(tuple[str, ...]):
         raise AssertionError(f"all names are compared with {name}")
 
 
-def test_opening_many_shards_takes_no_square_of_their_number(
+def test_opening_many_shards_takes_linear_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path))

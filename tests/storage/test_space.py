@@ -1,4 +1,4 @@
-"""The space that work needs on a disk: the reserve depends on the work, and is named."""
+"""Free disk space: the reserve depends on the size of the work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIB = 1 << 20
         (10**12, 0, 64 * MIB),
     ],
 )
-def test_work_fits_where_an_eighth_of_it_stays_free_within_bounds(
+def test_an_eighth_of_the_work_stays_free_within_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_bytes: int, num_written: int, kept: int
 ) -> None:
     disk = SimpleNamespace(free=num_bytes + kept)
@@ -31,11 +31,6 @@ def test_work_fits_where_an_eighth_of_it_stays_free_within_bounds(
     assert not shortage(tmp_path, num_bytes, num_written)
     disk.free -= 1
     assert shortage(tmp_path, num_bytes, num_written)
-
-
-def test_what_is_short_is_said_with_all_its_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=64_000_000))
+    disk.free = 64_000_000
     said = "62.0 MB are needed and 7.8 MB must stay free, the disk has 64.0 MB left"
     assert shortage(tmp_path, 62_000_000) == said

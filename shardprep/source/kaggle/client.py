@@ -9,13 +9,11 @@ when it is imported, so it is imported only after stdout is replaced: below `mai
 
 from __future__ import annotations
 
-import email.utils
 import json
 import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -124,6 +122,8 @@ def _fault_of(error: Exception) -> dict[str, Any]:
 
 
 def _http_fault(response: Any) -> dict[str, Any]:
+    import urllib3  # noqa: PLC0415 - slow, for faults only
+
     try:
         said = response.json()
     except (ValueError, RuntimeError):  # not JSON; or the body of a stream was consumed
@@ -131,19 +131,11 @@ def _http_fault(response: Any) -> dict[str, Any]:
     said = said if isinstance(said, dict) else {}
     status = response.status_code if response.status_code >= 400 else said.get("code", 0)
     message = str(said.get("message") or response.reason)
-    wait = _seconds(response.headers.get("Retry-After", ""))
+    try:
+        wait = urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", ""))
+    except urllib3.exceptions.InvalidHeader:
+        wait = None
     return {"kind": "http", "status": status, "message": message, "retry_after_s": wait}
-
-
-def _seconds(retry_after: str) -> float | None:
-    try:
-        return max(0.0, float(retry_after))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
-    except ValueError:
-        return None
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -7,7 +7,7 @@ the request had arrived, and nothing is sent again.
 The folder of an upload in the cache:
 
     files/     links to the files of the dataset, and the client's `dataset-metadata.json`
-    .kaggle/   the client's notes: the upload address of each file, to continue it
+    .kaggle*   the client's notes: the upload address of each file, to continue it
     note.json  hash of the files of the last upload, and the version that it created
     back/      the archive that is downloaded for the check
 """
@@ -117,7 +117,7 @@ class UploadFolder:
     def write_note(self, note: Note) -> None:
         """Write the note; forget the sent files of another upload."""
         if note.fingerprint != self.note.fingerprint:
-            shutil.rmtree(self.path / ".kaggle", ignore_errors=True)
+            self._forget_sent()
         write_durably(self._note, json.dumps(asdict(note)).encode())
 
     def forget(self) -> None:
@@ -127,7 +127,12 @@ class UploadFolder:
 
     def clear(self) -> None:
         """Remove everything except the note."""
-        for folder in (self.files, self.back, self.path / ".kaggle"):
+        for folder in (self.files, self.back):
+            shutil.rmtree(folder, ignore_errors=True)
+        self._forget_sent()
+
+    def _forget_sent(self) -> None:
+        for folder in self.path.glob(".kaggle*"):  # its name depends on the client's version
             shutil.rmtree(folder, ignore_errors=True)
 
     def link(self, dataset: Path, paths: Iterable[str], metadata: dict[str, object]) -> None:
