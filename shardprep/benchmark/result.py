@@ -76,7 +76,6 @@ class Way:
 
     @property
     def title(self) -> str:
-        """Name in tables, such as "naive tf.data"."""
         return PIPELINES[self.name].title
 
 

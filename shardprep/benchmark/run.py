@@ -92,7 +92,7 @@ def _measured(
     source: Source, num_bytes: int, settings: Settings, notice: Callable[[str], None]
 ) -> Benchmark:
     with ExitStack() as stack:
-        notice("starting")  # all at once, which is not measured
+        notice("starting")  # all at once: this is not measured
         runs = [stack.enter_context(_PipelineProcess(name, source)) for name in PIPELINES]
         for run in runs:
             run.listen()  # for the first batch or a problem
@@ -236,7 +236,7 @@ class _PipelineProcess:
 
 
 def measure(make: Callable[[Source], Any], source: Source, seconds: float) -> Round:
-    """Return a measured round of a pipeline that is built for it.
+    """Return a measured round of a new pipeline.
 
     The first batch is timed separately: it includes opening files, building a graph and filling
     shuffle windows.
@@ -255,7 +255,7 @@ def measure(make: Callable[[Source], Any], source: Source, seconds: float) -> Ro
 def trace(name: str, source: Source, step_s: float) -> Timeline:
     """Return the timeline of some steps of a pipeline.
 
-    If all batches of these steps were ready before, later steps are traced.
+    If all batches of these steps are ready already, later steps are traced.
     """
     batches = iter(PIPELINES[name].make(source))
     for _ in range(_WARM_UP_STEPS):  # until tf.data has adapted its number of threads

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardprep import reader
+from shardprep.dataset import example
+from shardprep.dataset.tfrecord import frame, read_records
 from shardprep.errors import DatasetError
 from tests.support.builders import animals, build, jpeg, png, tree, write, zip_bytes
 from tests.support.paths import shared_folder
@@ -125,6 +128,25 @@ def damage(folder: Path, *numbers: int) -> list[str]:
     for row in (rows[number] for number in numbers):
         flip(folder / row["shard"], row["offset"] + 100)
     return [f"{rows[number]['shard']}, record {rows[number]['record']}:" for number in numbers]
+
+
+def change_image(folder: Path, number: int, change: Callable[[bytes], bytes]) -> tuple[Path, int]:
+    """Replace the image of a record of train by one of equal length, with correct checksums.
+
+    Return the shard and the offset of the record.
+    """
+    row = [row for row in written(folder) if row["split"] == "train"][number]
+    path, at = folder / row["shard"], row["offset"]
+    data = path.read_bytes()
+    (read,) = read_records(io.BytesIO(data[at : at + row["length"]]), "")
+    values = example.decode(read.payload)
+    (image,) = values["image"]
+    assert isinstance(image, bytes)
+    values["image"] = [change(image)]
+    framed = frame(example.encode(values))
+    assert len(framed) == row["length"]
+    path.write_bytes(data[:at] + framed + data[at + len(framed) :])
+    return path, at
 
 
 def flip(file: Path, at: int) -> None:

@@ -1,7 +1,8 @@
-"""From measured times to a diagnosis: what bounds, what is worth a try, what is said of it."""
+"""From measured times to a diagnosis: what bounds training, which changes are tried, the report."""
 
 from __future__ import annotations
 
+import tomllib
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from shardprep.reader.diagnosis.diagnosis import (
     epoch_of,
     restart_advice,
 )
+from tests.support.paths import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 # Times
 
 
-def test_a_stopwatch_tells_restarts_from_waiting_and_working() -> None:
+def test_a_stopwatch_separates_restarts_waiting_and_working() -> None:
     now = [0.0]
     watch = Stopwatch(lambda: now[0])
     steps = []
@@ -53,14 +55,13 @@ def epoch(restart: float, waits: Sequence[float], work: float = 1.0) -> list[Tim
     return [Times(restart, 0, work), *(Times(0, wait, work) for wait in waits)]
 
 
-def test_whole_epochs_count_as_they_were() -> None:
-    """And what is left of others does not."""
+def test_the_mean_of_whole_epochs_counts_if_there_are_any() -> None:
     steps = [*epoch(9, [9, 9, 9, 9, 9])[2:], *epoch(4, [1, 0]), *epoch(2, [2, 1]), *epoch(7, [7])]
     assert epoch_of(steps, 3) == Times(restart_s=3, waiting_s=2, working_s=3)
 
 
-def test_a_long_epoch_is_a_restart_and_many_steps_of_those_that_wait_as_usual() -> None:
-    """Not of those whose batches were ready before the model asked."""
+def test_a_long_epoch_is_estimated_from_a_restart_and_its_typical_steps() -> None:
+    """The first steps, which use batches made ahead, are not typical."""
     steps = [*epoch(30, [0] * 4 + [2] * 4), *epoch(20, [0] * 4 + [2] * 6)]
     assert epoch_of(steps, 1001) == Times(restart_s=25, waiting_s=2000, working_s=1001)
     assert epoch_of(steps, None) == Times(restart_s=0, waiting_s=2, working_s=1)
@@ -89,70 +90,26 @@ def here(**facts: Any) -> Circumstances:
     return Circumstances(**{**usual, **facts})
 
 
-SMALL = {"free_bytes": 1 << 20}
-FULL = {**SMALL, "free_disk_bytes": 1 << 20}
 IDLE = {"waiting": 0.02, "model": 102.0, "model_cpu_s": 0.019, "pipeline": 700.0}
-MEMORY, FOLDER, IN_STEP = ["memory"], ["folder"], ["in step"]
-VERDICTS: dict[str, tuple[dict[str, Any], dict[str, Any], str, list[str]]] = {
-    "reading costs most, and it fits": ({"read": 120.0, "pipeline": 110.0}, {}, "read", MEMORY),
-    "reading, and it does not": ({"read": 120.0, "decode": 110.0}, SMALL, "read", FOLDER),
-    "reading, and it fits nowhere": ({"read": 120.0, "decode": 110.0}, FULL, "read", []),
-    "reading a cache": ({"read": None, "decode": None}, {"cache": "/c"}, "read", MEMORY),
-    "reading a cache that does not fit": (
-        {"read": None, "decode": None}, {"cache": "/c", **SMALL}, "read", [],
-    ),
-    "reading memory": ({"read": None, "decode": None}, {"cache": "memory"}, "read", []),
-    "decoding, and it fits": ({}, {}, "decode", MEMORY),
-    "decoding what does not fit": ({}, SMALL, "decode", FOLDER),
-    "decoding images that differ": ({}, {"decoded_bytes": None}, "decode", []),
-    "augmenting": ({"decode": 900.0}, {"augments": True}, "augment", ["memory", "in step"]),
-    "augmenting alone": (
-        {"decode": 9000.0, "read": 9e4, "pipeline": 90.0}, {"augments": True}, "augment", IN_STEP,
-    ),
-    "no augmentation, whatever is measured": (
-        {"read": 300.0, "decode": 250.0, "pipeline": 100.0}, {}, "read", MEMORY,
-    ),
-    "casting": ({"decode": 9000.0, "read": 9e4}, {"dtype": "float32"}, "augment", IN_STEP),
-    "augmenting what is cached": (
-        {"read": None, "decode": None}, {"augments": True, "cache": "memory"}, "augment", IN_STEP,
-    ),
-    "restarting": ({"restart": 0.5}, {"cache": "memory"}, "restart", ["repeat"]),
-    "restarting a little": ({"restart": 0.02}, {}, "decode", ["memory", "repeat"]),
-    "restarting too little": ({"restart": 0.019}, {}, "decode", MEMORY),
-    "restarting, without an end": ({"restart": 0.5}, {"num_steps": None}, "restart", MEMORY),
-    "the model": (IDLE, {}, "model", []),
-    "the model, and restarts": ({**IDLE, "restart": 0.02}, {}, "model", ["repeat"]),
-    "the model, on the cores of the pipeline": (
-        {"waiting": 0.3, "model": 200.0, "pipeline": 700.0}, {}, "model", MEMORY,
-    ),
-    "the model, beside a pipeline that takes a quarter of the cores": (
-        {**IDLE, "model_cpu_s": 0.015}, {}, "model", MEMORY,
-    ),
-    "the model, on a device": (
-        {**IDLE, "model": 100.0, "model_on_device": 104.0}, {}, "model", [],
-    ),
-    "the way to the device, of floats": (
-        {**IDLE, "model": 100.0, "model_on_device": 1000.0}, {"dtype": "float32"},
-        "transfer", ["memory", "prefetch", "in step"],
-    ),
-    "the way to the device, of uint8": (
-        {**IDLE, "model": 100.0, "model_on_device": 400.0}, {}, "transfer", ["memory", "prefetch"],
-    ),
-}  # fmt: skip
+VERDICTS = tomllib.loads((DATA / "verdicts.toml").read_text())
+
+
+def given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value == "none" else value for name, value in values.items()}
 
 
 @pytest.mark.parametrize("case", VERDICTS)
-def test_the_largest_cost_bounds_and_what_may_help_is_tried(case: str) -> None:
-    figures, facts, bound, tried = VERDICTS[case]
-    found, place = measured(**figures), here(**facts)
+def test_the_stage_that_costs_most_bounds_and_changes_that_may_help_are_tried(case: str) -> None:
+    row = VERDICTS[case]
+    found, place = measured(**given(row["measured"])), here(**given(row["here"]))
     wanted = candidates(found, place)
-    assert [one.trial for one in wanted] == tried
+    assert [one.trial for one in wanted] == row["tried"]
     said = conclude(found, place, [])
-    assert said.bound == bound
-    assert str(said).count(f"bound by {bound}") == 1
+    assert said.bound == row["bound"]
+    assert str(said).count(f"bound by {said.bound}") == 1
     if found.model_on_device is None:
         assert not any("GPU" in one.advice or "accelerator" in one.advice for one in wanted)
-    # Nothing is promised of what was not tried.
+    # Nothing was tried, so nothing is promised.
     assert (said.gain, said.saved) == (1.0, 0.0)
     assert said.advice.startswith("nothing ")
     assert "times as fast" not in str(said)
@@ -177,7 +134,7 @@ def change(name: str, images_s: float, cpu_s: float = 0.02) -> Change:
         ([change("memory", 60)], None, 1.0, 0.0),
     ],
 )
-def test_the_best_that_was_tried_is_advised_with_its_own_figure(
+def test_the_best_change_that_was_tried_is_advised_with_its_own_figure(
     tried: list[Change], advice: str | None, gain: float, saved: float
 ) -> None:
     found = conclude(measured(), here(), tried)
@@ -200,7 +157,7 @@ def report(**figures: Any) -> Diagnosis:
     return conclude(measured(restart=0.12, **figures), here(), [cache])
 
 
-def test_the_report_has_a_line_for_all_that_was_measured_and_tried() -> None:
+def test_the_report_has_a_line_for_each_measurement_and_trial() -> None:
     assert str(report()).splitlines() == [
         "bound by decode: 80% of the time is waiting for data (12% for first batches)",
         "                                    images/s",
@@ -217,31 +174,23 @@ def test_the_report_has_a_line_for_all_that_was_measured_and_tried() -> None:
     assert "3% faster" in str(conclude(measured(), here(), [change("repeat", 103)]))
 
 
-class Cells(HTMLParser):
-    """The texts of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cells: list[str] = []
-
-    def handle_data(self, data: str) -> None:
-        self.cells.append(data)
-
-
-def test_a_diagnosis_shows_itself_where_it_is_the_last_line() -> None:
-    """In a terminal as text, in a notebook as a table with the same rows."""
+def test_a_diagnosis_is_text_in_a_terminal_and_a_table_in_a_notebook(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = report()
     assert repr(found) == str(found)
-    page = Cells()
+    cells: list[str] = []
+    page = HTMLParser()
+    monkeypatch.setattr(page, "handle_data", cells.append)
     page.feed(found._repr_html_())
-    assert " ".join(" ".join(page.cells).split()) == " ".join(str(found).split())
-    assert len(page.cells) == 2 * len(found.changes) + 14
+    assert " ".join(" ".join(cells).split()) == " ".join(str(found).split())
+    assert len(cells) == 2 * len(found.changes) + 14
 
 
 def test_a_candidate_names_what_to_pass_to_load() -> None:
     (repeat,) = candidates(measured(**IDLE, restart=0.3), here())
     assert repeat == Candidate("repeat", "repeat=True", restart_advice(50), {"repeat": True})
     assert repeat.advice == "repeat=True in load, steps_per_epoch=50 in fit"
-    (folder,) = candidates(measured(), here(**SMALL))
+    (folder,) = candidates(measured(), here(free_bytes=1 << 20))
     assert folder.options == {"cache": "/tmp"}
     assert "0.2 GB, 68.7 GB are free there" in folder.advice

@@ -1,4 +1,4 @@
-"""The document on bottlenecks and the worked examples do what they say."""
+"""The examples and reports of docs/bottlenecks.md are real, and the example scripts run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DOCUMENT = (DOCS / "bottlenecks.md").read_text()
 
 @pytest.fixture(scope="module", name="place")
 def _place(tmp_path_factory: pytest.TempPathFactory, shapes: Path) -> Path:
-    """Return a folder with `tfrecords/shapes`, the set that the document speaks of."""
+    """Return a folder with `tfrecords/shapes`, the dataset of the document."""
     place = tmp_path_factory.mktemp("place")
     (place / "tfrecords").symlink_to(shapes / "tfrecords")
     return place
 
 
 def shape(text: str) -> list[str]:
-    """Return the lines of a report without what differs from run to run: numbers and spaces."""
+    """Return the lines of a report without numbers and spaces, which differ from run to run."""
     text = re.sub(r"\d[\d.,]*( [kMG]B)?", "#", text)
     return [re.sub(r" +", " ", line).strip() for line in text.strip().splitlines()]
 
@@ -50,13 +50,13 @@ def test_the_examples_of_the_document_run(
     monkeypatch.chdir(place)
     names: dict[str, Any] = {"__name__": "example"}
     for code in re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL):
-        few = code.replace("seconds=2", "seconds=0.3")  # a diagnosis is busy all of its time
+        few = code.replace("seconds=2", "seconds=0.3")
         exec(compile(few, "example", "exec"), names)
     assert "seconds=2" in code
     assert len(names["history"].history["stall"]) == 2
     shown, printed = block("diagnosis"), capsys.readouterr().out
     said = printed[printed.index("bound by") :]
-    # Which part bounds differs between machines, and what is tried; the first rows do not.
+    # The bound and the trials differ between machines, the first rows do not.
     assert shape(said)[1:5] == shape(shown)[1:5]
     assert shape(shown)[0].startswith("bound by")
     for report in (said, shown):
@@ -64,10 +64,10 @@ def test_the_examples_of_the_document_run(
 
 
 @pytest.mark.thorough
-def test_the_table_of_the_document_is_what_bench_prints(
+def test_bench_prints_the_table_of_the_document(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The measurement is made up: `test_bench` makes a real one."""
+    """With made-up figures: `test_bench` has a real measurement."""
     asked: list[Path] = []
 
     def measured(folder: Path, _split: str, settings: Settings, _say: object) -> Benchmark:
@@ -111,7 +111,7 @@ def _train(
 def test_the_keras_example_trains_from_scratch(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one layer for its backbone: to trace the training of MobileNetV2 takes half a minute."""
+    """With a backbone of one layer: to trace MobileNetV2 takes half a minute."""
     import keras
 
     def backbone(shape: tuple[int, ...], *, include_top: bool, weights: None) -> Any:
@@ -153,10 +153,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.thorough
-def test_the_torch_example_trains_and_goes_on_where_it_was_killed(
-    place: Path, tmp_path: Path
-) -> None:
-    """With the weights, to the bit, of a run that nothing disturbed; each dies before a save."""
+def test_the_torch_example_resumes_where_it_was_killed(place: Path, tmp_path: Path) -> None:
+    """Its weights are bit for bit those of an undisturbed run. Each run is killed before a save."""
     torch = pytest.importorskip("torch")
     few = ("--epochs", 2, "--steps", 4, "--batch-size", 8, "--save-every", 1, "--threads", 1)
 
@@ -185,7 +183,7 @@ def test_the_torch_example_trains_and_goes_on_where_it_was_killed(
     for number, line in enumerate(lines, 1):
         told = rf"epoch {number}: loss \d+\.\d+, validation \d+\.\d% right"
         assert re.fullmatch(told, line), line
-    assert list(dict.fromkeys(said.splitlines())) == lines, "an epoch's end may be told twice"
+    assert list(dict.fromkeys(said.splitlines())) == lines, "the end of an epoch can occur twice"
     one, other = read(whole), read(killed)
     assert (one["batches"]["epoch"], one["batches"]) == (2, other["batches"])
     for name, value in one["model"].items():

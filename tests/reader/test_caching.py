@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import logging
 import os
 import shutil
@@ -23,7 +24,7 @@ from shardprep.errors import BusyError, DatasetError
 from shardprep.reader import BadRecord, ReadConfig
 from shardprep.reader.tf import folder_cache
 from shardprep.storage.atomic_file import DurableFile
-from tests.reader.datasets import flip, pets, written
+from tests.reader.datasets import batch_keys, change_image, damage, pets, written
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.examples import thorough
 from tests.support.processes import Program
@@ -36,25 +37,25 @@ NUM_TRAIN = 60
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset folder of 3 shards; read only."""
+    """Return a dataset of 3 shards; read only."""
     return pets(tmp_path_factory, animals(NUM_TRAIN), size="16x12", shards=3)
 
 
 @pytest.fixture(name="plain", scope="module")
 def _plain(whole: Path) -> dict[str, Any]:
-    """Return its images by their keys, read without a cache."""
-    return by_key(load(whole, batch_size=8))
+    """Return the images of the dataset by key, read without a cache."""
+    return by_key(load(whole))
 
 
 @pytest.fixture(name="folder")
 def _folder(whole: Path, tmp_path: Path) -> Path:
-    """Return a copy of it, to be damaged."""
+    """Return a copy of the dataset, to be damaged."""
     return shutil.copytree(whole, tmp_path / "pets" / "1.0.0")
 
 
 @pytest.fixture(name="made", scope="module")
 def _made(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a cache of all of it; read only."""
+    """Return a cache of the whole dataset; read only."""
     place = tmp_path_factory.mktemp("made")
     reader.load(whole, batch_size=8, cache=place)
     return place
@@ -66,19 +67,17 @@ def _place(made: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made, tmp_path / "cache")
 
 
-def load(folder: Path, **options: Any) -> Any:
-    return reader.load(folder, as_supervised=False, **options)
+def load(folder: Path, split: str = "train", **options: Any) -> Any:
+    return reader.load(folder, split, as_supervised=False, **{"batch_size": 8, **options})
 
 
 def keys(dataset: Any) -> list[str]:
-    return [one["image/filename"].decode() for one in dataset.unbatch().as_numpy_iterator()]
+    return list(itertools.chain.from_iterable(batch_keys(dataset.as_numpy_iterator())))
 
 
 def by_key(dataset: Any) -> dict[str, Any]:
-    return {
-        one["image/filename"].decode(): one["image"]
-        for one in dataset.unbatch().as_numpy_iterator()
-    }
+    elements = dataset.unbatch().as_numpy_iterator()
+    return {one["image/filename"].decode(): one["image"] for one in elements}
 
 
 def files(place: Path) -> list[Path]:
@@ -94,7 +93,7 @@ def test_a_cache_holds_the_pixels_and_is_written_once(
     times = {one: one.stat().st_mtime_ns for one in files(place)}
     assert len(times) == 3
     for shuffle in (True, False):
-        check(load(whole, batch_size=8, cache=place, shuffle=shuffle), plain)
+        check(load(whole, cache=place, shuffle=shuffle), plain)
         assert times == {one: one.stat().st_mtime_ns for one in files(place)}
 
 
@@ -113,35 +112,39 @@ def test_slices_share_a_cache(whole: Path, tmp_path: Path) -> None:
     assert len(files(place)) == 3
 
 
-@pytest.mark.parametrize("damage", ["cut", "no index", "gone", "half written"])
-def test_a_cache_that_is_not_whole_is_made_whole(
-    whole: Path, plain: dict[str, Any], place: Path, damage: str
+@pytest.mark.parametrize("fault", ["cut", "no index", "gone", "half written"])
+def test_an_incomplete_cache_is_completed(
+    whole: Path, plain: dict[str, Any], place: Path, fault: str
 ) -> None:
-    """Half written is one by a process that died."""
+    """A process that was killed leaves a half-written file."""
     times = {one: one.stat().st_mtime_ns for one in files(place)}
     hurt = files(place)[1]
-    if damage == "cut":
+    if fault == "cut":
         os.truncate(hurt, hurt.stat().st_size // 2)
-    elif damage == "no index":
-        (hurt.parent / "index" / f"{hurt.name}.idx").unlink()
-    elif damage == "gone":
+    elif fault == "gone":
         hurt.unlink()
     else:
-        hurt.rename(hurt.with_name(f".{hurt.name}.tmp"))
         (hurt.parent / "index" / f"{hurt.name}.idx").unlink()
-    check(load(whole, batch_size=8, cache=place), plain)
+        if fault == "half written":
+            hurt.rename(hurt.with_name(f".{hurt.name}.tmp"))
+    check(load(whole, cache=place), plain)
     assert times.keys() <= set(files(place))
     again = {one for one, time_ns in times.items() if one.stat().st_mtime_ns != time_ns}
     assert again == {hurt}
 
 
-def test_another_size_is_another_cache(whole: Path, place: Path) -> None:
+def test_another_size_or_dataset_is_another_cache(
+    whole: Path, place: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The shards of the other dataset have the same names."""
     config = ReadConfig(image_size=(6, 8))
-    small = reader.load(whole, batch_size=8, cache=place, read_config=config, shuffle=False)
-    plain = reader.load(whole, batch_size=8, read_config=config, shuffle=False)
-    for (one, _), (other, _) in zip(small, plain, strict=True):
-        assert np.array_equal(one, other)
+    expected = by_key(load(whole, read_config=config))
+    check(load(whole, cache=place, read_config=config), expected)
     assert len(files(place)) == 6
+    other = pets(tmp_path_factory, animals(NUM_TRAIN), size="16x12", shards=3, format="png")
+    check(load(other, "train[3:30]", cache=place), by_key(load(other, "train[3:30]")))
+    unlabelled = pets(tmp_path_factory, animals(9), size="16x12", shards=3, labels="none")
+    assert "label" not in next(iter(load(unlabelled, cache=place)))
 
 
 @pytest.mark.thorough
@@ -217,13 +220,10 @@ def test_a_cache_is_cleared_and_nothing_else(whole: Path, made: Path, place: Pat
     assert reader.clear_cache(str(place)) == num_bytes
     assert sorted(path for path in place.rglob("*") if path.is_file()) == sorted(theirs)
     assert reader.clear_cache(place) == 0
-    assert (
-        by_key(load(whole, batch_size=8, cache=place)).keys()
-        == by_key(load(whole, batch_size=8)).keys()
-    )
+    assert by_key(load(whole, cache=place)).keys() == by_key(load(whole)).keys()
 
 
-def test_a_cache_that_is_being_filled_or_is_none_is_not_cleared(place: Path) -> None:
+def test_a_cache_that_is_being_filled_is_not_cleared(place: Path) -> None:
     before = sorted(place.rglob("*"))
     (lock,) = place.glob("*/lock")
     with lock.open("wb") as file:
@@ -236,7 +236,7 @@ def test_a_cache_that_is_being_filled_or_is_none_is_not_cleared(place: Path) -> 
 
 
 @pytest.mark.parametrize("level", [logging.NOTSET, thorough(logging.INFO), logging.ERROR])
-def test_the_filling_of_a_cache_tells_its_progress(
+def test_the_progress_of_filling_a_cache_is_shown(
     whole: Path,
     tmp_path: Path,
     level: int,
@@ -244,11 +244,11 @@ def test_the_filling_of_a_cache_tells_its_progress(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """To the log where it is kept, else on stderr; nowhere, where not even a warning is."""
+    """In the log if that shows INFO, else on stderr, unless the log drops even warnings."""
     monkeypatch.setattr(folder_cache, "_SECONDS_A_LINE", 0.0)
     logger, root = logging.getLogger("shardprep.reader"), logging.getLogger()
     monkeypatch.setattr(logger, "level", level)
-    # As without the libraries of other tests, which log to stderr.
+    # Libraries of other tests log to stderr.
     monkeypatch.setattr(root, "level", logging.WARNING)
     monkeypatch.setattr(root, "handlers", [caplog.handler])
     logger.manager._clear_cache()  # type: ignore[attr-defined]
@@ -257,8 +257,7 @@ def test_the_filling_of_a_cache_tells_its_progress(
         logged = [one.getMessage() for one in caplog.records if " images decoded" in one.message]
         printed = [line for line in capsys.readouterr().err.splitlines() if " images " in line]
         caplog.clear()
-        said = {logging.NOTSET: printed, logging.INFO: logged}
-        lines = said.get(level, [])
+        lines = {logging.NOTSET: printed, logging.INFO: logged}.get(level, [])
         # Memory is filled a batch at a time.
         numbers = [NUM_TRAIN] if cache == "memory" else range(1, NUM_TRAIN + 1)
         assert sum(map(len, (logged, printed))) == (0 if level == logging.ERROR else len(numbers))
@@ -282,7 +281,7 @@ def _photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_filling_of_a_cache_is_interrupted_within_a_second(
     photos: Path, tmp_path: Path, cache: str
 ) -> None:
-    """By Ctrl-C, and what a folder has then is whole."""
+    """By Ctrl-C. Files of a folder are then complete."""
     place = "memory" if cache == "memory" else tmp_path / "cache"
     code = """
         import os, sys, time
@@ -309,9 +308,10 @@ def test_the_filling_of_a_cache_is_interrupted_within_a_second(
     assert not [one for one in left if one.name.startswith(".")]
 
 
-def test_what_differs_in_size_is_not_cached_in_a_folder(tmp_path: Path) -> None:
-    source = write(tmp_path / "pets.zip", zip_bytes(animals(8)))
-    folder = build(source, tmp_path / "out", size="none", labels="prefix").path
+def test_images_that_differ_in_size_are_not_cached_in_a_folder(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = pets(tmp_path_factory, animals(8), size="none")
     with pytest.raises(DatasetError, match=r"ReadConfig\(image_size=\(height, width\)\)"):
         reader.load(folder, cache=tmp_path / "cache")
     assert len(list(reader.load(folder, cache="memory"))) == 8
@@ -321,12 +321,12 @@ def test_what_differs_in_size_is_not_cached_in_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("share", "chosen"), [(0.5, "memory"), (1e-12, "none")])
-def test_auto_is_memory_where_it_fits_and_says_why(
+def test_auto_is_memory_if_the_images_fit(
     folder: Path, caplog: pytest.LogCaptureFixture, share: float, chosen: str
 ) -> None:
     caplog.set_level(logging.INFO, "shardprep.reader")
     config = ReadConfig(cache_ram_share=share)
-    dataset = load(folder, batch_size=8, cache="auto", read_config=config)
+    dataset = load(folder, cache="auto", read_config=config)
     (said,) = caplog.messages
     assert said.startswith(f"cache: {chosen}, ")
     assert "of what is free" in said
@@ -347,29 +347,6 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [row for row in written(folder) if row["split"] == "train"]
 
 
-def hurt(folder: Path, row: dict[str, Any]) -> None:
-    """Damage the data of a record: its checksum finds it."""
-    flip(folder / row["shard"], row["offset"] + 40)
-
-
-def spoil(folder: Path, row: dict[str, Any]) -> None:
-    """Put a record with right checksums and a cut image in place of another."""
-    from shardprep.dataset import example
-    from shardprep.dataset.tfrecord import frame, read_records
-
-    path = folder / row["shard"]
-    data = path.read_bytes()
-    with path.open("rb") as file:
-        payload = list(read_records(file, ""))[row["record"]].payload
-    values = example.decode(payload)
-    (image,) = values["image"]
-    assert isinstance(image, bytes)
-    values["image"] = [image[:60] + bytes(len(image) - 60)]
-    framed = frame(example.encode(values))
-    assert len(framed) == row["length"]
-    path.write_bytes(data[: row["offset"]] + framed + data[row["offset"] + row["length"] :])
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -378,25 +355,21 @@ def spoil(folder: Path, row: dict[str, Any]) -> None:
         thorough({"cache": "memory"}),
     ],
 )
-def test_a_bad_record_costs_itself_alone(folder: Path, options: dict[str, Any]) -> None:
+def test_the_next_good_record_replaces_a_bad_one(folder: Path, options: dict[str, Any]) -> None:
     every = rows(folder)
     flipped, spoiled = every[3], every[30]
-    hurt(folder, flipped)
-    spoil(folder, spoiled)
+    damage(folder, 3)
+    change_image(folder, 30, lambda image: image[:60] + bytes(len(image) - 60))
     with pytest.raises(tf.errors.OpError):
-        keys(load(folder, batch_size=8, **options))
+        keys(load(folder, **options))
     bad: list[BadRecord] = []
     config = ReadConfig(on_error=bad.append)
-    dataset = load(folder, batch_size=8, read_config=config, seed=1, **options)
+    dataset = load(folder, read_config=config, seed=1, **options)
     assert dataset.cardinality() == 8
     for _ in range(2):
         found = Counter(keys(dataset))
-        expected = Counter(row["key"] for row in every)
-        expected[flipped["key"]] -= 1
-        expected[every[4]["key"]] += 1
-        expected[spoiled["key"]] -= 1
-        expected[every[31]["key"]] += 1
-        assert found == +expected
+        stand_ins = {3: 4, 30: 31}
+        assert found == Counter(every[stand_ins.get(i, i)]["key"] for i in range(NUM_TRAIN))
     assert sorted((one.shard, one.record, one.offset) for one in bad) == [
         (row["shard"], row["record"], row["offset"]) for row in (flipped, spoiled)
     ]
@@ -404,10 +377,10 @@ def test_a_bad_record_costs_itself_alone(folder: Path, options: dict[str, Any]) 
     assert {str(one).count("offset") for one in bad} == {1}
 
 
-def test_what_stands_in_for_a_bad_record_is_whole(folder: Path, plain: dict[str, Any]) -> None:
-    hurt(folder, rows(folder)[59])  # the last one: the first stands in
+def test_the_first_record_replaces_a_bad_last_one(folder: Path, plain: dict[str, Any]) -> None:
+    damage(folder, 59)
     config = ReadConfig(on_error="skip")
-    found = load(folder, read_config=config, shuffle=False)
+    found = load(folder, read_config=config, shuffle=False, batch_size=None)
     for one in found.as_numpy_iterator():
         assert np.array_equal(one["image"], plain[one["image/filename"].decode()])
     assert one["image/filename"].decode() == rows(folder)[0]["key"]
@@ -417,7 +390,7 @@ def test_skipped_records_are_named_once_in_the_log(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     row = rows(folder)[7]
-    hurt(folder, row)
+    damage(folder, 7)
     dataset = load(folder, read_config=ReadConfig(on_error="skip"))
     for _ in range(2):
         list(dataset)
@@ -428,20 +401,19 @@ def test_skipped_records_are_named_once_in_the_log(
 
 
 def test_bad_records_do_not_get_into_a_cache(folder: Path, tmp_path: Path) -> None:
-    hurt(folder, rows(folder)[3])
+    damage(folder, 3)
     with pytest.raises(tf.errors.UnknownError, match=r"record 3: offset [\d,]+: data CRC"):
         reader.load(folder, batch_size=8, cache=tmp_path / "cache")
     config = ReadConfig(on_error="skip")
     for _ in range(2):
-        dataset = load(folder, batch_size=8, cache=tmp_path / "cache", read_config=config)
+        dataset = load(folder, cache=tmp_path / "cache", read_config=config)
         found = keys(dataset)
         assert len(found) == NUM_TRAIN
         assert rows(folder)[3]["key"] not in found
 
 
-def test_a_set_without_a_good_record_is_an_error(folder: Path) -> None:
-    for row in rows(folder):
-        hurt(folder, row)
+def test_a_dataset_without_a_good_record_is_an_error(folder: Path) -> None:
+    damage(folder, *range(NUM_TRAIN))
     dataset = load(folder, read_config=ReadConfig(on_error="skip"))
     with pytest.raises(tf.errors.OpError, match="has no good record"):
         list(dataset)
@@ -493,12 +465,12 @@ def test_a_seeded_augmentation_without_labels_is_given_features(whole: Path) -> 
 # Advice
 
 
-def test_images_far_larger_than_asked_for_are_worth_a_word(tmp_path: Path) -> None:
+def test_decoding_far_larger_images_than_needed_is_advised_against(tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes({"cat/1.jpg": jpeg(), "dog/1.jpg": jpeg()}))
     folder = build(source, tmp_path / "out", size="64x48").path
     with pytest.warns(reader.Advice, match="build the set with --size 32x24") as warned:
         reader.load(folder, batch_size=2, read_config=ReadConfig(image_size=(24, 32)))
-    assert warned[0].filename == __file__, "it is told where the call stands"
+    assert warned[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error", reader.Advice)
         for cache in ("memory", tmp_path / "cache"):
@@ -506,8 +478,8 @@ def test_images_far_larger_than_asked_for_are_worth_a_word(tmp_path: Path) -> No
             reader.load(folder, batch_size=2, cache=cache, read_config=config)
 
 
-def test_labels_that_are_missing_are_worth_a_word(tmp_path: Path) -> None:
-    """Only where they would be counted: not where features are asked for by their names."""
+def test_missing_labels_are_advised_against(tmp_path: Path) -> None:
+    """Not with `as_supervised=False`, where they are not counted."""
     members = {"train/cat.1.jpg": jpeg(), "train/dog.1.jpg": jpeg(), "test/1.jpg": jpeg()}
     source = write(tmp_path / "pets.zip", zip_bytes(members))
     folder = build(source, tmp_path / "out", size="8x8").path
@@ -523,14 +495,14 @@ def test_labels_that_are_missing_are_worth_a_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error::shardprep.reader.Advice")
-def test_the_defaults_are_worth_no_word(whole: Path) -> None:
+def test_the_defaults_give_no_advice(whole: Path) -> None:
     reader.load(whole, batch_size=8)
     reader.load(whole, batch_size=8, shuffle=1000, cache="auto")
 
 
 @pytest.mark.thorough
-def test_a_program_ends_though_it_holds_iterators_without_end(whole: Path) -> None:
-    """From memory, past errors, and of batches that are filled in one call."""
+def test_a_program_ends_though_it_holds_endless_iterators(whole: Path) -> None:
+    """From memory, past errors, and of batches that threads fill."""
     code = """
 import sys
 from shardprep import reader

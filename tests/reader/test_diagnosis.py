@@ -1,4 +1,4 @@
-"""`reader.diagnose`: training that is slow for a known reason, and changes that are tried."""
+"""`reader.diagnose` of training that is slow for a known reason, and the changes that it tries."""
 
 from __future__ import annotations
 
@@ -21,56 +21,51 @@ from shardprep.reader.diagnosis.diagnosis import Candidate
 from shardprep.reader.records.shards import LocalShards
 from shardprep.reader.tf.decode import Decoder
 from tests.reader.datasets import pets
-from tests.support.builders import build, jpeg
+from tests.support.builders import jpeg
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from shardprep.reader.records.shards import ByteRange
 
 SECONDS = 1.0
-"""More where stages are compared: what was read ahead, or a pause, then counts for little."""
+"""More where stages are compared: then batches that were read ahead matter little."""
 PAUSE_S = 0.2
-"""Longer than anything a small batch takes, however busy the machine is."""
+"""Longer than a small batch takes, on a busy machine too."""
 IMAGE_PAUSE_S = 0.05
 """Likewise for one image."""
 PAIRS = 2
-"""Times that a change is measured in turn with training, where pauses tell it well."""
+"""Alternations of training with and without a change."""
+IMAGES = {f"{('cat', 'dog')[i % 2]}.{i}.jpg": jpeg(300, 400, seed=i) for i in range(16)}
 RAW_BYTES = 300 * 400 * 3
 _TURN = threading.Lock()
 
 
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a set of 16 JPEGs of 300 × 400."""
-    images = {f"{('cat', 'dog')[i % 2]}.{i}.jpg": jpeg(300, 400, seed=i) for i in range(16)}
-    return pets(tmp_path_factory, images, shards=2, size="400x300")
+    return pets(tmp_path_factory, IMAGES, shards=2, size="400x300")
 
 
 def pause(seconds: float) -> None:
-    """Take so long, one call after the other: in any number of threads the rate is the same."""
+    """Sleep in one thread at a time, so that the number of threads does not change the rate."""
     with _TURN:
         time.sleep(seconds)
 
 
-def later(tensor: Any, seconds: float) -> Any:
-    """Return a tensor of a graph after a pause."""
+def later(tensor: Any, wait: Callable[[], object]) -> Any:
+    """Return a tensor of a graph after `wait` is called."""
 
     def same(array: Any) -> Any:
-        pause(seconds)
+        wait()
         return array
 
     return tf.ensure_shape(tf.numpy_function(same, [tensor], tensor.dtype), tensor.shape)
 
 
-def pausing(images: Any) -> Any:
-    """Augment by doing nothing, slowly."""
-    return later(images, PAUSE_S)
-
-
 @pytest.fixture(name="iterators")
 def _iterators(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the datasets of which an iterator has been made, in order."""
+    """Return the list of datasets that are iterated, in order."""
     made: list[Any] = []
     plain = tf.data.Dataset.__iter__
 
@@ -83,19 +78,23 @@ def _iterators(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.fixture(name="_few_pairs")
-def _less_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fewer_alternations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurement, "_PAIRS", PAIRS)
 
 
-# Without an end there is no restart, which of so few batches would cost most.
+# Endless datasets have no restarts, which would cost most with so few batches.
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("_few_pairs")
-def test_slow_augmentation_is_found_and_nothing_is_promised_of_it(folder: Path) -> None:
-    """In the step it takes as long: there is no accelerator to do it."""
-    train = reader.load(folder, batch_size=4, augment=pausing, repeat=True)
-    found = reader.diagnose(train, lambda _: None, seconds=2 * SECONDS)
+def test_slow_augmentation_is_found_and_no_gain_is_promised(folder: Path) -> None:
+    """Without an accelerator, it takes as long in the step."""
+
+    def augment(images: Any) -> Any:
+        return later(images, lambda: pause(PAUSE_S))
+
+    train = reader.load(folder, batch_size=4, augment=augment, repeat=True)
+    found = reader.diagnose(train, lambda _: None, seconds=SECONDS)
     assert found.bound == "augment"
     assert found.measured.waiting > 0.9
     assert "augment in the model" in [change.name for change in found.changes]
@@ -104,7 +103,7 @@ def test_slow_augmentation_is_found_and_nothing_is_promised_of_it(folder: Path) 
 
 
 def test_a_slow_model_is_found(folder: Path, iterators: list[Any]) -> None:
-    """Only training, model and pipeline are run for it."""
+    """Only training, model and pipeline are run."""
     train = reader.load(folder, batch_size=2, cache="memory", repeat=True)
     found = reader.diagnose(train, lambda _: time.sleep(PAUSE_S), seconds=SECONDS)
     assert found.bound == "model"
@@ -114,7 +113,7 @@ def test_a_slow_model_is_found(folder: Path, iterators: list[Any]) -> None:
     assert (found.measured.decode, found.measured.read) == (None, None)
     assert found.changes == ()
     alike = [one for one in iterators if one.element_spec == train.element_spec]
-    assert len([one for one in alike if type(one) is type(train)]) == 3, "others fill memories"
+    assert len([one for one in alike if type(one) is type(train)]) == 3, "others fill caches"
     assert len(alike) == 5
 
 
@@ -123,11 +122,13 @@ def test_a_slow_model_is_found(folder: Path, iterators: list[Any]) -> None:
 def test_slow_decoding_is_found(
     folder: Path, iterators: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And steps get whole batches of the dataset."""
+    """Steps get whole batches of the dataset."""
     decoded = Decoder._pixels
-    monkeypatch.setattr(
-        Decoder, "_pixels", lambda self, data: later(decoded(self, data), IMAGE_PAUSE_S)
-    )
+
+    def slowly(self: Decoder, data: Any) -> Any:
+        return later(decoded(self, data), lambda: pause(IMAGE_PAUSE_S))
+
+    monkeypatch.setattr(Decoder, "_pixels", slowly)
     seen: set[Any] = set()
     train = reader.load(folder, batch_size=4, as_supervised=False, drop_remainder=True, repeat=True)
     found = reader.diagnose(train, lambda one: seen.add((*one["image"].shape,)), seconds=SECONDS)
@@ -141,35 +142,33 @@ def test_slow_decoding_is_found(
     lines = str(found).splitlines()
     assert lines[0].startswith("bound by decode: ")
     assert all(len(line) <= 80 for line in lines)
-    assert len({id(dataset) for dataset in iterators}) <= 5, "each fills memories of its own"
-    assert len(iterators) <= 5 + 1 + 2 * PAIRS, "of two of them, one a turn"
+    assert len({id(dataset) for dataset in iterators}) <= 5, "each fills a cache"
+    assert len(iterators) <= 5 + 1 + 2 * PAIRS, "two of them are iterated once for each turn"
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("_few_pairs")
 def test_slow_reading_is_found(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a disk that gives so many bytes a second; raw pixels need no decoding."""
-    raw = build(
-        folder.parents[2] / "pets.zip", tmp_path, labels="prefix", format="raw", size="400x300"
-    )
+    """From a slow disk. Raw pixels need no decoding."""
+    folder = pets(tmp_path_factory, IMAGES, format="raw", size="400x300")
     plain = LocalShards.read
 
     def read(self: LocalShards, part: ByteRange) -> bytes:
-        pause(IMAGE_PAUSE_S / 3 * part.num_bytes / RAW_BYTES)  # many steps to a turn
+        pause(IMAGE_PAUSE_S / 3 * part.num_bytes / RAW_BYTES)  # a turn has many steps
         return plain(self, part)
 
     monkeypatch.setattr(LocalShards, "read", read)
     monkeypatch.setattr(measurement, "_READ_BLOCK", 4)
-    train = reader.load(raw.path, batch_size=4, repeat=True)
+    train = reader.load(folder, batch_size=4, repeat=True)
     found = reader.diagnose(train, lambda _: None, seconds=4 * SECONDS)
     assert found.bound == "read"
     assert [change.options for change in found.changes] == [{"cache": "memory"}]
 
 
 class Clock:
-    """A clock that batches, steps, naps and its own readings advance, and nothing else."""
+    """A clock that only batches, steps, sleeps and readings advance."""
 
     FIRST_S, LATER_S, STEP_S, READING_S = 0.6, 0.4, 0.2, 0.001
     now_s = 0.0
@@ -179,13 +178,12 @@ class Clock:
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
-        """Advance by what is slept."""
         self.now_s += seconds
 
 
 @pytest.fixture(name="clock")
 def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Return the clock of the meter and of `diagnose`; each batch that is drawn advances it."""
+    """Return the clock of the meter and of `diagnose`. Each batch advances it."""
     clock = Clock()
     for module in (stall_meter, measurement):
         monkeypatch.setattr(module, "Stopwatch", functools.partial(diagnosis.Stopwatch, clock))
@@ -207,17 +205,13 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
-def test_the_meter_and_the_diagnosis_say_the_same_of_a_training(folder: Path, clock: Clock) -> None:
-    """An epoch has 2 batches, each of which is waited for."""
+def test_the_meter_and_the_diagnosis_measure_the_same_shares(folder: Path, clock: Clock) -> None:
+    """Training waits for both batches of an epoch."""
     import keras
 
     class Pausing(keras.layers.Layer):  # type: ignore[misc]  # keras carries no types
         def call(self, inputs: Any) -> Any:
-            def same(array: Any) -> Any:
-                clock.now_s += clock.STEP_S
-                return array
-
-            return tf.ensure_shape(tf.numpy_function(same, [inputs], inputs.dtype), inputs.shape)
+            return later(inputs, lambda: clock.sleep(clock.STEP_S))
 
     model = keras.Sequential(
         [keras.layers.AveragePooling2D(50), Pausing(), *small_model().layers[1:]]
@@ -242,23 +236,31 @@ def small_model() -> Any:
     import keras
 
     layers = keras.layers
-    model = keras.Sequential([layers.AveragePooling2D(50), layers.BatchNormalization()])
-    model.add(layers.Dropout(0.5))
-    model.add(layers.GlobalAveragePooling2D())
-    model.add(layers.Dense(2, activation="softmax"))
+    model = keras.Sequential(
+        [
+            layers.AveragePooling2D(50),
+            layers.BatchNormalization(),
+            layers.Dropout(0.5),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(2, activation="softmax"),
+        ]
+    )
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
 @pytest.mark.thorough
-def test_a_model_is_trained_and_put_back_as_it_was(folder: Path) -> None:
+def test_a_model_is_trained_and_gets_its_values_back(folder: Path) -> None:
+    """Also a model that was never called."""
     model = small_model()
     train = reader.load(folder, batch_size=4, seed=0, cache="memory")
+    reader.diagnose(train, model, seconds=0.1)
+    assert model.optimizer.iterations == 0
     model.fit(train.take(2), verbose=0)
     variables = [*model.variables, *model.optimizer.variables]
     before = [one.numpy() for one in variables]
-    found = reader.diagnose(train, model, seconds=0.5)
+    found = reader.diagnose(train, model, seconds=0.1)
     assert found.measured.model > 0
     for variable, value in zip(variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
@@ -266,7 +268,7 @@ def test_a_model_is_trained_and_put_back_as_it_was(folder: Path) -> None:
 
 @pytest.mark.thorough
 def test_an_epoch_of_one_batch_can_be_diagnosed(folder: Path) -> None:
-    """Its restarts are all there is to wait for."""
+    """Training waits only for restarts."""
     taken: list[int] = []
     train = reader.load(folder, batch_size=16, cache="memory")
     found = reader.diagnose(train, lambda batch: taken.append(len(batch[0])), seconds=0.1)
@@ -274,14 +276,7 @@ def test_an_epoch_of_one_batch_can_be_diagnosed(folder: Path) -> None:
     assert 0 < found.measured.waiting == found.measured.restart
 
 
-@pytest.mark.thorough
-def test_a_model_that_was_never_called_can_be_diagnosed(folder: Path) -> None:
-    model = small_model()
-    reader.diagnose(reader.load(folder, batch_size=4, cache="memory"), model, seconds=0.1)
-    assert model.optimizer.iterations == 0
-
-
-def test_what_cannot_be_diagnosed_is_said(folder: Path) -> None:
+def test_unsuitable_datasets_and_models_are_refused(folder: Path) -> None:
     import keras
 
     train = reader.load(folder, batch_size=4)
@@ -299,7 +294,7 @@ def test_what_cannot_be_diagnosed_is_said(folder: Path) -> None:
             reader.diagnose(dataset, step, seconds=0.1)
 
 
-# What a trial reads
+# Records of a trial
 
 
 def request_of(folder: Path, **options: Any) -> Any:
@@ -310,7 +305,7 @@ def images_of(dataset: Any, number: int) -> list[Any]:
     return [image for image, _ in dataset.unbatch().take(number).as_numpy_iterator()]
 
 
-def test_a_cache_on_disk_is_tried_with_the_images_it_would_hold(
+def test_a_cache_on_disk_is_tried_with_the_images_of_the_dataset(
     folder: Path, tmp_path: Path
 ) -> None:
     request = request_of(folder)
@@ -326,7 +321,7 @@ def test_a_cache_on_disk_is_tried_with_the_images_it_would_hold(
 
 @pytest.mark.thorough
 def test_a_cache_in_memory_is_tried_with_some_records_of_this_reader(folder: Path) -> None:
-    """Over and over; all of them, where they are few, are epochs as they will be."""
+    """They are read again and again. All records are used if there are few."""
     config = reader.ReadConfig(num_shards=2, shard_index=1)
     own = images_of(reader.load(folder, batch_size=2, shuffle=False, read_config=config), 9)
     assert len(own) == 8
@@ -337,7 +332,7 @@ def test_a_cache_in_memory_is_tried_with_some_records_of_this_reader(folder: Pat
     assert measurement._sample(request_of(folder), 1e9) == request_of(folder)
 
 
-def test_what_is_moved_into_the_step_is_what_load_would_do(folder: Path) -> None:
+def test_a_step_that_augments_does_what_load_does(folder: Path) -> None:
     def flipped(images: Any, *, labels: Any) -> Any:
         return tf.reverse(images, [2]), labels + 1
 

@@ -1,4 +1,4 @@
-"""What a dataset reads from goes with the last thing that reads: open shards, images in memory."""
+"""Open shards and images in memory are released with their last dataset or iterator."""
 
 from __future__ import annotations
 
@@ -53,10 +53,9 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_collection() -> Iterator[None]:
-    """Let nothing go but what goes with its last reference: a collection may be hours away.
+    """Switch garbage collection off: objects are released with their last reference alone.
 
-    Those that a test asks for look at what has been made since: at all of TensorFlow, each takes
-    0.3 s.
+    `freeze` makes the collections of tests quick: to look at all of TensorFlow takes 0.3 s.
     """
     gc.collect()
     gc.disable()
@@ -66,10 +65,10 @@ def _no_collection() -> Iterator[None]:
 
 
 def opened(folder: Path) -> list[Path]:
-    """Return what this process has open in a folder."""
+    """Return the files in a folder that this process has open."""
     found = []
     for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # that of this loop
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of this loop
             found.append(link.readlink())
     return [target for target in found if target.is_relative_to(folder)]
 
@@ -82,9 +81,16 @@ def is_released(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_an_iterator_that_is_dropped_leaves_no_shard_open(folder: Path, name: str) -> None:
+def test_a_dropped_iterator_leaves_no_shard_open(folder: Path, name: str) -> None:
     for _ in range(TIMES):
         dataset = READERS[name](folder)
+        if name != "arrays":
+            # tf.data wakes the thread of autotuning before it marks the cancellation. So to drop an
+            # iterator took as long as it had lived, in one of four cases, up to a minute.
+            options = dataset.map(lambda *element: element).options()
+            assert options.autotune.enabled is False
+            assert options.autotune.initial_parallelism == usable_cores()
+            del options
         iterator = iter(dataset)
         next(iterator)
         del dataset
@@ -94,7 +100,7 @@ def test_an_iterator_that_is_dropped_leaves_no_shard_open(folder: Path, name: st
     assert is_released(folder)
 
 
-def test_nor_does_a_dataset_whose_epoch_is_over(folder: Path) -> None:
+def test_a_dataset_whose_epoch_is_over_leaves_no_shard_open(folder: Path) -> None:
     for make in (reader.load, reader.iterate):
         dataset = make(folder, batch_size=4)
         assert list(dataset)
@@ -104,7 +110,7 @@ def test_nor_does_a_dataset_whose_epoch_is_over(folder: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_decoded_images_leave_the_memory_with_it(folder: Path) -> None:
+def test_decoded_images_in_memory_are_released(folder: Path) -> None:
     for _ in range(TIMES):
         for crop in (None, (8, 8)):
             options: dict[str, Any] = {"cache": "memory", "center_crop": crop}
@@ -135,19 +141,19 @@ def by_a_strategy(dataset: Any) -> Any:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["load", "load in a window"])
 @pytest.mark.parametrize("way", [by_variant, by_an_element, by_a_function, by_a_strategy])
-def test_what_tensorflow_makes_of_it_goes_on_without_it(
+def test_datasets_that_tensorflow_derives_outlive_the_original(
     folder: Path, name: str, way: Callable[[Any], Any]
 ) -> None:
     iterator = iter(way(READERS[name](folder)))
     gc.collect()
     assert sum(1 for _ in zip(iterator, range(3), strict=False)) == 3
     del iterator
-    gc.collect()  # a strategy and a function hold theirs in circles
+    gc.collect()  # a strategy and a function hold datasets in reference cycles
     assert is_released(folder)
 
 
 @pytest.mark.thorough
-def test_a_dataset_that_is_made_in_a_graph_is_read_as_any(folder: Path) -> None:
+def test_a_dataset_made_in_a_graph_can_be_read(folder: Path) -> None:
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def made(_: Any) -> Any:
         return reader.load(folder, batch_size=4, shuffle=False)
@@ -157,20 +163,8 @@ def test_a_dataset_that_is_made_in_a_graph_is_read_as_any(folder: Path) -> None:
     assert np.array_equal(np.concatenate(list(found)), np.concatenate([*once, *once]))
 
 
-def test_a_function_that_is_called_without_its_pipeline_says_so() -> None:
+def test_a_function_called_after_its_pipeline_is_an_error() -> None:
     with python_calls.one_pipeline():
         held = python_calls._held(lambda: None)
     with pytest.raises(ReferenceError, match="hold on to it"):
         held()
-
-
-@pytest.mark.parametrize("name", [one for one in READERS if one != "arrays"])
-def test_an_iterator_has_no_autotuning_whose_next_turn_its_end_would_wait_for(
-    name: str, folder: Path
-) -> None:
-    # tf.data wakes its thread before it marks the cancellation: one drop in four took as long as
-    # the iterator had lived, up to a minute. It shows in no thread's name.
-    found = READERS[name](folder).map(lambda *element: element).options()
-
-    assert found.autotune.enabled is False
-    assert found.autotune.initial_parallelism == usable_cores()

@@ -1,4 +1,4 @@
-"""`reader.StallMeter`: the share of waiting, and training that is not changed by being watched."""
+"""`reader.StallMeter`: the share of time spent waiting, and training that it does not change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AT_ONCE: dict[str, Any] = {"run_eagerly": True}
 
 
 class Clock:
-    """A clock that only pauses and its own readings advance, so that load changes no share."""
+    """A clock that only pauses and readings advance, so that load of the machine has no effect."""
 
     now_s = 0.0
 
@@ -45,7 +45,7 @@ def _meter_reads_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pause(tensor: Any) -> Any:
-    """Return what is given, later by the clock."""
+    """Return the tensor after a pause by the clock."""
 
     def later(array: Any) -> Any:
         CLOCK.now_s += PAUSE_S
@@ -55,7 +55,7 @@ def pause(tensor: Any) -> Any:
 
 
 def batches(change: Callable[[Any], Any] = tf.identity) -> Any:
-    """Return a dataset of 4 batches of 8 and one of 3, each made when it is asked for."""
+    """Return a dataset of 4 batches of 8 and one of 3, without prefetching."""
     dataset = tf.data.Dataset.from_tensor_slices(BATCH.reshape(-1, 4)[:35])
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
@@ -64,7 +64,7 @@ def batches(change: Callable[[Any], Any] = tf.identity) -> Any:
 
 
 class Pausing(keras.layers.Layer):  # type: ignore[misc]  # keras carries no types
-    """A layer that takes its time, by the clock."""
+    """A layer that pauses by the clock."""
 
     def call(self, inputs: Any) -> Any:
         return tf.stop_gradient(pause(inputs))
@@ -79,7 +79,7 @@ def model_of(*layers: Any, **options: Any) -> Any:
 
 
 def stalls(model: Any, dataset: Any) -> list[float]:
-    """Return the share of two epochs of full batches: for another size, Keras compiles again."""
+    """Return the stall of two epochs of full batches: Keras compiles again for another size."""
     meter = reader.StallMeter(verbose=False)
     full = dataset.take(NUM_BATCHES - 1)
     history = model.fit(full, epochs=2, verbose=0, callbacks=[meter]).history
@@ -96,7 +96,7 @@ def test_a_slow_model_is_not_waiting() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_training_is_what_it_is_without_the_meter(steps: int) -> None:
+def test_the_meter_does_not_change_training(steps: int) -> None:
     weights = []
     for callbacks in ([], [reader.StallMeter(verbose=False)]):
         model = model_of(keras.layers.Dropout(0.5, seed=0), steps_per_execution=steps)
@@ -107,7 +107,7 @@ def test_training_is_what_it_is_without_the_meter(steps: int) -> None:
         np.testing.assert_array_equal(with_meter, without)
 
 
-def test_steps_have_a_share_too_and_the_first_has_none() -> None:
+def test_each_step_except_the_first_has_a_stall() -> None:
     seen: list[float | None] = []
     listener = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda _, logs: seen.append(logs.get("stall"))
@@ -118,15 +118,12 @@ def test_steps_have_a_share_too_and_the_first_has_none() -> None:
     assert first is None
     assert len(others) == NUM_BATCHES - 1
     assert all(share is not None and 0 < share < 1 for share in others)
+    model = model_of(**AT_ONCE)
+    history = model.fit(batches().take(1), verbose=0, callbacks=[meter]).history
+    assert np.isnan(history["stall"]).all(), "no step was counted"
 
 
-def test_an_epoch_of_which_nothing_counts_is_nan() -> None:
-    meter = reader.StallMeter(verbose=False)
-    history = model_of(**AT_ONCE).fit(batches().take(1), verbose=0, callbacks=[meter]).history
-    assert np.isnan(history["stall"]).all()
-
-
-def test_a_fit_that_was_broken_off_leaves_nothing_in_the_way() -> None:
+def test_an_interrupted_fit_does_not_disturb_the_next_one() -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
@@ -140,10 +137,10 @@ def test_a_fit_that_was_broken_off_leaves_nothing_in_the_way() -> None:
 
 
 @pytest.mark.parametrize("steps", [None, pytest.param(2, marks=pytest.mark.thorough)])
-def test_the_restart_of_an_epoch_is_told_apart(
+def test_the_restart_of_an_epoch_is_reported(
     steps: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There is none where `fit` goes on with its iterator."""
+    """It is 0 if `fit` continues its iterator."""
     slow = batches(pause).take(2).repeat(3 if steps else 1)
     meter = reader.StallMeter()
     fit = model_of().fit

@@ -1,10 +1,10 @@
 """Brightness, contrast, saturation and hue as one 3 × 4 matrix for all pixels of an image.
 
-Brightness, contrast and saturation are those of Pillow's `ImageEnhance` and torchvision's
+Brightness, contrast and saturation mean what they mean in Pillow's `ImageEnhance` and torchvision's
 `ColorJitter`. Hue is a rotation around the grey axis in YIQ, which keeps luma: a linear
 approximation of the rotation in HSV of `tf.image.adjust_hue`, after `adjust_hsv_in_yiq` of
-TensorFlow 1's `contrib.image`. Linear changes commute, so their order needs no draw. Only the
-final result is clipped.
+TensorFlow 1's `contrib.image`. Linear changes commute, so their order is fixed. Only the final
+result is clipped.
 """
 
 from __future__ import annotations
@@ -86,18 +86,15 @@ def adjust(images: Any, brightness: Any, contrast: Any, saturation: Any, hue: An
     if saturation is None and hue is None:
         changed = pixels * each(factor)
     else:
-        chroma = _chroma(ones if saturation is None else saturation, zeros if hue is None else hue)
+        angle = 2 * math.pi * each(zeros if hue is None else hue)[..., 0]
+        chroma = tf.cos(angle) * _CHROMA + tf.sin(angle) * _TURNED
+        chroma *= each(ones if saturation is None else saturation)[..., 0]
         changed = _product(each(factor)[..., 0] * (_GREY + chroma), pixels)
     if contrast is not None:
         # One axis at a time: XLA on a CPU is twice as fast as with both at once.
         mean = tf.reduce_mean(tf.reduce_mean(pixels, axis=1), axis=1)
         changed += each((brightness - factor) * tf.linalg.matvec(mean, _LUMA))
     return like(images, tf.clip_by_value(changed, 0.0, white(images)))
-
-
-def _chroma(saturation: Any, hue: Any) -> Any:
-    angle = 2 * math.pi * each(hue)[..., 0]
-    return each(saturation)[..., 0] * (tf.cos(angle) * _CHROMA + tf.sin(angle) * _TURNED)
 
 
 def _product(matrix: Any, pixels: Any) -> Any:

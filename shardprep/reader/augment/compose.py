@@ -67,9 +67,9 @@ class Compose:
         """Return the images; with labels, (images, labels).
 
         Images are uint8, or floats of 0 to 1, [batch, height, width, 3] or [height, width, 3].
-        Labels are those of `reader.load`, boxes as "rel_yxyx": boxes and masks follow the pixels,
-        others are given to ops that mix images. The same `seed`, a pair of integers, gives the
-        same result.
+        Labels are labels of `reader.load`, boxes as "rel_yxyx". Boxes and masks follow the pixels.
+        Other labels are given to ops that mix images. The same `seed`, a pair of integers, gives
+        the same result.
         """
         images = tf.convert_to_tensor(images)
         for position, op in enumerate(self.ops):
@@ -108,7 +108,7 @@ def classic(size: Size, num_classes: Count | None = None) -> Compose:
 
 
 def _given(op: Callable[..., Any], labels: Any) -> tuple[Any, ...]:
-    """Return the labels to call an op with, none or one.
+    """Return the labels argument of an op, if it takes one.
 
     Ops that move pixels get only boxes and masks: XLA does not compile strings.
     """
@@ -116,7 +116,7 @@ def _given(op: Callable[..., Any], labels: Any) -> tuple[Any, ...]:
         spatial = spatial_labels(labels)
         return (spatial,) if spatial else ()
     parameter = _parameters(op).get("labels")
-    # A required parameter is passed even without labels: the op then says what is missing.
+    # A required parameter is passed even without labels: then the op raises an error.
     wants = parameter is not None and (parameter.default is parameter.empty or labels is not None)
     return (labels,) if wants else ()
 
@@ -130,7 +130,7 @@ def _parameters(op: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 @functools.cache
 def _labels_only(op: Move) -> Any:
-    """Return the op as a separate graph that returns labels; of the images it uses the shape only.
+    """Return the op as a separate graph that returns labels and uses only the shape of images.
 
     The number of boxes differs by batch, and XLA would compile the whole op for each number.
     """
@@ -236,7 +236,7 @@ def _from_config(config: dict[str, Any]) -> Any:
 
 
 def _resizing(recipe: Any) -> Any:
-    """Return what the last op that sets the size of images does in inference, if any."""
+    """Return the op that resizes images in inference, like the last crop or letterbox, if any."""
     if isinstance(recipe, Compose):
         return next(filter(None, map(_resizing, reversed(recipe.ops))), None)
     if isinstance(recipe, RandomResizedCrop):

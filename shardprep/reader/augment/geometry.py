@@ -300,7 +300,6 @@ def mirror(images: Any, flipped: Any, axis: int) -> Any:
 
 
 def _mirrored(images: Any, labels: Labels, flipped: Any, axis: int) -> Moved:
-
     def boxes(boxes: Any) -> Any:
         top, left, bottom, right = tf.unstack(boxes, axis=-1)
         across = [top, 1.0 - right, bottom, 1.0 - left]
@@ -357,7 +356,7 @@ def resample(
 
 
 def _inside(low: Any, high: Any, size: Any) -> Any:
-    """Return which pixels of an axis have their centre in the image, bool[batch, size]."""
+    """Return bool[batch, size]: true for pixels of an axis whose centre is in the image."""
     at = low[:, tf.newaxis] + centers(size) * (high - low)[:, tf.newaxis]
     return (at >= 0.0) & (at < 1.0)
 
@@ -408,8 +407,8 @@ def _sum(term: Callable[[Any], Any], num: Any) -> Any:
 def _filling(frames: Any, offsets: Any, least: float) -> Any:
     """Return windows that fill frames with as much of an image as its aspect ratio allows.
 
-    `frames` are shares of the result. `offsets`, float32[batch, 2], decide which part of the image
-    is visible, 0 for top or left, 1 for the end. `least` is the smallest size of the image, as a
+    `frames` are shares of the result. `offsets`, float32[batch, 2], choose the visible part of the
+    image: 0 for top or left, 1 for bottom or right. `least` is the smallest size of the image, as a
     share of the result.
     """
     sides = frames[:, 2:] - frames[:, :2]
@@ -419,7 +418,7 @@ def _filling(frames: Any, offsets: Any, least: float) -> Any:
 
 
 def _within(frames: Any, size: tuple[Any, Any]) -> Any:
-    """Return which pixels have their centre in a frame, bool[batch, height, width]."""
+    """Return bool[batch, height, width]: true for pixels whose centre is in the frame."""
     inside = []
     sides = tf.split(frames, 4, axis=1)
     for i in (0, 1):
@@ -439,7 +438,7 @@ def _added(parts: Any) -> Any:
 
 
 def _joined(parts: Labels) -> Any:
-    """Return the labels of four parts as those of one image."""
+    """Return the labels of four parts as labels of one image."""
     labels = {
         name: _added(value) if name == CLASSES else tf.concat(tf.split(value, _NUM_PARTS), axis=1)
         for name, value in parts.items()

@@ -104,10 +104,9 @@ class CutMix(_Mix):
 
 
 def beta(drawn: Any, alpha: float) -> Any:
-    """Turn uniform draws of 0 to 1 into draws of Beta(alpha, alpha), by a table of quantiles.
+    """Return draws of Beta(alpha, alpha) for uniform draws of 0 to 1, by a table of quantiles.
 
-    XLA does not compile the usual way, two draws of `stateless_gamma`, which also takes a varying
-    number of random bits.
+    XLA does not compile two draws of `stateless_gamma`, the usual way.
     """
     table = tf.constant(_quantiles(alpha), tf.float32)
     position = tf.minimum(drawn, 1.0 - drawn) * (2 * (_NUM_QUANTILES - 1))

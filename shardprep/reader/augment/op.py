@@ -36,7 +36,7 @@ Moved = tuple[Any, Labels]
 
 
 class Move(ABC):
-    """Base of the ops that move pixels, and boxes and masks with them."""
+    """Base of the ops that move pixels, boxes and masks."""
 
     __slots__ = ()
 
@@ -158,9 +158,9 @@ def map_labels(
 def follow(labels: Labels, windows: Any, size: tuple[Any, Any], min_visible: float) -> Labels:
     """Return the labels of images after each was replaced by a window of itself.
 
-    `windows` are float32[batch, 4]: top, left, bottom, right as shares of the image; below 0 and
-    above 1 is outside the image. `size` is height and width of the results. A box is cut away if
-    less than `min_visible` of its area is visible.
+    `windows` are float32[batch, 4]: top, left, bottom, right as shares of the image, which can be
+    outside 0 to 1. `size` is height and width of the results. A box is cut away if less than
+    `min_visible` of its area is visible.
     """
     moved = map_labels(
         labels,
@@ -182,7 +182,7 @@ def in_window(boxes: Any, windows: Any) -> Any:
 def clip_objects(
     moved: Labels, before: Any, frames: Any, size: tuple[Any, Any], min_visible: float
 ) -> Labels:
-    """Return moved objects with boxes clipped to `frames`; those cut away become padding rows.
+    """Return moved objects with boxes clipped to `frames`; invisible ones become padding rows.
 
     `before` are the boxes before the move, negative in padding rows. Moved boxes and `frames`,
     [batch, 4] or [1, 4], are shares of the result; a frame is the part that the image fills.
@@ -198,7 +198,7 @@ def clip_objects(
 
 
 def keep_objects(labels: Labels, is_left: Any) -> Labels:
-    """Return the objects that `is_left`, bool[batch, n], in their order, then padding rows."""
+    """Return the objects where `is_left`, bool[batch, n], in their order, then padding rows."""
     number = tf.shape(is_left)[1]
     rows = tf.range(number)
     order = tf.argsort(tf.where(is_left, rows, rows + number))

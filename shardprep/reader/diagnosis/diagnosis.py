@@ -1,12 +1,12 @@
 """From measured times to a diagnosis: what bounds training, and which changes help.
 
-An epoch has three stages: its restart, until the first batch of a new iterator is there; waiting
-for each later batch; and working, from each batch to the end of its step.
+An epoch has three stages: its restart, until a new iterator yields its first batch; waiting for
+each later batch; and working, from each batch to the end of its step.
 
-The cost of a stage is the time per image that it adds when the pipeline is run up to that stage. A
+The cost of a stage is the time per image that it adds when the pipeline runs up to that stage. A
 pipeline takes as long as its slowest stage, or as long as all stages together when they share busy
-cores. The gain of a change is never computed: it is measured, and a change that cannot be tried is
-not advised.
+cores. The gain of a change is measured, never computed. So only changes that can be tried are
+advised.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ STALL_COUNTS = 0.1
 RESTART_COUNTS = 0.02
 """Share of an epoch from which its restart is mentioned, 0 to 1."""
 _SETTLING_SHARE, _READY, _LEAST = 1 / 3, 5, 3
-"""Steps after a restart that are not typical: those in the first third of a run, while tf.data
-adapts; or 5 steps that use batches made ahead, if 3 steps remain."""
+"""Steps after a restart that are not typical: the first third of a run, while tf.data adapts, or 5
+steps that use batches made ahead, if 3 steps remain."""
 _IN_TIMES = 1.1
-"""Ratio from which a gain is shown as a factor, below as a percentage."""
+"""Smallest ratio that is shown as a factor, not as a percentage."""
 _KEEPS_UP = 2.0
 """Ratio of the rates of pipeline and model above which they compete for cores."""
 _WORTH = 0.05
@@ -45,7 +45,7 @@ _FITS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of an epoch, or of some steps of one, by stage."""
+    """Seconds of an epoch, or of some of its steps, by stage."""
 
     restart_s: float = 0.0
     """Not 0 in a step whose batch is the first of an iterator."""
@@ -82,7 +82,7 @@ class Times:
 
 
 class Stopwatch:
-    """Measures steps: for each, call `ask`, `drawn` and `done`."""
+    """Measures steps: call `ask`, `drawn` and `done` for each."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -90,12 +90,12 @@ class Stopwatch:
         self._is_pending = self._is_restart = False
 
     def ask(self) -> None:
-        """Start to wait for a batch, unless that has started before."""
+        """Start to wait for a batch, unless the watch waits already."""
         if not self._is_pending:
             self._asked, self._is_pending = self._clock(), True
 
     def drawn(self, *, is_restart: bool) -> None:
-        """Record that the batch is there; a restart is the first batch of an iterator."""
+        """Record the arrival of a batch; the first one of an iterator is a restart."""
         self._drawn = self._clock()
         self._is_restart, self._is_pending = is_restart, False
 
@@ -106,10 +106,10 @@ class Stopwatch:
 
 
 def epoch_of(steps: Sequence[Times], num_steps: int | None) -> Times:
-    """Return the times of an epoch of `num_steps`, estimated from some steps of training in order.
+    """Return the times of an epoch of `num_steps`, estimated from consecutive steps of training.
 
-    If there are whole epochs, this is their mean. Else it is a restart and the mean of later steps,
-    without those soon after a restart. Without an end (None), it is the time of one later step.
+    If there are whole epochs, this is their mean. Else it is a restart and the mean of typical
+    later steps. Without an end (None), it is the time of one typical step.
     """
     starts = [i for i, step in enumerate(steps) if i == 0 or step.restart_s]
     runs = [steps[i:j] for i, j in zip(starts, [*starts[1:], len(steps)], strict=True)]
@@ -127,21 +127,20 @@ def epoch_of(steps: Sequence[Times], num_steps: int | None) -> Times:
 
 
 def _settled(run: Sequence[Times]) -> Sequence[Times]:
-    """Return the steps of an iterator that are typical of later ones."""
     ends = list(itertools.accumulate(step.total_s for step in run))
     adapting = sum(end < _SETTLING_SHARE * ends[-1] for end in ends)
     return run[max(1, adapting, min(_READY, len(run) - _LEAST)) :]
 
 
 def images_of(batch: Any) -> Any:
-    """Return the images of a batch, which is a dict, (images, targets) or only images."""
+    """Return the images of a batch: a dict, (images, targets) or only images."""
     if isinstance(batch, dict):
         return batch[IMAGE]
     return batch[0] if isinstance(batch, tuple) else batch
 
 
 def restart_advice(num_steps: int) -> str:
-    """Return the options that save the restart of each epoch."""
+    """Return the options that avoid the restart of each epoch."""
     return f"repeat=True in load, steps_per_epoch={num_steps} in fit"
 
 

@@ -1,7 +1,7 @@
 """The runs of `reader.diagnose`: training, parts of the pipeline, and changes that may help.
 
 Filling the cache of a whole dataset takes minutes. So a trial of a cache decodes as many records as
-it can in its time, and reads those again and again.
+it can in its time, and reads these again and again.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class _Measurement:
 
         Training is measured several times, before and between other runs, because the load of the
         machine changes by the second. For the same reason, a change of an endless dataset
-        alternates with training, and its gain is the median of the gains. The gain of any other
-        change is relative to all turns of training, one of which comes after the trials.
+        alternates with training, and the median of the gains counts. The gain of any other change
+        is relative to all turns of training, the last one after the trials.
         """
         self._compile(batch)
         training = _run(self.dataset, self.turn, self.train, begun=begun)
@@ -182,7 +182,7 @@ class _Measurement:
         return replace(measured, decode=decode, read=self._alone(undecoded(plain, _READ_BLOCK)))
 
     def _compile(self, batch: Any) -> None:
-        """Train on a full batch and on one of the size of the last batch, so that both compile."""
+        """Train on a full batch and on one as small as the last batch, so that both compile."""
         self.train(batch)
         size, number = self.request.batch_size or 1, self.subset.epoch_records
         rest = number * (self.request.num_epochs or 0) % size
@@ -194,7 +194,9 @@ class _Measurement:
         if not devices:
             return None
         with tf.device(devices[0].name):
-            on_device = tf.nest.map_structure(_copied, batch)
+            on_device = tf.nest.map_structure(
+                lambda tensor: tensor if tensor.dtype == tf.string else tf.identity(tensor), batch
+            )
         return _run(itertools.repeat(on_device), self.turn, self.train).rate
 
     def _alone(self, dataset: Any) -> float:
@@ -214,7 +216,7 @@ class _Measurement:
         return number / seconds
 
     def _tried(self, candidate: Candidate, measured: Measured) -> tuple[Change, float | None]:
-        """Return the figures of a change, and its gain if it alternated with training."""
+        """Return a change with its figures, and its gain if it alternated with training."""
         number = measured.pipeline * self.turn / _FILL
         restarts = self.num_steps is not None and candidate.trial != "repeat"
         gain = None
@@ -229,8 +231,8 @@ class _Measurement:
                 source, most = None if restarts else begun, changed.num_images
                 run = _run(changed.dataset, self.turn, changed.train, begun=source, most=most)
         rate = self._rate(run) if restarts else run.rate
-        what = candidate.name, candidate.advice, candidate.options
-        return Change(*what, rate, run.image_cpu_s), gain
+        name, advice, options = candidate.name, candidate.advice, candidate.options
+        return Change(name, advice, options, rate, run.image_cpu_s), gain
 
     def _alternated(self, changed: _Changed) -> tuple[_Timed, float]:
         """Return a run with a change, and its median gain over training that alternated with it."""
@@ -267,7 +269,7 @@ def _run(
 ) -> _Timed:
     """Draw batches, epoch after epoch, and train on each, for some time or up to `most` images.
 
-    `begun` is an iterator to continue, of which the first batch has been drawn.
+    `begun` is an iterator to continue, whose first batch has been drawn.
     """
     watch, steps, num_images = Stopwatch(), list[Times](), 0
     source, is_restart = begun, begun is None
@@ -295,8 +297,7 @@ def _run(
 def _settled(batches: Iterable[Any], seconds: float, train: _Train) -> _Timed:
     """Return the run of a new iterator, after a run that does not count.
 
-    A paused iterator has full buffers, and one that is being paused competes for the cores while it
-    fills them.
+    A paused iterator has full buffers. While it fills them, it competes for the cores.
     """
     _rest(2 * seconds)
     begun = iter(batches)
@@ -306,17 +307,13 @@ def _settled(batches: Iterable[Any], seconds: float, train: _Train) -> _Timed:
 
 
 def _rest(most: float) -> None:
-    """Wait until no pipeline prepares batches any more, at most `most` seconds."""
+    """Wait until no pipeline prepares batches, at most `most` seconds."""
     end = time.perf_counter() + most
     is_busy = True
     while is_busy and time.perf_counter() < end:
         cpu, begin = time.process_time(), time.perf_counter()
         time.sleep(_REST_S)
         is_busy = time.process_time() - cpu > _AT_REST * (time.perf_counter() - begin)
-
-
-def _copied(tensor: Any) -> Any:
-    return tensor if tensor.dtype == tf.string else tf.identity(tensor)
 
 
 def _check_step(step: Any, dataset: Any) -> None:
@@ -366,14 +363,14 @@ class _Changed(NamedTuple):
     evict: Callable[[], None] = lambda: None
     """Drops the files of a cache from the page cache."""
     num_images: int | None = None
-    """Images that can be read before they come from memory; None if that does not matter."""
+    """Images that can be read before the page cache has them; None if that does not matter."""
 
 
 @contextmanager
 def _trial(
     candidate: Candidate, request: Request, train: _Train, num_images: float
 ) -> Iterator[_Changed]:
-    """Yield a request and a step changed by a candidate; a sample has about `num_images`."""
+    """Yield the pipeline and step of a candidate; a sample has about `num_images`."""
     if candidate.trial == "folder":
         with tempfile.TemporaryDirectory(prefix="shardprep-", dir=candidate.options["cache"]) as at:
             cached = cached_sample(_sample(request, num_images), Path(at))

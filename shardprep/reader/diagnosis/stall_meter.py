@@ -1,8 +1,7 @@
 """A Keras callback that measures how long training waits for data.
 
 Keras draws batches inside its training function, where no callback can measure it. So the meter
-wraps that function: it draws the same batches in the same order just before the call, and measures
-that.
+wraps that function: it draws the same batches in the same order just before the call.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
     """Add `stall`, the share of time spent waiting for data, to the logs of `fit`.
 
     0 means that the model never waits, 1 that it only waits. The value of each step goes to the
-    progress bar and to the callbacks after this one; that of each epoch goes to
+    progress bar and to the callbacks after this one; the value of an epoch goes to
     `history.history["stall"]`. `restart` is the part of it spent waiting for the first batch of the
     epoch, 0 if `fit` continues the iterator of the previous epoch. The very first step, which
     compiles, is not counted; an epoch without a counted step has NaN.
@@ -60,7 +59,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
             hint = "it needs Keras 3.8 or newer on TensorFlow"
             raise DatasetError("reader.StallMeter", what, hint)
         train = self.model.train_function
-        # A `fit` that was interrupted has left its wrapper behind.
+        # An interrupted `fit` leaves its wrapper behind.
         self._train = train.train if isinstance(train, _MeteredTraining) else train
         self.model.train_function = _MeteredTraining(self._train, self)
         self._is_first, self._watch = True, Stopwatch()
@@ -79,11 +78,11 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         self._watch.ask()
         batches = list(itertools.islice(iterator, self.model.steps_per_execution))
         self._watch.drawn(is_restart=self._iterator() is not iterator)
-        self._iterator = weakref.ref(iterator)  # whose threads a reference would keep alive
+        self._iterator = weakref.ref(iterator)  # a strong one would keep its threads alive
         return batches
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Count a step; Keras fetches the loss for this method, so the step is over."""
+        """Count a step. Keras fetches the loss for this method, so the step is over."""
         del batch
         step = self._watch.done()
         if self._is_first:

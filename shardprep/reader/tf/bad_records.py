@@ -28,8 +28,8 @@ _log = logging.getLogger("shardprep.reader")
 class CheckedRecords:
     """Reads records and checks each of them once, when it is first read.
 
-    TensorFlow's own error for a record that is not an Example quotes its bytes, which Python cannot
-    show as text, and its limit on the size of a PNG is three times its limit on a JPEG.
+    TensorFlow's error for a record that is not an Example quotes bytes, which Python cannot show as
+    text. Its limit on the size of a PNG is three times its limit on a JPEG.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class CheckedRecords:
     ) -> None:
         """Read `records`, whose features have `dtypes`.
 
-        With `decode`, the function of the graph for a serialized Example, a record that it cannot
-        decode is bad as well, and bad records are replaced. `report` is called once for each.
+        With `decode`, a function of a serialized Example, records that it cannot decode are bad
+        too, and bad records are replaced. `report` is called once for each.
         """
         self._records = records
         self._decoder = ExampleDecoder(dtypes, {IMAGE, MASK, OBJECT_MASK})
@@ -53,7 +53,7 @@ class CheckedRecords:
         self._lock = threading.Lock()
 
     def read(self, positions: Ints) -> list[bytes]:
-        """Return the payloads of records. Raises the RecordError of a bad one, or replaces it."""
+        """Return the payloads of records. Bad ones are replaced, or raise their RecordError."""
         payloads = self.read_or_empty(positions)
         if self._decode is None:
             return payloads
@@ -63,7 +63,7 @@ class CheckedRecords:
         ]
 
     def read_or_empty(self, positions: Ints) -> list[bytes]:
-        """Return the payloads of records, b"" for a bad one that is to be replaced."""
+        """Return the payloads of records, b"" for bad ones that are replaced."""
         read = self._records.read(positions)
         return [
             self._good_or_empty(position, payload)

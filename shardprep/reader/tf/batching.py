@@ -15,8 +15,8 @@ from shardprep.reader.tf.python_calls import as_written
 def num_batches(subset: Subset, request: Request) -> int:
     """Return the number of batches of an epoch of this host.
 
-    With padding, or without the remainder, every host has the same number, and so has every
-    replica: the replicas of a strategy wait for each other.
+    With padding, or without the remainder, all hosts and replicas have the same number: the
+    replicas of a strategy wait for each other.
     """
     config, size = request.config, request.batch_size or 1
     num_hosts, replicas = config.shard_of[1], config.replicas
@@ -40,7 +40,7 @@ def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -
 def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> Any:
     """Return full batches with sample weights, the same number for every host.
 
-    Padding rows weigh 0, and records weigh rows / records, both counted over all hosts, so that the
+    Padding rows have weight 0, records rows / records, both counted over all hosts, so that the
     mean weight is 1. Keras divides the sum of weighted losses by the rows of a batch, and averages
     over batches: the result is the mean over the records.
     """
@@ -72,7 +72,7 @@ def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> An
 
 
 def padding_values(spec: Any, value: int = 0) -> Any:
-    """Return the values that pad elements of a spec, in its structure."""
+    """Return the padding values of elements, in the structure of `spec`."""
     if isinstance(spec, dict):
         known = padding(spec)
         return {name: padding_values(one, known.get(name, 0)) for name, one in spec.items()}
@@ -82,7 +82,7 @@ def padding_values(spec: Any, value: int = 0) -> Any:
 
 
 def batched(dataset: Any, size: int, num_calls: int, *, drop: bool, keep_order: bool | None) -> Any:
-    """Return batches of elements; boxes are padded to the most boxes of an image."""
+    """Return batches of elements; boxes are padded to the largest number of an image."""
     spec = dataset.element_spec
     shapes = tf.nest.map_structure(lambda one: one.shape, spec)
     if all(shape.is_fully_defined() for shape in tf.nest.flatten(shapes)):
@@ -93,8 +93,8 @@ def batched(dataset: Any, size: int, num_calls: int, *, drop: bool, keep_order: 
 def count_steps(distributed: Any, replicas: int) -> Any:
     """Return a distributed dataset whose `len()` and `cardinality` are steps of all replicas.
 
-    tf.distribute counts the batches of a host, which are `replicas` a step. Keras would ask for as
-    many steps; the step after the last one counts rows before it fails, which changes the loss.
+    tf.distribute counts the batches of a host, and each step takes `replicas` of them. With that
+    number, Keras would run too many steps: the first one too many changes the loss before it fails.
     """
     if isinstance(distributed, tf.data.Dataset):
         return distributed

@@ -1,8 +1,8 @@
 """Decode records: in the graph, or by threads of this package. Both have the results of `decode/`.
 
-Threads decode each image into its row of the batch, and the graph carries tags only. In a graph of
-records, every image is allocated and then copied into its batch, raw images four times. But only
-one thread at a time runs Python, and passing that on costs as much as a small image: for small
+Threads decode each image into its row of the batch, and the graph has tags only. In a graph of
+records, every image is allocated and then copied into its batch, raw images four times. But one
+thread at a time runs Python, and to change the thread costs as much as a small image: for small
 images on many cores the graph is faster. The workers of a tf.data service cannot call Python.
 """
 
@@ -33,7 +33,7 @@ _MOST_CORES: dict[str | None, int] = {"jpeg": 8, "raw": 3}
 
 
 class Elements:
-    """How the features of records become elements of a dataset: pairs, or dicts of all features."""
+    """Converts features of records to elements of a dataset: pairs, or dicts of all features."""
 
     def __init__(self, schema: Schema, *, as_supervised: bool) -> None:
         self.schema = schema
@@ -42,11 +42,11 @@ class Elements:
         self.names = (IMAGE, *self.target.names) if as_supervised else tuple(schema.features)
 
     def pack(self, features: dict[str, Any]) -> Any:
-        """Return the element of features: a dict of all, (image, target) or only the image."""
+        """Return a dict of all features, (image, target) or only the image."""
         return self.target.pair(features[IMAGE], features) if self._as_supervised else features
 
     def unpack(self, element: Any) -> dict[str, Any]:
-        """Return the features of an element: the inverse of `pack`."""
+        """Return the features of an element."""
         if isinstance(element, dict):
             return element
         image, *labels = element if isinstance(element, tuple) else (element,)
@@ -66,8 +66,8 @@ class Decoder:
     ) -> None:
         """Decode the features of `elements`, and resize images to `resize` if given.
 
-        `max_boxes` is the number of rows of boxes, None for as many as an image has. `limit` warns
-        of images with more boxes; it is None for workers without Python.
+        `max_boxes` is the number of rows of boxes, None for all boxes of an image. `limit` warns
+        about images with more boxes; it is None for workers without Python.
         """
         self._elements = elements
         self._schema = schema = elements.schema
@@ -123,7 +123,7 @@ class Decoder:
         if encoding == "raw":
             return tf.reshape(tf.io.decode_raw(data, tf.uint8), (*self._stored_size(), 3))
         if encoding == "jpeg":
-            # The accurate transform is as fast as any here, and is what the writer used.
+            # The accurate transform is as fast as the others here, and the writer uses it.
             pixels = tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE")
         elif encoding == "png":
             pixels = tf.io.decode_png(data, channels=3)
@@ -305,7 +305,7 @@ class ThreadDecoder:
         threads = 1 if is_copied else num_threads or usable_cores()
         batches = 1 + max(1, -(-threads * IMAGES_A_TURN // batch_size))
         self.num_calls = 1 if threads == 1 else batches
-        """Batches at a time, so that no thread waits while others fill the last rows of one."""
+        """Batches at a time, so that no thread waits while others fill the last rows of a batch."""
         self._filler = Filler(
             examples, batch_size=batch_size, num_threads=threads, num_kept=2 * self.num_calls
         )
@@ -313,7 +313,7 @@ class ThreadDecoder:
     def __call__(self, tags: Any) -> Any:
         """Return the elements of int64[batch] tags, or of a single tag; for a graph.
 
-        A bad record is an error of the graph that names its shard, number and offset.
+        The error for a bad record names its shard, number and offset.
         """
         return _in_python(self._filled, [tags], self._decoder, self._elements, tags.shape)
 

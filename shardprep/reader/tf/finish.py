@@ -1,4 +1,4 @@
-"""What changes decoded batches: `dtype`, `augment` and `box_format`."""
+"""Changes of decoded batches: `dtype`, `augment` and `box_format`."""
 
 from __future__ import annotations
 

@@ -37,16 +37,14 @@ from shardprep.storage.lock import take
 from shardprep.storage.space import shortage
 
 _FORMAT = 2
-"""Part of the names of folders; another number makes all caches outdated."""
+"""Part of the names of folders: change it to make all caches outdated."""
 _FRAME_BYTES = 64
 """Bytes per record of framing, its line in the index, and longer lengths."""
 _FOLDER = re.compile(r"[0-9a-f]{16}")
-"""Name of a folder of twins: a hash of the options of decoding."""
 _FILE = re.compile(r".+\.[0-9a-f]{16}(\.idx)?(\.tmp)?")
-"""Name of a twin or its index, also of one that is being written."""
+"""Name of a twin or its index, complete or not."""
 _LOCK = "lock"
 _SECONDS_A_LINE = 5.0
-"""Seconds between two lines of progress, and before the first."""
 _log = logging.getLogger("shardprep.reader")
 
 Decode = Callable[[Records], Iterator[tuple[bytes, bytes]]]
@@ -61,7 +59,7 @@ def twins(
     Another process that needs the same twins waits. `place` is the folder of all caches, `size` the
     size of the images, None if they differ; `skips` says whether bad records are replaced.
     """
-    import tensorflow as tf  # `clear` needs none of it
+    import tensorflow as tf  # not needed by `clear`
 
     if size is None:
         raise DatasetError(
@@ -118,7 +116,7 @@ def _write_missing(folder: Path, subset: Subset, schema: Schema, decode: Decode)
                 records = open_records(subset.dataset, places, store=subset.records.store)
                 _write_twin(folder, shard, schema, decode(records), progress)
         except OSError:
-            _remove(folder, missing)  # part of them would fill a disk that is full
+            _remove(folder, missing)  # some of them would keep the disk full
             raise
         if missing:
             seconds = time.perf_counter() - begin
@@ -126,7 +124,7 @@ def _write_missing(folder: Path, subset: Subset, schema: Schema, decode: Decode)
 
 
 def _num_bytes(subset: Subset, shards: list[Shard], size: tuple[int, int]) -> int:
-    """Return about the bytes of twins, given that records differ little except in their image."""
+    """Return an estimate of the size of twins: records differ little except in their image."""
     (record,) = subset.records.read(np.zeros(1, np.int64))
     others = _FRAME_BYTES
     with contextlib.suppress(RecordError):  # a bad record is reported when it is decoded
@@ -165,7 +163,7 @@ def _is_whole(folder: Path, shard: Shard) -> bool:
 
 
 def _twin_record(data: bytes, pixels: bytes, schema: Schema) -> bytes:
-    """Return a record with decoded pixels, and masks of their size; `schema` is that of twins."""
+    """Return a record with decoded pixels, and masks of their size, for the schema of twins."""
     features: dict[str, Any] = {**example.decode(data), IMAGE: (pixels,)}
     for name in schema.annotations.keys() & MASKS:
         features[name] = [resized_mask(mask, schema.image_size) for mask in features[name]]
@@ -201,13 +199,12 @@ def _write_twin(
 
 
 class CacheProgress:
-    """Lines about how far a cache is filled: in the log, or on stderr if nobody keeps a log.
+    """The progress of filling a cache: lines in the log if that shows INFO, else on stderr.
 
-    The logger `shardprep.reader` shows them if it is set to INFO; set above WARNING it drops them.
+    Above the level WARNING, there are no lines.
     """
 
     def __init__(self, total: int, place: str) -> None:
-
         self._total = total
         self._place = place
         self._done = 0
@@ -215,7 +212,7 @@ class CacheProgress:
         self._next = self._begin + _SECONDS_A_LINE
 
     def add(self, number: int) -> None:
-        """Count images that are done; at most one line is shown in 5 seconds."""
+        """Count images that are done, and show at most one line in 5 seconds."""
         self._done += number
         if time.monotonic() < self._next:
             return
@@ -257,7 +254,7 @@ def _remove(folder: Path, shards: Iterable[Shard]) -> None:
 
 
 def clear(place: Path) -> int:
-    """Remove all twins in the folder of all caches, and nothing else; return their bytes."""
+    """Delete all twins in the folder of all caches, and nothing else; return their size."""
     if not place.is_dir():
         raise DatasetError(str(place), "no such folder", "give the one that cache= was")
     num_bytes = 0

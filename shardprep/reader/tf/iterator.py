@@ -70,7 +70,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         return self._batching.num_batches
 
     def __iter__(self) -> Any:
-        """Return an iterator over an epoch, or over the rest of the one that was resumed."""
+        """Return an iterator over an epoch, or over the rest of a resumed one."""
         iterator = super().__iter__()
         base: Any = type(iterator)
         iterator.__class__ = _counting(base)

@@ -22,7 +22,7 @@ _log = logging.getLogger("shardprep.reader")
 
 _MOST_ROWS = 64
 _BYTES_A_TURN = 4 << 20
-"""Most decoded bytes of one call that fills a cache, except for a single image."""
+"""Largest number of decoded bytes of one call that fills a cache, unless one image has more."""
 
 
 def cache_of(subset: Subset, request: Request) -> str:
@@ -66,8 +66,7 @@ def _bytes_per_pixel(subset: Subset, request: Request) -> float:
 def rows_a_turn(height: int, width: int) -> int:
     """Return the number of images that one call decodes to fill a cache in memory.
 
-    Few, since nothing reacts to Ctrl-C during a call; many, since each call costs as much as a
-    small image.
+    Ctrl-C has no effect during a call, but each call costs as much as a small image.
     """
     return min(_MOST_ROWS, max(1, _BYTES_A_TURN // (height * width * 3)))
 
@@ -79,7 +78,11 @@ class DecodedRows:
         self._spec = spec
         self._flat = tf.nest.flatten(spec)
         self._padding = tf.nest.flatten(padding_values(spec))
-        self.arrays = [_empty(component, num_records) for component in self._flat]
+        self.arrays: list[Any] = []
+        for one in self._flat:
+            is_object = one.dtype == tf.string or not one.shape.is_fully_defined()
+            shape, dtype = ((), object) if is_object else (one.shape, one.dtype.as_numpy_dtype)
+            self.arrays.append(np.empty((num_records, *shape), dtype))
 
     def __call__(self, positions: Any) -> Any:
         """Return the elements at `positions`; for a graph."""
@@ -90,15 +93,16 @@ class DecodedRows:
         return elements.unpack(tf.nest.pack_sequence_as(self._spec, self.arrays))
 
     def _rows(self, positions: Any) -> list[Any]:
-        pairs = zip(self.arrays, self._padding, strict=True)
-        return [_rows_of(array, positions, value) for array, value in pairs]
+        """Return the rows at `positions`; rows of different lengths are padded."""
+        columns = [array[positions] for array in self.arrays]
+        for i, rows in enumerate(columns):
+            if np.ndim(positions) and rows.dtype == object and isinstance(rows[0], np.ndarray):
+                columns[i] = stacked(rows, self._padding[i])
+        return columns
 
 
 def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> DecodedRows:
-    """Return the elements of the dataset `decoded`, which has all of them in order.
-
-    It yields batches of `batch_size` elements, or single elements if that is None.
-    """
+    """Return the elements of the dataset `decoded`, in batches of `batch_size` or single."""
     spec = decoded.element_spec
     if batch_size is not None:
         spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), spec)
@@ -113,16 +117,3 @@ def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> Deco
         progress.add(stop - start)
         start = stop
     return rows
-
-
-def _empty(spec: Any, num_records: int) -> Any:
-    if spec.dtype == tf.string or not spec.shape.is_fully_defined():
-        return np.empty(num_records, object)
-    return np.empty((num_records, *spec.shape), spec.dtype.as_numpy_dtype)
-
-
-def _rows_of(array: Any, positions: Any, padding: Any) -> Any:
-    """Return the rows at `positions`; rows of different lengths are padded."""
-    rows = array[positions]
-    is_ragged = np.ndim(positions) and array.dtype == object and isinstance(rows[0], np.ndarray)
-    return stacked(rows, padding) if is_ragged else rows

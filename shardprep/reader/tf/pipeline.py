@@ -2,9 +2,8 @@
 
 The stages, in order:
 
-1. Tags name the records of all epochs in order. Encoded records are shuffled here, where they are a
-   tenth of their pixels; epochs repeat here too, so that all records of an epoch come before the
-   next one begins.
+1. Tags name the records of all epochs in order. Encoded records, a tenth of the size of their
+   pixels, are shuffled here. Epochs repeat here too, so that each one ends before the next begins.
 2. Tags become decoded batches: threads of this package fill them (`decode`), or they are
    copied from a cache in memory, or the graph decodes records.
 3. `augment`, `dtype` and `box_format` change batches (`finish`): one call for many images, after
@@ -12,8 +11,8 @@ The stages, in order:
 4. The last batch is dropped or padded (`batching`), and batches are prepared ahead.
 
 Numbers of parallel calls are computed from this machine, without tf.data's autotuning. That finds
-similar numbers, but a dropped iterator waits for its thread: sometimes until its next turn, and
-turns become a minute apart. (TensorFlow wakes that thread before it sets the cancellation that the
+similar numbers, but a dropped iterator waits for its thread, sometimes until the next turn of the
+thread, up to a minute. (TensorFlow wakes that thread before it sets the cancellation that the
 thread looks for.) Workers of a tf.data service have other cores, so there autotuning stays on.
 """
 
@@ -53,14 +52,7 @@ from shardprep.reader.tf.finish import Finisher
 from shardprep.reader.tf.folder_cache import small_twin, twins
 from shardprep.reader.tf.memory_cache import DecodedRows, cache_of, memory_cache, rows_a_turn
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
-from shardprep.reader.tf.records import (
-    Cursor,
-    EpochTags,
-    Read,
-    ShuffleWindow,
-    served,
-    served_records,
-)
+from shardprep.reader.tf.records import Cursor, EpochTags, Read, served, served_records
 
 # Keras's `fit` has shuffle=True by default, and warns of each tf.data.Dataset that this is ignored,
 # even if the dataset is shuffled already.
@@ -78,12 +70,11 @@ _SHARE = 1 / 16
 """Largest share of the free memory for the results of the parallel calls of one stage."""
 _LEAST_CALLS = 2
 """Parallel calls even if batches are large: one batch is made while another one is taken."""
-_BATCHES_AHEAD = 2
-_IMAGES_AHEAD = 64
+_BATCHES_AHEAD, _IMAGES_AHEAD = 2, 64
 
 
 class Source(NamedTuple):
-    """The records of a request, and what is decoded of them already."""
+    """The records of a request, and their decoded copies if it has a cache."""
 
     subset: Subset
     is_cached: bool = False
@@ -107,7 +98,7 @@ def load(request: Request) -> Any:
 
 
 def distribute(strategy: Any, request: Request) -> Any:
-    """Return the distributed dataset of a request whose batches are those of all replicas.
+    """Return the distributed dataset of a request. A batch is divided among the replicas.
 
     Each host reads a range of the records.
     """
@@ -241,7 +232,7 @@ def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, in
 
 
 class Calls(NamedTuple):
-    """Numbers of parallel calls that decode an image each, decode a batch each, or change those."""
+    """Numbers of parallel calls that decode images, decode batches, and change batches."""
 
     images: int
     batches: int
@@ -252,7 +243,7 @@ def parallel_calls(config: ReadConfig, batch_bytes: int | None) -> Calls:
     """Return the parallel calls of a pipeline; numbers of the user win.
 
     tf.data keeps a result for each call, so few calls make batches if memory is small.
-    `batch_bytes` are those of the images of a batch, 0 if unknown; None for single images.
+    `batch_bytes` is the size of the images of a batch, 0 if unknown, None for single images.
     """
     finish = usable_cores()
     if batch_bytes is None:
@@ -279,18 +270,12 @@ class _Stages:
         self._request = request
         self._rows = source.rows
         self._size, self._drop = request.batch_size, request.drop_remainder
-        # Parallel calls keep the order of epochs that follow each other: they would mix otherwise.
+        # With several epochs, parallel calls keep the order: otherwise epochs would mix.
         self._keep_order = True if request.repeat else None
         self._order = order = subset.order(request)
-        window = None
-        records = subset.records
-        if request.window:
-            lengths = config.interleave_cycle_length, config.interleave_block_length
-            window = ShuffleWindow(request.window, *lengths)
-        else:
-            records = records.in_order(order)
+        records = subset.records if request.window else subset.records.in_order(order)
         self._records = records
-        self._tags = EpochTags(order, records, request.num_epochs, window, cursor)
+        self._tags = EpochTags(order, records, request, cursor)
         self._blocks = order.blocks or subset.blocks(config, shuffle=request.is_shuffled)
         self._block_length = subset.block_length
         self._elements = Elements(subset.schema, as_supervised=request.as_supervised)
@@ -312,12 +297,12 @@ class _Stages:
         self._checked = CheckedRecords(records, subset.schema.dtypes, decode, report)
 
     def dataset(self, total: int | None) -> Any:
-        """Return the dataset; `total` is the number of its records if tf.data is to know it."""
+        """Return the dataset; `total` is its number of records, None to leave that unknown."""
         service = self._request.config.service
         if not service:
             with one_pipeline():
                 return self._finished(self._decoded(total))
-        # Workers run a copy of the graph, whose functions this process could not release.
+        # Workers run a copy of the graph. This process cannot release its functions.
         size = self._size or 1
         dataset = served(self._finished(self._served()), service, size, drop=self._drop)
         return counted(dataset, total, size, drop=self._drop)
@@ -340,13 +325,13 @@ class _Stages:
         return records.map(lambda record, _: decode(record), self.calls.images)
 
     def _single_payloads(self, read: Read | None = None) -> Any:
-        # Object storage is read a group of blocks at a time: many of them are neighbours there.
+        # Object storage is read a group of blocks at a time: many blocks are neighbours there.
         is_remote = self._records.is_remote
         size = self._blocks.group_records if is_remote else self._block_length
         return self.payloads(size, read).unbatch()
 
     def _decoded(self, total: int | None) -> Any:
-        """Return decoded elements, by the fastest way that serves the request."""
+        """Return decoded elements, in the fastest way that the request allows."""
         request, rows = self._request, self._rows
         if rows is not None and request.crop is None:
             number = len(self._records)
@@ -435,7 +420,7 @@ class _Stages:
     def _by_record(self, records: Any) -> Any:
         """Return the elements that the graph decodes from a dataset of (bytes, tag)."""
         if self._decodes_batches:
-            # One call for a batch: calls for single raw images would cost more than their work.
+            # A call for a single raw image would cost more than its work.
             return self._raw_batches(self._batched(records))
         decode = self._decoder.one
         cropped = None
@@ -470,7 +455,7 @@ class _Stages:
 
 
 def _decoded(subset: Subset, request: Request, records: Records) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (bytes, pixels) of records in order; b"" for a bad one that is to be skipped."""
+    """Yield (bytes, pixels) of records in order, b"" for bad ones with `on_error="skip"`."""
     plain = _plain(request, batch_size=None, max_boxes=request.max_boxes)
     stages = _Stages(Source(replace(subset, records=records, draws=None)), plain, Cursor)
     with one_pipeline():
@@ -481,7 +466,7 @@ def _decoded(subset: Subset, request: Request, records: Records) -> Iterator[tup
 
 
 def _all_elements(subset: Subset, request: Request, batch_size: int | None) -> Any:
-    """Return the dataset of what a request decodes, once and in order."""
+    """Return the dataset of the decoded elements of a request, once and in order."""
     most = request.max_boxes if request.crop is None else None
     plain = _plain(request, batch_size=batch_size, max_boxes=most)
     stages = _Stages(Source(replace(subset, draws=None)), plain, Cursor)
@@ -489,7 +474,7 @@ def _all_elements(subset: Subset, request: Request, batch_size: int | None) -> A
 
 
 def _plain(request: Request, *, batch_size: int | None, max_boxes: int | None) -> Request:
-    """Return a request for whole images as they are decoded, once and in order."""
+    """Return a request for decoded whole images, once and in order, without changes."""
     return replace(
         request,
         batch_size=batch_size,
@@ -513,7 +498,7 @@ def _next_epochs(request: Request) -> Callable[[], Cursor]:
 
 
 def untuned() -> Any:
-    """Return `tf.data.Options` without autotuning, with parallel calls for the user's maps."""
+    """Return `tf.data.Options` without autotuning, with parallel calls for maps of the user."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.autotune.initial_parallelism = usable_cores()

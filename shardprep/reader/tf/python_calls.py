@@ -1,20 +1,18 @@
-"""Python inside of TensorFlow: functions as they are written, and calls of tf.data's threads.
+"""Python inside of TensorFlow: functions without AutoGraph, and calls by the threads of tf.data.
 
-Calls are all over before the interpreter ends: a thread that asks for it while it ends never
-returns, and TensorFlow, taking down an iterator that somebody still holds, waits for that thread
-for ever.
+All calls end before the interpreter ends. A thread that needs the interpreter while it ends never
+returns, and TensorFlow waits for that thread forever when it deletes an iterator.
 
-What is called lives as long as the pipeline that calls it. TensorFlow keeps a function that a graph
-calls until the program ends, and with it what it reads from: open shards, images in memory. So it
-is given a weak reference here. The function belongs to the memory of a tensor, the first element of
-the pipeline, which goes with the last dataset and iterator made of it, in whatever program.
+TensorFlow keeps a function that a graph calls until the program ends, and with it open shards and
+images in memory. So TensorFlow gets a weak reference. The function belongs to the memory of a
+tensor, the first element of the pipeline, which is released with the last dataset and iterator of
+the pipeline.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import threading
 import time
 import weakref
@@ -36,7 +34,7 @@ _calls = {"running": 0, "made": 0}
 
 
 class _First(np.ndarray[Any, np.dtype[np.int64]]):
-    """The first element of a pipeline, a 0, and the functions that it calls."""
+    """The first element of a pipeline, 0, and the functions that the pipeline calls."""
 
     functions: list[Callable[..., Any]]
 
@@ -46,10 +44,10 @@ _first: ContextVar[_First | None] = ContextVar("first", default=None)
 
 @contextlib.contextmanager
 def one_pipeline() -> Iterator[None]:
-    """Let the functions that become calls in this block go with the pipeline that is made in it.
+    """Release the functions that are called in this block with the pipeline that it creates.
 
-    It begins with `first_element`. One that is made inside of a graph has no memory that goes with
-    it, a small tensor becomes a part of the graph, so its functions stay.
+    The pipeline begins with `first_element`. Inside of a graph, that tensor becomes a part of the
+    graph, so functions are kept.
     """
     first = None
     if tf.executing_eagerly():
@@ -63,7 +61,7 @@ def one_pipeline() -> Iterator[None]:
 
 
 def first_element() -> Any:
-    """Return the tensor that the pipeline of this block begins with; it is not to be copied."""
+    """Return the first tensor of the pipeline of this block, which shares its memory."""
     first = _first.get()
     if first is None:
         return tf.constant(0, tf.int64)
@@ -71,10 +69,10 @@ def first_element() -> Any:
 
 
 def as_written(function: _Function) -> _Function:
-    """Return a function that becomes a graph, with all it calls, without AutoGraph.
+    """Return a function that is traced, with all it calls, without AutoGraph.
 
-    Its own branches and loops are of Python alone; AutoGraph would read its source for them, which
-    takes several times as long as the graph does.
+    AutoGraph would read its source for branches and loops of the graph, which it does not have.
+    That takes several times as long as tracing.
     """
     unconverted: _Function = tf.autograph.experimental.do_not_convert(function)
     return unconverted
@@ -84,13 +82,8 @@ def in_python(
     function: Callable[..., Any],
     inputs: Sequence[Any],
     specs: Sequence[Any],
-    *,
-    eager: bool = False,
 ) -> list[Any]:
-    """Return the tensors, of these specs, that a function of arrays returns; for a graph.
-
-    An `eager` function is given tensors.
-    """
+    """Return the tensors, with these specs, that a function of arrays returns; for a graph."""
     held = _held(function)
 
     def counted(*args: Any) -> Any:
@@ -103,14 +96,14 @@ def in_python(
             with _lock:
                 _calls["running"] -= 1
 
-    call = tf.py_function if eager else functools.partial(tf.numpy_function, stateful=False)
-    found = call(counted, inputs, [one.dtype for one in specs])
-    found = found if isinstance(found, (list, tuple)) else [found]  # so is one outside of a graph
-    return [tf.ensure_shape(one, spec.shape) for one, spec in zip(found, specs, strict=True)]
+    dtypes = [spec.dtype for spec in specs]
+    results = tf.numpy_function(counted, inputs, dtypes, stateful=False)
+    results = results if isinstance(results, (list, tuple)) else [results]  # outside of a graph
+    return [tf.ensure_shape(one, spec.shape) for one, spec in zip(results, specs, strict=True)]
 
 
 def _held(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
-    """Return what returns a function that a graph calls, and belongs to its pipeline."""
+    """Return a getter of a function, which belongs to the pipeline of this block."""
     first = _first.get()
     if first is None:
         return lambda: function
@@ -128,7 +121,7 @@ def _held(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
 
 @atexit.register
 def _wait() -> None:
-    """Wait until reading ahead has filled its buffers, from which nobody takes any more."""
+    """Wait until reading ahead has filled its buffers."""
     until = time.monotonic() + _MOST_S
     made = -1 if _calls["made"] else 0
     while (_calls["running"] or _calls["made"] != made) and time.monotonic() < until:

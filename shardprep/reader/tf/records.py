@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from shardprep.reader.array_types import Ints
+from shardprep.reader.config import Request
 from shardprep.reader.order import permutation
 from shardprep.reader.order.epoch import BlockShuffle
 from shardprep.reader.order.order import Order
@@ -34,41 +35,31 @@ _WINDOW, _FILES = 2, 3
 
 
 class Cursor(NamedTuple):
-    """The position where an iteration begins."""
+    """The position where an iteration begins: an epoch, and its records that are skipped."""
 
     epoch: int = 0
     num_done: int = 0
-    """Number of records of this epoch that are skipped."""
-
-
-class ShuffleWindow(NamedTuple):
-    """A plain shuffle window over shards that are read in turn, for `shuffle=N`."""
-
-    size: int
-    cycle_length: int | None
-    """Number of shards read in turn."""
-    block_length: int | None
-    """Number of records taken from a shard at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochTags:
-    """The tags of a number of epochs, beginning at a position."""
+    """The tags of the epochs of a request, beginning at a position.
+
+    With `shuffle=N`, shards are read in turn, and a plain shuffle window replaces the order.
+    """
 
     order: Order
     records: Records
-    num_epochs: int | None
-    window: ShuffleWindow | None = None
-    """Replaces the order within an epoch."""
+    request: Request
     cursor: Callable[[], Cursor] = Cursor
     """Called when an iteration begins."""
 
     @as_written
     def batches(self, size: int, *, drop: bool = False) -> Any:
         """Return the dataset of batches of tags, int64[size]; the last one may be shorter."""
-        if self.window:
-            return self._windowed(self.window).batch(size, drop_remainder=drop)
-        number, epochs = len(self.order), self.num_epochs
+        if self.request.window:
+            return self._windowed(self.request.window).batch(size, drop_remainder=drop)
+        number, epochs = len(self.order), self.request.num_epochs
         cut = size if drop else 1
 
         def step(state: Ints) -> tuple[Ints, Ints]:
@@ -119,9 +110,8 @@ class EpochTags:
             start += end - place
         return np.concatenate(parts)
 
-    def _windowed(self, window: ShuffleWindow) -> Any:
-
-        number, epochs = len(self.records), self.num_epochs
+    def _windowed(self, window: int) -> Any:
+        number, epochs, config = len(self.records), self.request.num_epochs, self.request.config
         frames = self.records.frames
         goes_back = np.diff(frames.record, prepend=-1) <= 0
         first = np.flatnonzero((np.diff(frames.shard, prepend=-1) != 0) | goes_back)
@@ -135,12 +125,12 @@ class EpochTags:
             shards = tf.data.Dataset.from_tensor_slices((begin, begin + tf.gather(take, files)))
             tags = shards.interleave(
                 tf.data.Dataset.range,
-                cycle_length=min(window.cycle_length or _FILE_CYCLE_LENGTH, len(take)),
-                block_length=window.block_length or _FILE_BLOCK_LENGTH,
+                cycle_length=min(config.interleave_cycle_length or _FILE_CYCLE_LENGTH, len(take)),
+                block_length=config.interleave_block_length or _FILE_BLOCK_LENGTH,
             )
             key = permutation.mix(key, _WINDOW)
-            # The order in a window is known only after drawing it, so resuming draws it again.
-            return shuffled(tags, min(window.size, number), key).skip(num_done)
+            # The order in a window is known only after the draws, so resuming draws it again.
+            return shuffled(tags, min(window, number), key).skip(num_done)
 
         spec = tf.TensorSpec((2,), tf.int64)
 
@@ -178,8 +168,8 @@ _permuted = tf.function(  # one graph per process, not one per `load`
 def shuffled(dataset: Any, window: int, key: Any) -> Any:
     """Return a dataset shuffled in a window by a key alone.
 
-    All of it in one window is `permutation.shuffled_range`. `Dataset.shuffle` would use the global
-    seed of TensorFlow as well, and another order in each iteration.
+    A window of the whole dataset gives `permutation.shuffled_range`. `Dataset.shuffle` would also
+    use the global seed of TensorFlow, and another order in each iteration.
     """
     seed, seed2 = permutation.shuffle_seeds(key)
     spec = dataset.element_spec
@@ -221,7 +211,7 @@ def served_records(
             dataset, blocks.group_records, permutation.group_key(order.epoch_key(epoch), group)
         )
 
-    # The next group is read while this one is used: two groups are in memory, in a fixed order.
+    # The next group is read while this one is used: two groups are in memory.
     return tf.data.Dataset.range(stop).interleave(
         group,
         cycle_length=1,
@@ -269,9 +259,9 @@ def _block_reader(records: Records, blocks: BlockShuffle) -> Callable[[Any], Any
 
 
 def served(dataset: Any, address: str, size: int, *, drop: bool) -> Any:
-    """Return the dataset as the workers of a service yield it, each with groups of its own.
+    """Return the dataset that the workers of a service yield; each has its own groups.
 
-    Each worker ends an epoch with a batch that is not full, so records are batched again here.
+    Each worker ends an epoch with a short batch, so records are batched again here.
     """
     service = tf.data.experimental.service
     dataset = dataset.apply(service.distribute(service.ShardingPolicy.DYNAMIC, address))

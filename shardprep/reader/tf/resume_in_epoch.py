@@ -49,9 +49,9 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         model.fit(train, epochs=20, callbacks=[reader.ResumeInEpoch("run/state", train)])
 
     Run the same program again, and it continues after the last saved step, also in the middle of an
-    epoch. Weights, optimizer, random state of layers, metrics and place are those of one step, so
-    the weights see every batch exactly once. A run that has finished all epochs trains nothing
-    more. The file is replaced as a whole: kill the program at any time.
+    epoch. Weights, optimizer, random state of layers, metrics and place belong to one step, so the
+    weights see every batch exactly once. A run that has finished all epochs trains nothing more.
+    The file is replaced as a whole: kill the program at any time.
 
     The state is saved at the end of each epoch, when `fit` ends, before SIGTERM and Ctrl-C take
     effect, and every `save_every` steps. A resumed epoch has the logs of the whole epoch. The state
