@@ -1,12 +1,14 @@
-"""The order of the records within one epoch: blocks in random order, draws by weight, or buckets.
+"""The order of the records within one epoch: lanes of blocks, draws by weight, or buckets.
 
-Each is a pure function of the key of the epoch, so every host and both readers compute the same,
-and any place of an epoch is found without going through the ones before it.
+Each is a pure function of the key of the epoch and of the size of a global batch. So every host and
+both readers compute the same, any number of hosts reads the same global batches, and any place of
+an epoch is found without going through the ones before it.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -14,6 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from shardprep.reader.array_types import Floats, Ints
+from shardprep.reader.order.global_batches import GlobalBatches, cut
 from shardprep.reader.order.permutation import (
     group_key,
     mix,
@@ -31,14 +34,45 @@ _BLOCK_BYTES = 2 << 20
 _MIN_GROUP_WIDTH = 16
 _GROUP_BYTES = 32 << 20
 _GROUP_RECORDS = 1 << 14
+_MOST_LANES = 64
+_FEW_LANES = 8
+"""Lanes even if they have less than `_LANE_RECORDS` of a batch each."""
+_LANE_RECORDS = 8
+_LANE_WIDTH = 2
+"""Smallest number of blocks that a lane mixes at a time."""
+_LANE = 3
+"""Separates the keys of lanes from other keys that are derived from the key of an epoch."""
+
+
+class Lane(NamedTuple):
+    """Records of a host that follow each other in the shards and are read in blocks."""
+
+    blocks: BlockShuffle
+    start: int
+    """Number of the first record among those that the host may read."""
+
+
+class Span(NamedTuple):
+    """Successive places of a lane."""
+
+    lane: int
+    """Number of the lane in `EpochOrder.lanes`."""
+    key: int
+    """Key of the order of the lane in this epoch."""
+    start: int
+    stop: int
 
 
 class EpochOrder(Protocol):
-    """The order of one host's records in an epoch, given the key of the epoch.
+    """The order of the records of all hosts in an epoch, given the key of the epoch.
 
-    A *position* numbers the records of a selection from 0, in the order of the shards. A *place*
-    numbers the records of an epoch from 0, in reading order.
+    A *position* numbers the records of a selection from 0, in the order of the shards. `places` are
+    those of `global_batches`, in increasing order.
     """
+
+    @property
+    def num_records(self) -> int:
+        """Number of positions."""
 
     @property
     def description(self) -> str:
@@ -47,21 +81,20 @@ class EpochOrder(Protocol):
     def __len__(self) -> int:
         """Return the number of places of an epoch."""
 
-    def positions(self, key: int, start: int, stop: int) -> Ints:
-        """Return the positions at the places from `start` to before `stop`, which exist."""
+    def at(self, key: int, places: Ints) -> Ints:
+        """Return the positions at some places."""
 
-    def batch(self, key: int, number: int, size: int) -> tuple[Ints, Size | None]:
-        """Return the positions of batch `number` of `size` records, and the size of its images.
+    def own(self, batches: GlobalBatches) -> slice | Ints:
+        """Return the positions that a host may read in any epoch, sorted."""
 
-        The size is None if images are not resized.
-        """
-        stop = min((number + 1) * size, len(self))
-        return self.positions(key, number * size, stop), None
-
-    def tags(self, epoch: int, start: int, positions: Ints) -> Ints:
+    def tags(self, epoch: int, places: Ints, positions: Ints) -> Ints:
         """Return numbers that name records of an epoch, see `Order.tags`."""
-        del start
-        return epoch * len(self) + positions
+
+    def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
+        """Return the lanes of a host; none if records are not read in blocks."""
+
+    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[Span]:
+        """Yield where the records of a host's own places from `start` to before `stop` are."""
 
 
 class GroupPlace(NamedTuple):
@@ -73,7 +106,7 @@ class GroupPlace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockShuffle(EpochOrder):
+class BlockShuffle:
     """Each record once: blocks of neighbours in random order, groups of blocks mixed.
 
     Positions are cut into *blocks* of equal length, whatever shards they are in. An epoch permutes
@@ -90,11 +123,6 @@ class BlockShuffle(EpochOrder):
     """False keeps the order of positions."""
 
     @property
-    def description(self) -> str:
-        """Blocks of a group x records of a block, or "False" without shuffling."""
-        return f"{self.group_width}x{self.block_length}" if self.shuffle else "False"
-
-    @property
     def num_blocks(self) -> int:
         return -(-self.num_records // self.block_length)
 
@@ -106,10 +134,8 @@ class BlockShuffle(EpochOrder):
     def group_records(self) -> int:
         return min(self.group_width, self.num_blocks) * self.block_length
 
-    def __len__(self) -> int:
-        return self.num_records
-
     def positions(self, key: int, start: int, stop: int) -> Ints:
+        """Return the positions at the places from `start` to before `stop`, which exist."""
         if not self.shuffle:
             return np.arange(start, stop, dtype=np.int64)
         group, skip = self.find(key, start)
@@ -141,26 +167,185 @@ class BlockShuffle(EpochOrder):
         return GroupPlace(place // full, place % full)
 
 
-def block_shuffle(
+class _Run(NamedTuple):
+    """Places of one lane that follow each other, and where they are among those asked for."""
+
+    lane: int
+    start: int
+    """First place within the lane."""
+    stop: int
+    chosen: slice | Ints
+    """Which of the places asked for, in their order, are in this lane."""
+    offsets: Ints
+    """Their places within the lane, less `start`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class LaneShuffle:
+    """Each record once: every global batch takes a fixed number of records from each lane.
+
+    Positions are cut into successive ranges, the *lanes*, each an independent `BlockShuffle`. Lane
+    `v` of `V` has the places of each global batch from ⌈v·m / V⌉ on, of `m` places. Hosts cut a
+    batch in the same way (`GlobalBatches`). So a host whose number divides the number of lanes has
+    whole lanes: the same records in every epoch, a range of the shards.
+    """
+
+    batch_size: int
+    """Places of a global batch."""
+    blocks: tuple[BlockShuffle, ...]
+    """The order within each lane."""
+    starts: Ints
+    """First position of each lane, and the number of positions."""
+
+    @property
+    def num_records(self) -> int:
+        return self.starts.item(-1)
+
+    @property
+    def description(self) -> str:
+        """Lanes x blocks of a group x records of a block."""
+        first = self.blocks[0]
+        return f"{len(self.blocks)}x{first.group_width}x{first.block_length}"
+
+    def __len__(self) -> int:
+        return self.num_records
+
+    def at(self, key: int, places: Ints) -> Ints:
+        positions = np.empty(len(places), np.int64)
+        for run in self._runs(places):
+            blocks = self.blocks[run.lane]
+            own = blocks.positions(self._lane_key(key, run.lane), run.start, run.stop)
+            positions[run.chosen] = own[run.offsets] + self.starts[run.lane]
+        return positions
+
+    def own(self, batches: GlobalBatches) -> slice:
+        lanes = self._own_lanes(batches)
+        return slice(self.starts.item(lanes.start), self.starts.item(lanes.stop))
+
+    def tags(self, epoch: int, places: Ints, positions: Ints) -> Ints:
+        del places
+        return epoch * self.num_records + positions
+
+    def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
+        own = self._own_lanes(batches)
+        first = self.starts.item(own.start)
+        return tuple(Lane(self.blocks[i], self.starts.item(i) - first) for i in own)
+
+    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[Span]:
+        first = self._own_lanes(batches).start
+        for run in self._runs(batches.places(start, stop)):
+            yield Span(run.lane - first, self._lane_key(key, run.lane), run.start, run.stop)
+
+    def _own_lanes(self, batches: GlobalBatches) -> range:
+        number, host = len(self.blocks), batches.host
+        stop = cut(host + 1, number, batches.num_hosts)
+        return range(host * number // batches.num_hosts, stop)
+
+    def _lane_key(self, key: int, lane: int) -> int:
+        return mix(key, _LANE, lane) if len(self.blocks) > 1 else key
+
+    def _runs(self, places: Ints) -> Iterator[_Run]:
+        """Yield the places of each lane among some increasing places."""
+        number = len(self.blocks)
+        if number == 1:
+            start, stop = places.item(0), places.item(-1) + 1
+            yield _Run(0, start, stop, slice(None), places - start)
+            return
+        batch, slot = np.divmod(places, self.batch_size)
+        size = np.minimum(self.batch_size, self.num_records - batch * self.batch_size)
+        lane = slot * number // size
+        first = -(-np.arange(number + 1) * self.batch_size // number)
+        index = batch * np.diff(first)[lane] + slot - -(-lane * size // number)
+        for one in np.unique(lane).tolist():
+            chosen = np.flatnonzero(lane == one)
+            offsets = index[chosen]
+            start, stop = offsets.item(0), offsets.item(-1) + 1
+            yield _Run(one, start, stop, chosen, offsets - start)
+
+
+def lane_shuffle(
     num_records: int,
     record_bytes: float,
+    batch_size: int,
     *,
-    shuffle: bool,
     block_length: int | None = None,
     group_width: int | None = None,
-) -> BlockShuffle:
-    """Return an order that reads each record once per epoch.
+) -> LaneShuffle:
+    """Return an order that reads each record once per epoch, in global batches of `batch_size`.
 
     `record_bytes` is the mean size of a record in the manifest, also for records of a decoded
-    cache. By default a block has `BLOCK_LENGTH` records, or as many as are 2 MiB, at least 8; a
-    group has as many blocks as are 32 MiB or 16,384 records, at least 16.
+    cache. By default a block has `BLOCK_LENGTH` records, or as many as are 2 MiB, at least 8.
+    `group_width` blocks are mixed at a time, by default as many as are 32 MiB or 16,384 records, at
+    least 16. They are shared by the lanes, at least 2 for each. There is one lane for each 8
+    records of a batch, at least 8 and at most 64 lanes, a power of 2; but no more than records of a
+    batch, and one lane alone if all blocks are mixed at a time.
     """
     length = block_length or usual_block_length(record_bytes)
     group_records = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))
     width = group_width or max(_MIN_GROUP_WIDTH, group_records // length)
-    return BlockShuffle(
-        num_records=num_records, block_length=length, group_width=width, shuffle=shuffle
+    num_blocks = -(-num_records // length)
+    most = min(_MOST_LANES, max(min(batch_size, _FEW_LANES), batch_size // _LANE_RECORDS))
+    number = 1
+    while 2 * number <= most and num_blocks > width and 2 * number * _LANE_WIDTH <= num_blocks:
+        number *= 2
+    full, left = divmod(num_records, batch_size)
+    starts = np.array(
+        [full * cut(i, batch_size, number) + cut(i, left, number) for i in range(number + 1)]
     )
+    blocks = tuple(
+        BlockShuffle(
+            num_records=size,
+            block_length=length,
+            group_width=width if number == 1 else max(_LANE_WIDTH, width // number),
+            shuffle=True,
+        )
+        for size in np.diff(starts).tolist()
+    )
+    return LaneShuffle(batch_size=batch_size, blocks=blocks, starts=starts)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOrder:
+    """Each record once, in the order of the shards."""
+
+    num_records: int
+    block_length: int
+    """Records that are read ahead together."""
+    group_width: int
+    """Blocks that are read ahead at a time."""
+
+    @property
+    def description(self) -> str:
+        return "False"
+
+    def __len__(self) -> int:
+        return self.num_records
+
+    def at(self, key: int, places: Ints) -> Ints:
+        del key
+        return places
+
+    def own(self, batches: GlobalBatches) -> slice | Ints:
+        if batches.num_hosts == 1:
+            return slice(0, self.num_records)
+        return batches.places(0, len(batches))
+
+    def tags(self, epoch: int, places: Ints, positions: Ints) -> Ints:
+        del places
+        return epoch * self.num_records + positions
+
+    def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
+        blocks = BlockShuffle(
+            num_records=len(batches),
+            block_length=self.block_length,
+            group_width=self.group_width,
+            shuffle=False,
+        )
+        return (Lane(blocks, 0),)
+
+    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[Span]:
+        del batches
+        yield Span(0, key, start, stop)
 
 
 def usual_block_length(record_bytes: float) -> int:
@@ -169,13 +354,13 @@ def usual_block_length(record_bytes: float) -> int:
     return min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, fitting))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=4 * _MOST_LANES)
 def _permuted_blocks(blocks: BlockShuffle, key: int) -> Ints:
     places = np.arange(blocks.num_blocks, dtype=np.int64)
     return permute(places, blocks.num_blocks, key)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=4 * _MOST_LANES)
 def _group_positions(blocks: BlockShuffle, key: int, group: int) -> Ints:
     first = blocks.blocks(key, group)[:, None] * blocks.block_length
     positions = (first + np.arange(blocks.block_length)).ravel()
@@ -185,40 +370,54 @@ def _group_positions(blocks: BlockShuffle, key: int, group: int) -> Ints:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WeightedDraws(EpochOrder):
-    """Records drawn at random by weight. The draws of all hosts are parts of one series."""
+class WeightedDraws:
+    """Records drawn at random by weight. The draws of all hosts are one series."""
 
     weights: Floats
     """float64[records], from 0 on."""
     cumulated: Floats
     replacement: bool
-    num_all: int
+    num_draws: int
     """Draws of an epoch by all hosts together."""
-    part: slice
-    """The draws of this host."""
+
+    @property
+    def num_records(self) -> int:
+        return len(self.weights)
 
     @property
     def description(self) -> str:
         """A hash of the weights and of how they are drawn."""
         digest = hashlib.sha256(self.weights.tobytes())
-        digest.update(f"{self.replacement} {self.num_all} {self.part}".encode())
+        digest.update(f"{self.replacement} {self.num_draws}".encode())
         return f"weights:{digest.hexdigest()[:16]}"
 
     def __len__(self) -> int:
-        return self.part.stop - self.part.start  # type: ignore[no-any-return]
+        return self.num_draws
 
-    def positions(self, key: int, start: int, stop: int) -> Ints:
-        start, stop = start + self.part.start, stop + self.part.start
+    def at(self, key: int, places: Ints) -> Ints:
         if not self.replacement:
-            return _draw_without_replacement(self, key)[start:stop]
-        numbers = random_numbers(key, start, stop) * self.cumulated[-1]
+            return _draw_without_replacement(self, key)[places]
+        start = places.item(0)
+        numbers = random_numbers(key, start, places.item(-1) + 1)[places - start]
+        numbers *= self.cumulated[-1]
         drawn: Ints = np.searchsorted(self.cumulated, numbers, side="right")
         last = int(np.flatnonzero(self.weights)[-1])  # where rounding has reached the sum
         return np.minimum(drawn, last, out=drawn)
 
-    def tags(self, epoch: int, start: int, positions: Ints) -> Ints:
-        first = epoch * len(self) + start
-        return np.arange(first, first + len(positions)) * len(self.weights) + positions
+    def own(self, batches: GlobalBatches) -> slice:
+        del batches
+        return slice(0, self.num_records)
+
+    def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
+        del batches
+        return ()
+
+    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[Span]:
+        del key, batches, start, stop
+        return iter(())
+
+    def tags(self, epoch: int, places: Ints, positions: Ints) -> Ints:
+        return (epoch * self.num_draws + places) * self.num_records + positions
 
 
 @lru_cache(maxsize=2)
@@ -230,12 +429,12 @@ def _draw_without_replacement(draws: WeightedDraws, key: int) -> Ints:
     positive = draws.weights > 0
     uniform = random_numbers(key, 0, len(times))[positive]
     times[positive] = -np.log1p(-uniform) / draws.weights[positive]
-    return np.argsort(times, kind="stable")[: draws.num_all]
+    return np.argsort(times, kind="stable")[: draws.num_draws]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BucketBatches(EpochOrder):
-    """Batches of images that are resized to one size each; hosts take batches in turn.
+class BucketBatches:
+    """Global batches of images that are resized to one size each.
 
     An epoch permutes the records of each bucket, cuts them into batches, and permutes the batches
     of all buckets.
@@ -245,40 +444,56 @@ class BucketBatches(EpochOrder):
     members: tuple[Ints, ...]
     """Positions of the records of each bucket."""
     batch_size: int
+    """Records of a global batch; the last one of a bucket may be shorter."""
     drop_remainder: bool
     shuffle: bool
-    host: tuple[int, int]
-    """Number of this host, from 0, and number of hosts."""
+
+    @property
+    def num_records(self) -> int:
+        return sum(map(len, self.members))
 
     @property
     def description(self) -> str:
-        """A hash of the buckets and of how hosts share them."""
-        digest = hashlib.sha256(f"{self.sizes} {self.host} {self.shuffle}".encode())
+        """A hash of the buckets."""
+        digest = hashlib.sha256(f"{self.sizes} {self.shuffle}".encode())
         for members in self.members:
             digest.update(f"{len(members)} ".encode() + members.tobytes())
         return f"buckets:{digest.hexdigest()[:16]}"
 
     def __len__(self) -> int:
-        return sum(map(len, self.members))
+        return self.num_records
 
     @property
     def num_batches(self) -> int:
-        """Number of batches of an epoch of this host."""
-        size, up = self.batch_size, 0 if self.drop_remainder else self.batch_size - 1
-        total = sum((len(members) + up) // size for members in self.members)
-        index, number = self.host
-        return total // number + (not self.drop_remainder and index < total % number)
+        """Number of global batches of an epoch."""
+        more = 0 if self.drop_remainder else self.batch_size - 1
+        return sum((len(members) + more) // self.batch_size for members in self.members)
 
-    def positions(self, key: int, start: int, stop: int) -> Ints:
-        """Return the positions at places that count through the batches of all hosts."""
+    def at(self, key: int, places: Ints) -> Ints:
+        return np.concatenate([positions for _, positions in _bucket_batches(self, key)])[places]
+
+    def own(self, batches: GlobalBatches) -> slice:
+        del batches
+        return slice(0, self.num_records)
+
+    def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
+        del batches
+        return ()
+
+    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[Span]:
+        del key, batches, start, stop
+        return iter(())
+
+    def tags(self, epoch: int, places: Ints, positions: Ints) -> Ints:
+        del places
+        return epoch * self.num_records + positions
+
+    def places_of(self, key: int, number: int) -> tuple[range, Size]:
+        """Return the places of a global batch, and the size of its images."""
         batches = _bucket_batches(self, key)
-        return np.concatenate([positions for _, positions in batches])[start:stop]
-
-    def batch(self, key: int, number: int, size: int) -> tuple[Ints, Size | None]:
-        del size  # of `batch_size` records
-        index, num_hosts = self.host
-        bucket, positions = _bucket_batches(self, key)[number * num_hosts + index]
-        return positions, self.sizes[bucket]
+        start = sum(len(positions) for _, positions in batches[:number])
+        bucket, positions = batches[number]
+        return range(start, start + len(positions)), self.sizes[bucket]
 
 
 @lru_cache(maxsize=2)

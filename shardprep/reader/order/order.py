@@ -1,68 +1,106 @@
 """The order of records in all epochs: the one function that both readers ask.
 
-`Order.batch` and `Order.positions` follow from the records, the order within an epoch (blocks,
-weights or buckets, with the host's share), the seed and the epoch alone. Neither threads, caches
-nor the framework have a say, so a state saved by one reader can be resumed by the other. A state is
-a few numbers, and an identity of the batches that they count.
+`Order.batch` and `Order.positions` follow from the records, the order within an epoch (lanes,
+weights or buckets), the size of a global batch, the seed and the epoch alone. Neither threads,
+caches, the framework nor the number of hosts have a say: a host takes its part of each global
+batch. So a state that one reader saved can be resumed by the other, and on another number of hosts.
+A state is a few numbers, and an identity of the global batches that they count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
+
+import numpy as np
 
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
-from shardprep.reader.order.epoch import BlockShuffle, EpochOrder, Size
+from shardprep.reader.order.epoch import BucketBatches, EpochOrder, Size
+from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.permutation import key_of, mix
 from shardprep.reader.validators import Arguments, Number, Seed, short_repr, whole
 
-_PARTS = ("records", "batch_size", "drop_remainder", "num_batches", "shuffle", "reshuffle")
+_PARTS = ("records", "global_batch", "drop_remainder", "num_batches", "shuffle", "reshuffle")
 """Names of the parts of an `identity`, for errors."""
 _HINT = "load it with the dataset, the split and the options it was saved with"
 _NO_STATE = "use the result of state_dict()"
+_STRETCH = 2048
+"""Places that are computed at a time: a lane costs as much for one place as for many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order of one host's records in every epoch."""
+    """The order of one host's records in every epoch.
+
+    The host's *rows* are the positions that it may read in any epoch, numbered from 0. Its *places*
+    number its records of an epoch in training order.
+    """
 
     within_epoch: EpochOrder
+    batches: GlobalBatches
     seed: int
     reshuffle: bool = True
 
     def __len__(self) -> int:
-        return len(self.within_epoch)
+        """Return the number of the host's places."""
+        return len(self.batches)
 
     @property
     def key(self) -> int:
         return key_of(self.seed)
 
-    @property
-    def blocks(self) -> BlockShuffle | None:
-        """The blocks that are read together, None for draws and buckets."""
-        within = self.within_epoch
-        return within if isinstance(within, BlockShuffle) else None
-
     def epoch_key(self, epoch: Any) -> Any:
         return mix(self.key, epoch if self.reshuffle else 0)
 
-    def positions(self, epoch: int, start: int, stop: int) -> Ints:
-        return self.within_epoch.positions(self.epoch_key(epoch), start, stop)
-
-    def batch(self, epoch: int, number: int, size: int) -> tuple[Ints, Size | None]:
-        """Return the positions of a batch, and the size its images are resized to, or None."""
-        return self.within_epoch.batch(self.epoch_key(epoch), number, size)
-
-    def tags(self, epoch: int, start: int, positions: Ints) -> Ints:
-        """Return int64 numbers that name records of an epoch, given those at places from `start`.
+    def tags(self, epoch: int, start: int, stop: int) -> Ints:
+        """Return int64 numbers that name the records at the places from `start` to before `stop`.
 
         A tag is epoch × records + position, or draw × records + position if a record may be drawn
-        more than once. Tag modulo records is the position. Random crops and augmentations depend
-        on tags.
+        more than once. Random crops and augmentations depend on tags, so they are the same on any
+        number of hosts.
         """
-        return self.within_epoch.tags(epoch, start, positions)
+        if start >= stop:
+            return np.empty(0, np.int64)
+        first = start // _STRETCH
+        parts = [_stretch(self, epoch, i) for i in range(first, (stop - 1) // _STRETCH + 1)]
+        begin = first * _STRETCH
+        tags: Ints = np.concatenate(parts)[start - begin : stop - begin]
+        return tags
+
+    def batch(self, epoch: int, number: int) -> tuple[Ints, Size | None]:
+        """Return the tags of the host's part of global batch `number`, and the size of its images.
+
+        The size is None if images are not resized.
+        """
+        within, batches = self.within_epoch, self.batches
+        if isinstance(within, BucketBatches):
+            every, size = within.places_of(self.epoch_key(epoch), number)
+            part = batches.part(len(every))
+            return self.tags_at(epoch, np.array(every[part.start : part.stop], np.int64)), size
+        start = number * batches.host_size
+        return self.tags(epoch, start, min(start + batches.host_size, len(self))), None
+
+    def rows(self, tags: Ints) -> Ints:
+        """Return the host's numbers of the records that tags name."""
+        positions = tags % self.within_epoch.num_records
+        own = self.within_epoch.own(self.batches)
+        if isinstance(own, slice):
+            return positions - own.start
+        return np.searchsorted(own, positions)
+
+    def tags_at(self, epoch: int, places: Ints) -> Ints:
+        within = self.within_epoch
+        return within.tags(epoch, places, within.at(self.epoch_key(epoch), places))
+
+
+@lru_cache(maxsize=8)
+def _stretch(order: Order, epoch: int, number: int) -> Ints:
+    start = number * _STRETCH
+    places = order.batches.places(start, min(start + _STRETCH, len(order)))
+    return order.tags_at(epoch, places)
 
 
 class Batching(NamedTuple):
