@@ -28,7 +28,7 @@ from shardprep.reader.decode.annotations import boxes_as
 from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader
 from shardprep.reader.decode.targets import Target
-from shardprep.reader.order.order import Batching, Order, State, check_state, identity
+from shardprep.reader.order.order import Order, State, check_state, identity
 from shardprep.reader.records.shards import NUM_READS, submitted
 
 IMAGES_A_TURN = 8
@@ -143,30 +143,37 @@ class ArrayBatches:
         examples: ExampleReader,
         target: Target,
         order: Order,
-        batching: Batching,
+        digest: str,
         options: BatchOptions,
     ) -> None:
+        """`digest` is the hash of the records of all hosts."""
         self._examples = examples
         self._order = order
-        self._batching = batching
+        self._digest = digest
+        self._num_batches = order.num_batches(drop=options.drop_remainder)
+        """Number of global batches of an epoch."""
+        self._num_own_batches = order.num_own_batches(drop=options.drop_remainder)
         self._options = options
         self._target = target
         waiting = NUM_READS if examples.records.waits else 1
         num_threads = options.num_threads or max(usable_cores(), waiting)
-        busy = -(-num_threads * IMAGES_A_TURN // batching.batch_size) + 1
+        busy = -(-num_threads * IMAGES_A_TURN // options.batch_size) + 1
         self._prefetch = max(2, busy) if options.prefetch is None else options.prefetch
         self._filler = Filler(
             examples,
-            batch_size=min(batching.batch_size, len(order)),
+            batch_size=min(options.batch_size, len(order)),
             num_threads=num_threads,
             num_kept=self._prefetch + 2,
         )
         self._bad: dict[int, RecordError] = {}
+        self._next = 0
+        self._started = deque[tuple[int, Filling]]()
         self._seek(0)
 
     @property
     def steps_per_epoch(self) -> int:
-        return self._batching.num_batches
+        """Number of batches of an epoch of this host."""
+        return self._num_own_batches
 
     @property
     def skipped(self) -> tuple[RecordError, ...]:
@@ -189,16 +196,17 @@ class ArrayBatches:
             self.close()
             raise StopIteration
         try:
-            columns = self._wait(self._started.popleft())
+            number, filling = self._started.popleft()
+            columns = self._wait(filling)
         except BaseException:
             self._seek(self._next)  # so that the next call tries the same batch again
             raise
-        self._next += 1
+        self._next = number + 1
         return self._element(columns)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the next batch, in values that JSON can store."""
-        epoch, batch = divmod(self._next, self.steps_per_epoch or 1)
+        epoch, batch = divmod(self._next, self._num_batches or 1)
         return State(self._order.seed, epoch, batch, self._identity())._asdict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -209,13 +217,13 @@ class ArrayBatches:
         Raises:
             DatasetError: the state is malformed, or it is of other records or other options.
         """
-        saved = check_state(_STATE, state, self._identity(), self._batching)
+        saved = check_state(_STATE, state, self._identity(), self._num_batches)
         num_epochs = self._options.epochs
         if num_epochs is not None and saved.epoch > num_epochs:
             what = f"epoch={saved.epoch} of {num_epochs}"
             raise DatasetError(_STATE, what, "give batches() as many epochs")
         self._order = replace(self._order, seed=saved.seed)
-        self._seek(saved.epoch * self.steps_per_epoch + saved.batch)
+        self._seek(saved.epoch * self._num_batches + saved.batch)
 
     def close(self) -> None:
         """Stop the threads and drop batches decoded ahead; the iterator is then exhausted."""
@@ -230,33 +238,34 @@ class ArrayBatches:
         self.close()
 
     def _identity(self) -> str:
-        return identity(self._examples.records.digest, self._order, self._batching)
+        return identity(self._digest, self._order, drop=self._options.drop_remainder)
 
     def _seek(self, number: int) -> None:
-        """Continue with batch `number`, counted over all epochs."""
-        epochs, steps = self._options.epochs, self.steps_per_epoch
+        """Let global batch `number`, counted over all epochs, be the next one to return."""
+        epochs, steps = self._options.epochs, self._num_batches
         self._next = number
-        self._started = deque[Filling]()
+        self._started.clear()
         is_endless = epochs is None and steps > 0
         stop = sys.maxsize if is_endless else (epochs or 0) * steps
         self._upcoming = iter(range(number, stop))
 
     def _start(self) -> None:
         """Start batches until `prefetch` are started in addition to the next one."""
-        size = self._batching.batch_size
+        order, size = self._order, self._options.batch_size
         while len(self._started) <= self._prefetch:
             number = next(self._upcoming, None)
             if number is None:
                 return
-            epoch, batch = divmod(number, self.steps_per_epoch)
-            stop = min((batch + 1) * size, len(self._order))
-            self._examples.records.expect(epoch, batch * size, stop)
-            positions, image_size = self._order.batch(epoch, batch, size)
-            keys = [0] * len(positions)
+            epoch, batch = divmod(number, self._num_batches)
+            tags, image_size = order.batch(epoch, batch)
+            if not len(tags):
+                continue  # this host has no part of it
+            self._examples.records.expect(epoch, batch * size, batch * size + len(tags))
+            keys = [0] * len(tags)
             if self._options.crop is not None:
-                tags = self._order.tags(epoch, batch * size, positions)
-                keys = crop_keys(self._order.key, tags)
-            self._started.append(self._filler.begin(positions.tolist(), keys, image_size))
+                keys = crop_keys(order.key, tags)
+            filling = self._filler.begin(order.rows(tags).tolist(), keys, image_size)
+            self._started.append((number, filling))
 
     def _wait(self, filling: Filling) -> Columns:
         """Return a batch when it is filled, with bad records replaced if `on_error` is "skip"."""

@@ -22,11 +22,11 @@ from shardprep.reader.arrays.batches import ArrayBatches
 from shardprep.reader.config import BatchOptions, ReadConfig, check_weights, draw_seed
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import BoxLimit, check_boxes, target_of
-from shardprep.reader.order.epoch import BucketBatches
-from shardprep.reader.order.order import Batching, Order
-from shardprep.reader.records.open import check_hosts, open_subset
-from shardprep.reader.records.records import Records
-from shardprep.reader.selection.split_argument import AnySplit, is_training, part_range
+from shardprep.reader.order.epoch import BucketBatches, EpochOrder
+from shardprep.reader.order.global_batches import GlobalBatches
+from shardprep.reader.order.order import Order
+from shardprep.reader.records.open import check_hosts, epoch_order, open_subset
+from shardprep.reader.selection.split_argument import AnySplit, is_training
 from shardprep.reader.validators import (
     Function,
     Location,
@@ -156,7 +156,7 @@ class Dataset:
         if isinstance(wanted, slice):
             part = copy.copy(self)
             records = self._examples.records[wanted]
-            part._subset = replace(self._subset, records=records, num_all=len(records))  # noqa: SLF001
+            part._subset = replace(self._subset, records=records, digest=records.digest)  # noqa: SLF001
             part._examples = ExampleReader(records, self._examples.decoder)  # noqa: SLF001
             return part
         number = operator.index(wanted)
@@ -210,9 +210,10 @@ class Dataset:
                 its boxes, labels and masks, and images of different sizes.
             buckets: result of `reader.buckets`, for images of different sizes. All images of a
                 batch are of one bucket and resized to its size. `drop_remainder` drops incomplete
-                batches, at most one per bucket. Hosts take batches in turn.
-            num_shards: number of readers, such as hosts, that share the records. Each reads a
-                range of its own; with `drop_remainder` all have the same number of batches.
+                batches, at most one per bucket. All hosts have images of one size at a time.
+            num_shards: number of readers, such as hosts, that share the records. A *global batch*
+                has `batch_size` records for each; every reader takes its part of it. With
+                `drop_remainder` all have the same number of batches.
             shard_index: number of this reader among them, from 0.
             on_error: "skip" replaces each damaged record by the next good one, with a
                 RuntimeWarning; `skipped` of the iterator lists them.
@@ -229,38 +230,39 @@ class Dataset:
         index, number = options.shard_index, options.num_shards
         check_position(_BATCHES, shard_index=index, num_shards=number)
         self._check_batches(options)
-        records, order, num_batches = self._order(options)
-        size, drop = options.batch_size, options.drop_remainder
-        batching = Batching(size, drop, window=None, num_batches=num_batches)
+        order = self._order(options)
+        records = self._subset.records[order.own]
         names = self._names(options.as_supervised)
         limit = None if options.max_boxes is None else BoxLimit(options.max_boxes)
         decoder = FeatureDecoder(
             self.schema, names, decode=self._decode, limit=limit, crop=options.crop
         )
         examples = ExampleReader(records.in_order(order), decoder)
-        return ArrayBatches(examples, self._target, order, batching, options)
+        return ArrayBatches(examples, self._target, order, self._subset.digest, options)
 
-    def _order(self, options: BatchOptions) -> tuple[Records, Order, int]:
-        """Return the host's records, their order and the number of batches of an epoch."""
-        host = options.shard_index, options.num_shards
-        size, drop = options.batch_size, options.drop_remainder
-        subset = self._subset
+    def _order(self, options: BatchOptions) -> Order:
+        host, num_hosts = options.shard_index, options.num_shards
+        size = options.batch_size * num_hosts
+        subset, manifest = self._subset, self._subset.manifest
         shuffle = is_training(self.split) if options.shuffle is None else options.shuffle
-        seed = draw_seed() if options.seed is None else options.seed
+        places = subset.records.places
+        within: EpochOrder
         if options.buckets is not None:
             from shardprep.reader.selection.statistics import bucket_members  # and pyarrow
 
-            members = bucket_members(options.buckets, subset.manifest, subset.records.places)
-            buckets = BucketBatches(tuple(options.buckets), members, size, drop, shuffle, host)
-            return subset.records, Order(buckets, seed), buckets.num_batches
-        if options.weights is not None:
-            subset = subset.drawn(_BATCHES, options.weights, host)
+            members = bucket_members(options.buckets, manifest, places)
+            drop = options.drop_remainder
+            within = BucketBatches(tuple(options.buckets), members, size, drop, shuffle)
+        elif options.weights is not None:
+            from shardprep.reader.selection.weights import weighted_draws  # and pyarrow
+
+            numbers = places.numbers(manifest)
+            within = weighted_draws(_BATCHES, options.weights, numbers, subset.dataset)
         else:
-            check_hosts(str(self.path), len(self), host[1])
-            subset = replace(subset, records=subset.records[part_range(len(self), *host)])
-        order = Order(subset.epoch_order(ReadConfig(), shuffle=shuffle), seed)
-        num_batches = subset.num_all // host[1] // size if drop else -(-len(order) // size)
-        return subset.records, order, num_batches
+            within = epoch_order(manifest, len(self), size, ReadConfig(), shuffle=shuffle)
+        check_hosts(str(self.path), len(within), num_hosts)
+        seed = draw_seed() if options.seed is None else options.seed
+        return Order(within, GlobalBatches(len(within), size, host, num_hosts), seed)
 
     def _names(self, as_supervised: bool) -> tuple[str, ...]:  # noqa: FBT001 - of an option
         return (IMAGE, *self._target.names) if as_supervised else tuple(self.schema.features)

@@ -34,7 +34,7 @@ _BLOCK_BYTES = 2 << 20
 _MIN_GROUP_WIDTH = 16
 _GROUP_BYTES = 32 << 20
 _GROUP_RECORDS = 1 << 14
-_MOST_LANES = 64
+_MOST_LANES = 32
 _FEW_LANES = 8
 """Lanes even if they have less than `_LANE_RECORDS` of a batch each."""
 _LANE_RECORDS = 8
@@ -277,12 +277,10 @@ def lane_shuffle(
     cache. By default a block has `BLOCK_LENGTH` records, or as many as are 2 MiB, at least 8.
     `group_width` blocks are mixed at a time, by default as many as are 32 MiB or 16,384 records, at
     least 16. They are shared by the lanes, at least 2 for each. There is one lane for each 8
-    records of a batch, at least 8 and at most 64 lanes, a power of 2; but no more than records of a
+    records of a batch, at least 8 and at most 32 lanes, a power of 2; but no more than records of a
     batch, and one lane alone if all blocks are mixed at a time.
     """
-    length = block_length or usual_block_length(record_bytes)
-    group_records = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))
-    width = group_width or max(_MIN_GROUP_WIDTH, group_records // length)
+    length, width = block_sizes(record_bytes, block_length, group_width)
     num_blocks = -(-num_records // length)
     most = min(_MOST_LANES, max(min(batch_size, _FEW_LANES), batch_size // _LANE_RECORDS))
     number = 1
@@ -348,6 +346,15 @@ class StoredOrder:
         yield Span(0, key, start, stop)
 
 
+def block_sizes(
+    record_bytes: float, block_length: int | None = None, group_width: int | None = None
+) -> tuple[int, int]:
+    """Return the records of a block and the blocks that are mixed at a time, as `lane_shuffle`."""
+    length = block_length or usual_block_length(record_bytes)
+    group_records = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))
+    return length, group_width or max(_MIN_GROUP_WIDTH, group_records // length)
+
+
 def usual_block_length(record_bytes: float) -> int:
     """Return the default number of records of a block."""
     fitting = int(_BLOCK_BYTES // max(1, record_bytes))
@@ -367,6 +374,47 @@ def _group_positions(blocks: BlockShuffle, key: int, group: int) -> Ints:
     positions = positions[positions < blocks.num_records]  # the short block
     chosen: Ints = positions[shuffled_range(len(positions), group_key(key, group))]
     return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class HostRange:
+    """The records of one host, a range of the shards, whose order TensorFlow draws.
+
+    For a plain shuffle window, and for the workers of a tf.data service. Another number of hosts
+    has other batches.
+    """
+
+    num_records: int
+    window: int
+    """Records of the window, 0 for a service."""
+    host: int
+    num_hosts: int
+
+    @property
+    def description(self) -> str:
+        return f"{self.window}@{self.host}/{self.num_hosts}"
+
+    def __len__(self) -> int:
+        return self.num_records
+
+    def at(self, key: int, places: Ints) -> Ints:
+        raise NotImplementedError
+
+    def own(self, batches: GlobalBatches) -> slice:
+        del batches
+        bounds = (cut(i, self.num_records, self.num_hosts) for i in (self.host, self.host + 1))
+        return slice(*bounds)
+
+    def tags(self, epoch: int, places: Ints, positions: Ints) -> Ints:
+        raise NotImplementedError
+
+    def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
+        del batches
+        return ()
+
+    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[Span]:
+        del key, batches, start, stop
+        return iter(())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -470,7 +518,7 @@ class BucketBatches:
         return sum((len(members) + more) // self.batch_size for members in self.members)
 
     def at(self, key: int, places: Ints) -> Ints:
-        return np.concatenate([positions for _, positions in _bucket_batches(self, key)])[places]
+        return _bucket_epoch(self, key).positions[places]
 
     def own(self, batches: GlobalBatches) -> slice:
         del batches
@@ -490,15 +538,22 @@ class BucketBatches:
 
     def places_of(self, key: int, number: int) -> tuple[range, Size]:
         """Return the places of a global batch, and the size of its images."""
-        batches = _bucket_batches(self, key)
-        start = sum(len(positions) for _, positions in batches[:number])
-        bucket, positions = batches[number]
-        return range(start, start + len(positions)), self.sizes[bucket]
+        epoch = _bucket_epoch(self, key)
+        start = epoch.stops[number - 1] if number else 0
+        return range(start, epoch.stops[number]), self.sizes[epoch.buckets[number]]
+
+
+class _BucketEpoch(NamedTuple):
+    positions: Ints
+    """The positions of all batches, one after the other."""
+    stops: list[int]
+    """Where each batch ends in `positions`."""
+    buckets: list[int]
+    """Bucket of each batch."""
 
 
 @lru_cache(maxsize=2)
-def _bucket_batches(buckets: BucketBatches, key: int) -> list[tuple[int, Ints]]:
-    """Return number of bucket and positions of each batch of an epoch of all hosts."""
+def _bucket_epoch(buckets: BucketBatches, key: int) -> _BucketEpoch:
     batches: list[tuple[int, Ints]] = []
     for bucket, members in enumerate(buckets.members):
         positions = members
@@ -508,7 +563,10 @@ def _bucket_batches(buckets: BucketBatches, key: int) -> list[tuple[int, Ints]]:
         size = buckets.batch_size
         full = positions[: len(positions) // size * size] if buckets.drop_remainder else positions
         batches += [(bucket, full[start : start + size]) for start in range(0, len(full), size)]
-    if not buckets.shuffle:
-        return batches
-    random = random_numbers(mix(key, len(buckets.members)), 0, len(batches))
-    return [batches[i] for i in np.argsort(random, kind="stable").tolist()]
+    if buckets.shuffle:
+        random = random_numbers(mix(key, len(buckets.members)), 0, len(batches))
+        batches = [batches[i] for i in np.argsort(random, kind="stable").tolist()]
+    parts = [positions for _, positions in batches]
+    stops = np.cumsum([len(part) for part in parts]).tolist()
+    none = np.empty(0, np.int64)
+    return _BucketEpoch(np.concatenate([none, *parts]), stops, [bucket for bucket, _ in batches])

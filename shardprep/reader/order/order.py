@@ -9,7 +9,7 @@ A state is a few numbers, and an identity of the global batches that they count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
@@ -18,13 +18,15 @@ import numpy as np
 
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
-from shardprep.reader.order.epoch import BucketBatches, EpochOrder, Size
+from shardprep.reader.order.epoch import BucketBatches, EpochOrder, Lane, Size, Span
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.permutation import key_of, mix
 from shardprep.reader.validators import Arguments, Number, Seed, short_repr, whole
 
-_PARTS = ("records", "global_batch", "drop_remainder", "num_batches", "shuffle", "reshuffle")
+_PARTS = ("records", "global batch", "drop_remainder", "num_batches", "shuffle", "reshuffle")
 """Names of the parts of an `identity`, for errors."""
+_VERSION = "2"
+"""First part of an `identity`; it changes when the order of equal options changes."""
 _HINT = "load it with the dataset, the split and the options it was saved with"
 _NO_STATE = "use the result of state_dict()"
 _STRETCH = 2048
@@ -51,6 +53,47 @@ class Order:
     @property
     def key(self) -> int:
         return key_of(self.seed)
+
+    @property
+    def num_records(self) -> int:
+        """Number of records of all hosts."""
+        return self.within_epoch.num_records
+
+    @property
+    def own(self) -> slice | Ints:
+        """The positions that the host may read in any epoch, sorted."""
+        return self.within_epoch.own(self.batches)
+
+    @property
+    def own_range(self) -> slice:
+        """As `own`, for a host whose records are a range."""
+        own = self.own
+        if not isinstance(own, slice):
+            raise TypeError
+        return own
+
+    def num_batches(self, *, drop: bool) -> int:
+        """Return the number of global batches of an epoch; `drop` leaves out an incomplete one."""
+        if isinstance(self.within_epoch, BucketBatches):
+            return self.within_epoch.num_batches
+        return self.batches.num_full + (bool(self.batches.num_left) and not drop)
+
+    def num_own_batches(self, *, drop: bool) -> int:
+        """Return in how many of them this host has a part; a batch may have too few places."""
+        number = self.num_batches(drop=drop)
+        if isinstance(self.within_epoch, BucketBatches):
+            batches = (self.within_epoch.places_of(self.key, i)[0] for i in range(number))
+            return sum(len(self.batches.part(len(places))) > 0 for places in batches)
+        return min(number, -(-len(self) // self.batches.host_size))
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """The lanes of this host; none if records are not read in blocks."""
+        return self.within_epoch.lanes(self.batches)
+
+    def spans(self, epoch: int, start: int, stop: int) -> Iterator[Span]:
+        """Yield where the records at the places from `start` to before `stop` are."""
+        return self.within_epoch.spans(self.epoch_key(epoch), self.batches, start, stop)
 
     def epoch_key(self, epoch: Any) -> Any:
         return mix(self.key, epoch if self.reshuffle else 0)
@@ -85,11 +128,8 @@ class Order:
 
     def rows(self, tags: Ints) -> Ints:
         """Return the host's numbers of the records that tags name."""
-        positions = tags % self.within_epoch.num_records
-        own = self.within_epoch.own(self.batches)
-        if isinstance(own, slice):
-            return positions - own.start
-        return np.searchsorted(own, positions)
+        positions, own = tags % self.num_records, self.own
+        return positions - own.start if isinstance(own, slice) else np.searchsorted(own, positions)
 
     def tags_at(self, epoch: int, places: Ints) -> Ints:
         within = self.within_epoch
@@ -103,39 +143,30 @@ def _stretch(order: Order, epoch: int, number: int) -> Ints:
     return order.tags_at(epoch, places)
 
 
-class Batching(NamedTuple):
-    """How an epoch is divided into batches."""
-
-    batch_size: int
-    drop_remainder: bool
-    window: int | None
-    """Number of records of the window of `shuffle=N`, None if `Order` is the order."""
-    num_batches: int
-    """Number of batches of an epoch."""
-
-
 class State(NamedTuple):
     """A position between two batches."""
 
     seed: Seed
     epoch: Annotated[int, whole(0, bits=31)]
     batch: Number
-    """Number of batches of the epoch before the position."""
+    """Number of global batches of the epoch before the position."""
     of: str
     """`identity` of the batches."""
 
 
-def identity(records_digest: str, order: Order, batching: Batching) -> str:
-    """Return the values that decide the batches of an epoch, except the seed, as `_PARTS`."""
+def identity(records_digest: str, order: Order, *, drop: bool) -> str:
+    """Return the values that decide the global batches of an epoch, except the seed."""
     values = (
-        records_digest, batching.batch_size, batching.drop_remainder, batching.num_batches,
-        batching.window or order.within_epoch.description, order.reshuffle,
+        _VERSION, records_digest, order.batches.size, drop, order.num_batches(drop=drop),
+        order.within_epoch.description, order.reshuffle,
     )  # fmt: skip
     return " ".join(map(str, values))
 
 
-def check_state(where: str, state: object, of: str, batching: Batching) -> State:
+def check_state(where: str, state: object, of: str, num_batches: int) -> State:
     """Return the argument of `load_state_dict`, checked against the iterator's identity `of`.
+
+    `num_batches` is the number of global batches of an epoch.
 
     DatasetError if the state is malformed, or is of other batches; `where` is the call.
     """
@@ -146,12 +177,16 @@ def check_state(where: str, state: object, of: str, batching: Batching) -> State
         raise DatasetError(where, f"the state has no {', '.join(map(repr, missing))}", _NO_STATE)
     fields = {name: state[name] for name in State._fields}
     saved = State(**Arguments(where, State).converted(fields))
+    version, *parts = saved.of.split(" ")
+    if version != _VERSION:
+        what = "the state was saved by an earlier version, which had another order of records"
+        raise DatasetError(where, what, "finish its epoch with that version, or start again")
     if saved.of != of:
-        pairs = zip(_PARTS, saved.of.split(" "), of.split(" "), strict=False)
+        pairs = zip(_PARTS, parts, of.split(" ")[1:], strict=False)
         other = [f"{name}={value}" for name, value, own in pairs if value != own]
         what = f"the state is of other batches: {', '.join(other)}"
         raise DatasetError(where, what, _HINT)
-    if saved.batch > batching.num_batches:
-        what = f"batch={saved.batch} of an epoch of {batching.num_batches}"
+    if saved.batch > num_batches:
+        what = f"batch={saved.batch} of an epoch of {num_batches}"
         raise DatasetError(where, what, _HINT)
     return saved

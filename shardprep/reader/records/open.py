@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.manifest import Manifest
@@ -17,28 +16,32 @@ from shardprep.reader.decode.targets import check_boxes
 from shardprep.reader.order.epoch import (
     BlockShuffle,
     EpochOrder,
-    WeightedDraws,
-    block_shuffle,
+    HostRange,
+    StoredOrder,
+    block_sizes,
+    lane_shuffle,
     usual_block_length,
 )
+from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Places, Records, indexed
 from shardprep.reader.records.shards import LocalShards, RemoteShards
-from shardprep.reader.selection.split_argument import AnySplit, numbers_of, part_range
+from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """The opened records of one host, and how many an epoch reads."""
+    """The opened records of one host, and the order in which it reads them."""
 
     dataset: OpenDataset
     schema: Schema
     """Schema of the records, or of their decoded copy."""
     records: Records
-    num_all: int
-    """Number of records, or draws, of an epoch of all hosts together."""
-    draws: WeightedDraws | None = None
-    """The draws of an epoch, None if each record is read once."""
+    """The records that the host reads in any epoch, in the order of the shards."""
+    digest: str
+    """Hash of the records of all hosts, see `Places.digest`."""
+    within_epoch: EpochOrder
+    batches: GlobalBatches
 
     @property
     def manifest(self) -> Manifest:
@@ -49,8 +52,14 @@ class Subset:
         return len(self.records)
 
     @property
+    def num_all(self) -> int:
+        """Number of records, or draws, of an epoch of all hosts together."""
+        return len(self.within_epoch)
+
+    @property
     def epoch_records(self) -> int:
-        return len(self.records if self.draws is None else self.draws)
+        """Number of records that this host reads in an epoch."""
+        return len(self.batches)
 
     @property
     def class_names(self) -> list[str]:
@@ -69,53 +78,40 @@ class Subset:
         return usual_block_length(mean_record_bytes(self.manifest))
 
     def blocks(self, config: ReadConfig, *, shuffle: bool) -> BlockShuffle:
-        return block_shuffle(
-            self.epoch_records,
-            mean_record_bytes(self.manifest),
-            shuffle=shuffle,
-            block_length=config.interleave_block_length,
-            group_width=config.interleave_cycle_length,
+        """Return an order of the host's records alone, for readers that read whole groups."""
+        length, width = block_sizes(mean_record_bytes(self.manifest), *_sizes(config))
+        return BlockShuffle(
+            num_records=self.num_records, block_length=length, group_width=width, shuffle=shuffle
         )
-
-    def epoch_order(self, config: ReadConfig, *, shuffle: bool) -> EpochOrder:
-        return self.blocks(config, shuffle=shuffle) if self.draws is None else self.draws
 
     def order(self, request: Request) -> Order:
         """Return the order of the records. Its seed is random if the request has none."""
         return Order(
-            self.epoch_order(request.config, shuffle=request.is_shuffled),
+            self.within_epoch,
+            self.batches,
             seed=draw_seed() if request.seed is None else request.seed,
             reshuffle=request.config.shuffle_reshuffle_each_iteration,
         )
 
-    def drawn(self, where: str, weights: Any, host: tuple[int, int]) -> Subset:
-        """Return the subset with the draws of a host by weight; raises like `weighted_draws`."""
-        from shardprep.reader.selection.weights import weighted_draws  # and pyarrow
-
-        numbers = self.records.places.numbers(self.manifest)
-        draws = weighted_draws(where, weights, numbers, self.dataset, host)
-        return replace(self, draws=draws, num_all=draws.num_all)
+    def alone(self, records: Records, batch_size: int) -> Subset:
+        """Return some of the records as if there were no other host, in the order of the shards."""
+        number = len(records)
+        within = StoredOrder(number, *block_sizes(mean_record_bytes(self.manifest)))
+        batches = GlobalBatches(number, batch_size)
+        return replace(self, records=records, within_epoch=within, batches=batches)
 
 
 def open_subset(
-    path: str | Path | OpenDataset,
-    split: AnySplit,
-    host: tuple[int, int] = (0, 1),
-    *,
-    staging_bytes: int | None = None,
-    verify_crc: bool = True,
+    path: str | Path | OpenDataset, split: AnySplit, *, verify_crc: bool = True
 ) -> Subset:
-    """Return the records of a split that one host reads.
-
-    `host` is the number of this host, from 0, and the number of hosts; `staging_bytes` is the
-    option of `ReadConfig`.
-    """
+    """Return the records of a split, in the order of the shards."""
     dataset = path if isinstance(path, OpenDataset) else open_dataset(path)
-    numbers = numbers_of(dataset.manifest, split)
-    check_hosts(str(dataset), len(numbers), host[1])
-    places = Places.of(dataset.manifest, numbers[part_range(len(numbers), *host)])
-    records = open_records(dataset, places, staging_bytes=staging_bytes, verify_crc=verify_crc)
-    return Subset(dataset, dataset.schema, records, len(numbers))
+    places = Places.of(dataset.manifest, numbers_of(dataset.manifest, split))
+    records = open_records(dataset, places, verify_crc=verify_crc)
+    number = len(records)
+    within = StoredOrder(number, *block_sizes(mean_record_bytes(dataset.manifest)))
+    batches = GlobalBatches(number, 1)
+    return Subset(dataset, dataset.schema, records, places.digest, within, batches)
 
 
 def open_records(
@@ -147,11 +143,25 @@ def open_request(request: Request) -> Subset:
     """Return the records that a call of `load` reads. Raises as `load`."""
     check_request(request)
     config = request.config
-    is_drawn = request.weights is not None  # then every host draws from all records
-    host = (0, 1) if is_drawn else config.shard_of
-    subset = open_subset(request.path, request.split, host, staging_bytes=config.staging_bytes)
-    if is_drawn:
-        subset = subset.drawn("reader", request.weights, config.shard_of)
+    dataset = open_dataset(request.path)
+    manifest, (host, num_hosts) = dataset.manifest, config.shard_of
+    numbers = numbers_of(manifest, request.split)
+    size = (request.batch_size or 1) * config.replicas * num_hosts
+    within: EpochOrder
+    if request.weights is not None:
+        from shardprep.reader.selection.weights import weighted_draws  # and pyarrow
+
+        within = weighted_draws("reader", request.weights, numbers, dataset)
+    elif request.window or config.service:
+        within = HostRange(len(numbers), request.window or 0, host, num_hosts)
+    else:
+        within = epoch_order(manifest, len(numbers), size, config, shuffle=request.is_shuffled)
+    check_hosts(str(dataset), len(within), num_hosts)
+    batches = GlobalBatches(len(within), size, host, num_hosts)
+    places = Places.of(manifest, numbers)
+    own = Places.of(manifest, numbers[within.own(batches)])
+    records = open_records(dataset, own, staging_bytes=config.staging_bytes)
+    subset = Subset(dataset, dataset.schema, records, places.digest, within, batches)
     has_crop = request.crop is not None
     if request.batch_size is not None and subset.image_size(request) is None and not has_crop:
         raise DatasetError(
@@ -178,6 +188,21 @@ def mean_record_bytes(manifest: Manifest) -> float:
     shards = manifest.shards.values()
     num_records = sum(shard.num_records for shard in shards)
     return sum(shard.num_bytes for shard in shards) / max(1, num_records)
+
+
+def epoch_order(
+    manifest: Manifest, number: int, size: int, config: ReadConfig, *, shuffle: bool
+) -> EpochOrder:
+    """Return the order of `number` records in global batches of `size`, each record once."""
+    record_bytes = mean_record_bytes(manifest)
+    if shuffle:
+        length, width = _sizes(config)
+        return lane_shuffle(number, record_bytes, size, block_length=length, group_width=width)
+    return StoredOrder(number, *block_sizes(record_bytes, *_sizes(config)))
+
+
+def _sizes(config: ReadConfig) -> tuple[int | None, int | None]:
+    return config.interleave_block_length, config.interleave_cycle_length
 
 
 def check_hosts(where: str, num_records: int, num_hosts: int) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import copy
 import hashlib
 import threading
+from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -26,14 +27,14 @@ from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Bytes, Ints
-from shardprep.reader.order.epoch import BlockShuffle
+from shardprep.reader.order.epoch import Lane
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.shards import NUM_READS, ByteRange, LocalShards, RemoteShards
 
 _GAP_BYTES = 256 << 10
 """Bytes between two records that are cheaper to read than to request separately."""
-_MOST_GROUP_BYTES = 64 << 20
-"""Maximum size of a group in memory. Larger records are read one by one, at little extra cost."""
+_MOST_GROUP_BYTES = 128 << 20
+"""Maximum size of the groups of all lanes in memory. Larger records are read one by one."""
 _NUM_GROUPS = 4
 """Number of groups in memory: two that batches are made of, and others that are requested."""
 _NUM_EPOCHS = 4
@@ -61,6 +62,18 @@ class Places(NamedTuple):
         new_numbers[shards] = np.arange(len(shards))
         starts = np.append(0, stops)[shard]
         return cls(tuple(every[old] for old in shards), new_numbers[shard], numbers - starts)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the records and their order: of the content of shards, and places in them."""
+        used = np.flatnonzero(np.bincount(self.shard))
+        numbers = np.zeros(len(self.shards), np.int64)
+        numbers[used] = np.arange(len(used))  # independent of other shards that may be open
+        hashes = "".join(self.shards[number].sha256 for number in used)
+        digest = hashlib.sha256(hashes.encode())
+        digest.update(numbers[self.shard].tobytes())
+        digest.update(self.record.tobytes())
+        return digest.hexdigest()[:16]
 
     def numbers(self, manifest: Manifest) -> Ints:
         shards = manifest.shards
@@ -128,25 +141,24 @@ class PrefetchedBlocks:
 
     The records of a block are neighbours in a shard, and an epoch uses them within one group of
     blocks (`BlockShuffle`). So a block is read by one request and stays in memory until each of its
-    records was taken. The blocks of the next group are requested before they are needed.
+    records was taken. The blocks of the next group of a lane are requested before they are needed.
+    Blocks of all lanes are numbered together.
     """
 
-    def __init__(
-        self,
-        store: RemoteShards,
-        frames: Frames,
-        blocks: BlockShuffle,
-        epoch_key: Callable[[int], int],
-    ) -> None:
-        self._store, self._frames = store, frames
-        self._blocks, self._epoch_key = blocks, epoch_key
+    def __init__(self, store: RemoteShards, frames: Frames, order: Order) -> None:
+        self._store, self._frames, self._order = store, frames, order
+        self._lanes = order.lanes
+        self._starts = np.array([lane.start for lane in self._lanes])
+        counts = [lane.blocks.num_blocks for lane in self._lanes]
+        self._firsts = [0, *accumulate(counts)]
+        """Number of the first block of each lane."""
         self._lock = threading.Lock()
         self._held: OrderedDict[int, _Block] = OrderedDict()
         """Blocks by number, the least recently used first."""
-        self._max_held = _NUM_GROUPS * blocks.group_width
+        self._max_held = _NUM_GROUPS * sum(lane.blocks.group_width for lane in self._lanes)
         self._expected: deque[int] = deque()
-        self._groups: dict[int, int] = {}
-        """The last expected group of each epoch."""
+        self._groups: dict[int, dict[int, int]] = {}
+        """The last expected group of each lane, by epoch."""
 
     def __del__(self) -> None:
         for block in self._held.values():
@@ -154,32 +166,39 @@ class PrefetchedBlocks:
                 run.cancel()
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
-        """Request the records at positions `start` to `stop` of an epoch, and the next group.
+        """Request the records at these places of an epoch, and those of the next groups.
 
         Requests beyond the limit of memory follow when other blocks are used up.
         """
-        blocks, key = self._blocks, self._epoch_key(epoch)
-        first, last = (blocks.find(key, place).group for place in (start, stop - 1))
+        spans = list(self._order.spans(epoch, start, stop))
         with self._lock:
-            expected = self._groups.pop(epoch, -1)
-            last = min(last + 1, blocks.num_groups - 1)
-            if expected - 1 <= first <= expected:  # the epoch continues
-                first, last = expected + 1, max(expected, last)
-            for group in range(first, last + 1):
-                self._expected += blocks.blocks(key, group).tolist()
-            self._groups[epoch] = last
+            groups = self._groups.pop(epoch, {})
+            for lane, key, begin, end in spans:
+                blocks = self._lanes[lane].blocks
+                first, last = (blocks.find(key, place).group for place in (begin, end - 1))
+                last = min(last + 1, blocks.num_groups - 1)
+                expected = groups.get(lane, -1)
+                if expected - 1 <= first <= expected:  # the epoch continues
+                    first, last = expected + 1, max(expected, last)
+                for group in range(first, last + 1):
+                    numbers = blocks.blocks(key, group) + self._firsts[lane]
+                    self._expected += numbers.tolist()
+                groups[lane] = last
+            self._groups[epoch] = groups
             if len(self._groups) > _NUM_EPOCHS:
                 del self._groups[next(iter(self._groups))]
             self._request_expected()
 
-    def read(self, position: int, part: ByteRange) -> Bytes:
+    def read(self, row: int, part: ByteRange) -> Bytes:
         """Return the frame of a record from a copy of its shard, or else from its block."""
         copied = self._store.read_copy(part)
-        return self.take(position) if copied is None else np.frombuffer(copied, np.uint8)
+        return self.take(row) if copied is None else np.frombuffer(copied, np.uint8)
 
-    def take(self, position: int) -> Bytes:
+    def take(self, row: int) -> Bytes:
         """Return a frame from its block, or fewer bytes at the end of a truncated shard."""
-        number, row = divmod(position, self._blocks.block_length)
+        lane = int(np.searchsorted(self._starts, row, side="right")) - 1
+        number, place = divmod(row - self._lanes[lane].start, self._lanes[lane].blocks.block_length)
+        number += self._firsts[lane]
         with self._lock:
             block = self._held.get(number)
             if block is None:
@@ -191,7 +210,7 @@ class PrefetchedBlocks:
             if block.num_left[0] == 0:
                 del self._held[number]
                 self._request_expected()
-        run, start, num_bytes = block.rows[row]
+        run, start, num_bytes = block.rows[place]
         try:
             data = np.frombuffer(block.runs[run].result(), np.uint8)
         except BaseException:
@@ -204,16 +223,21 @@ class PrefetchedBlocks:
         """Request expected blocks up to the limit. The caller holds the lock."""
         while self._expected and len(self._held) < self._max_held:
             number = self._expected.popleft()
-            first = self._frames.part(number * self._blocks.block_length)
+            first = self._frames.part(self._rows(number).start)
             if number not in self._held and not self._store.has_copy(first.shard):
                 self._request(number)
 
+    def _rows(self, number: int) -> slice:
+        """Return the rows of a block."""
+        lane = bisect_right(self._firsts, number) - 1
+        start, blocks = self._lanes[lane].start, self._lanes[lane].blocks
+        first = (number - self._firsts[lane]) * blocks.block_length
+        return slice(start + first, start + min(first + blocks.block_length, blocks.num_records))
+
     def _request(self, number: int) -> _Block:
-        length = self._blocks.block_length
-        frames = self._frames[number * length : (number + 1) * length]
         runs: list[Future[bytes | memoryview]] = []
         rows: list[tuple[int, int, int]] = []
-        for part, places in frames.runs(_GAP_BYTES):
+        for part, places in self._frames[self._rows(number)].runs(_GAP_BYTES):
             rows += [(len(runs), *place) for place in places]
             runs.append(self._store.begin(part))
         block = self._held[number] = _Block(runs, rows, [len(rows)])
@@ -230,11 +254,12 @@ class Records:
         self.frames = frames
         self._verify_crc = verify_crc
         self._blocks: PrefetchedBlocks | None = None
+        self._lanes: tuple[Lane, ...] = ()
 
     def __len__(self) -> int:
         return len(self.frames.shard)
 
-    def __getitem__(self, wanted: slice) -> Records:
+    def __getitem__(self, wanted: slice | Ints) -> Records:
         return Records(self.store, self.frames[wanted], verify_crc=self._verify_crc)
 
     def in_order(self, order: Order) -> Records:
@@ -243,16 +268,12 @@ class Records:
         Records in object storage are then read ahead in blocks, unless the order has no blocks or
         a group is too large for memory.
         """
-        store, blocks = self.store, order.blocks
-        mean_bytes = int(self.frames.length.sum()) / max(1, len(self))
-        if (
-            not isinstance(store, RemoteShards)
-            or blocks is None
-            or blocks.group_records * mean_bytes > _MOST_GROUP_BYTES
-        ):
-            return self
         ordered = copy.copy(self)
-        ordered._blocks = PrefetchedBlocks(store, self.frames, blocks, order.epoch_key)  # noqa: SLF001
+        ordered._lanes = lanes = order.lanes  # noqa: SLF001
+        mean_bytes = int(self.frames.length.sum()) / max(1, len(self))
+        group_bytes = mean_bytes * sum(lane.blocks.group_records for lane in lanes)
+        if isinstance(self.store, RemoteShards) and lanes and group_bytes <= _MOST_GROUP_BYTES:
+            ordered._blocks = PrefetchedBlocks(self.store, self.frames, order)  # noqa: SLF001
         return ordered
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
@@ -322,9 +343,16 @@ class Records:
         bad: Container[int],
         note: Callable[[int, RecordError], None],
     ) -> _T:
-        """Return `use` of the next record that is not bad; calls `note` for each bad one."""
-        for step in range(1, len(self)):
-            at = (position + step) % len(self)
+        """Return `use` of the next record that is not bad; calls `note` for each bad one.
+
+        In an order with lanes it is a record of the same lane, so that it does not depend on the
+        number of hosts, and no other host reads it.
+        """
+        starts = [lane.start for lane in self._lanes] or [0]
+        lane = bisect_right(starts, position)
+        first, stop = starts[lane - 1], [*starts, len(self)][lane]
+        for step in range(1, stop - first):
+            at = first + (position - first + step) % (stop - first)
             if at in bad:
                 continue
             try:
@@ -382,15 +410,8 @@ class Records:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the records and their order: SHA-256 of shards and record numbers in them."""
-        used = np.flatnonzero(np.bincount(self.frames.shard))
-        numbers = np.zeros(len(self.shards), np.int64)
-        numbers[used] = np.arange(len(used))  # independent of other shards that may be open
-        hashes = "".join(self.shards[number].sha256 for number in used)
-        digest = hashlib.sha256(hashes.encode())
-        digest.update(numbers[self.frames.shard].tobytes())
-        digest.update(self.frames.record.tobytes())
-        return digest.hexdigest()[:16]
+        """A hash of the records and their order, see `Places.digest`."""
+        return self.places.digest
 
 
 def starts_of(shard: Ints) -> Ints:

@@ -14,7 +14,7 @@ from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.order.epoch import WeightedDraws
 from shardprep.reader.selection.query import ClassColumn, class_pairs, rows_of
-from shardprep.reader.selection.split_argument import AnySplit, part_range
+from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.reader.validators import Count, Location, short_repr, validated, validated_fields
 
 
@@ -38,13 +38,10 @@ class Weights:
     split; without replacement, the number of records with a weight above 0."""
 
 
-def weighted_draws(
-    where: str, weights: Any, numbers: Ints, dataset: OpenDataset, host: tuple[int, int]
-) -> WeightedDraws:
-    """Return the draws of a host from the records with these numbers, in the order of the split.
+def weighted_draws(where: str, weights: Any, numbers: Ints, dataset: OpenDataset) -> WeightedDraws:
+    """Return the draws from the records with these numbers, in the order of the split.
 
-    `host` is the number of this host, from 0, and the number of hosts; `where` is the call.
-    DatasetError if the weights are not one per record, or draw too few records.
+    `where` is the call. DatasetError if the weights are not one per record, or draw too few.
     """
     asked = weights if isinstance(weights, Weights) else Weights(weights)
     if isinstance(asked.values, str):
@@ -58,11 +55,7 @@ def weighted_draws(
     if not asked.replacement and num_all > num_positive:
         what = f"num_samples={num_all:,} of {num_positive:,} records with a weight above 0"
         raise DatasetError(where, what, "use fewer, or replacement=True")
-    if num_all < host[1]:
-        what = f"{num_all} draws cannot be shared by {host[1]} readers"
-        raise DatasetError(where, what, "use fewer readers")
-    part = part_range(num_all, *host)
-    return WeightedDraws(values, np.cumsum(values), asked.replacement, num_all, part)
+    return WeightedDraws(values, np.cumsum(values), asked.replacement, num_all)
 
 
 @validated("reader.class_weights")

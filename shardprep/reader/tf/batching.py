@@ -19,11 +19,12 @@ def num_batches(subset: Subset, request: Request) -> int:
     replicas of a strategy wait for each other.
     """
     config, size = request.config, request.batch_size or 1
-    num_hosts, replicas = config.shard_of[1], config.replicas
+    replicas = config.replicas
+    batches = subset.batches
     if config.pad_batches:
-        return _ceil(_ceil(subset.num_all, num_hosts), size * replicas) * replicas
+        return _ceil(subset.num_all, batches.size) * replicas
     if request.drop_remainder:
-        return subset.num_all // num_hosts // size // replicas * replicas
+        return batches.num_full * replicas
     return _ceil(subset.epoch_records, size)
 
 

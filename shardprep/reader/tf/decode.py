@@ -291,15 +291,17 @@ class ThreadDecoder:
         *,
         batch_size: int,
         num_threads: int | None,
+        rows: Callable[[Ints], Ints],
         crop_key: int | None,
     ) -> None:
         """Decode `examples`, at most `batch_size` in a call, by one thread per core by default.
 
+        `rows` returns the numbers of the examples that tags name.
         `crop_key` is the key of the order, which decides the crops; None without a crop.
         """
         self._decoder = examples.decoder
         self._elements = elements
-        self._num_records = len(examples)
+        self._rows = rows
         self._crop_key = crop_key
         is_copied = self._decoder.encoding == "raw" and crop_key is None
         threads = 1 if is_copied else num_threads or usable_cores()
@@ -320,7 +322,7 @@ class ThreadDecoder:
     def _filled(self, tags: Ints) -> list[Any]:
         every = tags.reshape(-1)
         keys = [0] * len(every) if self._crop_key is None else crop_keys(self._crop_key, every)
-        filling = self._filler.begin((every % self._num_records).tolist(), keys)
+        filling = self._filler.begin(self._rows(every).tolist(), keys)
         filling.wait()
         for row in sorted(filling.errors):
             raise filling.errors[row]

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from shardprep.reader.config import Request, draw_seed
-from shardprep.reader.order.order import Batching, State, check_state, identity
+from shardprep.reader.order.order import State, check_state, identity
 from shardprep.reader.tf.batching import num_batches
 from shardprep.reader.tf.pipeline import make_dataset, opened
 from shardprep.reader.tf.records import Cursor
@@ -61,13 +61,12 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         self.class_names = subset.class_names
         self.seed = request.seed
         self._request = replace(request, seed=draw_seed() if request.seed is None else request.seed)
-        size, number = request.batch_size or 1, num_batches(subset, request)
-        self._batching = Batching(size, request.drop_remainder, request.window, number)
-        self._place = _Place(size)
+        self._num_own_batches = num_batches(subset, request)
+        self._place = _Place(request.batch_size or 1)
         self._make()
 
     def __len__(self) -> int:
-        return self._batching.num_batches
+        return self._num_own_batches
 
     def __iter__(self) -> Any:
         """Return an iterator over an epoch, or over the rest of a resumed one."""
@@ -94,7 +93,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         """Return the state: seed, epoch, number of batches drawn, and identity of the batches."""
         seed = self._request.seed or 0
         place = self._place
-        return State(seed, place.epoch, place.batch, self._identity())._asdict()
+        return State(seed, place.epoch, place.batch, self._identity()[0])._asdict()
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
         """Go to the place of a state; not inside a loop over these batches.
@@ -103,7 +102,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
             DatasetError: this is not a state, or it is of other records, batches or order.
         """
         where = "reader.iterate.load_state_dict"
-        place = check_state(where, state, self._identity(), self._batching)
+        place = check_state(where, state, *self._identity())
         if place.seed != self._request.seed:
             self._request = replace(self._request, seed=place.seed)
             self._make()
@@ -115,11 +114,11 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         `is_first` means that nothing was drawn from its iterator before.
         """
         place, end = self._place, len(self)
-        if is_first and place.is_begun and place.batch == end:
+        if is_first and place.is_begun and place.batch >= end:
             place.go_to(place.epoch + 1)  # the previous iterator was left at its last batch
         if is_first:
             place.is_begun = False
-        if place.batch == end:
+        if place.batch >= end:
             place.go_to(place.epoch + 1)
             raise StopIteration
         batch = draw()
@@ -133,9 +132,11 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
     def _inputs(self) -> list[Any]:
         return [self._dataset]
 
-    def _identity(self) -> str:
-        subset = self._source.subset
-        return identity(subset.records.digest, subset.order(self._request), self._batching)
+    def _identity(self) -> tuple[str, int]:
+        """Return the identity of the global batches, and their number in an epoch."""
+        subset, drop = self._source.subset, self._request.drop_remainder
+        order = subset.order(self._request)
+        return identity(subset.digest, order, drop=drop), order.num_batches(drop=drop)
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from shardprep.dataset.schema import MASK, OBJECT_MASK
 from shardprep.machine import free_bytes
+from shardprep.reader.array_types import Ints
 from shardprep.reader.config import Request
 from shardprep.reader.decode.annotations import stacked
 from shardprep.reader.records.open import Subset
@@ -84,10 +86,11 @@ class DecodedRows:
             shape, dtype = ((), object) if is_object else (one.shape, one.dtype.as_numpy_dtype)
             self.arrays.append(np.empty((num_records, *shape), dtype))
 
-    def __call__(self, positions: Any) -> Any:
-        """Return the elements at `positions`; for a graph."""
-        specs = [tf.TensorSpec([*positions.shape, *one.shape], one.dtype) for one in self._flat]
-        return tf.nest.pack_sequence_as(self._spec, in_python(self._rows, [positions], specs))
+    def __call__(self, tags: Any, numbers: Callable[[Ints], Ints]) -> Any:
+        """Return the elements whose numbers are `numbers(tags)`; for a graph."""
+        specs = [tf.TensorSpec([*tags.shape, *one.shape], one.dtype) for one in self._flat]
+        rows = in_python(lambda tags: self._rows(numbers(tags)), [tags], specs)
+        return tf.nest.pack_sequence_as(self._spec, rows)
 
     def by_feature(self, elements: Elements) -> dict[str, Any]:
         return elements.unpack(tf.nest.pack_sequence_as(self._spec, self.arrays))

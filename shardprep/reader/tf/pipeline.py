@@ -276,7 +276,7 @@ class _Stages:
         records = subset.records if request.window else subset.records.in_order(order)
         self._records = records
         self._tags = EpochTags(order, records, request, cursor)
-        self._blocks = order.blocks or subset.blocks(config, shuffle=request.is_shuffled)
+        self._blocks = subset.blocks(config, shuffle=request.is_shuffled)
         self._block_length = subset.block_length
         self._elements = Elements(subset.schema, as_supervised=request.as_supervised)
         most = request.max_boxes
@@ -332,10 +332,11 @@ class _Stages:
 
     def _decoded(self, total: int | None) -> Any:
         """Return decoded elements, in the fastest way that the request allows."""
-        request, rows = self._request, self._rows
+        request, rows, order = self._request, self._rows, self._order
         if rows is not None and request.crop is None:
-            number = len(self._records)
-            return self._by_tag(lambda tags: rows(tags % number), self.calls.batches, total)
+            return self._by_tag(
+                functools.partial(rows, numbers=order.rows), self.calls.batches, total
+            )
         if rows is not None:
             arrays = rows.by_feature(self._elements)
             examples = DecodedExamples(arrays, self._feature_decoder())
@@ -403,6 +404,7 @@ class _Stages:
             self._elements,
             batch_size=self._size or 1,
             num_threads=self._request.config.num_parallel_calls_for_decode,
+            rows=self._order.rows,
             crop_key=None if self._request.crop is None else self._order.key,
         )
         return self._by_tag(decoder, decoder.num_calls, total)
@@ -457,7 +459,7 @@ class _Stages:
 def _decoded(subset: Subset, request: Request, records: Records) -> Iterator[tuple[bytes, bytes]]:
     """Yield (bytes, pixels) of records in order, b"" for bad ones with `on_error="skip"`."""
     plain = _plain(request, batch_size=None, max_boxes=request.max_boxes)
-    stages = _Stages(Source(replace(subset, records=records, draws=None)), plain, Cursor)
+    stages = _Stages(Source(subset.alone(records, 1)), plain, Cursor)
     with one_pipeline():
         dataset = stages.images()
     dataset = ahead(dataset.with_options(untuned()), is_batched=False)
@@ -469,7 +471,7 @@ def _all_elements(subset: Subset, request: Request, batch_size: int | None) -> A
     """Return the dataset of the decoded elements of a request, once and in order."""
     most = request.max_boxes if request.crop is None else None
     plain = _plain(request, batch_size=batch_size, max_boxes=most)
-    stages = _Stages(Source(replace(subset, draws=None)), plain, Cursor)
+    stages = _Stages(Source(subset.alone(subset.records, batch_size or 1)), plain, Cursor)
     return stages.dataset(None).with_options(_options(plain))
 
 

@@ -86,10 +86,10 @@ class EpochTags:
     @as_written
     def payloads(self, size: int, read: Read, num_calls: int, *, drop: bool = False) -> Any:
         """Return the dataset of batches of (bytes, tag), read by `num_calls` parallel calls."""
-        number = len(self.records)
+        rows = self.order.rows
 
         def payloads(tags: Ints) -> Any:
-            return [np.array(read(tags % number), object)]
+            return [np.array(read(rows(tags)), object)]
 
         def call(tags: Any) -> tuple[Any, Any]:
             (data,) = in_python(payloads, [tags], [tf.TensorSpec(tags.shape, tf.string)])
@@ -105,13 +105,13 @@ class EpochTags:
             epoch, place = divmod(start, number)
             end = min(number, place + stop - start)
             self.records.expect(epoch, place, end)
-            positions = self.order.positions(epoch, place, end)
-            parts.append(self.order.tags(epoch, place, positions))
+            parts.append(self.order.tags(epoch, place, end))
             start += end - place
         return np.concatenate(parts)
 
     def _windowed(self, window: int) -> Any:
         number, epochs, config = len(self.records), self.request.num_epochs, self.request.config
+        own = self.order.own_range
         frames = self.records.frames
         goes_back = np.diff(frames.record, prepend=-1) <= 0
         first = np.flatnonzero((np.diff(frames.shard, prepend=-1) != 0) | goes_back)
@@ -121,7 +121,7 @@ class EpochTags:
             key = self.order.epoch_key(epoch)
             files = tf.range(len(take), dtype=tf.int64)
             files = walked(files, len(take), permutation.mix(key, _FILES))
-            begin = epoch * number + tf.gather(first, files)
+            begin = epoch * self.order.num_records + own.start + tf.gather(first, files)
             shards = tf.data.Dataset.from_tensor_slices((begin, begin + tf.gather(take, files)))
             tags = shards.interleave(
                 tf.data.Dataset.range,
@@ -189,6 +189,7 @@ def served_records(
     records: Records, order: Order, blocks: BlockShuffle, num_epochs: int | None
 ) -> Any:
     """Return the dataset of (bytes, tag) of all epochs; each worker reads groups of blocks."""
+    begin = order.own_range.start
     number = blocks.num_groups
     read = _block_reader(records, blocks)
     stop = _FOREVER if num_epochs is None else num_epochs * number
@@ -203,7 +204,7 @@ def served_records(
             members = walked(members, blocks.num_blocks, order.epoch_key(epoch))
         first = members * blocks.block_length
         stop = tf.minimum(first + blocks.block_length, blocks.num_records)
-        tags = epoch * blocks.num_records + tf.ragged.range(first, stop).flat_values
+        tags = epoch * order.num_records + begin + tf.ragged.range(first, stop).flat_values
         dataset = tf.data.Dataset.zip(read(members), tf.data.Dataset.from_tensor_slices(tags))
         if not blocks.shuffle:
             return dataset
