@@ -219,7 +219,7 @@ def distribute(strategy: Strategy, request: Request) -> Any:
     """Return a `tf.distribute.DistributedDataset` for a Mirrored or MultiWorker strategy.
 
     It takes the arguments of `load`; `batch_size` counts the images of all replicas together. Each
-    host reads a range of records of its own, and all have the same number of batches: incomplete
+    host takes its part of each global batch, and all have the same number of batches: incomplete
     ones are dropped, or padded for evaluation with `ReadConfig(pad_batches=True)`. `len()` and
     `cardinality` of the result count the steps of an epoch.
 

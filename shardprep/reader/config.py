@@ -203,7 +203,9 @@ class ReadConfig:
         image_size: (height, width) in pixels to which each whole image is stretched, antialiased.
             The aspect ratio is not kept, unlike with `shardprep build --size --fit`. Required for
             batches if the stored images differ in size.
-        num_shards: Number of hosts that share the records. Each reads a range of its own.
+        num_shards: Number of hosts. A global batch has `batch_size` records for each of them, and
+            each takes its part. The global batches do not depend on the number of hosts if
+            `batch_size` × `num_shards` stays the same.
         shard_index: Number of this host, from 0.
         input_context: A `tf.distribute.InputContext`, instead of `num_shards` and `shard_index`.
         pad_batches: For evaluation. Fills the last batch up with zeros and yields a third

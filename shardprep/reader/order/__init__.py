@@ -1,4 +1,4 @@
-"""Which records a batch has: a pure function of records, weights or buckets, seed, epoch and host.
+"""Which records a global batch has: a pure function of records, weights or buckets, seed and epoch.
 
 `order` is what both readers ask, and the state of an iterator; `epoch` has the orders within an
 epoch, `permutation` the random numbers. Changing what they compute changes the order of every
